@@ -1,0 +1,111 @@
+"""The command line: commands, exit codes, errors.
+
+Whatever happens below ends here as the contract's exit code, with one or two lines on stderr and, with
+`--json`, one document on stdout. Heavy imports wait inside the commands, so that help and mistakes are
+answered at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from floodmark import __version__, output
+from floodmark.cli import pipeline, watermark
+from floodmark.cli.options import Group, Settings
+from floodmark.cli.signals import Signals, interrupted
+from floodmark.errors import ConfigError, FloodmarkError, Interrupted
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="floodmark")
+def app() -> None:
+    """Copies MySQL tables into a warehouse, incrementally: MySQL → S3 (Parquet) → Redshift or DuckDB.
+
+    Every committed row arrives exactly once, whatever dies on the way; run the same command again.
+
+    \b
+    First steps, with a floodmark.yaml that says at least
+      source: {url: "mysql://reader:${MYSQL_PASSWORD}@host:3306/shop"}
+    \b
+      floodmark plan -t shop.orders            what would be read, and every column's type
+      floodmark sync -t shop.orders            do it; again and again, for what is new
+      floodmark watermark get -t shop.orders   how far it got
+
+    \b
+    Exit codes: 0 done, 1 a bug, 2 usage or configuration, 3 another run holds the table,
+    4 a service failed (try again, nothing lost), 5 the warehouse's answer was lost (run again),
+    6 data or state that can't be carried on safely, 7 differences found, 130/143 interrupted.
+    """
+
+
+for command in (pipeline.sync, pipeline.plan, watermark.watermark, pipeline.demo):
+    app.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    settings = Settings.foreseen(given)
+    with settings.stack, Signals() as signals:
+        try:
+            code = _answer(given, settings)
+        except click.exceptions.Exit as done:
+            return int(done.exit_code)
+        except (FloodmarkError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
+            return _failed(_told(error, signals), error, settings)
+        except Exception as error:
+            return _failed(_told(error, signals), error, settings)
+        # A library may have wrapped the interruption: then tables failed by it, not by themselves.
+        if signals.code is not None and code not in (0, signals.code):
+            settings.complain(interrupted(signals.code).as_json())
+            return signals.code
+        return code
+
+
+def _answer(given: list[str], settings: Settings) -> int:
+    # Not click's own main: it takes any broken pipe, a service's too, for a closed stdout.
+    with app.make_context("floodmark", given, obj=settings) as ctx:
+        return int(app.invoke(ctx) or 0)
+
+
+def _told(error: BaseException, signals: Signals) -> FloodmarkError:
+    """The error as the operator should see it."""
+    if isinstance(error, Interrupted):
+        return error
+    if signals.code is not None:
+        return interrupted(signals.code)
+    if isinstance(error, FloodmarkError):
+        return error
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return interrupted(130)
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx is not None else "floodmark"
+        return ConfigError(_sentence(error), hint=f"see `{where} --help`")
+    if isinstance(error, click.ClickException):
+        return ConfigError(error.format_message())
+    said = f"a bug in Floodmark: {type(error).__name__}: {error}"
+    hint = "run with --debug for the traceback, and report it; nothing committed is lost"
+    return FloodmarkError(said, hint=hint)
+
+
+def _sentence(error: click.UsageError) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return "which command?"
+    message = error.format_message().rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _failed(told: FloodmarkError, error: BaseException, settings: Settings) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not (settings.json or settings.json_logs):
+        click.echo(error.format_message(), err=True)
+        return told.code
+    settings.complain(told.as_json(), error)
+    if settings.json:
+        try:
+            output.emit_json(output.failure(told), settings.scrub)
+        except FloodmarkError as unwritten:
+            settings.complain(unwritten.as_json())
+    return told.code

@@ -1,0 +1,224 @@
+"""What all commands share: the global options (before and after the command), tables, timestamps.
+
+The global options are parameters of every command and group, collected into one `Settings`, so that
+`floodmark --json sync …` and `floodmark sync … --json` are the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from floodmark import logs, output, progress
+
+if TYPE_CHECKING:
+    from floodmark.config import Config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(\.\d{1,6})?)?")
+_ZONED = re.compile(r":\d\d(\.\d+)?\s*(Z|UTC|[+-]\d\d:?(\d\d)?)$", re.IGNORECASE)
+# No zone is further ahead of UTC: later than this is the future everywhere.
+_AHEAD = timedelta(hours=14)
+
+
+@dataclass
+class Settings:
+    """The global options of one command line, and what hangs on them."""
+
+    config: Path | None = None
+    json: bool = False
+    debug: bool = False
+    quiet: bool = False
+    json_logs: bool = False
+    log_file: Path | None = None
+    run: str = field(default_factory=new_run)
+    scrub: logs.Scrubber = field(default_factory=logs.Scrubber)
+    stack: ExitStack = field(default_factory=ExitStack)
+    logging: bool = False
+
+    @classmethod
+    def foreseen(cls, arguments: Sequence[str]) -> Settings:
+        """The flags that matter when the command line itself is wrong."""
+        before = list(arguments)
+        before = before[: before.index("--")] if "--" in before else before
+        return cls(json="--json" in before, debug="--debug" in before, json_logs="--json-logs" in before)
+
+    def start_logs(self) -> None:
+        """Logs as asked for, until the command line has been answered."""
+        self.logging = True
+        self.stack.enter_context(
+            logs.configured(
+                self.scrub, self.run, debug=self.debug, quiet=self.quiet,
+                json_logs=self.json_logs, log_file=self.log_file,
+            )
+        )  # fmt: skip
+
+    def load(self) -> Config:
+        """The configuration; from here on its secrets are masked."""
+        from floodmark import config
+
+        loaded = config.load(self.config)
+        self.scrub.learn(loaded)
+        return loaded
+
+    def progress(self) -> progress.SilentProgress:
+        """The progress that fits where stderr goes."""
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        return progress.choose(
+            self.scrub, json=self.json, quiet=self.quiet, json_logs=self.json_logs, terminal=terminal
+        )
+
+    def result(self, document: dict[str, Any], lines: Callable[[], list[str]]) -> None:
+        """The command's result: the document with `--json`, else its lines."""
+        if self.json:
+            output.emit_json(document, self.scrub)
+        else:
+            output.emit("\n".join(lines()))
+
+    def complain(self, error: dict[str, Any], cause: BaseException | None = None) -> None:
+        """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
+        if not self.logging:
+            self.start_logs()
+        told = output.scrubbed(error, self.scrub)
+        extra = {"table": told.get("table"), "said": True}
+        hint = f"; {told['hint']}" if told.get("hint") else ""
+        logs.log.error("%s%s", told["message"], hint, exc_info=cause, extra=extra)
+        if self.json_logs:
+            return
+        for line in output.error_lines(told):
+            progress.to_stderr(line)
+        if self.debug and cause is not None:
+            progress.to_stderr(self.scrub("".join(traceback.format_exception(cause)).rstrip()))
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value and parameter.name:
+        setattr(ctx.ensure_object(Settings), parameter.name, value)
+
+
+def _global_options() -> list[click.Option]:
+    def option(*names: str, **more: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, **more)
+
+    path = click.Path(path_type=Path)
+    return [
+        option("--config", type=path, metavar="FILE",
+               help="The configuration. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
+        option("--json", is_flag=True, help="One JSON document on stdout, nothing else there."),
+        option("--debug", is_flag=True, help="Log everything to stderr, tracebacks included."),
+        option("--quiet", is_flag=True, help="Only errors and results."),
+        option("--json-logs", is_flag=True, help="Logs and progress as JSON lines on stderr."),
+        option("--log-file", type=path, metavar="FILE", help="Append all logs to FILE."),
+    ]  # fmt: skip
+
+
+class _Shared(click.Command):
+    """A command that takes the global options too and shows them apart."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._globals = _global_options()
+        self.params += self._globals
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [p for p in self.get_params(ctx) if p not in self._globals]
+        shared: list[click.Parameter] = list(self._globals)
+        for title, parameters in (("Options", own), ("Global options, before or after the command", shared)):
+            records = [record for p in parameters if (record := p.get_help_record(ctx)) is not None]
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class Command(_Shared):
+    """A command of Floodmark."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.ensure_object(Settings).start_logs()
+        return super().invoke(ctx)
+
+
+class Group(_Shared, click.Group):
+    """Commands of Floodmark; in its help they come before the options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        _Shared.format_options(self, ctx, formatter)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def timestamp(text: str, now: datetime | None = None) -> str:
+    """`YYYY-MM-DD[ HH:MM:SS[.ffffff]]`, also with T, as `YYYY-MM-DD HH:MM:SS[.ffffff]`; else ValueError.
+
+    With `now` (UTC), what lies in the future in every zone of the world is refused too.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None and _ZONED.search(text):
+        raise ValueError(f"{text!r} has a zone; write it without, in the cursor column's own terms")
+    if match is None:
+        raise ValueError(f"{text!r} is not YYYY-MM-DD[ HH:MM:SS[.ffffff]]")
+    day, time, fraction = match.group(1), match.group(2) or "00:00:00", match.group(3)
+    plain = f"{day} {time}" + (fraction.ljust(7, "0") if fraction else "")
+    try:
+        moment = datetime.fromisoformat(plain)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a date and time that exists ({error})") from None
+    if moment.year < 1970:
+        raise ValueError(f"{text!r} is before 1970")
+    if now is not None and moment > now.replace(tzinfo=None) + _AHEAD:
+        raise ValueError(f"{text!r} is in the future; rows up to then would be left out")
+    return plain
+
+
+def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
+    """An option that takes a timestamp."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            return timestamp(value, None if future else datetime.now(UTC))
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from None
+
+    return click.option(name, metavar="TS", callback=check, help=help)
+
+
+def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not name.strip() for name in value):
+        raise click.BadParameter("a table's name is empty", ctx, parameter)
+    return tuple(dict.fromkeys(value))
+
+
+def _one(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str:
+    names = _named(ctx, parameter, value)
+    if len(names) != 1:
+        raise click.BadParameter("one table at a time, please", ctx, parameter)
+    return names[0]
+
+
+def one_table(function: F) -> F:
+    """`-t T`, exactly once."""
+    return click.option(
+        "-t", "--table", metavar="TABLE", required=True, multiple=True, callback=_one,
+        help="The table, as schema.table.",
+    )(function)  # fmt: skip
+
+
+def many_tables(text: str) -> Callable[[F], F]:
+    """`-t T`, any number of times."""
+    return click.option("-t", "--table", "tables", metavar="TABLE", multiple=True, callback=_named, help=text)
+
+
+pass_settings = click.make_pass_decorator(Settings, ensure=True)

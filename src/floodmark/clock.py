@@ -1,0 +1,125 @@
+"""Moments and wall clocks: how far a DATETIME cursor can be trusted when zones shift. Pure.
+
+A moment is UTC epoch seconds. A wall clock is text without a zone. Between the two stands a zone, given here as
+its offsets at sampled moments, because the source's own zone is only known to the source.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+# Zones shift on quarters of an hour, and never by more than this at once.
+STEP = 900
+REACH = 3 * 3600
+
+_EPOCH = datetime(1970, 1, 1)
+
+Offsets = Callable[[Sequence[int]], list[int]]
+
+
+def text(moment: float, offset: int = 0) -> str:
+    """The wall clock at a moment, with microseconds, as MySQL prints DATETIME(6)."""
+    wall = _EPOCH + timedelta(microseconds=round(moment * 1e6)) + timedelta(seconds=offset)
+    return wall.strftime("%Y-%m-%d %H:%M:%S.%f").zfill(26)
+
+
+def shifted(wall: str, seconds: float) -> str:
+    """The wall clock so many seconds later; what lies before year 1 stays at its first day."""
+    try:
+        moved = datetime.fromisoformat(wall) + timedelta(microseconds=round(seconds * 1e6))
+    except OverflowError:
+        return "0001-01-01 00:00:00.000000"
+    return moved.strftime("%Y-%m-%d %H:%M:%S.%f").zfill(26)
+
+
+def named(zone: str) -> Offsets:
+    """The offsets of a zone that we know by name."""
+    info = ZoneInfo(zone)
+
+    def offsets(moments: Sequence[int]) -> list[int]:
+        found = [datetime.fromtimestamp(m, UTC).astimezone(info).utcoffset() for m in moments]
+        return [int(o.total_seconds()) if o else 0 for o in found]
+
+    return offsets
+
+
+def utc(moments: Sequence[int]) -> list[int]:
+    """The offsets of UTC."""
+    return [0] * len(moments)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A stretch of wall clock that the clocks showed twice."""
+
+    at: int  # the moment at which they went back
+    first: str  # the wall clock right after, the lower end of the repeated stretch
+    last: str  # the wall clock right before, its upper end
+    until: int  # the moment at which the repeated stretch is over
+
+
+@dataclass(frozen=True)
+class Wall:
+    """The zone around the moments that matter: the last window's bound and this one's."""
+
+    offsets: dict[int, int]  # sampled moment -> offset
+
+    def at(self, moment: float) -> str:
+        """The wall clock at a moment."""
+        before = max((m for m in self.offsets if m <= moment), default=min(self.offsets))
+        return text(moment, self.offsets[before])
+
+    def repeats(self) -> list[Repeat]:
+        """Where the clocks went back between two samples."""
+        found = []
+        moments = sorted(self.offsets)
+        for earlier, later in itertools.pairwise(moments):
+            back = self.offsets[earlier] - self.offsets[later]
+            # Far samples belong to different stretches; what lies between them is not read again.
+            if back > 0 and later - earlier <= STEP:
+                last = text(later, self.offsets[earlier])
+                found.append(Repeat(later, text(later, self.offsets[later]), last, later + back))
+        return found
+
+
+def samples(*moments: float | None) -> list[int]:
+    """The moments to ask a zone about, so that a shift near any of the given ones is seen."""
+    wanted: set[int] = set()
+    for moment in moments:
+        if moment is not None:
+            centre = int(moment) // STEP * STEP
+            wanted.update(range(centre - REACH, centre + REACH + STEP, STEP))
+    return sorted(wanted)
+
+
+def sample(offsets: Offsets, *moments: float | None) -> Wall:
+    """The zone around the given moments."""
+    wanted = samples(*moments)
+    return Wall(dict(zip(wanted, offsets(wanted), strict=True)))
+
+
+def ceiling(wall: Wall, bound: float) -> str:
+    """The wall clock that no row written before the bound can reach: cursor < this.
+
+    In a repeated stretch that is its upper end: rows of the first pass may stand anywhere below it.
+    """
+    value = wall.at(bound)
+    for repeat in wall.repeats():
+        if repeat.at <= bound < repeat.until:
+            value = max(value, repeat.last)
+    return value
+
+
+def reread_from(wall: Wall, previous: float | None, bound: float) -> str | None:
+    """Where to read again because the clocks went back since the previous window, or None.
+
+    Rows of the second pass carry wall clocks that the previous window may have passed already.
+    """
+    if previous is None:
+        return None
+    starts = [r.first for r in wall.repeats() if r.at <= bound and previous < r.until]
+    return min(starts, default=None)

@@ -1,0 +1,216 @@
+"""The configuration file: YAML in, frozen specs out, every mistake said at once with its dotted path.
+
+Scalars stay text until the field that takes them decides their type, so `on`, `010` or `2025-01-01` mean
+what is written. `${NAME}` is replaced after parsing, inside its own value only: a secret can't change the
+structure, neither of the YAML nor of a URL. No value of the file ever appears in an error.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from floodmark.configfile import FileBlock, SshBlock, TableBlock, TlsBlock, mistaken, read
+from floodmark.errors import ConfigError
+from floodmark.model import Mode
+from floodmark.store import StoreSpec
+from floodmark.values import Url
+
+DEFAULT_FILE = "floodmark.yaml"
+INIT_HINT = "floodmark init --source mysql://user@host/database writes one"
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How a connection is encrypted, and how its server is checked."""
+
+    mode: Literal["disabled", "required", "verify_ca", "verify_identity"]
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """A bastion through which a service is reached."""
+
+    host: str
+    port: int = 22
+    user: str | None = None
+    key: Path | None = None
+    known_hosts: Path | None = None
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """The MySQL server. Travels to Spark tasks; its repr shows no password."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str | None = None
+    tls: Tls | None = None
+    ssh: Ssh | None = None
+    max_connections: int = 8
+    socket: str | None = None
+
+
+@dataclass(frozen=True)
+class WarehouseSpec:
+    """The warehouse: a DuckDB file (`path`) or a Redshift database (`host` and so on)."""
+
+    kind: Literal["duckdb", "redshift"]
+    schema: str
+    path: Path | None = None
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: str | None = None
+    iam_role: str | None = None
+    tls: Tls | None = None
+    ssh: Ssh | None = None
+
+    @property
+    def label(self) -> str:
+        """What identifies the warehouse, without a secret."""
+        if self.kind == "duckdb":
+            return f"duckdb:///{self.path}"
+        return f"redshift://{self.host}:{self.port}/{self.database}"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options of one table: the defaults, then the patterns that match it, then its own entry."""
+
+    cursor: str | None = None
+    cursor_timezone: str = "server"
+    key: tuple[str, ...] | None = None
+    target: str | None = None
+    mode: Mode | None = None
+    where: str | None = None
+    exclude: tuple[str, ...] = ()
+    dist_key: str | None = None
+    sort_key: tuple[str, ...] = ()
+    deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    deletes_every: float = 86_400.0  # seconds, as are all durations
+    keep_files: float | None = None  # None: for ever
+    zero_dates: Literal["error", "null", "keep"] = "error"
+    overflow: Literal["error", "truncate", "null"] = "error"
+    start: str | None = "2025-01-01 00:00:00"  # None: from the first row
+    slice_rows: int = 250_000
+    settle_seconds: float = 2.0
+    overlap_seconds: float | None = None  # None: auto
+    keep_copies: float = 604_800.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """One configuration file, validated and resolved."""
+
+    path: Path
+    source: SourceSpec
+    store: StoreSpec
+    warehouse: WarehouseSpec
+    spark_master: str = "local[*]"
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()  # schema.table or patterns, in the file's order
+    defaults: dict[str, Any] = field(default_factory=dict, repr=False)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def options(self, table: str) -> TableOptions:
+        """The options of a table; among patterns the later one in the file wins, an exact name over all."""
+        name = _qualified(table, self.source.database)
+        merged = dict(self.defaults)
+        for pattern, entry in self.entries.items():
+            if pattern != name and fnmatchcase(name, pattern):
+                merged.update(entry)
+        merged.update(self.entries.get(name, {}))
+        return TableOptions(**merged)
+
+
+def load(path: Path | None = None) -> Config:
+    """The configuration from `path`, else `$FLOODMARK_CONFIG`, else `./floodmark.yaml`."""
+    named = path or (Path(os.environ["FLOODMARK_CONFIG"]) if os.environ.get("FLOODMARK_CONFIG") else None)
+    file = (named or Path(DEFAULT_FILE)).expanduser().absolute()
+    if not file.exists():
+        raise ConfigError(f"there is no configuration {file}", hint=INIT_HINT)
+    block = read(file)
+    source = _source(block)
+    return Config(
+        path=file,
+        source=source,
+        store=StoreSpec(**block.store.model_dump()),
+        warehouse=_warehouse(block),
+        spark_master=block.spark.master,
+        spark_conf=dict(block.spark.conf),
+        **_tables(file, block, source.database),
+    )
+
+
+def _source(block: FileBlock) -> SourceSpec:
+    found = block.source.url
+    return SourceSpec(
+        host=found.host or "localhost",
+        port=found.port or 3306,
+        user=found.user,
+        password=found.password,
+        database=found.path or None,
+        tls=_tls(block.source.tls),
+        ssh=_ssh(block.source.ssh),
+        max_connections=block.source.max_connections,
+        socket=found.query.get("socket"),
+    )
+
+
+def _warehouse(block: FileBlock) -> WarehouseSpec:
+    given = block.warehouse
+    more: dict[str, Any] = {"iam_role": given.iam_role, "tls": _tls(given.tls), "ssh": _ssh(given.ssh)}
+    if not isinstance(given.url, Url):
+        return WarehouseSpec("duckdb", given.schema_ or "main", path=given.url, **more)
+    return WarehouseSpec(
+        "redshift",
+        given.schema_ or "public",
+        host=given.url.host,
+        port=given.url.port or 5439,
+        user=given.url.user,
+        password=given.url.password,
+        database=given.url.path,
+        **more,
+    )
+
+
+def _tls(block: TlsBlock | None) -> Tls | None:
+    return None if block is None else Tls(**block.model_dump())
+
+
+def _ssh(block: SshBlock | None) -> Ssh | None:
+    return None if block is None else Ssh(**block.model_dump())
+
+
+def _tables(file: Path, block: FileBlock, database: str | None) -> dict[str, Any]:
+    """The tables by their full names, in the file's order."""
+    entries: dict[str, dict[str, Any]] = {}
+    mistakes = []
+    for written, entry in block.tables.items():
+        name = _qualified(written, database)
+        if "." not in name and name != "*":
+            mistakes.append(f"tables.{written}: write schema.table, because source.url names no database")
+        if name in entries:
+            mistakes.append(f"tables.{written}: given twice, with and without its schema")
+        entries[name] = _given(entry)
+    if mistakes:
+        raise mistaken(file, mistakes)
+    return {"tables": tuple(entries), "entries": entries, "defaults": _given(block.defaults)}
+
+
+def _given(entry: TableBlock) -> dict[str, Any]:
+    return entry.model_dump(exclude_unset=True)
+
+
+def _qualified(name: str, database: str | None) -> str:
+    return name if "." in name or database is None else f"{database}.{name}"

@@ -1,0 +1,367 @@
+"""What a configuration file may say: its blocks, keys and values, and all of its mistakes at once.
+
+Every mistake has the dotted path of its key (`tables.shop.orders.cursr`) and says what to write instead; none
+quotes a value. Paths are resolved against the file's folder here, so that nothing relative gets further.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from floodmark.errors import ConfigError
+from floodmark.model import Mode
+from floodmark.values import Url, duration, expand, timestamp, url
+from floodmark.yamlfile import Tree, parse
+
+# Their variables are filled in after the URL has been parted, so that a password can't change its parts.
+_URLS = (("source", "url"), ("warehouse", "url"))
+
+
+def _path(text: Any, info: ValidationInfo) -> Any:
+    base: Path = (info.context or {})["base"]
+    return base / Path(text).expanduser() if isinstance(text, str) and text else text
+
+
+def _file(path: Path | None) -> Path | None:
+    if path is not None and not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty")
+    return value
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _zone(name: str) -> str:
+    if name.lower() in ("server", "utc"):
+        return name.lower() if name.lower() == "server" else "UTC"
+    try:
+        ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        raise ValueError("must be server, UTC or the name of a time zone, as Europe/Paris") from None
+    return name
+
+
+def _source_url(template: Any) -> Any:
+    if not isinstance(template, str):
+        raise ValueError("must be text")
+    form = "write mysql://user:password@host:3306/database"
+    try:
+        found = url(template)
+    except ValueError as error:
+        raise ValueError(f"{error}; {form}" if "variable" not in str(error) else str(error)) from None
+    if found.scheme not in ("mysql", "mariadb"):
+        raise ValueError(f"is not a MySQL URL; {form}")
+    if not found.user:
+        raise ValueError(f"names no user; {form}")
+    if set(found.query) - {"socket"}:
+        raise ValueError(
+            "has options after ?; only socket can stand there, the others have keys of their own"
+        )
+    if not found.host and "socket" not in found.query:
+        raise ValueError(f"names no host; {form}")
+    if "/" in found.path:
+        raise ValueError(f"names more than one database; {form}")
+    return found
+
+
+def _warehouse_url(template: Any, info: ValidationInfo) -> Any:
+    """A Url for Redshift, the file's absolute path for DuckDB."""
+    if not isinstance(template, str):
+        raise ValueError("must be text")
+    form = "write duckdb:///warehouse.duckdb or redshift://user:password@host:5439/database"
+    if re.match(r"duckdb:", template) or re.fullmatch(r"\$\{[^}]*\}", template):
+        place = expand(template)
+        if place.startswith("duckdb:"):
+            name = place.removeprefix("duckdb:///")
+            if name == place or name in ("", "/", ":memory:") or name.endswith("/"):
+                raise ValueError("names no file; three slashes and a path, as duckdb:///warehouse.duckdb")
+            return _path(name, info)
+    try:
+        found = url(template)
+    except ValueError as error:
+        raise ValueError(f"{error}; {form}" if "variable" not in str(error) else str(error)) from None
+    if found.scheme != "redshift":
+        raise ValueError(f"is neither DuckDB nor Redshift; {form}")
+    if not (found.user and found.host and found.path) or "/" in found.path or found.query:
+        raise ValueError(
+            "must have a user, a host and a database; write redshift://user:password@host:5439/database"
+        )
+    return found
+
+
+def _store_url(text: Any, info: ValidationInfo) -> Any:
+    """`s3://bucket/prefix`, or the absolute path of a folder."""
+    if not isinstance(text, str):
+        raise ValueError("must be text")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return str(_path(_text(text), info))
+    if scheme == "file" and rest.startswith("/"):
+        return url(text).path.join(("/", ""))
+    if scheme != "s3":
+        raise ValueError("must be s3://bucket/prefix or a folder")
+    if not rest.partition("/")[0] or ".." in rest.split("/") or re.search(r"[?#\s@]|//", rest):
+        raise ValueError("must name a bucket and perhaps a prefix, as s3://bucket/prefix")
+    return text.rstrip("/")
+
+
+def _endpoint(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/@?#\s]+/?", text):
+        raise ValueError("must be http://host:port or https://host:port")
+    return text.rstrip("/")
+
+
+Text = Annotated[str, AfterValidator(_text)]
+File = Annotated[Path, BeforeValidator(_path), AfterValidator(_file)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Columns = Annotated[tuple[Text, ...], BeforeValidator(_one_or_more)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Duration = Annotated[float, BeforeValidator(lambda v: duration(v) if isinstance(v, str) else v)]
+
+
+def _null(value: Any) -> Any:
+    return "null" if value is None else value  # `zero_dates: null` is a choice, not the absence of one
+
+
+def _none(value: Any) -> Any:
+    return () if value is None else value
+
+
+class Block(BaseModel):
+    """A mapping in which every key is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class TlsBlock(Block):
+    mode: Literal["disabled", "required", "verify_ca", "verify_identity"] = "verify_identity"
+    ca: File | None = None
+    cert: File | None = None
+    key: File | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> TlsBlock:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key go together")
+        return self
+
+
+class SshBlock(Block):
+    host: Text
+    port: Port = 22
+    user: Text | None = None
+    key: File | None = None
+    known_hosts: File | None = None
+
+
+class SourceBlock(Block):
+    url: Annotated[Url, BeforeValidator(_source_url)]
+    tls: TlsBlock | None = None
+    ssh: SshBlock | None = None
+    max_connections: Annotated[int, Field(ge=1)] = 8
+
+
+class StoreBlock(Block):
+    url: Annotated[str, BeforeValidator(_store_url)] = Field("./lake", validate_default=True)
+    endpoint: Annotated[Text, AfterValidator(_endpoint)] | None = None
+    region: Text | None = None
+    access_key_id: Text | None = None
+    secret_access_key: Text | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> StoreBlock:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key go together")
+        if not self.url.startswith("s3://") and (self.endpoint or self.access_key_id):
+            raise ValueError("endpoint and keys are for s3://bucket/prefix, and url is a folder")
+        return self
+
+
+class WarehouseBlock(Block):
+    url: Annotated[Url | Path, BeforeValidator(_warehouse_url)] = Field(
+        "duckdb:///warehouse.duckdb",
+        validate_default=True,
+    )
+    schema_: Text | None = Field(None, alias="schema")
+    iam_role: Text | None = None
+    ssh: SshBlock | None = None
+    tls: TlsBlock | None = None
+
+
+class SparkBlock(Block):
+    master: Text = "local[*]"
+    conf: dict[str, str] = {}
+
+
+class TableBlock(Block):
+    """The keys of a table, and of `defaults`; those that were not given stay unset."""
+
+    cursor: Text | None = None
+    cursor_timezone: Annotated[str, AfterValidator(_zone)] = "server"
+    key: Annotated[Columns, Field(min_length=1)] | None = None
+    target: Text | None = None
+    mode: Mode | None = None
+    where: Text | None = None
+    exclude: Annotated[Columns, BeforeValidator(_none)] = ()
+    dist_key: Text | None = None
+    sort_key: Annotated[Columns, BeforeValidator(_none)] = ()
+    deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    deletes_every: Duration = 0.0
+    keep_files: Duration | None = None
+    zero_dates: Annotated[Literal["error", "null", "keep"], BeforeValidator(_null)] = "error"
+    overflow: Annotated[Literal["error", "truncate", "null"], BeforeValidator(_null)] = "error"
+    start: Annotated[str, AfterValidator(timestamp)] | None = None
+    slice_rows: Annotated[int, Field(ge=1)] = 1
+    settle_seconds: Seconds = 0.0
+    overlap_seconds: Annotated[Seconds | None, BeforeValidator(lambda v: None if v == "auto" else v)] = None
+    keep_copies: Duration = 0.0
+
+    @model_validator(mode="after")
+    def _needed(self) -> TableBlock:
+        if set(self.exclude) & {self.cursor, *(self.key or ())}:
+            raise ValueError("exclude names the key or the cursor, which are always read")
+        return self
+
+
+class FileBlock(Block):
+    source: SourceBlock
+    store: StoreBlock = Field({}, validate_default=True)
+    warehouse: WarehouseBlock = Field({}, validate_default=True)
+    spark: SparkBlock = SparkBlock()
+    defaults: TableBlock = TableBlock()
+    tables: dict[str, TableBlock] = {}
+
+
+def read(path: Path) -> FileBlock:
+    """The file's blocks; raises one ConfigError with every mistake in it."""
+    try:
+        tree, mistakes = parse(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(
+            f"can't read {path}: {error.strerror}", hint="check --config and the file's rights"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}, {error}",
+            hint="indent with spaces, not tabs; quote values that hold : # { or }, ${NAME} within braces too",
+        ) from None
+    if tree in (None, ""):
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} has no keys", hint="it needs at least source: {url: mysql://…}")
+    filled: list[tuple[str, ...]] = []
+    plain = _prepared(tree, mistakes, filled)
+    try:
+        block = FileBlock.model_validate(plain, context={"base": path.absolute().parent})
+    except ValidationError as error:
+        for item in error.errors(include_url=False, include_context=True):
+            loc = tuple(str(part) for part in item["loc"])
+            if loc not in filled:
+                mistakes.append(f"{'.'.join(loc) or 'the file'}: {_said(item, loc)}")
+    if mistakes:
+        raise mistaken(path, mistakes)
+    return block
+
+
+def mistaken(path: Path, mistakes: list[str]) -> ConfigError:
+    """All mistakes of a file as one error."""
+    if len(mistakes) == 1:
+        return ConfigError(f"{path}: {mistakes[0]}")
+    return ConfigError(
+        f"{path} has {len(mistakes)} mistakes:\n" + "\n".join(f"  {each}" for each in mistakes)
+    )
+
+
+def _prepared(tree: dict[str, Tree], mistakes: list[str], failed: list[tuple[str, ...]]) -> dict[str, Any]:
+    """The tree with variables filled in and empty blocks as such; `failed` collects the paths that were not."""
+
+    def walk(node: Tree, path: tuple[str, ...]) -> Any:
+        if isinstance(node, dict):
+            return {key: walk(value, (*path, key)) for key, value in node.items()}
+        if isinstance(node, list):
+            return [walk(item, (*path, str(n))) for n, item in enumerate(node)]
+        if node in (None, "") and _is_block(path):
+            return {}
+        if isinstance(node, str) and path not in _URLS:
+            try:
+                return expand(node)
+            except ValueError as error:
+                mistakes.append(f"{'.'.join(path)}: {error}")
+                failed.append(path)
+        return node
+
+    return walk({"source": {}, **tree}, ())  # type: ignore[no-any-return]
+
+
+def _is_block(path: tuple[str, ...]) -> bool:
+    return len(path) == 1 or path == ("spark", "conf") or (len(path) == 2 and path[0] == "tables")
+
+
+_SAID: dict[str, Callable[[dict[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "string_type": lambda _: "must be text",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a number",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "too_short": lambda _: "must not be empty",
+    "tuple_type": lambda _: "must be a list",
+    "literal_error": lambda context: f"must be {context['expected']}".replace("'", ""),
+    "value_error": lambda context: str(context["error"]),
+}
+
+
+def _said(item: Any, loc: tuple[str, ...]) -> str:
+    """One of pydantic's errors in our words."""
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = _known(loc[:-1])
+        close = difflib.get_close_matches(loc[-1], known, 1, 0.6)
+        return "unknown key; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}")
+    if kind in _SAID:
+        return _SAID[kind](context)
+    if kind.startswith(("int_", "float_")):
+        return "must be a number"
+    return (
+        "must be a block of keys"
+        if kind in ("model_type", "dict_type", "model_attributes_type")
+        else "is not valid"
+    )
+
+
+def _known(path: tuple[str, ...]) -> list[str]:
+    """The keys of the block at a path."""
+    if path[:1] == ("tables",):
+        path = ("defaults",)
+    block: Any = FileBlock
+    for key in path:
+        kind = block.model_fields[key].annotation
+        block = next((k for k in (kind, *getattr(kind, "__args__", ())) if hasattr(k, "model_fields")), Block)
+    return [info.alias or name for name, info in block.model_fields.items()]

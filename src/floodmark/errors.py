@@ -1,0 +1,121 @@
+"""Every error that reaches an operator, grouped by what the operator does next.
+
+    FloodmarkError                      code  kind
+    ├── ConfigError                     2     config           change the command, the config or the rights
+    ├── ConflictError                   3     conflict         wait for the other run
+    ├── TransientError                  4     transient        try again: nothing is lost
+    │   └── NoAnswer                    4     transient        a request that may or may not have happened
+    ├── UnknownOutcome                  5     unknown_outcome  run again: the ledger will tell
+    ├── DataError                       6     data             decide: the data can't be carried on safely
+    ├── VerificationError               7     verification     look at the findings
+    └── Interrupted                     130/143
+
+Adapters translate the exceptions of their drivers into these; anything else is a bug (code 1).
+"""
+
+from __future__ import annotations
+
+# With several tables, the exit code of the run is the first of these that occurred.
+PRECEDENCE = (1, 6, 5, 7, 2, 4, 3)
+
+
+class FloodmarkError(Exception):
+    """An error that says what failed, for which table, and what to do."""
+
+    code = 1
+    kind = "bug"
+
+    def __init__(self, message: str, *, hint: str | None = None, table: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.table = table
+
+    def of(self, table: str) -> FloodmarkError:
+        """The same error, said of a table (kept when a table is known already)."""
+        if self.table is None:
+            self.table = table
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors travel from Spark's Python workers to the driver.
+        return (_rebuild, (type(self), self.message, self.hint, self.table))
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "code": self.code,
+            "kind": self.kind,
+            "table": self.table,
+            "message": self.message,
+            "hint": self.hint,
+        }
+
+
+def _rebuild(kind: type[FloodmarkError], message: str, hint: str | None, table: str | None) -> FloodmarkError:
+    return kind(message, hint=hint, table=table)
+
+
+class ConfigError(FloodmarkError):
+    """The command, the configuration or the rights have to change."""
+
+    code = 2
+    kind = "config"
+
+
+class ConflictError(FloodmarkError):
+    """Another run holds the table, or has taken it."""
+
+    code = 3
+    kind = "conflict"
+
+
+class TransientError(FloodmarkError):
+    """A service failed, was unreachable, timed out or is locked; the same command can be run again."""
+
+    code = 4
+    kind = "transient"
+
+
+class NoAnswer(TransientError):
+    """A write whose answer was lost: it may have happened. Ask again before anything else."""
+
+
+class UnknownOutcome(FloodmarkError):
+    """The warehouse's answer to COMMIT was lost and the ledger could not be read."""
+
+    code = 5
+    kind = "unknown_outcome"
+
+
+class DataError(FloodmarkError):
+    """Data or state that can't be carried on safely."""
+
+    code = 6
+    kind = "data"
+
+
+class VerificationError(FloodmarkError):
+    """Source, store and warehouse don't agree."""
+
+    code = 7
+    kind = "verification"
+
+
+class Interrupted(FloodmarkError):
+    """Stopped by SIGINT (130) or SIGTERM (143)."""
+
+    kind = "interrupted"
+
+    def __init__(
+        self, message: str, *, code: int = 130, hint: str | None = None, table: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, table=table)
+        self.code = code
+
+
+def exit_code(codes: list[int]) -> int:
+    """The exit code of a run over several tables."""
+    for code in (130, 143):
+        if code in codes:
+            return code
+    return next((code for code in PRECEDENCE if code in codes), 0)

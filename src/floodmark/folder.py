@@ -1,0 +1,210 @@
+"""A local folder as an object store: whole files under their final names, or nothing.
+
+A file is written under `.part/`, flushed to the disk, and only then linked (create) or renamed (put) to its
+name, and the name flushed too. So a crash or a power failure leaves no truncated object behind, which the
+local store of the S3 client can't promise: it never calls fsync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from floodmark.errors import ConfigError, FloodmarkError, TransientError
+
+PARTS = ".part"
+STALE_SECONDS = 86_400
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_LINKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """One object, as a listing shows it."""
+
+    path: str  # below the store's prefix
+    bytes: int
+    modified: datetime
+    etag: str | None = None
+
+
+class Folder:
+    """The objects below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._swept = False
+
+    def get(self, path: str) -> bytes | None:
+        """The whole object, or None when it is not there."""
+        with self._errors("read"):
+            try:
+                return (self.root / path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create the object, atomically and durably; False when it exists already."""
+        with self._errors("write"), self._part(data) as part:
+            try:
+                self._place(path, lambda final: os.link(part, final))
+            except FileExistsError:
+                return False
+            return True
+
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+        """Write or replace the object, atomically and durably."""
+        with self._errors("write"), self._part(data) as part:
+            self._place(path, lambda final: os.replace(part, final))
+
+    def list(self, parent: str, after: str = "") -> Iterator[Object]:
+        """Every object below a folder (`""`: all), in no order; `after` saves a folder nothing."""
+        with self._errors("read"):
+            waiting = [(self.root / parent, parent)]
+            while waiting:
+                place, prefix = waiting.pop()
+                try:
+                    entries = list(os.scandir(place))
+                except FileNotFoundError:
+                    continue
+                for entry in entries:
+                    if not prefix and entry.name == PARTS:
+                        continue
+                    if entry.is_dir():
+                        waiting.append((place / entry.name, f"{prefix}{entry.name}/"))
+                        continue
+                    with suppress(FileNotFoundError):  # deleted since the folder was read
+                        found = entry.stat()
+                        modified = datetime.fromtimestamp(found.st_mtime, UTC)
+                        yield Object(f"{prefix}{entry.name}", found.st_size, modified)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects that are there, and the folders that this leaves empty."""
+        with self._errors("delete from"):
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    os.unlink(self.root / path)
+                for parent in (self.root / path).parents:
+                    if parent == self.root:
+                        break
+                    try:
+                        os.rmdir(parent)
+                    except OSError:
+                        break
+
+    def stream(self, path: str) -> Iterator[bytes] | None:
+        """The object in pieces, or None when it is not there."""
+        with self._errors("read"):
+            try:
+                return self._chunks((self.root / path).open("rb"))
+            except FileNotFoundError:
+                return None
+
+    def _chunks(self, file: BinaryIO) -> Iterator[bytes]:
+        with self._errors("read"), file:
+            while chunk := file.read(8 << 20):
+                yield chunk
+
+    # writing
+
+    @contextmanager
+    def _part(self, data: bytes | bytearray | memoryview | Path) -> Iterator[Path]:
+        """The data in a file that no listing shows, flushed to the disk; gone afterwards."""
+        self._sweep()
+        part = self.root / PARTS / uuid4().hex
+        try:
+            _make(part.parent)
+            with open(part, "xb") as file:
+                if isinstance(data, Path):
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield part
+        finally:
+            with suppress(OSError):
+                os.unlink(part)
+
+    def _place(self, path: str, move: Callable[[Path], None]) -> None:
+        """Give the part its name; again when a delete removed the folder in between."""
+        final = self.root / path
+        for attempt in range(100):
+            try:
+                _make(final.parent)
+                move(final)
+                break
+            except FileNotFoundError:
+                if attempt == 99:
+                    raise
+        with suppress(FileNotFoundError):
+            _flush(final.parent)
+
+    def _sweep(self) -> None:
+        """Once per process, remove the parts that a crash left a day ago or earlier."""
+        if self._swept:
+            return
+        self._swept = True
+        with suppress(OSError):
+            for entry in os.scandir(self.root / PARTS):
+                if entry.stat().st_mtime < time.time() - STALE_SECONDS:
+                    os.unlink(entry.path)
+
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise translate(error, verb, f"the store {self.root}") from None
+
+
+def translate(error: OSError, verb: str, what: str) -> FloodmarkError:
+    """What an error of the file system means to the operator."""
+    reason = os.strerror(error.errno).lower() if error.errno else type(error).__name__
+    if error.errno in _FULL:
+        return TransientError(
+            f"no space left to {verb} {what} ({reason})", hint="free some space, then run again"
+        )
+    if error.errno in _FORBIDDEN:
+        return ConfigError(
+            f"no permission to {verb} {what} ({reason})",
+            hint="allow this user to read and write the folder, or change store.url",
+        )
+    if error.errno == errno.EXDEV or error.errno in _NO_LINKS:
+        return ConfigError(
+            f"can't {verb} {what}: {reason}",
+            hint="the store's folder must lie on one file system, and one that has hard links",
+        )
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP):
+        return ConfigError(f"can't {verb} {what}: {reason}", hint="change store.url to a folder of its own")
+    return TransientError(f"can't {verb} {what}: {reason}", hint="check the disk, then run again")
+
+
+def _make(folder: Path) -> None:
+    """Create a folder and those above it, so that they outlive a power failure."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+        _flush(folder.parent)
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,283 @@
+"""The JVM that Spark's driver lives in: its command line, its log file, its end.
+
+For a local master the JVM is started directly, with flags for a fast start and an archive of Spark's classes
+(`-XX:SharedArchiveFile`) when `floodmark.spark.prepare` has made one; every other case goes through Spark's own
+`spark-submit`. The JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret,
+is on its command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO
+
+from floodmark.errors import ConfigError, Interrupted, TransientError
+
+JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
+START_SECONDS = 120
+LOG_BYTES = 10 << 20
+
+# Settings that only spark-submit can act on, because they must be known before the JVM runs.
+_BEFORE_START = (
+    "spark.jars",
+    "spark.driver.",
+    "spark.submit.",
+    "spark.files",
+    "spark.archives",
+    "spark.plugins",
+)
+_HARMLESS = {
+    "spark.driver.memory",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.driver.maxResultSize",
+}
+
+# What Spark's launcher adds for Java 17 and later (org.apache.spark.launcher.JavaModuleOptions).
+_OPENED = [
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.security.action",
+    "sun.util.calendar",
+]
+_LOGGING = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Where the JVM listens for Py4J."""
+
+    port: int
+    secret: str
+
+
+class Jvm:
+    """One JVM process. `start` may be interrupted by `stop` from another thread."""
+
+    def __init__(self, settings: Mapping[str, str], log_path: Path, *, training: bool = False) -> None:
+        self.settings = settings
+        self.log_path = log_path
+        self.training = training
+        self.process: subprocess.Popen[bytes] | None = None
+        self._stopped = threading.Event()
+
+    def start(self) -> Gateway:
+        """Starts the JVM and waits until it listens; raises ConfigError when it can't."""
+        java = find_java()
+        with tempfile.TemporaryDirectory(prefix="floodmark-jvm-") as folder:
+            where = Path(folder) / "gateway"
+            env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
+            if is_local(self.settings):
+                env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            if self._direct:
+                command = direct_command(java, self.settings, self.training)
+            else:
+                command = submit_command(self.settings, Path(folder))
+            with open_log(self.log_path) as log:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,  # its end is the JVM's end, also after a kill -9 of this process
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=env,
+                    start_new_session=True,  # Ctrl-C is for this process, which then cancels in good order
+                )
+            return self._wait(where)
+
+    def _wait(self, where: Path) -> Gateway:
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while not where.exists():
+            if self._stopped.is_set():
+                self.kill()
+                raise Interrupted("stopped while Spark was starting")
+            if self.process.poll() is not None:
+                raise self._died()
+            if time.monotonic() > deadline:
+                self.kill()
+                raise TransientError(
+                    f"Spark did not start within {START_SECONDS} s", hint=f"see {self.log_path}"
+                )
+            time.sleep(0.01)
+        data = where.read_bytes()
+        port, length = struct.unpack("!ii", data[:8])
+        return Gateway(port, data[8 : 8 + length].decode())
+
+    def _died(self) -> ConfigError:
+        said = last_words(self.log_path)
+        if "UnsupportedClassVersionError" in said or "Unrecognized option" in said:
+            return ConfigError("the installed Java is too old for Spark", hint=JAVA_HINT)
+        return ConfigError(f"Spark did not start: {said}", hint=f"see {self.log_path}")
+
+    @property
+    def _direct(self) -> bool:
+        """Whether nothing asks for what only spark-submit does."""
+        elsewhere = any(
+            os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+        )
+        special = any(k.startswith(_BEFORE_START) and k not in _HARMLESS for k in self.settings)
+        return is_local(self.settings) and not elsewhere and not special
+
+    def stop(self, seconds: float = 10) -> None:
+        """Ends the JVM: by closing its stdin, and by force when that does not do."""
+        self._stopped.set()
+        process = self.process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """kill -9; the Python workers end with the pipes that they hold to it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def is_local(settings: Mapping[str, str]) -> bool:
+    return settings["spark.master"].startswith("local")
+
+
+def find_java() -> str:
+    """The java program that Spark would take."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise ConfigError(f"JAVA_HOME is {home}, and there is no {java}", hint=JAVA_HINT)
+        return str(java)
+    found = shutil.which("java")
+    if found is None:
+        raise ConfigError("Java is not installed, and Spark needs it", hint=JAVA_HINT)
+    return found
+
+
+def spark_home() -> Path:
+    """The folder of the pyspark package, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ConfigError(
+            "the package pyspark is not installed", hint="install floodmark again: pip install floodmark"
+        )
+    return Path(spec.origin).parent
+
+
+def direct_command(java: str, settings: Mapping[str, str], training: bool = False) -> list[str]:
+    """The JVM with Spark's gateway in it: what spark-submit would start, minus a JVM just to find that out."""
+    options = [
+        "-cp",
+        f"{spark_home() / 'jars'}/*",
+        f"-Xmx{settings.get('spark.driver.memory', '512m')}",
+        # A driver that moves no rows is short of start-up time, not of peak speed.
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-XX:-UsePerfData",
+        *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+    ]
+    archive = archive_path(java, options)
+    if training:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        options.append(f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}")
+    elif archive.exists():
+        options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
+    return [java, *options, _LOGGING, "org.apache.spark.api.python.PythonGatewayServer"]
+
+
+def submit_command(settings: Mapping[str, str], folder: Path) -> list[str]:
+    """Spark's own launcher, with the settings in a file that only this user can read."""
+    home = os.environ.get("SPARK_HOME") or str(spark_home())
+    java_options = " ".join([settings.get("spark.driver.extraJavaOptions", ""), _LOGGING]).strip()
+    file = folder / "spark.properties"
+    file.touch(mode=0o600)
+    written = {**settings, "spark.driver.extraJavaOptions": java_options}
+    file.write_text("".join(f"{_escaped(k)}={_escaped(v)}\n" for k, v in written.items()))
+    command = [f"{home}/bin/spark-submit", "--properties-file", str(file), "--load-spark-defaults"]
+    return [*command, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+
+
+def _escaped(text: str) -> str:
+    """Text for a Java properties file."""
+    return "".join(f"\\{c}" if c in "\\:=# !" else f"\\u{ord(c):04x}" if ord(c) < 32 else c for c in text)
+
+
+def cache_folder() -> Path:
+    """Where this user's caches are; below the temporary folder for a user without a home to write to."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base) / "floodmark"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
+
+
+def archive_path(java: str, options: list[str]) -> Path:
+    """Where the classes for exactly this Java, this Spark and these options are kept.
+
+    A JVM that finds its archive unfit goes on without it, so a wrong guess here costs time only.
+    """
+    real = Path(java).resolve()
+    facts = [
+        str(real),
+        str(real.stat().st_mtime_ns),
+        str((spark_home() / "jars").stat().st_mtime_ns),
+        *options,
+    ]
+    return cache_folder() / f"spark-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.jsa"
+
+
+def open_log(path: Path) -> BinaryIO:
+    """The log, to be appended to; begun anew when it has grown large."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_name(path.name + ".old"))
+        return open(path, "ab", opener=lambda p, flags: os.open(p, flags, 0o600))
+    except OSError as error:
+        raise ConfigError(
+            f"Spark's log {path} can't be written: {error.strerror}", hint="set XDG_CACHE_HOME"
+        ) from None
+
+
+def last_words(path: Path) -> str:
+    """The last line of the log that says what went wrong."""
+    try:
+        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    telling = [
+        x.strip() for x in lines if ("rror" in x or "Exception" in x) and not x.startswith(("\t", "    at"))
+    ]
+    found = telling or [x.strip() for x in lines if x.strip()]
+    return found[-1][:300] if found else "it left no message"

@@ -1,0 +1,302 @@
+"""What is pending, in which groups it loads, and the loading of it.
+
+Pending is the log's data commits minus the ledger's rows of the load epoch, by number and digest. Commits load in
+the log's order. Where earlier ones come after later ones (files that a manual watermark left out), the later ones'
+ledger rows are taken back in the same transaction, and they load again: so the later read wins, crash or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from floodmark.errors import ConflictError, DataError
+from floodmark.model import Commit, Finding, Table
+from floodmark.state.fold import DataCommit, State
+from floodmark.state.loaded import accounts_for_older
+from floodmark.state.log import Log
+from floodmark.warehouse import Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, Warehouse
+
+# Bounds of one transaction, so that progress is seen and a crash costs little.
+MAX_ROWS = 5_000_000
+MAX_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What loads now."""
+
+    commits: tuple[DataCommit, ...] = ()  # in the log's order
+    retake: frozenset[tuple[int, str]] = frozenset()  # ledger rows to take back with the first of them
+    found: int = 0  # files that were pending
+    skipped: tuple[DataCommit, ...] = ()  # left out by a manual watermark; they stay pending
+    lost: tuple[LedgerRow, ...] = ()  # in the ledger, but not in the log
+
+    @property
+    def files(self) -> int:
+        """Files that load for the first time."""
+        return sum(d.files for d in self.commits if (d.n, d.digest) not in self.retake)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What came of a load."""
+
+    ledger: Ledger  # as it is now
+    choice: Choice
+    commits: tuple[int, ...] = ()
+    rows: int = 0
+    files: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+def pending(
+    data: Iterable[DataCommit], ledger: Ledger, epoch: int, *, superseded: bool = False
+) -> tuple[DataCommit, ...]:
+    """The commits that the ledger does not have; superseded ones only when asked for."""
+    loaded = ledger.loaded(epoch)
+    return tuple(d for d in data if (d.n, d.digest) not in loaded and (superseded or not d.superseded))
+
+
+def created_after(commits: Iterable[Commit], moment: str) -> frozenset[int]:
+    """The numbers of the commits all of whose files were created after a moment (UTC)."""
+    limit = _moment(moment)
+    return frozenset(
+        c.n
+        for c in commits
+        if all(_moment(f.created_at or c.at) > limit for f in c.files) and _moment(c.at) > limit
+    )
+
+
+def first_rows(commits: Sequence[DataCommit], limit: int | None) -> tuple[DataCommit, ...]:
+    """Whole commits in order, until that many rows are reached."""
+    taken: list[DataCommit] = []
+    rows = 0
+    for commit in commits:
+        if limit is not None and rows >= limit:
+            break
+        taken.append(commit)
+        rows += commit.rows
+    return tuple(taken)
+
+
+def lost(state: State, data: Sequence[DataCommit], ledger: Ledger) -> tuple[LedgerRow, ...]:
+    """Rows of this epoch in the ledger whose commits the log does not have: the ledger is ahead of the log."""
+    known = {(d.n, d.digest) for d in data} | {(d.n, d.digest) for d in state.data}
+    # What the state only sums up is known when the sums agree; superseded commits may not be listed at all.
+    summed = state.older.upto if accounts_for_older(state, ledger.rows) else 0
+    floor = max(summed, state.superseded)
+    return tuple(
+        row for row in ledger.rows
+        if row.epoch == state.load_epoch and row.identity not in known and (row.n > floor or row.n > state.n)
+    )  # fmt: skip
+
+
+def again(
+    chosen: Sequence[DataCommit], data: Sequence[DataCommit], ledger: Ledger, epoch: int, keyed: bool
+) -> tuple[DataCommit, ...]:
+    """The loaded commits that have to load again because an earlier one loads now."""
+    if not chosen:
+        return ()
+    loaded = ledger.loaded(epoch)
+    # Rows that are only ever added have no order among each other; without a key they would be doubled.
+    added = not keyed and all(d.load_as == "insert" for d in chosen)
+    return tuple(d for d in data if (d.n, d.digest) in loaded and d.n > chosen[0].n and not added)
+
+
+def choose(
+    state: State,
+    data: Sequence[DataCommit],
+    ledger: Ledger,
+    *,
+    keyed: bool,
+    after: frozenset[int] | None = None,
+    limit: int | None = None,
+) -> Choice:
+    """What to load now; `after` holds the numbers that a manual watermark lets through, superseded ones too."""
+    epoch = state.load_epoch
+    waiting = pending(data, ledger, epoch, superseded=after is not None)
+    passed = tuple(d for d in waiting if after is None or d.n in after)
+    skipped = tuple(d for d in waiting if after is not None and d.n not in after)
+    chosen = first_rows(passed, limit)
+    repeated = again(chosen, data, ledger, epoch, keyed)
+    gone = lost(state, data, ledger)
+    retake = frozenset((d.n, d.digest) for d in repeated)
+    if chosen:
+        retake |= {row.identity for row in gone}
+    commits = tuple(sorted((*chosen, *repeated), key=lambda d: d.n))
+    return Choice(commits, retake, sum(d.files for d in waiting), skipped, gone)
+
+
+def groups(
+    commits: Sequence[DataCommit],
+    shape: Callable[[DataCommit], object] = lambda d: d.schema,
+    *,
+    max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
+) -> tuple[tuple[DataCommit, ...], ...]:
+    """The commits in the portions that load in one transaction each.
+
+    Commits of a group have one shape and go in alike. A snapshot makes everything before it pointless: all of that is
+    one group with it, of which only the snapshot's files are read.
+    """
+    snapshot = max((i + 1 for i, d in enumerate(commits) if d.load_as == "replace"), default=0)
+    made = [list(commits[:snapshot])] if snapshot else []
+    group: list[DataCommit] = []
+    for commit in commits[snapshot:]:
+        full = group and (
+            (shape(commit), commit.load_as) != (shape(group[0]), group[0].load_as)
+            or sum(d.rows for d in group) + commit.rows > max_rows
+            or sum(d.bytes for d in group) + commit.bytes > max_bytes
+        )
+        if full:
+            made.append(group)
+            group = []
+        group.append(commit)
+    if group:
+        made.append(group)
+    return tuple(tuple(g) for g in made)
+
+
+def load_pending(
+    warehouse: Warehouse,
+    log: Log,
+    state: State,
+    table: Table,
+    *,
+    pipeline: str,
+    run: str,
+    manual: str | None = None,
+    limit: int | None = None,
+    adopt: bool = False,
+    ledger: Ledger | None = None,
+    on_choice: Callable[[Choice], None] = lambda choice: None,
+    on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
+) -> Loaded:
+    """Load what is pending, group by group; every group that was loaded stays loaded when a later one fails.
+
+    `table` is the table as it is now (its target and key), `manual` the time (UTC) after which files were created
+    that load, `ledger` what it said last, when that is known to be fresh.
+    """
+    if ledger is None:
+        ledger = warehouse.ledger(state.log, table.target)
+    ledger = _same_epoch(warehouse, state, table, ledger, pipeline, adopt)
+    data = log.data(state, ledger.rows, superseded=manual is not None)
+    after = None
+    if manual is not None:
+        waiting = pending(data, ledger, state.load_epoch, superseded=True)
+        after = created_after((c for c, _ in log.commits(d.n for d in waiting)), manual)
+    choice = choose(state, data, ledger, keyed=bool(table.key), after=after, limit=limit)
+    findings = _findings(log, state, table, choice, adopt)
+    on_choice(choice)
+    described = _descriptions(log, state, choice.commits)
+
+    def shape(d: DataCommit) -> object:
+        # The cursor decides which row of one commit is the later one.
+        return (d.schema, described[d.described].cursor if d.described in described else None)
+
+    numbers: list[int] = []
+    outcomes: list[LoadOutcome] = []
+    retake = choice.retake
+    for group in groups(choice.commits, shape):
+        request = LoadRequest(
+            pipeline=pipeline,
+            log=state.log,
+            table=_description(described, group[-1]),
+            target=table.target,
+            epoch=state.load_epoch,
+            commits=_documents(log, group),
+            store=log.store,
+            run=run,
+            retake=retake,
+            adopt=adopt,
+        )
+        outcome = warehouse.load(request)
+        retake = frozenset()
+        ledger = _after(ledger, outcome, state.load_epoch)
+        numbers += [row.n for row in outcome.loaded]
+        outcomes.append(outcome)
+        findings += [f for f in outcome.findings if f not in findings]
+        on_group(outcome)
+    rows, files = sum(o.rows for o in outcomes), sum(o.files for o in outcomes)
+    return Loaded(ledger, choice, tuple(numbers), rows, files, tuple(findings))
+
+
+def _same_epoch(
+    warehouse: Warehouse, state: State, table: Table, ledger: Ledger, pipeline: str, adopt: bool
+) -> Ledger:
+    """The ledger in the log's epoch: a reset that died before it reached the warehouse is finished here."""
+    if ledger.epoch is not None and ledger.epoch > state.n:
+        raise DataError(
+            f"the warehouse knows of a reset of {state.table_name} (commit {ledger.epoch}) that the log does not have",
+            hint=f"restore the log from a backup of the store; to go on without it, delete the row with log_id "
+            f"'{state.log}' from floodmark_targets in the warehouse",
+        )
+    if ledger.epoch is not None and ledger.epoch > state.load_epoch:
+        raise ConflictError(f"the load stage of {state.table_name} was reset meanwhile", hint="run again")
+    if state.load_epoch > (ledger.epoch or 0):
+        warehouse.set_epoch(
+            pipeline, state.log, state.table_name, table.target, state.load_epoch, adopt=adopt
+        )
+        return warehouse.ledger(state.log, table.target)
+    return ledger
+
+
+def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool) -> list[Finding]:
+    """The ledger ahead of the log: carried on where rows merge by key, else refused."""
+    if not choice.lost:
+        return []
+    fresh = log.read()
+    if fresh.n != state.n or fresh.digest != state.digest:
+        raise ConflictError(f"{state.table_name} was taken by another run while it was being loaded")
+    numbers = ", ".join(str(row.n) for row in choice.lost[:10])
+    detail = (
+        f"the warehouse has loaded commits that the log does not have ({numbers}; the log ends at {state.n})"
+    )
+    if not table.key and table.mode == "append" and choice.commits and not adopt:
+        raise DataError(
+            f"{detail}, and without a key their rows can't be told from new ones",
+            hint="restore the log from a backup of the store; or --force goes on, even if that doubles rows",
+            table=state.table_name,
+        )
+    return [Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]})]
+
+
+def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:
+    """The commits of a group as the log has them now."""
+    found = tuple(log.commits(d.n for d in group))
+    for (commit, digest), expected in zip(found, group, strict=True):
+        if digest != expected.digest:
+            raise DataError(f"commit {commit.n} of {commit.table_name} is not the one that was read before")
+    return found
+
+
+def _descriptions(log: Log, state: State, commits: Sequence[DataCommit]) -> dict[int, Table]:
+    """The tables as claims described them, by the claims' numbers."""
+    known = {state.described: state.table} if state.table is not None else {}
+    numbers = sorted({d.described for d in commits if d.described >= 0} - set(known))
+    return known | {c.n: c.table for c, _ in log.commits(numbers) if c.table is not None}
+
+
+def _description(described: dict[int, Table], commit: DataCommit) -> Table:
+    """The table as it was when the commit's files were written."""
+    table = described.get(commit.described)
+    if table is None or table.fingerprint != commit.schema:
+        raise DataError(
+            f"the log does not say what the files of commit {commit.n} look like",
+            hint="read the table again: floodmark watermark reset -t TABLE",
+        )
+    return table
+
+
+def _after(ledger: Ledger, outcome: LoadOutcome, epoch: int) -> Ledger:
+    """The ledger after a load, without asking again."""
+    kept = [r for r in ledger.rows if not (r.epoch == epoch and r.identity in outcome.retaken)]
+    return replace(ledger, epoch=epoch, rows=(*kept, *outcome.loaded))
+
+
+def _moment(text: str) -> datetime:
+    """A clock time as the log or a person writes it; UTC when no zone is said."""
+    found = datetime.fromisoformat(text.strip())
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found

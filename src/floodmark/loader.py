@@ -1,0 +1,143 @@
+"""The load stage of one table in one run: beside the extraction, in a thread of its own, or after it.
+
+A failed load leaves the extraction alone: its commits stay pending and load with the next run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from floodmark.errors import FloodmarkError
+from floodmark.load import Choice, Loaded, load_pending, pending
+from floodmark.model import Finding, Table
+from floodmark.report import LOAD, TableReport
+from floodmark.state import Log, State, Watermark
+from floodmark.warehouse import Ledger, LoadOutcome
+from floodmark.work import Work
+
+
+class Loader:
+    """Loads what the log has and the ledger has not."""
+
+    def __init__(self, work: Work, log: Log, watermark: Watermark, report: TableReport) -> None:
+        self._work = work
+        self._log = log
+        self._watermark = watermark
+        self._report = report
+        self._offered: State | None = None
+        self._table: Table | None = None
+        self._closing = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.ledger: Ledger | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the load stage is what failed."""
+        return self._error is not None
+
+    def offer(self, state: State, table: Table) -> None:
+        """There are new commits: load them while the extraction goes on."""
+        with self._news:
+            self._offered, self._table = state, table
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name=f"load {table.name}", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def finish(self, state: State, claim: Callable[[State], State]) -> None:
+        """Loads the rest, and raises what went wrong meanwhile."""
+        self.close()
+        if self._error is not None:
+            raise self._error
+        table = self._table or state.table
+        if table is None:
+            return  # the log holds no data yet
+        try:
+            self.ledger = self._work.warehouse().ledger(state.log, table.target)
+            data = self._log.data(state, self.ledger.rows, superseded=state.manual)
+            if pending(data, self.ledger, state.load_epoch, superseded=state.manual):
+                self._load(claim(state), table)
+        except FloodmarkError as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Waits until what was offered has been loaded; no more is offered."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """Stops after the transaction that runs now."""
+        with self._news:
+            self._offered = None
+        self.close()
+
+    def _follow(self) -> None:
+        while True:
+            with self._news:
+                while self._offered is None and not self._closing:
+                    self._news.wait()
+                state, table, self._offered = self._offered, self._table, None
+            if state is None or table is None:
+                return
+            try:
+                self._load(state, table)
+            except BaseException as error:
+                self._error = error
+                return
+
+    def _load(self, state: State, table: Table) -> None:
+        options = self._work.options
+        manual = state.manual_timestamp if options.load_only and state.manual else None
+        began = False
+        sizes: dict[int, int] = {}
+
+        def chosen(choice: Choice) -> None:
+            nonlocal began
+            if manual is not None:
+                self._note(f"Using manual watermark-based incremental Redshift loading: files after {manual}")
+                self._note(f"Found {choice.found} files, filtered to {choice.files} files for loading")
+            if choice.commits:
+                began = True
+                sizes.update({d.n: d.bytes for d in choice.commits})
+                self._work.progress.begin(table.name, "load", sum(d.rows for d in choice.commits))
+
+        def loaded(outcome: LoadOutcome) -> None:
+            self._report.rows_loaded += outcome.rows
+            self._report.files_loaded += outcome.files
+            size = sum(sizes.get(row.n, 0) for row in outcome.loaded)
+            self._work.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
+
+        with self._work.loading:
+            result: Loaded = load_pending(
+                self._work.warehouse(),
+                self._log,
+                state,
+                table,
+                pipeline=self._work.identity().id,
+                run=self._work.run,
+                manual=manual,
+                limit=options.limit if options.load_only else None,
+                adopt=options.force,
+                ledger=self.ledger,
+                on_choice=chosen,
+                on_group=loaded,
+            )
+        self.ledger = result.ledger
+        self._add(result.findings)
+        self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
+        if began:
+            self._work.progress.end(table.name, "load")
+
+    def _note(self, text: str) -> None:
+        self._report.notes.append(text)
+        self._work.progress.note(self._report.table, text)
+
+    def _add(self, findings: tuple[Finding, ...]) -> None:
+        self._report.findings += [f for f in findings if f not in self._report.findings]

@@ -1,0 +1,249 @@
+"""The words of Floodmark as frozen values: table, position, window, slice, file, commit.
+
+Nothing here acts or talks to a service. All values survive a round trip through JSON (`dump`, `load`),
+because they are what the commit log is written in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+# A value of an order or key column in MySQL's own terms: int for integer columns, text for all others
+# (temporal values with the session in UTC; binary as "0x" and hex digits).
+Value = int | str
+
+# A place in a table's change order: the values of its order columns (cursor, then key). A shorter tuple is
+# the place after every row that shares that prefix: (x,) as a low bound means cursor > x.
+Position = tuple[Value, ...]
+
+Mode = Literal["upsert", "append", "full"]
+Strategy = Literal["sequential", "inter-table", "intra-table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One replicated column, as information_schema describes it."""
+
+    name: str
+    type: str  # "decimal(18,4) unsigned", "varchar(64)", "enum('a','b')"
+    data_type: str  # "decimal", "varchar", "enum", …, lower case
+    nullable: bool = True
+    characters: int | None = None
+    octets: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+    fraction: int | None = None  # sub-second digits of temporal types
+    charset: str | None = None
+    collation: str | None = None
+    default: str | None = None
+    extra: str = ""  # "auto_increment", "on update current_timestamp()", "stored generated", …
+
+    @property
+    def unsigned(self) -> bool:
+        return "unsigned" in self.type
+
+    @property
+    def auto_increment(self) -> bool:
+        return "auto_increment" in self.extra.lower()
+
+
+@dataclass(frozen=True)
+class Table:
+    """One replicated table: what is read, in which order, and where it goes."""
+
+    schema: str
+    table: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    cursor: str | None
+    mode: Mode
+    target: str
+    where: str | None = None
+    key_index: str | None = None  # the index that is the key ("PRIMARY")
+    cursor_index: str | None = None  # an index that begins with the cursor
+    zero_dates: Literal["error", "null", "keep"] = "error"
+    overflow: Literal["error", "truncate", "null"] = "error"
+    notes: tuple[str, ...] = ()  # what the user should know, said by plan and sync
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns of a position: the cursor, then the rest of the key."""
+        if self.cursor is None:
+            return ()
+        return (self.cursor, *(k for k in self.key if k != self.cursor))
+
+    def column(self, name: str) -> Column:
+        return next(c for c in self.columns if c.name == name)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies what a data file of this table looks like."""
+        shape: list[Any] = [[c.name, c.type, c.charset, c.nullable] for c in self.columns]
+        shape.append([list(self.key), self.zero_dates, self.overflow])
+        return hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The frozen interval (low, high] of positions, and the edges that cut it into slices.
+
+    `by` says in which order the edges run: the cursor's (positions) or the key's (key values). Slice i lies
+    after edge i-1 and up to edge i; the first has no lower and the last no upper edge but the window's.
+    """
+
+    id: str
+    low: Position | None
+    high: Position | None  # None only for snapshots
+    by: Literal["cursor", "key", "snapshot"]
+    edges: tuple[Position, ...] = ()
+    bound: float | None = None  # the moment (UTC, epoch seconds) below which the source was settled
+    rows: int = 0  # an estimate
+
+    @property
+    def slices(self) -> int:
+        return len(self.edges) + 1
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one Spark task reads: a range of a window, or rows that are read again."""
+
+    kind: Literal["window", "overlap", "loose", "since", "snapshot"]
+    number: int
+    by: Literal["cursor", "key", "snapshot"] = "cursor"
+    after: Position | None = None  # in the order of `by`, exclusive
+    upto: Position | None = None  # in the order of `by`, inclusive
+    low: Position | None = None  # the window, filtered where `by` is the key
+    high: Position | None = None
+    beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
+    rows: int = 0  # an estimate
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One Parquet file, as the task that wrote it describes it."""
+
+    path: str  # below the store's prefix
+    rows: int
+    bytes: int
+    checksum: str  # SHA-256 of the object
+    slice: int
+    first: Position | None = None  # the lowest and highest position inside, NULL cursors left out
+    last: Position | None = None
+    truncated: int = 0  # values changed by the `overflow` or `zero_dates` policies
+    created_at: str = ""
+
+
+CommitKind = Literal["open", "claim", "batch", "deletes", "set", "reset", "restore"]
+
+# How the rows of a data commit go into the target.
+LoadAs = Literal["merge", "insert", "replace", "delete"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a claim."""
+
+    host: str
+    boot: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One numbered document of a table's log. Fields that a kind does not use keep their defaults."""
+
+    n: int
+    id: str
+    log: str
+    kind: CommitKind
+    table_name: str
+    run: str
+    at: str  # UTC, "2025-08-14T16:45:33.123456Z"
+    prev: str  # digest of commit n-1, "" for commit 0
+    schema: str | None = None  # fingerprint of the data files
+    # claim
+    owner: Owner | None = None
+    purpose: str | None = None  # sync, load, set, reset, restore, clean, repair
+    table: Table | None = None  # the table as it is read under this claim
+    window: Window | None = None  # the window that this claim opens or resumes
+    strategy: str | None = None
+    # batch, deletes
+    window_id: str | None = None  # None: rows read again, which move no position
+    slices: tuple[int, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    load_as: LoadAs = "merge"
+    overlap: str | None = None  # fingerprint of the overlap that was read again
+    seconds: float = 0.0
+    # set, reset, restore
+    position: Position | None = None
+    stages: tuple[Literal["extract", "load"], ...] = ()
+    note: str | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+    @property
+    def is_data(self) -> bool:
+        return self.kind in ("batch", "deletes")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One discrepancy, or one thing that the user should know of a run."""
+
+    kind: str
+    table: str
+    detail: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "table": self.table, "detail": self.detail, **self.more}
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+def dump(value: object) -> bytes:
+    """The value as canonical JSON: its bytes are what digests are made of."""
+    plain = _adapter(type(value)).dump_python(value, mode="json")
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def load(kind: type[T], data: bytes) -> T:
+    """The value that `dump` wrote; raises ValueError when the bytes are anything else."""
+    result: T = _adapter(kind).validate_json(data)
+    return result
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+__all__ = [
+    "Column", "Commit", "CommitKind", "DataFile", "Finding", "LoadAs", "Mode", "Owner", "Position", "Slice",
+    "Strategy", "Table", "Value", "Window", "digest", "dump", "load", "replace",
+]  # fmt: skip

@@ -1,0 +1,227 @@
+"""Cells of MySQL's text protocol into Arrow arrays, a column at a time, exactly.
+
+Casts of Arrow's own do the work; Python looks at single values only where a cast has failed. A value that can't be
+represented is never guessed at: the table's policies (`zero_dates`, `overflow`) decide, and what they change is
+counted.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from floodmark.model import Table
+from floodmark.types import MAX_VARBYTE, MAX_VARCHAR, Field, is_moment
+
+# pyarrow's stubs can't follow arrays whose type is known only at run time.
+Array: TypeAlias = Any
+Convert = Callable[[Array], Array]
+
+pc: Any = pyarrow.compute
+_cast = pc.get_function("cast").call
+_TEXT = pa.string()
+_ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The longest values that the warehouse can hold, in bytes; None: any."""
+
+    text: int | None = None
+    binary: int | None = None
+
+
+UNLIMITED = Limits()
+REDSHIFT = Limits(MAX_VARCHAR, MAX_VARBYTE)
+
+
+class Unfit(Exception):
+    """A value that can't be represented, at an index of the converted array."""
+
+    def __init__(self, index: int, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.index = index
+        self.what = what
+        self.hint = hint
+
+
+@dataclass
+class Changes:
+    """How many values the table's policies have changed."""
+
+    values: int = 0
+
+
+def gathered_as(field: Field) -> pa.DataType:
+    """The type in which raw cells are gathered."""
+    large = pa.types.is_large_string(field.arrow) or pa.types.is_large_binary(field.arrow)
+    return pa.large_binary() if large else pa.binary()
+
+
+def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> Convert:
+    """The function from raw cells to the field's array. Made once per column: it runs for every batch."""
+    if field.raw:
+        return _raw
+    if is_moment(field):
+        return _moments(field, table, changes)
+    if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
+        return _bounded(_texts(field), field, limits.text, table, changes)
+    if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
+        return _bounded(_same, field, None if field.file_only else limits.binary, table, changes)
+    return _numbers(field)
+
+
+def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limits = UNLIMITED) -> Array:
+    """The cells of one column; for few values. The reader keeps its converters."""
+    return converter(field, table, limits, Changes())(pa.array(cells, gathered_as(field)))
+
+
+def _same(cells: Array) -> Array:
+    return cells
+
+
+def _numbers(field: Field) -> Convert:
+    options = pc.CastOptions.safe(field.arrow)
+
+    def convert(cells: Array) -> Array:
+        try:
+            return _cast([cells.view(_TEXT)], options)
+        except pa.ArrowInvalid:
+            index = next(i for i in range(len(cells)) if not _casts(cells[i : i + 1], options))
+            what = f"{cells[index].as_py()!r}, which is no value of type {field.arrow}"
+            raise Unfit(index, what, "look at the column's type, or exclude the column") from None
+
+    return convert
+
+
+def _casts(cell: Array, options: Any) -> bool:
+    try:
+        _cast([cell.view(_TEXT)], options)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(field: Field) -> Convert:
+    options = pc.CastOptions.safe(field.arrow)
+
+    def convert(cells: Array) -> Array:
+        try:
+            return _cast([cells], options)  # checks UTF-8, copies nothing
+        except pa.ArrowInvalid:
+            index, value = next(
+                (i, v) for i, v in enumerate(cells.to_pylist()) if v is not None and not _is_utf8(v)
+            )
+            shown = value[:32].hex() + ("…" if len(value) > 32 else "")
+            raise Unfit(
+                index,
+                f"text that is not valid Unicode (0x{shown})",
+                "correct the value, or exclude the column",
+            ) from None
+
+    return convert
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- zero_dates
+
+
+def _moments(field: Field, table: Table, changes: Changes) -> Convert:
+    parsed = field.arrow if pa.types.is_date32(field.arrow) else pa.timestamp("us")
+    options = pc.CastOptions.safe(parsed)
+
+    def convert(cells: Array) -> Array:
+        text = cells.view(_TEXT)
+        try:
+            return _cast([text], options).view(field.arrow)
+        except pa.ArrowInvalid:
+            bad = _impossible(text)
+        if table.zero_dates == "error":
+            index = pc.index(bad, True).as_py()
+            raise Unfit(
+                max(index, 0),
+                f"the impossible date {text[index]}",
+                "set zero_dates: null, or keep (the exact text in a second column)",
+            )
+        changes.values += pc.sum(bad).as_py() or 0
+        possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)
+        return _cast([possible], options).view(field.arrow)
+
+    return convert
+
+
+def _raw(cells: Array) -> Array:
+    """The text of impossible dates, NULL for all others."""
+    text = cells.view(_TEXT)
+    return pc.if_else(_impossible(text), text, pa.scalar(None, _TEXT))
+
+
+def _impossible(text: Array) -> Array:
+    """Which values are no dates; never NULL itself."""
+    zero = pc.fill_null(pc.match_substring_regex(text, _ZERO_PARTS), False)
+    rest = pc.if_else(zero, pa.scalar(None, _TEXT), pc.utf8_slice_codeunits(text, 0, 10))
+    try:
+        rest.cast(pa.date32())
+    except pa.ArrowInvalid:  # days that a month doesn't have, stored under ALLOW_INVALID_DATES
+        wrong = [v is not None and not _is_date(v) for v in rest.to_pylist()]
+        return pc.or_(zero, pa.array(wrong, pa.bool_()))
+    return zero
+
+
+def _is_date(text: str) -> bool:
+    try:
+        # The year 0 is one to Arrow and the warehouses, not to Python; it has the days of 2000.
+        datetime.date.fromisoformat(text.replace("0000-", "2000-", 1))
+    except ValueError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- overflow
+
+
+def _bounded(inner: Convert, field: Field, limit: int | None, table: Table, changes: Changes) -> Convert:
+    """The conversion with the warehouse's limit, where a value of the column can pass it."""
+    if limit is None or field.max_bytes <= limit:
+        return inner
+    return lambda cells: _within(inner(cells), limit, table, changes)
+
+
+def _within(values: Array, limit: int, table: Table, changes: Changes) -> Array:
+    lengths = pc.binary_length(values)
+    if (pc.max(lengths).as_py() or 0) <= limit:
+        return values
+    long = pc.fill_null(pc.greater(lengths, limit), False)
+    if table.overflow == "error":
+        index = pc.index(long, True).as_py()
+        raise Unfit(
+            index,
+            f"a value of {lengths[index]} bytes, and the warehouse holds {limit}",
+            "set overflow: truncate or null, or exclude the column",
+        )
+    changes.values += pc.sum(long).as_py() or 0
+    if table.overflow == "null":
+        return pc.if_else(long, pa.scalar(None, values.type), values)
+    cut = [
+        _cut(v, limit) if over else v for v, over in zip(values.to_pylist(), long.to_pylist(), strict=True)
+    ]
+    return pa.array(cut, values.type)
+
+
+def _cut(value: str | bytes, limit: int) -> str | bytes:
+    """The longest beginning that fits, of whole characters."""
+    if isinstance(value, bytes):
+        return value[:limit]
+    return value.encode()[:limit].decode(errors="ignore")

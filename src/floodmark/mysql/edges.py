@@ -1,0 +1,189 @@
+"""Questions about a table's index: its ends, its rows in a range, and the edges that cut it evenly.
+
+Nothing here reads rows: ends are index look-ups, counts of large ranges are EXPLAIN's dives, edges are keyset
+steps with OFFSET or, for integer keys, bisections by dives. Sparse ids therefore make no empty slices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from floodmark.model import Position, Table, Value
+from floodmark.mysql import sql
+from floodmark.mysql.connect import Session
+
+# Dives are proportions: close enough is close enough.
+TOLERANCE = 0.15
+DIVES = 24
+
+
+def _filter(table: Table, conditions: Sequence[str]) -> str:
+    user = [f"({table.where}\n)"] if table.where else []
+    return sql.where([*conditions, *user])
+
+
+def last(session: Session, table: Table, below: Value | None) -> Position | None:
+    """The highest position with a cursor below the given value (or of all, without one)."""
+    assert table.cursor is not None
+    cursor = table.column(table.cursor)
+    name = sql.quote(cursor.name)
+    conditions = [f"{name} < {sql.literal(cursor, below)}"] if below is not None else [f"{name} IS NOT NULL"]
+    rows = session.rows(
+        f"SELECT {sql.position_columns(table, table.order)} FROM {sql.source(table, table.cursor_index)}"
+        f"{_filter(table, conditions)} ORDER BY {sql.ordering(table, table.order, 'DESC')} LIMIT 1"
+    )
+    return sql.position_of(table, table.order, rows[0]) if rows else None
+
+
+def nth(
+    session: Session, table: Table, by: Sequence[str], after: Position | None, upto: Position | None, n: int
+) -> Position | None:
+    """The position of the n-th row behind `after`, or None when there are fewer."""
+    index = table.key_index if tuple(by) == table.key else table.cursor_index
+    conditions = sql.between(table, by, after, upto)
+    if not conditions:
+        conditions = [f"{sql.quote(by[0])} IS NOT NULL"]
+    rows = session.rows(
+        f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{_filter(table, conditions)}"
+        f" ORDER BY {sql.ordering(table, by)} LIMIT 1 OFFSET {int(n) - 1}"
+    )
+    return sql.position_of(table, by, rows[0]) if rows else None
+
+
+def walk(
+    session: Session,
+    table: Table,
+    by: Sequence[str],
+    after: Position | None,
+    upto: Position | None,
+    step: int,
+    most: int | None = None,
+) -> tuple[Position, ...]:
+    """Edges every `step` rows along an index, exact; the last slice ends at `upto`."""
+    if tuple(by) == table.order and table.cursor_index is None:
+        return _ranked(session, table, after, upto, step, most)
+    edges: list[Position] = []
+    place = after
+    while most is None or len(edges) < most:
+        edge = nth(session, table, by, place, upto, step)
+        if edge is None or edge == upto:
+            break
+        edges.append(edge)
+        place = edge
+    return tuple(edges)
+
+
+def _ranked(
+    session: Session, table: Table, after: Position | None, upto: Position | None, step: int, most: int | None
+) -> tuple[Position, ...]:
+    """The same edges where no index runs along the cursor: one sort for all of them."""
+    names = [f"o{i}" for i in range(len(table.order))]
+    chosen = ", ".join(
+        f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(table.order, names, strict=True)
+    )
+    conditions = sql.between(table, table.order, after, upto) or [f"{sql.quote(table.order[0])} IS NOT NULL"]
+    rows = session.rows(
+        f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER"
+        f" (ORDER BY {sql.ordering(table, table.order)}) AS place FROM {sql.source(table)}"
+        f"{_filter(table, conditions)}) AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
+        + (f" LIMIT {int(most)}" if most is not None else "")
+    )
+    found = tuple(sql.position_of(table, table.order, row) for row in rows)
+    return found[:-1] if found and found[-1] == upto else found
+
+
+def estimate(session: Session, table: Table, index: str | None, conditions: Sequence[str]) -> int:
+    """The rows of a range as the optimizer sees them: a proportion, not a count."""
+    rows = session.rows(f"EXPLAIN SELECT 1 FROM {sql.source(table, index)}{sql.where(list(conditions))}")
+    cell = rows[0][8 if len(rows[0]) == 10 else 9]
+    return int(cell or 0)
+
+
+def count(session: Session, table: Table, conditions: Sequence[str], index: str | None = None) -> int:
+    """The exact number of rows; for ranges that an index covers, or that have to be known."""
+    rows = session.rows(f"SELECT COUNT(*) FROM {sql.source(table, index)}{_filter(table, conditions)}")
+    return int(rows[0][0] or 0)
+
+
+def table_rows(session: Session, table: Table) -> int:
+    """The table's size as the statistics have it."""
+    return max(1, estimate(session, table, table.key_index, ()))
+
+
+def split_key(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
+    """Edges that cut the whole key into about equal parts."""
+    if parts <= 1:
+        return ()
+    column = table.column(table.key[0])
+    if len(table.key) > 1 or column.data_type not in sql.NUMERIC - {"decimal"}:
+        return walk(session, table, table.key, None, None, step)
+    name = sql.quote(column.name)
+    ends = session.rows(f"SELECT MIN({name}), MAX({name}) FROM {sql.source(table)}")[0]
+    if ends[0] is None or ends[1] is None:
+        return ()
+
+    def dive(low: int, high: int) -> int:
+        return estimate(session, table, table.key_index, [f"{name} > {low}", f"{name} <= {high}"])
+
+    return tuple((edge,) for edge in bisect(dive, int(ends[0]) - 1, int(ends[1]), parts))
+
+
+def bisect(dive: Callable[[int, int], int], low: int, high: int, parts: int) -> list[int]:
+    """Inner edges that cut (low, high] into `parts` with equal shares of what `dive` counts."""
+    if parts <= 1 or high - low < parts:
+        return []
+    left = parts // 2
+    middle = _share(dive, low, high, left / parts)
+    if not low < middle < high:
+        return []
+    return [*bisect(dive, low, middle, left), middle, *bisect(dive, middle, high, parts - left)]
+
+
+def _share(dive: Callable[[int, int], int], low: int, high: int, share: float) -> int:
+    """Where the given share of (low, high] ends."""
+    total = dive(low, high)
+    a, b = low, high
+    guess = low + round((high - low) * share)
+    for _ in range(DIVES):
+        if total == 0 or not a < guess < b:
+            break
+        # Both sides are measured, so that a dive's constant error cancels out.
+        below, above = dive(low, guess), dive(guess, high)
+        found = below / max(1, below + above)
+        if abs(found - share) <= TOLERANCE * max(share, 1 - share):
+            break
+        if found < share:
+            a = guess
+        else:
+            b = guess
+        guess = a + (b - a) // 2
+    return guess
+
+
+def overlap_fingerprint(session: Session, table: Table, low: Position | None, high: Position) -> str:
+    """What stands in a range that is read again, by position: unchanged means nothing has arrived there."""
+    parts = ", ".join(f"HEX({sql.expression(table.column(c))})" for c in table.order)
+    conditions = sql.between(table, table.order, low, high)
+    hashed = f"CAST(CONV(LEFT(MD5(CONCAT_WS('/', {parts})), 16), 16, 10) AS UNSIGNED)"
+    row = session.rows(
+        f"SELECT COUNT(*), BIT_XOR({hashed}) FROM {sql.source(table, table.cursor_index)}"
+        f"{_filter(table, conditions)}"
+    )[0]
+    return f"{low}:{high}:{int(row[0] or 0)}:{int(row[1] or 0)}"
+
+
+def exists(session: Session, table: Table, columns: Sequence[str], position: Position) -> bool:
+    """Whether a row with exactly these values is there."""
+    conditions = [
+        f"{sql.expression(table.column(c))} = {sql.literal(table.column(c), v)}"
+        for c, v in zip(columns, position, strict=True)
+    ]
+    return bool(session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.where(conditions)} LIMIT 1"))
+
+
+def next_auto_increment(session: Session, table: Table) -> int | None:
+    """The next value that the auto-increment counter would give."""
+    text = (session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b"").decode(errors="replace")
+    found = re.search(r"\) ENGINE=\S+ AUTO_INCREMENT=(\d+)", text)
+    return int(found.group(1)) if found else None

@@ -1,0 +1,72 @@
+"""What a driver's exception means to the operator: change something, decide something, or try again."""
+
+from __future__ import annotations
+
+from MySQLdb import _mysql
+
+from floodmark.config import SourceSpec
+from floodmark.errors import ConfigError, DataError, FloodmarkError, TransientError
+
+# What libmariadb says when the certificate is good but of another host.
+WRONG_NAME = "Validation of SSL server certificate failed"
+
+_LOGIN = {1045, 1130, 1251, 1275, 1524, 1698, 1820, 1862, 2049, 2054, 2058, 2059, 2061, 3118, 3878, 4151}
+_RIGHTS = {1044, 1142, 1143, 1227, 1370}
+_UNKNOWN = {1046, 1049, 1051, 1054, 1109, 1146, 1176}
+_SQL = {1052, 1060, 1064, 1111, 1149, 1247, 1267, 1271, 1305, 1356, 1582, 1630}
+_TOO_LARGE = {1153, 1301, 2020}
+_UNREACHABLE = {2002, 2003, 2005}
+_CUT = {1053, 1077, 1158, 1159, 1160, 1161, 1317, 1927, 2006, 2012, 2013, 2055}
+_BUSY = {1040, 1129, 1203, 1205, 1213, 1226, 1412}
+_TIME_LIMIT = {1907, 1969, 3024}
+
+
+def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
+    """The driver's exception as one of ours. Messages of MySQL never hold a password."""
+    code, text = _parts(error)
+    where = f"MySQL at {spec.socket or f'{spec.host}:{spec.port}'}"
+    said = f"{where}: {text} ({code})" if code else f"{where}: {text}"
+    if code == 2026:
+        return ConfigError(said, hint=_tls_hint(text))
+    if code == 3159:
+        return ConfigError(
+            said, hint="set source.tls.mode: verify_identity with the server's ca, or required"
+        )
+    if code in _LOGIN:
+        # A server that insists on TLS says no more than this to a client without.
+        plain = spec.tls is not None and spec.tls.mode == "disabled"
+        also = ", and whether the server asks for TLS (source.tls)" if plain else ""
+        return ConfigError(said, hint=f"check the user and the password of source.url{also}")
+    if code in _RIGHTS:
+        return ConfigError(said, hint=f"GRANT SELECT on what is to be replicated to {spec.user}")
+    if code in _UNKNOWN or code in _SQL:
+        return ConfigError(said, hint="check the names and the `where` in the configuration")
+    if code in _TOO_LARGE:
+        return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
+    if code in _UNREACHABLE:
+        return TransientError(said, hint="check source.url and that the server runs, then try again")
+    if code in _CUT:
+        return TransientError(said, hint="the connection was cut; try again, nothing is lost")
+    if code in _TIME_LIMIT:
+        return TransientError(
+            said, hint="the server's time limit for statements ended the reading; use smaller slices"
+        )
+    if code in _BUSY or not isinstance(error, _mysql.ProgrammingError):
+        return TransientError(said, hint="try again, nothing is lost")
+    return ConfigError(said, hint="check the names and the `where` in the configuration")
+
+
+def _parts(error: Exception) -> tuple[int, str]:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[-1]) if error.args else type(error).__name__
+    return code, text.strip()
+
+
+def _tls_hint(text: str) -> str:
+    if WRONG_NAME in text:
+        return "the certificate is another host's: correct the host in source.url, or use tls.mode: verify_ca"
+    if "does not support it" in text:
+        return "the server offers no TLS: switch it on there, or set source.tls.mode: disabled"
+    if "certificate" in text or "self" in text:
+        return "the server's certificate is not of the authority in source.tls.ca"
+    return "check source.tls and the server's TLS settings"

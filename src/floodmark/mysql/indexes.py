@@ -1,0 +1,115 @@
+"""A table's indexes, and what they are good for: to be the key, to be read along in the cursor's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from floodmark.model import Column
+from floodmark.mysql.connect import Session
+from floodmark.types import comparison
+
+
+@dataclass(frozen=True)
+class Index:
+    """One index that the optimizer may use, its columns in order."""
+
+    name: str
+    unique: bool
+    columns: tuple[str, ...]
+    whole: bool  # no part is a prefix of its column, or an expression
+    ordered: bool  # a B-tree
+
+
+def indexes(session: Session, schema: str, table: str) -> list[Index]:
+    """The table's indexes, the primary key first. Ignored and invisible ones can't be used and are left out."""
+    switches = session.rows(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
+        " AND TABLE_NAME = 'STATISTICS' AND COLUMN_NAME IN ('IGNORED', 'IS_VISIBLE')"
+    )
+    usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
+    rows = session.rows(
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE FROM information_schema.STATISTICS"
+        f" WHERE TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)}"
+        f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
+        " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
+    )
+    parts: dict[str, list[tuple[bytes | None, ...]]] = {}
+    for row in rows:
+        parts.setdefault((row[0] or b"").decode(), []).append(row)
+    return [
+        Index(
+            name,
+            unique=found[0][1] == b"0",
+            columns=tuple((r[2] or b"").decode() for r in found),
+            whole=all(r[3] is None and r[2] is not None for r in found),
+            ordered=found[0][4] == b"BTREE",
+        )
+        for name, found in parts.items()
+    ]
+
+
+def cursor_index(found: Sequence[Index], order: Sequence[str]) -> str | None:
+    """The index to read along: the one whose columns follow the order furthest, the shortest of those."""
+    usable = [i for i in found if order and i.ordered and i.whole and i.columns[0] == order[0]]
+    if not usable:
+        return None
+    return min(usable, key=lambda i: (-_common(i.columns, order), len(i.columns))).name
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+class Keys:
+    """Which columns can tell a table's rows apart."""
+
+    def __init__(self, columns: Sequence[Column], found: Sequence[Index]) -> None:
+        self._columns = {c.name: c for c in columns}
+        self._unique = [i for i in found if i.unique and i.whole and i.ordered]
+        self._rest = [i for i in found if i not in self._unique]
+
+    def unusable(self, column: Column) -> str | None:
+        """Why the column can't be part of a key, if so."""
+        if column.nullable:
+            return "it can be NULL"
+        if column.data_type in ("float", "double"):
+            return f"{column.data_type} values have no exact equality"
+        if comparison(column) == "unknown":
+            return (
+                f"equality in {column.type} with collation {column.collation} is not known outside of MySQL"
+            )
+        return None
+
+    def discovered(self, notes: list[str]) -> tuple[tuple[str, ...], str | None]:
+        """The primary key, or else the shortest unique key, with its index; () when none will do."""
+        for index in sorted(self._unique, key=lambda i: (i.name != "PRIMARY", len(i.columns))):
+            reasons = [(c, self.unusable(self._columns[c])) for c in index.columns]
+            wrong = next(((c, reason) for c, reason in reasons if reason), None)
+            if wrong is None:
+                return index.columns, index.name
+            notes.append(f"The unique index {index.name} can't be the key: of {wrong[0]}, {wrong[1]}.")
+        notes += [
+            f"The unique index {i.name} can't be the key: it holds only a part of its columns."
+            for i in self._rest
+            if i.unique and not i.whole
+        ]
+        return (), None
+
+    def configured(self, key: tuple[str, ...], notes: list[str]) -> tuple[tuple[str, ...], str | None]:
+        """The user's key, in the order of the unique index over the same columns if there is one."""
+        for index in self._unique:
+            if set(index.columns) == set(key):
+                return index.columns, index.name
+        if not any(set(i.columns) <= set(key) for i in self._unique):
+            notes.append(f"No unique index assures that {', '.join(key)} tells the rows apart.")
+        leading = next(
+            (i for i in self._rest if i.whole and i.ordered and i.columns[: len(key)] == key), None
+        )
+        return key, leading.name if leading else None
+
+
+def _text(value: str) -> str:
+    return f"_utf8mb4 X'{value.encode().hex()}'"

@@ -1,0 +1,157 @@
+"""The reader: one SELECT as a stream of Arrow record batches, in bounded memory.
+
+A batch is delivered as soon as it is full, but the rows are complete only when the iteration has ended by itself:
+any cut of the connection raises, and so does a warning that a value was lost on the server.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator, Iterator
+
+import pyarrow as pa
+
+from floodmark.errors import DataError
+from floodmark.model import Table
+from floodmark.mysql.connect import Cells, Session, Stream
+from floodmark.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter, gathered_as
+from floodmark.types import fields, file_schema, quote
+
+# Rows per fetch: enough to pay for a call per column, few enough that their cells stay in the processor's cache.
+FETCH = 1024
+# Rows per fetch where one row may be large: what is held at once is at most this many of the largest rows.
+FETCH_WIDE = 16
+WIDE_ROW = 65_536
+# Rows and bytes per batch. Casts cost a fixed time per call, so they run over several fetches at once.
+ROWS = 8 * FETCH
+BYTES = 32 << 20
+
+# Warnings that say nothing of the selected values: comparisons in the user's `where`, deprecated syntax.
+_HARMLESS = {1287, 1292, 1681}
+
+
+def record_batches(
+    session: Session, table: Table, sql: str, *, rows: int = ROWS, limits: Limits = UNLIMITED
+) -> Batches:
+    """The rows of a SELECT of the table's fields, as record batches of its file schema."""
+    return Batches(session, table, sql, rows, limits)
+
+
+class Batches:
+    """An iterator of record batches that also counts: `rows` delivered, `changed` values by policy."""
+
+    def __init__(self, session: Session, table: Table, sql: str, rows: int, limits: Limits) -> None:
+        self.rows = 0
+        self._session, self._table, self._sql, self._limit = session, table, sql, rows
+        self._fields = fields(table)
+        self._schema = file_schema(table)
+        self._types = [gathered_as(f) for f in self._fields]
+        self._changes = Changes()
+        self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
+        self._wide = [i for i, f in enumerate(self._fields) if f.max_bytes > WIDE_ROW // 4]
+        self._batches = self._read()
+
+    @property
+    def changed(self) -> int:
+        return self._changes.values
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Ends the reading early; the session is closed with it."""
+        self._batches.close()
+
+    def _read(self) -> Generator[pa.RecordBatch, None, None]:
+        wide = sum(f.max_bytes for f in self._fields) > WIDE_ROW
+        collecting = gc.isenabled()
+        gc.disable()  # millions of short-lived tuples, and never a cycle among them
+        try:
+            with self._session.stream(self._sql, FETCH_WIDE if wide else FETCH) as stream:
+                pieces = self._wide_pieces(stream) if wide else self._pieces(stream)
+                yield from self._join(pieces)
+            self._check_warnings()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _gather(self, rows: Cells) -> list[Array]:
+        columns = zip(*rows, strict=True)
+        return [pa.array(column, kind) for column, kind in zip(columns, self._types, strict=True)]
+
+    def _pieces(self, stream: Stream) -> Iterator[list[Array]]:
+        for rows in stream:
+            yield self._gather(rows)
+
+    def _wide_pieces(self, stream: Stream) -> Iterator[list[Array]]:
+        """Pieces by rows and by bytes, fetched a few rows at a time, or singly while rows are huge."""
+        held: list[tuple[bytes | None, ...]] = []
+        size = 0
+        for rows in stream:
+            got = sum(len(row[i] or b"") for row in rows for i in self._wide)
+            stream.size = 1 if got > BYTES // 2 else FETCH_WIDE
+            held += rows
+            size += got
+            if len(held) >= FETCH or size >= BYTES:
+                yield self._gather(held)
+                held, size = [], 0
+        if held:
+            yield self._gather(held)
+
+    def _join(self, pieces: Iterator[list[Array]]) -> Iterator[pa.RecordBatch]:
+        held: list[list[Array]] = []
+        rows = size = 0
+        for piece in pieces:
+            held.append(piece)
+            rows += len(piece[0])
+            size += sum(column.nbytes for column in piece)
+            if rows >= self._limit or size >= BYTES:
+                yield self._batch(held)
+                held, rows, size = [], 0, 0
+        if held:
+            yield self._batch(held)
+
+    def _batch(self, pieces: list[list[Array]]) -> pa.RecordBatch:
+        cells = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+        pieces.clear()
+        done: list[Array] = []
+        for i, convert in enumerate(self._converters):
+            try:
+                done.append(convert(cells[i]))
+            except Unfit as unfit:
+                self._session.close()
+                raise DataError(
+                    f"column {self._fields[i].column}: {unfit.what}{self._row(cells, unfit.index)}",
+                    hint=unfit.hint,
+                    table=self._table.name,
+                ) from None
+        self.rows += len(cells[0])
+        return pa.RecordBatch.from_arrays(done, schema=self._schema)
+
+    def _row(self, cells: list[Array], index: int) -> str:
+        """Which row it is, by its key."""
+        key = [
+            f"{field.name} = {(cells[i][index].as_py() or b'NULL').decode(errors='backslashreplace')}"
+            for i, field in enumerate(self._fields)
+            if field.column in self._table.key and field.name == field.column
+        ]
+        return f", in the row with {', '.join(key)}" if key else ""
+
+    def _check_warnings(self) -> None:
+        """Above max_allowed_packet MySQL turns an expression's value into NULL, with only a warning."""
+        count = self._session.warnings()
+        if not count:
+            return
+        said = self._session.rows("SHOW WARNINGS")
+        serious = [message for _, code, message in said if int(code or 0) not in _HARMLESS]
+        computed = any(f.select != quote(f.column) for f in self._fields)
+        if serious or (count > len(said) and computed):
+            message = (serious or [b"too many warnings to look at"])[0] or b""
+            raise DataError(
+                f"MySQL warned that values were lost while reading: {message.decode(errors='replace')}",
+                hint="raise max_allowed_packet on the source, or exclude the column",
+                table=self._table.name,
+            )

@@ -1,0 +1,156 @@
+"""SQL for the source, as pure text: names, literals, keyset predicates and the SELECT of a slice.
+
+Every predicate is written so that MySQL reads it as an index range: `c >= x AND (c > x OR (c = x AND k > y))`;
+a row constructor `(c, k) > (x, y)` would scan. Values never enter as quoted text: text and binary are hex
+literals, numbers are checked, so no value can end its literal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from floodmark.model import Column, Position, Slice, Table, Value
+
+NUMERIC = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
+BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+# Types whose text order is not their index order: a position holds their number.
+NUMBERED = {"enum", "set", "bit"}
+TEMPORAL = {"date", "datetime", "timestamp"}
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
+
+
+def quote(name: str) -> str:
+    """The name in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def source(table: Table, index: str | None = None) -> str:
+    """The FROM item, held to an index so that the optimizer reads in the order that the slice is cut in."""
+    name = f"{quote(table.schema)}.{quote(table.table)}"
+    return f"{name} FORCE INDEX ({quote(index)})" if index else name
+
+
+def expression(column: Column) -> str:
+    """What the column is compared and ordered by, qualified so that no alias hides it."""
+    name = quote(column.name)
+    return f"({name}+0)" if column.data_type in NUMBERED else name
+
+
+def literal(column: Column, value: Value) -> str:
+    """The value as a literal that compares with the column in the column's own terms."""
+    if isinstance(value, int) or column.data_type in NUMERIC:
+        if not _NUMBER.match(str(value)):
+            raise ValueError(f"not a number: {value!r}")
+        return str(value)
+    if column.data_type in BINARY:
+        return f"X'{bytes.fromhex(value.removeprefix('0x')).hex()}'"
+    return f"_utf8mb4 X'{value.encode().hex()}'" if value else "''"
+
+
+def after(table: Table, columns: Sequence[str], position: Position) -> str:
+    """Rows behind the position; a prefix means behind every row that shares it."""
+    column = table.column(columns[0])
+    name, value = expression(column), literal(column, position[0])
+    if len(position) == 1:
+        return f"{name} > {value}"
+    rest = after(table, columns[1:], position[1:])
+    return f"{name} >= {value} AND ({name} > {value} OR ({name} = {value} AND {rest}))"
+
+
+def upto(table: Table, columns: Sequence[str], position: Position) -> str:
+    """Rows at or before the position; a prefix includes every row that shares it."""
+    column = table.column(columns[0])
+    name, value = expression(column), literal(column, position[0])
+    if len(position) == 1:
+        return f"{name} <= {value}"
+    rest = upto(table, columns[1:], position[1:])
+    return f"{name} <= {value} AND ({name} < {value} OR ({name} = {value} AND {rest}))"
+
+
+def between(table: Table, columns: Sequence[str], low: Position | None, high: Position | None) -> list[str]:
+    """The conditions of (low, high]; an absent end is open. A low end alone still leaves NULL cursors out."""
+    conditions = []
+    if low is not None:
+        conditions.append(after(table, columns, low))
+    if high is not None:
+        conditions.append(upto(table, columns, high))
+    return conditions
+
+
+def loose(table: Table, beyond: Value | None) -> str:
+    """Rows without a place in the order: a NULL cursor, or one in the future."""
+    assert table.cursor is not None
+    column = table.column(table.cursor)
+    conditions = []
+    if column.nullable:
+        conditions.append(f"{quote(column.name)} IS NULL")
+    if beyond is not None:
+        conditions.append(f"{quote(column.name)} >= {literal(column, beyond)}")
+    return "(" + " OR ".join(conditions or ["FALSE"]) + ")"
+
+
+def conditions(table: Table, piece: Slice) -> list[str]:
+    """What a slice selects, as conditions that all hold."""
+    found: list[str] = []
+    if piece.kind == "loose":
+        found.append(loose(table, piece.beyond))
+    elif piece.by == "key":
+        found += between(table, table.key, piece.after, piece.upto)
+        found += between(table, table.order, piece.low, piece.high)
+    elif piece.by == "cursor":
+        found += between(table, table.order, piece.after, piece.upto)
+    if table.where:
+        # On a line of its own: a comment at the end of the user's text can't swallow what follows.
+        found.append(f"({table.where}\n)")
+    return found
+
+
+def where(found: Sequence[str]) -> str:
+    return " WHERE " + " AND ".join(f"({c})" for c in found) if found else ""
+
+
+def index_of(table: Table, piece: Slice) -> str | None:
+    """The index that the slice is read along."""
+    if piece.by == "key":
+        return table.key_index
+    return table.cursor_index if piece.by == "cursor" and piece.kind != "loose" else None
+
+
+def select(table: Table, piece: Slice) -> str:
+    """The whole SELECT of a slice, its columns in the order of the file."""
+    from floodmark.types import fields
+
+    chosen = ", ".join(f.select for f in fields(table))
+    return f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{where(conditions(table, piece))}"
+
+
+def ordering(table: Table, columns: Sequence[str], direction: str = "ASC") -> str:
+    return ", ".join(f"{expression(table.column(c))} {direction}" for c in columns)
+
+
+def position_columns(table: Table, columns: Sequence[str]) -> str:
+    return ", ".join(expression(table.column(c)) for c in columns)
+
+
+def value_of(column: Column, cell: bytes) -> Value:
+    """A cell of an order column as it stands in a position."""
+    if column.data_type in NUMBERED:
+        return int(cell)
+    if column.data_type in NUMERIC and column.data_type != "decimal":
+        return int(cell)
+    if column.data_type in BINARY:
+        return "0x" + cell.hex()
+    text = cell.decode()
+    if column.data_type in ("datetime", "timestamp"):
+        whole, _, fraction = text.partition(".")
+        return f"{whole}.{fraction:0<6}"
+    return text
+
+
+def position_of(table: Table, columns: Sequence[str], cells: Sequence[bytes | None]) -> Position:
+    """The position that a row of `position_columns` stands for."""
+    return tuple(
+        value_of(table.column(c), cell) for c, cell in zip(columns, cells, strict=True) if cell is not None
+    )

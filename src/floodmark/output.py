@@ -1,0 +1,230 @@
+"""Results: documents as JSON for programs, as text for people; errors as one or two lines.
+
+The text is made from the same documents that `--json` prints, by pure functions, so the two can't disagree.
+Only results go to stdout; whoever reads it may stop reading at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from floodmark.errors import FloodmarkError, TransientError
+from floodmark.units import clock, count, counted, data_time, duration, rate, size
+
+Document = dict[str, Any]
+Scrub = Callable[[str], str]
+
+# Where free text of other systems can stand in a document; names and numbers are left as they are.
+_FREE_TEXT = frozenset({"message", "hint", "detail", "last_error", "notes"})
+_COLOURS = {"success": "32", "pending": "33", "failed": "31"}
+_UNKNOWN = "unknown"
+
+
+def coloured(stream: Any) -> bool:
+    """Whether colours are welcome there."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and bool(getattr(stream, "isatty", lambda: False)())
+
+
+def emit(text: str) -> None:
+    """A result to stdout. A reader that went away is no failure; a full disk is one."""
+    try:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would try once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        why = error.strerror or str(error)
+        hint = "the command's work is done; only its printed result is lost"
+        raise TransientError(f"the result could not be written to stdout: {why}", hint=hint) from error
+
+
+def emit_json(document: Document, scrub: Scrub) -> None:
+    """The one document that `--json` prints."""
+    utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    emit(json.dumps(scrubbed(document, scrub), indent=2, ensure_ascii=not utf8, default=str))
+
+
+def scrubbed(value: Any, scrub: Scrub) -> Any:
+    """The document with secrets masked in its free text."""
+    return _scrubbed(value, scrub, free=False)
+
+
+def _scrubbed(value: Any, scrub: Scrub, free: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(inner, scrub, free) for inner in value]
+    return scrub(value) if free and isinstance(value, str) else value
+
+
+def error_lines(error: Document) -> list[str]:
+    """An error as people see it: what failed and for which table, then what to do."""
+    message = str(error.get("message") or "failed").strip()
+    if error.get("kind") != "config":  # a config's mistakes are a list; all else is one line
+        message = " ".join(message.split())
+    table = error.get("table")
+    said = f"{table}: {message}" if table and not message.startswith(str(table)) else message
+    hint = " ".join(str(error.get("hint") or "").split())
+    return [f"floodmark: {said}", *([f"  {hint}"] if hint else [])]
+
+
+def failure(error: FloodmarkError) -> Document:
+    """The document of a command that failed as a whole."""
+    return {"ok": False, "error": error.as_json()}
+
+
+def position(document: Document) -> str | None:
+    """`2025-08-14 15:30:22 (id 1250000)`, or None before the first row."""
+    at, ids = data_time(document.get("last_mysql_data_timestamp")), document.get("last_mysql_data_id")
+    key = "id " + ", ".join(str(part) for part in ids) if ids else None
+    return f"{at} ({key})" if at and key else at or key
+
+
+def watermark_lines(document: Document, show_files: bool, paint: bool = False) -> list[str]:
+    """`watermark get -t T` for people."""
+    pending, processed = document.get("pending_s3_files"), document.get("processed_s3_files")
+    manual = bool((document.get("metadata") or {}).get("manual_watermark"))
+    start = position(document) or document.get("next_start") or "the first row"
+    note = " (set by hand)" if manual else ""
+    lines = [f"Current watermark for {document['table_name']}", "  MySQL → S3"]
+    lines += _entry("Status", _status(document.get("mysql_status"), paint))
+    lines += _entry("Rows extracted", _number(document.get("mysql_rows_extracted")))
+    lines += _entry("S3 files created", _number(document.get("s3_file_count")))
+    lines += _entry("Last data timestamp", data_time(document.get("last_mysql_data_timestamp")) or "none yet")
+    lines += _entry("Last extraction time", clock(document.get("last_mysql_extraction_time")) or "never")
+    if "lag_seconds" in document:
+        lines += _entry("Lag behind the source", lag(document))
+    asked = "redshift_status_as_of" not in document  # else the load stage is as it was last known
+    as_of = clock(document.get("redshift_status_as_of"))
+    known = asked or as_of is not None
+    loaded = document.get("redshift_rows_loaded") if known else None
+    status = _status(document.get("redshift_status") if known else None, paint)
+    status += "" if asked else f" (the warehouse could not be asked{f'; as of {as_of}' if as_of else ''})"
+    never = _UNKNOWN if loaded is None else "never"
+    lines += ["  S3 → Redshift", *_entry("Status", status)]
+    lines += _entry("Rows loaded", _number(loaded))
+    lines += _entry("Last load time", clock(document.get("last_redshift_load_time")) or never)
+    waiting = _listed(document, "pending_s3_files") if known and pending is not None else _UNKNOWN
+    lines += _entry("Files waiting", waiting)
+    lines += ["  Next incremental sync"]
+    lines += _entry("Will start from", start + note)
+    if document.get("last_error"):
+        lines += ["  Last error", f"    {' '.join(str(document['last_error']).split())}"]
+    if show_files:
+        for title, files in (("Files waiting for the load", pending), ("Files loaded", processed)):
+            lines += [f"  {title}", *(f"    {file}" for file in files or ["none"])]
+    return lines
+
+
+def _entry(label: str, value: str) -> list[str]:
+    return [f"    {label:<24}{value}"]
+
+
+def _listed(document: Document, key: str) -> str:
+    more = " or more" if document.get(f"{key}_truncated") else ""
+    return count(len(document[key])) + more
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else count(value)
+
+
+def _status(status: str | None, paint: bool, width: int = 0) -> str:
+    text = (status or _UNKNOWN).ljust(width)
+    colour = _COLOURS.get((status or "").removesuffix("?"))
+    return f"\x1b[{colour}m{text}\x1b[0m" if paint and colour else text
+
+
+def lag(document: Document) -> str:
+    """How far the warehouse is behind the source, when that is known."""
+    seconds = document.get("lag_seconds")
+    return _UNKNOWN if seconds is None else duration(float(seconds))
+
+
+def list_lines(documents: Sequence[Document], paint: bool = False) -> list[str]:
+    """`watermark list` for people: one table for all."""
+    if not documents:
+        return ["No table has a watermark yet; `floodmark sync -t schema.table` makes the first."]
+    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "REDSHIFT", "ROWS", "WAITING", "LAG")
+    rows = [head, *(_list_row(document) for document in documents)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in (2, 5, 6, 7) else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        if paint and row is not head:
+            for i in (1, 4):
+                cells[i] = _status(row[i], paint, widths[i])
+        lines.append("  ".join(cells).rstrip())
+    if any("redshift_status_as_of" in document for document in documents):
+        lines.append("? the warehouse could not be asked: as last known")
+    return lines
+
+
+def _list_row(document: Document) -> tuple[str, ...]:
+    load = (document.get("redshift_status") or _UNKNOWN) + (
+        "?" if "redshift_status_as_of" in document else ""
+    )
+    pending = document.get("pending_s3_files")
+    waiting = _UNKNOWN if pending is None else _listed(document, "pending_s3_files")
+    return (
+        str(document["table_name"]), document.get("mysql_status") or _UNKNOWN,
+        _number(document.get("mysql_rows_extracted")), position(document) or "none yet",
+        load, _number(document.get("redshift_rows_loaded")),
+        waiting, lag(document) if "lag_seconds" in document else "-",
+    )  # fmt: skip
+
+
+def sync_lines(document: Document, dry_run: bool) -> list[str]:
+    """What a sync did, for people; the errors themselves go to stderr."""
+    lines: list[str] = []
+    for table in document["tables"]:
+        lines += _table_lines(table, float(document.get("seconds") or 0), dry_run)
+    failed = sum(1 for table in document["tables"] if not table["ok"])
+    outcome = "dry run, nothing written" if dry_run else "done"
+    if failed:
+        outcome = f"{counted(failed, 'table')} failed"
+    ran = counted(len(document["tables"]), "table")
+    lines.append(f"Run {document['run']}: {ran}, {outcome}, {duration(float(document.get('seconds') or 0))}")
+    return lines
+
+
+def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
+    extracted, reread, loaded = table["rows_extracted"], table["rows_reread"], table["rows_loaded"]
+    state = "ok" if table["ok"] else f"failed (exit code {table['exit_code']})"
+    if table["ok"] and not dry_run and not (extracted or reread or loaded):
+        state = "up to date"
+    strategy = f", {table['strategy']}" if table.get("strategy") else ""
+    lines = [f"{table['table']}: {state}{strategy}"]
+    speed = rate(extracted + reread, float(table.get("seconds") or total))
+    if extracted or reread:
+        again = f" (and {counted(reread, 'row')} read again)" if reread else ""
+        amount = f"{counted(table['files_written'], 'file')}, {size(table['bytes_written'])}"
+        amount += f", {speed}" if speed and not dry_run else ""
+        verb = "would extract" if dry_run else "extracted"
+        lines += _said(verb, f"{counted(extracted, 'row')}{again}, {amount}")
+    if loaded or table["files_loaded"]:
+        amount = f"{counted(loaded, 'row')}, {counted(table['files_loaded'], 'file')}"
+        lines += _said("would load" if dry_run else "loaded", amount)
+    watermark = table.get("watermark") or {}
+    if watermark:
+        waiting = len(watermark.get("pending_s3_files") or [])
+        where = f"{position(watermark) or 'at the start'}, commit {watermark.get('commit')}"
+        lines += _said("watermark", where + (f", {counted(waiting, 'file')} waiting" if waiting else ""))
+    for finding in table.get("findings") or []:
+        lines += _said("finding", f"{finding['kind']}: {finding['detail']}")
+    return lines
+
+
+def _said(label: str, value: str) -> list[str]:
+    return [f"  {label:<14}{value}"]

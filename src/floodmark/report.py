@@ -1,0 +1,119 @@
+"""What a run was asked to do and what it reports: the contract's `sync` document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, Literal, Protocol
+
+from floodmark.errors import FloodmarkError, exit_code
+from floodmark.model import Finding
+
+Stage = Literal["extract", "load"]
+EXTRACT: tuple[Stage, ...] = ("extract",)
+LOAD: tuple[Stage, ...] = ("load",)
+
+
+def new_run() -> str:
+    """A run's id: `20250819_153000_ab12`."""
+    return f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class SyncOptions:
+    """What the user asks of `sync`."""
+
+    strategy: Literal["auto", "sequential", "inter-table", "intra-table"] = "auto"
+    limit: int | None = None
+    max_chunks: int | None = None
+    backup_only: bool = False
+    load_only: bool = False
+    dry_run: bool = False
+    since: str | None = None
+    until: str | None = None
+    max_workers: int | None = None
+    force: bool = False
+
+
+class Progress(Protocol):
+    """Whoever watches a run."""
+
+    def note(self, table: str, text: str) -> None: ...
+    def begin(self, table: str, stage: Stage, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: Stage, rows: int, files: int, bytes: int) -> None: ...
+    def end(self, table: str, stage: Stage) -> None: ...
+
+
+@dataclass
+class TableReport:
+    """One table's part of a run, filled in as the run goes."""
+
+    table: str
+    strategy: str | None = None
+    rows_extracted: int = 0
+    rows_reread: int = 0
+    bytes_written: int = 0
+    files_written: int = 0
+    rows_loaded: int = 0
+    files_loaded: int = 0
+    commits: list[int] = field(default_factory=list)
+    watermark: dict[str, Any] | None = None
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: FloodmarkError | None = None
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.code if self.error else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the run changed nothing for this table."""
+        return not self.commits and not self.files_loaded and self.error is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "ok": self.error is None,
+            "exit_code": self.exit_code,
+            "strategy": self.strategy,
+            "rows_extracted": self.rows_extracted,
+            "rows_reread": self.rows_reread,
+            "bytes_written": self.bytes_written,
+            "files_written": self.files_written,
+            "rows_loaded": self.rows_loaded,
+            "files_loaded": self.files_loaded,
+            "commits": self.commits,
+            "seconds": round(self.seconds, 3),
+            "watermark": self.watermark,
+            "findings": [f.as_json() for f in self.findings],
+            "notes": self.notes,
+            "error": self.error.as_json() if self.error else None,
+        }
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What a run did, for all of its tables."""
+
+    run: str
+    seconds: float
+    tables: tuple[TableReport, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([t.exit_code for t in self.tables])
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "ok": self.ok,
+            "seconds": round(self.seconds, 3),
+            "tables": [t.as_json() for t in self.tables],
+        }

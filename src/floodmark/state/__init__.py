@@ -1,0 +1,29 @@
+"""A table's state: the commit log and its fold, the published watermarks, the claim and its lease.
+
+The log is the truth of what was extracted, the warehouse's ledger of what was loaded; all else is derived.
+"""
+
+from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, Older, State
+from floodmark.state.lease import Changed, Claimed, Holder, Lease, claim, holder, this_process
+from floodmark.state.loaded import LedgerRow, Loaded, condense, unloaded
+from floodmark.state.log import Log, Taken, commit_path, draft
+from floodmark.state.watermark import (
+    Checkpoint,
+    Copy,
+    Failure,
+    Watermark,
+    daily_path,
+    document,
+    observe,
+    parse,
+    primary_path,
+    session_path,
+    stamp,
+)
+
+__all__ = [
+    "Changed", "Checkpoint", "ClaimInfo", "Claimed", "Copy", "DataCommit", "Failure", "FileRef", "Holder", "Lease",
+    "LedgerRow", "Loaded", "Log", "Older", "State", "Taken", "Watermark", "claim", "commit_path", "condense",
+    "daily_path", "document", "draft", "holder", "observe", "parse", "primary_path", "session_path", "stamp",
+    "this_process", "unloaded",
+]  # fmt: skip

@@ -1,0 +1,325 @@
+"""A table's state as the fold of its commit log. Pure: no store, no clock.
+
+The fold is also the judge: a commit that breaks the chain, or that was written by a run that did not hold the
+newest claim, raises DataError. Folding a checkpoint's newer commits gives exactly the fold of the whole log, and
+a state does not grow with the log: old data commits are summed up, old file names dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from floodmark.errors import DataError
+from floodmark.model import Commit, LoadAs, Owner, Position, Table, Window
+
+# Data commits that a state holds one by one; those before are summed up in `older`.
+RECENT_COMMITS = 500
+# Files that a state names; the published document shows at most as many.
+RECENT_FILES = 1000
+
+
+@dataclass(frozen=True)
+class ClaimInfo:
+    """The newest claim: who may commit."""
+
+    n: int
+    id: str
+    run: str
+    at: str
+    owner: Owner | None
+    purpose: str | None
+
+
+# Named tuples, because they become arrays in JSON: a checkpoint holds hundreds of them.
+class DataCommit(NamedTuple):
+    """A commit that has something to load."""
+
+    n: int
+    digest: str
+    rows: int
+    files: int
+    bytes: int
+    at: str
+    load_as: LoadAs
+    schema: str | None
+    described: int  # the claim whose `table` describes these files
+    superseded: bool = False  # from before a reset of both stages: does not load by itself
+
+
+class FileRef(NamedTuple):
+    """A file and the commit that names it."""
+
+    n: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Older:
+    """The data commits up to number `upto` that are no longer held one by one, superseded ones not counted."""
+
+    upto: int = 0
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    check: str = ""  # the digests' sum: equal only for the same set of commits
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a table's log says."""
+
+    table_name: str
+    log: str = ""
+    n: int = -1  # the last commit; -1: there is no log yet
+    digest: str = ""
+    claim: ClaimInfo | None = None
+    # extraction
+    position: Position | None = None
+    started: bool = False  # whether a position was ever given, by reading or by hand, since the last reset
+    window: Window | None = None  # open: not all slices are committed
+    done: tuple[int, ...] = ()  # its committed slices
+    bound: float | None = None  # of the last window that was closed
+    overlap: str | None = None
+    strategy: str | None = None
+    manual: bool = False
+    manual_timestamp: str | None = None
+    table: Table | None = None  # as last described by a claim
+    described: int = -1  # the number of that claim
+    # epochs: numbers of the commits that reset a stage
+    extract_epoch: int = 0
+    load_epoch: int = 0
+    superseded: int = 0  # data commits below this number no longer load by themselves
+    # sums since extract_epoch
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    # what there is to load
+    data: tuple[DataCommit, ...] = ()
+    older: Older = Older()
+    recent_files: tuple[FileRef, ...] = ()
+    # clock times
+    created_at: str | None = None
+    updated_at: str | None = None
+    last_extraction_time: str | None = None
+    moved_at: str | None = None  # the last set, reset or restore
+
+    @property
+    def live(self) -> tuple[DataCommit, ...]:
+        """The data commits, of those held one by one, that load by themselves."""
+        return tuple(d for d in self.data if not d.superseded)
+
+    @property
+    def live_files(self) -> int:
+        """Files of all commits that load by themselves."""
+        return self.older.files + sum(d.files for d in self.data if not d.superseded)
+
+
+def fold(state: State | None, commit: Commit, digest: str) -> State:
+    """The state after one more commit, whose bytes have the given digest."""
+    before = state if state is not None else State(commit.table_name)
+    _check(before, commit)
+    after = replace(
+        before,
+        n=commit.n,
+        digest=digest,
+        updated_at=commit.at,
+        seconds=before.seconds + commit.seconds,
+    )
+    match commit.kind:
+        case "open":
+            return replace(after, log=commit.log, created_at=commit.at)
+        case "claim":
+            return _claim(after, commit)
+        case "batch" | "deletes":
+            return _data(after, commit, digest)
+        case "set":
+            if not commit.position:
+                raise _broken(commit, "sets no position")
+            return replace(
+                _moved(after, commit), started=True, manual=True, manual_timestamp=_text(commit.position[0])
+            )
+        case "restore":
+            return replace(_moved(after, commit), started=commit.position is not None)
+        case "reset":
+            return _reset(after, commit)
+
+
+def _check(state: State, commit: Commit) -> None:
+    if commit.table_name != state.table_name:
+        raise _broken(commit, f"belongs to {commit.table_name}", state.table_name)
+    if commit.n != state.n + 1:
+        raise _broken(commit, f"follows commit {state.n}")
+    if commit.prev != state.digest:
+        raise _broken(commit, "does not continue the commit before it")
+    if (commit.kind == "open") != (state.n < 0):
+        raise _broken(commit, f"is of kind {commit.kind}")
+    if state.n >= 0 and commit.log != state.log:
+        raise _broken(commit, f"belongs to another log ({commit.log})")
+    if commit.kind not in ("open", "claim") and (state.claim is None or state.claim.run != commit.run):
+        holder = state.claim.run if state.claim else "nobody"
+        raise _broken(commit, f"is by run {commit.run}, but the table was claimed by {holder}")
+
+
+def _broken(commit: Commit, why: str, table: str | None = None) -> DataError:
+    return DataError(
+        f"the commit log is damaged: commit {commit.n} {why}",
+        hint="restore the table's commits/ objects from a backup of the store",
+        table=table or commit.table_name,
+    )
+
+
+def _claim(state: State, commit: Commit) -> State:
+    claim = ClaimInfo(commit.n, commit.id, commit.run, commit.at, commit.owner, commit.purpose)
+    state = replace(state, claim=claim, strategy=commit.strategy or state.strategy)
+    if commit.table is not None:
+        state = replace(state, table=commit.table, described=commit.n)
+    if commit.window is None:  # a load, a set, …: an open window waits for the next extraction
+        return state
+    if state.window is None or commit.window.id != state.window.id:
+        return replace(state, window=commit.window, done=())
+    if commit.window != state.window:
+        raise _broken(commit, f"changes the open window {state.window.id}")
+    return state
+
+
+def _data(state: State, commit: Commit, digest: str) -> State:
+    if commit.window_id is not None:
+        state = _mark(state, commit)
+    if commit.kind == "batch":
+        state = replace(state, last_extraction_time=commit.at, overlap=commit.overlap or state.overlap)
+    data = data_commit(commit, digest, state.described)
+    if data is None:
+        return state
+    names = tuple(FileRef(commit.n, f.path) for f in commit.files[-RECENT_FILES:])
+    return _compact(
+        replace(
+            state,
+            rows=state.rows + data.rows,
+            files=state.files + data.files,
+            bytes=state.bytes + data.bytes,
+            batches=state.batches + 1,
+            data=(*state.data, data),
+            recent_files=(*state.recent_files, *names)[-RECENT_FILES:],
+        )
+    )
+
+
+def data_commit(commit: Commit, digest: str, described: int) -> DataCommit | None:
+    """What there is to load of a commit, or None.
+
+    Slices without rows have nothing to load; an empty snapshot has: it empties the target.
+    """
+    if not commit.is_data or (not commit.files and commit.load_as != "replace"):
+        return None
+    return DataCommit(
+        n=commit.n,
+        digest=digest,
+        rows=commit.rows,
+        files=len(commit.files),
+        bytes=commit.bytes,
+        at=commit.at,
+        load_as=commit.load_as,
+        schema=commit.schema,
+        described=described,
+    )
+
+
+def _mark(state: State, commit: Commit) -> State:
+    """Slices of the open window are committed: the position goes on as far as nothing is missing before it."""
+    window = state.window
+    if window is None or window.id != commit.window_id:
+        raise _broken(commit, f"has slices of window {commit.window_id}, which is not open")
+    state = replace(state, started=True, manual=False, manual_timestamp=None)
+    if window.by == "snapshot":
+        return replace(state, window=None, done=(), bound=window.bound)
+    done = {*state.done, *commit.slices}
+    if len(done) != len(state.done) + len(commit.slices):
+        raise _broken(commit, f"commits a slice of window {window.id} a second time")
+    if any(i < 0 or i >= window.slices for i in done):
+        raise _broken(commit, f"has a slice that window {window.id} does not have")
+    if len(done) == window.slices:
+        # The bound moves only now: until the window is closed, rows may still wait to be read again before it.
+        return replace(state, position=window.high, window=None, done=(), bound=window.bound)
+    prefix = next(i for i in range(window.slices) if i not in done)
+    if window.by == "cursor" and prefix:
+        state = replace(state, position=window.edges[prefix - 1])
+    return replace(state, done=tuple(sorted(done)))
+
+
+def _compact(state: State) -> State:
+    """Sums up the data commits that are too many to be held one by one."""
+    surplus = len(state.data) - RECENT_COMMITS
+    if surplus <= 0:
+        return state
+    older = state.older
+    for d in state.data[:surplus]:
+        older = replace(older, upto=d.n)
+        if not d.superseded:
+            older = Older(
+                d.n,
+                older.commits + 1,
+                older.rows + d.rows,
+                older.files + d.files,
+                older.bytes + d.bytes,
+                sum_digests([older.check, d.digest]),
+            )
+    return replace(state, data=state.data[surplus:], older=older)
+
+
+def sum_digests(digests: Iterable[str]) -> str:
+    """The sum of digests: equal for equal sets, in whatever order."""
+    return f"{sum(int(d or '0', 16) for d in digests) % (1 << 256):064x}"
+
+
+def _moved(state: State, commit: Commit) -> State:
+    """The extraction's position is another one; no file is forgotten by it."""
+    return replace(
+        state,
+        position=commit.position,
+        window=None,
+        done=(),
+        bound=None,
+        overlap=None,
+        manual=False,
+        manual_timestamp=None,
+        moved_at=commit.at,
+    )
+
+
+def _reset(state: State, commit: Commit) -> State:
+    if not commit.stages:
+        raise _broken(commit, "resets no stage")
+    state = replace(state, moved_at=commit.at)
+    if "load" in commit.stages:
+        state = replace(state, load_epoch=commit.n)
+    if "extract" not in commit.stages:
+        return state
+    state = replace(
+        _moved(state, replace(commit, position=None)),
+        started=False,
+        strategy=None,
+        extract_epoch=commit.n,
+        rows=0,
+        files=0,
+        bytes=0,
+        batches=0,
+        seconds=0.0,
+        last_extraction_time=None,
+    )
+    if "load" not in commit.stages:  # what was extracted before still loads
+        return state
+    return replace(
+        state,
+        superseded=commit.n,
+        data=tuple(d._replace(superseded=True) for d in state.data),
+        older=Older(state.older.upto),
+    )
+
+
+def _text(value: int | str) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,52 @@
+"""pipeline.json: the identity of a store prefix and the one warehouse that it fills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from secrets import token_hex
+
+from floodmark import model
+from floodmark.errors import ConfigError, DataError
+from floodmark.store import Store
+
+PATH = "pipeline.json"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which pipeline a prefix holds."""
+
+    id: str
+    warehouse: str  # where it loads into, without credentials
+    created_at: str
+
+
+def read(store: Store) -> Identity | None:
+    """The prefix's pipeline, or None before the first sync."""
+    data = store.get(PATH)
+    if data is None:
+        return None
+    try:
+        return model.load(Identity, data)
+    except ValueError:
+        raise DataError(
+            f"{store.uri(PATH)} is damaged, so it can't be told which pipeline this is",
+            hint="restore it from a backup of the store",
+        ) from None
+
+
+def establish(store: Store, warehouse: str, now: str) -> Identity:
+    """The prefix's pipeline, begun when there is none; another warehouse than before is refused."""
+    found = read(store)
+    if found is None:
+        begun = Identity(token_hex(16), warehouse, now)
+        # Two first runs at once: whoever created it named the pipeline.
+        store.create(PATH, model.dump(begun))
+        found = read(store) or begun
+    if found.warehouse != warehouse:
+        raise ConfigError(
+            f"{store.uri('')} belongs to a pipeline into {found.warehouse}, not into {warehouse}",
+            hint="give the other warehouse a store prefix of its own; if this warehouse was moved, write its new "
+            f'address into "warehouse" of {store.uri(PATH)}',
+        )
+    return found

@@ -1,0 +1,317 @@
+"""The watermark that people see: a table's state of both stages as the contract's document, published three times.
+
+A document is derived from the log's fold and the ledger, never the other way round: copies may be stale or lost
+without harm. Each carries a checkpoint, the fold itself with a checksum, from which a reader goes on with the
+log's newer commits. Nothing is written when nothing changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from floodmark.errors import FloodmarkError
+from floodmark.model import Table, Value, digest, dump, load
+from floodmark.state.fold import RECENT_FILES, State
+from floodmark.state.loaded import LedgerRow, Loaded, carried, condense
+from floodmark.store import Store, encode
+
+log = logging.getLogger("floodmark")
+
+Stage = Literal["extract", "load"]
+
+# Raised when the fold or the condensed ledger change their meaning: older checkpoints are then not used.
+CHECKPOINT_VERSION = 1
+ATTEMPTS = 3
+LOCATIONS = ("primary", "daily", "session")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a stage failed, kept until its next success."""
+
+    stage: Stage
+    message: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a document is made of, and what a reader goes on from."""
+
+    state: State
+    load: Loaded
+    failures: tuple[Failure, ...] = ()
+    version: int = CHECKPOINT_VERSION
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One published copy that was read and found sound."""
+
+    checkpoint: Checkpoint
+    saved: dict[str, Any]  # its backup_metadata
+
+
+def stamp(moment: datetime | None = None) -> str:
+    """A clock time as it is written everywhere: UTC, microseconds, Z."""
+    return (moment or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def primary_path(table_name: str) -> str:
+    """The document that is read first."""
+    return f"watermark/tables/{encode(table_name)}.json"
+
+
+def daily_path(table_name: str, saved_at: str) -> str:
+    """The last document of a day (UTC)."""
+    return f"watermark/backups/daily/{encode(table_name)}_{saved_at[:10].replace('-', '')}.json"
+
+
+def session_path(table_name: str, run: str) -> str:
+    """The last document of a run."""
+    return f"watermark/backups/sessions/{run}/{encode(table_name)}.json"
+
+
+def observe(
+    state: State,
+    ledger: Iterable[LedgerRow] | None,
+    last: Copy | None = None,
+    *,
+    failure: Failure | None = None,
+    succeeded: Collection[Stage] = (),
+) -> Checkpoint:
+    """Both stages as they are now; without a ledger the load stage as it was last known."""
+    if ledger is not None:
+        loaded = condense(state, ledger)
+    else:
+        loaded = carried(
+            state, last.checkpoint.load if last else None, last.saved.get("saved_at") if last else None
+        )
+    failures = [f for f in last.checkpoint.failures if not _overcome(f, state, loaded)] if last else []
+    kept = [f for f in failures if f.stage not in succeeded and not (failure and f.stage == failure.stage)]
+    return Checkpoint(state, loaded, (*kept, failure) if failure else tuple(kept))
+
+
+def _overcome(failure: Failure, state: State, loaded: Loaded) -> bool:
+    """Whether log and ledger prove a success after the failure, or someone moved the table since."""
+    if (state.moved_at or "") > failure.at:
+        return True
+    if failure.stage == "extract":
+        return state.window is None and (state.last_extraction_time or "") > failure.at
+    return not loaded.pending(state) and (loaded.last or "") > failure.at
+
+
+def document(
+    seen: Checkpoint,
+    uri: Callable[[str], str],
+    saved: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The contract's document; `saved` is its backup_metadata."""
+    state, loaded = seen.state, seen.load
+    timestamp, key = data_position(state)
+    processed = [f.path for f in state.recent_files if loaded.has(f.n)]
+    pending = [f.path for f in state.recent_files if f.n > state.superseded and not loaded.has(f.n)]
+    times = [state.updated_at, loaded.last, *(f.at for f in seen.failures)]
+    last_error = max(seen.failures, key=lambda f: f.at, default=None)
+    body: dict[str, Any] = {
+        "table_name": state.table_name,
+        "commit": state.n if state.n >= 0 else None,
+        "last_mysql_extraction_time": state.last_extraction_time,
+        "last_mysql_data_timestamp": timestamp,
+        "last_mysql_data_id": key,
+        "mysql_rows_extracted": state.rows,
+        "mysql_status": _extract_status(seen),
+        "last_redshift_load_time": loaded.last,
+        "redshift_rows_loaded": loaded.rows,
+        "redshift_status": _load_status(seen),
+        "backup_strategy": "manual_cli" if state.manual else state.strategy,
+        "s3_file_count": state.files,
+        "processed_s3_files": [uri(p) for p in processed[-RECENT_FILES:]],
+        "pending_s3_files": [uri(p) for p in pending[-RECENT_FILES:]],
+        "last_error": last_error.message if last_error else None,
+        "created_at": state.created_at,
+        "updated_at": max((t for t in times if t), default=None),
+        "metadata": {
+            "manual_watermark": state.manual,
+            "total_processing_time_seconds": round(state.seconds, 3),
+            "average_batch_size": round(state.rows / state.batches) if state.batches else 0,
+        },
+        "backup_metadata": saved or {"saved_at": None, "session_id": None, "backup_locations": []},
+    }
+    if loaded.files > len(processed):
+        body["processed_s3_files_truncated"] = True
+    if state.live_files - loaded.live_files > len(pending):
+        body["pending_s3_files_truncated"] = True
+    if loaded.as_of is not None:
+        body["redshift_status_as_of"] = loaded.as_of or None
+    return body
+
+
+def _extract_status(seen: Checkpoint) -> str:
+    if any(f.stage == "extract" for f in seen.failures):
+        return "failed"
+    return "success" if seen.state.started and seen.state.window is None else "pending"
+
+
+def _load_status(seen: Checkpoint) -> str:
+    state, loaded = seen.state, seen.load
+    if any(f.stage == "load" for f in seen.failures):
+        return "failed"
+    if loaded.commits == 0 or loaded.pending(state):
+        return "pending"
+    # A manual watermark makes the load stage wait until something was loaded after it.
+    if state.manual and (loaded.last or "") <= (state.moved_at or ""):
+        return "pending"
+    return "success"
+
+
+def data_position(state: State) -> tuple[str | None, list[Value] | None]:
+    """The position as the document shows it: the cursor's time, and the key's values when all are known."""
+    position, table = state.position, state.table
+    if not position:
+        return None, None
+    if table is None or table.cursor is None:  # set by hand before the table was ever read
+        timestamp = data_timestamp(position[0])
+        rest = list(position[1:]) if timestamp is not None else list(position)
+        return timestamp, rest or None
+    timestamp = data_timestamp(position[0]) if _tells_time(table, table.cursor) else None
+    values = dict(zip(table.order, position, strict=False))
+    if not table.key or any(k not in values for k in table.key):
+        return timestamp, None
+    return timestamp, [values[k] for k in table.key]
+
+
+def _tells_time(table: Table, cursor: str) -> bool:
+    found = [c.data_type for c in table.columns if c.name == cursor]
+    return not found or found[0] in ("date", "datetime", "timestamp")
+
+
+def data_timestamp(value: Value) -> str | None:
+    """A cursor's own time as `2025-08-14T15:30:22.000000`, never shifted; None for anything else."""
+    if not isinstance(value, str):
+        return None
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?)?", value)
+    if found is None:
+        return None
+    day, clock, fraction = found.groups()
+    return f"{day}T{clock or '00:00:00'}.{(fraction or '').ljust(6, '0')}"
+
+
+def render(body: dict[str, Any], seen: Checkpoint) -> bytes:
+    """A copy's bytes: the document, laid out for people, and the checkpoint in one line."""
+    text = json.dumps(body, indent=2, ensure_ascii=False)
+    inner = dump(seen)
+    return b'%s,\n  "checkpoint": {"sum": "%s", "body": %s}\n}\n' % (
+        text.removesuffix("\n}").encode(),
+        digest(inner).encode(),
+        inner,
+    )
+
+
+def parse(data: bytes | None, table_name: str) -> Copy | None:
+    """The copy in these bytes, or None when they are anything but a sound copy of this table's watermark."""
+    try:
+        body = json.loads(data or b"")
+        inner = body["checkpoint"]["body"]
+        text = json.dumps(inner, ensure_ascii=False, separators=(",", ":")).encode()
+        if digest(text) != body["checkpoint"]["sum"] or inner["version"] != CHECKPOINT_VERSION:
+            return None
+        found = load(Checkpoint, text)
+        # The same bytes again: no field is unknown here or missing there.
+        if dump(found) != text or body["table_name"] != table_name or found.state.table_name != table_name:
+            return None
+        return Copy(found, dict(body["backup_metadata"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+class Watermark:
+    """One table's published watermark, as one run sees and publishes it. May be used from several threads."""
+
+    def __init__(self, store: Store, table_name: str, run: str, *, pause: float = 0.2) -> None:
+        self.store = store
+        self.table_name = table_name
+        self.run = run
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._last: Copy | None = None
+        self._asked = False
+        self._failed: frozenset[str] = frozenset()
+
+    def current(self, state: State, ledger: Iterable[LedgerRow] | None) -> dict[str, Any]:
+        """The document as of now; writes nothing."""
+        with self._lock:
+            last = self._published()
+            return document(observe(state, ledger, last), self.store.uri, last.saved if last else None)
+
+    def publish(
+        self,
+        state: State,
+        ledger: Iterable[LedgerRow] | None,
+        *,
+        failure: Failure | None = None,
+        succeeded: Collection[Stage] = (),
+    ) -> dict[str, Any]:
+        """Publishes the document to its three places where it changed, and returns it.
+
+        A copy that can't be written is logged and tried again with the next change; it stops nothing.
+        """
+        with self._lock:
+            last = self._published()
+            if (
+                last is not None
+                and last.checkpoint.state.log == state.log
+                and last.checkpoint.state.n > state.n
+            ):
+                state = last.checkpoint.state  # a slower thread of this run: the copies never go back
+            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded)
+            if last is not None and seen == last.checkpoint and not self._failed:
+                return document(seen, self.store.uri, last.saved)
+            saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
+            body = document(seen, self.store.uri, saved)
+            self._failed = self._write(render(body, seen), str(saved["saved_at"]))
+            self._last = Copy(seen, saved)
+            return body
+
+    def _published(self) -> Copy | None:
+        if not self._asked:
+            self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
+            self._asked = True
+        return self._last
+
+    def _write(self, data: bytes, saved_at: str) -> frozenset[str]:
+        paths = (
+            primary_path(self.table_name),
+            daily_path(self.table_name, saved_at),
+            session_path(self.table_name, self.run),
+        )
+        with ThreadPoolExecutor(len(paths)) as pool:
+            written = list(pool.map(lambda path: self._write_one(path, data), paths))
+        return frozenset(where for where, done in zip(LOCATIONS, written, strict=True) if not done)
+
+    def _write_one(self, path: str, data: bytes) -> bool:
+        why = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(self._pause * 2 ** (attempt - 1))
+            try:
+                self.store.put(path, data)
+                if self.store.get(path) == data:
+                    return True
+                why = "it reads back differently"
+            except FloodmarkError as error:
+                why = error.message
+        log.warning(
+            "%s: the watermark copy %s could not be written: %s", self.table_name, path, why,
+            extra={"run": self.run, "table": self.table_name, "step": "publish"},
+        )  # fmt: skip
+        return False

@@ -1,0 +1,313 @@
+"""The object store: get, create, put, list, delete over S3, an S3-compatible server or a local folder.
+
+Owns the translation of the S3 client's errors. The invariant: `create` says True only when this call wrote
+the object, False only when the server said that it exists, and raises NoAnswer whenever it can't be known.
+An object counts as absent only when the server said so in S3's own words.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from floodmark import folder
+from floodmark.errors import ConfigError, DataError, NoAnswer
+from floodmark.folder import PARTS, Folder, Object
+from floodmark.s3_errors import Answer, absent, translate
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Credential
+
+__all__ = ["Object", "Store", "StoreSpec", "encode"]
+
+# An endpoint that can't be reached fails within about ten seconds; one that is silent, within twenty.
+_CLIENT: ClientConfig = {
+    "allow_http": True,
+    "connect_timeout": timedelta(seconds=3),
+    "read_timeout": timedelta(seconds=20),
+    "timeout": timedelta(minutes=15),
+}
+_RETRY: RetryConfig = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=8),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+}
+_PART_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """Where the store is. Travels to Spark tasks; its repr shows no secret."""
+
+    url: str  # s3://bucket/prefix, or an absolute folder
+    endpoint: str | None = None
+    region: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+
+
+def encode(name: str) -> str:
+    """A name as part of an object's path: all but `A-Za-z0-9_$.-` percent-encoded as UTF-8."""
+    return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in name.encode())
+
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-")
+
+
+class Store:
+    """The objects below one prefix. Opening it makes no request; safe to share between threads."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.spec = spec
+        self._at = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
+
+    def get(self, path: str) -> bytes | None:
+        """The whole object, or None when it is not there."""
+        return self._at.get(_checked(path))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create the object if there is none; False: there is one, perhaps from an earlier attempt of ours.
+
+        Raises NoAnswer when the object may or may not have been written.
+        """
+        return self._at.create(_checked(path), data)
+
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+        """Write or replace the object, whole or not at all; a Path is a file to upload."""
+        self._at.put(_checked(path), data)
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[Object]:
+        """The objects whose path begins with the prefix, sorted by path; `data/t/` never shows `data/t_old/`.
+
+        `start_after` leaves out paths up to and including it, and is for folders without folders inside:
+        servers disagree on how those sort.
+        """
+        parent = prefix[: prefix.rfind("/") + 1]
+        if parent:
+            _checked(parent[:-1])
+        after = start_after or ""
+        found = self._at.list(parent, after)
+        chosen = [item for item in found if item.path.startswith(prefix) and item.path > after]
+        yield from sorted(chosen, key=lambda item: item.path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects; those that are not there are no error."""
+        if batch := [_checked(path) for path in paths]:
+            self._at.delete(batch)
+
+    def uri(self, path: str) -> str:
+        """The object's full address, `s3://…` or `file:///…`."""
+        if isinstance(self._at, _Bucket):
+            return "/".join(part for part in (f"s3://{self._at.bucket}", self._at.prefix, path) if part)
+        return (self._at.root / path).as_uri()
+
+    def local(self, path: str) -> Path | None:
+        """The object's place on disk, when the store is a folder."""
+        return None if isinstance(self._at, _Bucket) else self._at.root / _checked(path)
+
+    def download(self, path: str, to: Path) -> None:
+        """Copy the object to a file that appears whole or not at all; raises DataError when it is not there."""
+        chunks = self._at.stream(_checked(path))
+        if chunks is None:
+            raise DataError(
+                f"{self.uri(path)} is not in the store", hint="put it back, or read the table again"
+            )
+        part = to.with_name(f"{to.name}.{uuid4().hex[:8]}.part")
+        try:
+            with part.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+            os.replace(part, to)
+        except OSError as error:
+            raise folder.translate(error, "write to", str(to.parent)) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def probe(self) -> None:
+        """Prove that the store can be read, listed, written once and only once, and deleted from."""
+        path, ours = f"probe-{uuid4().hex}.json", b'{"probe": 1}'
+        try:
+            first, second = self.create(path, ours), self.create(path, b"{}")
+            listed = [item.path for item in self.list("probe-")]
+            if not first or second or self.get(path) != ours or path not in listed:
+                raise ConfigError(
+                    f"{self.uri('')} does not keep what is written, or lets it be created twice",
+                    hint="the store must support conditional writes (If-None-Match: *) and consistent reads",
+                )
+        finally:
+            self.delete([path])
+        if self.get(path) is not None:
+            raise ConfigError(f"{self.uri('')} keeps deleted objects", hint="allow s3:DeleteObject")
+
+
+def _checked(path: str) -> str:
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or parts[0] == PARTS:
+        raise ValueError(f"not an object's path: {path!r}")
+    return path
+
+
+class _Bucket:
+    """The objects below one prefix of an S3 bucket."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.bucket, _, prefix = spec.url.removeprefix("s3://").partition("/")
+        self.prefix = prefix.strip("/")
+        self._server = spec.endpoint or "S3"
+        self._seen = spec.endpoint is None  # AWS refuses a write to a bucket that does not exist by itself
+        settings: dict[str, Any] = {}
+        if spec.region:
+            settings["region"] = spec.region
+        if spec.endpoint:
+            # Both, and explicitly: the environment's AWS_ENDPOINT_URL_S3 would win over `endpoint`.
+            endpoint = spec.endpoint.rstrip("/")
+            settings |= {
+                "endpoint": endpoint,
+                "aws_endpoint_url_s3": endpoint,
+                "virtual_hosted_style_request": False,
+            }
+        keys = _keys(spec)
+        if keys is not None:
+            # Not as settings: a session token in the environment would be signed along with them.
+            settings |= {"credential_provider": keys, "skip_signature": False}
+        with self._errors("open"):
+            self._store = S3Store(
+                self.bucket,
+                prefix=self.prefix or None,
+                client_options=_CLIENT,
+                retry_config=_RETRY,
+                **settings,
+            )
+
+    def get(self, path: str) -> bytes | None:
+        with self._errors("read"):
+            try:
+                data = obstore.get(self._store, path).bytes().to_bytes()
+            except FileNotFoundError as error:
+                if not absent(error):
+                    raise
+                data = None
+        self._seen = True
+        return data
+
+    def create(self, path: str, data: bytes) -> bool:
+        self._must_exist()
+        with self._errors("write", unsure=True):
+            try:
+                obstore.put(self._store, path, data, mode="create")
+            except AlreadyExistsError as error:
+                # 409 is not "exists" but "another write is under way, ask again"; the client takes both for one.
+                if Answer(error).status == 409:
+                    raise NoAnswer(
+                        f"{self._server} was busy with another write of {path}", hint="run again"
+                    ) from None
+                return False
+            return True
+
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+        self._must_exist()
+        body = data if isinstance(data, Path | bytes) else memoryview(data).cast("B")
+        with self._errors("write"):
+            obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)
+
+    def list(self, parent: str, after: str) -> Iterator[Object]:
+        with self._errors("list"):
+            pages = obstore.list(self._store, parent or None, offset=after or None, chunk_size=1000)
+            for page in pages:
+                for item in page:
+                    yield Object(item["path"], item["size"], item["last_modified"], item["e_tag"])
+        self._seen = True
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._must_exist()
+        with self._errors("delete from"):
+            try:
+                obstore.delete(self._store, paths)
+            except FileNotFoundError as error:
+                if not absent(error):
+                    raise
+
+    def stream(self, path: str) -> Iterator[bytes] | None:
+        with self._errors("read"):
+            try:
+                return self._chunks(obstore.get(self._store, path))
+            except FileNotFoundError as error:
+                if not absent(error):
+                    raise
+                return None
+
+    def _chunks(self, answer: obstore.GetResult) -> Iterator[bytes]:
+        with self._errors("read"):
+            for chunk in answer.stream(min_chunk_size=_PART_BYTES):
+                yield bytes(chunk)
+
+    def _must_exist(self) -> None:
+        """Before the first write: some servers create a missing bucket without a word."""
+        if not self._seen:
+            self.get("pipeline.json")
+
+    @contextmanager
+    def _errors(self, verb: str, unsure: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, FileNotFoundError, ValueError) as error:
+            # Without the cause: its text may quote a request's session token.
+            raise translate(Answer(error), verb, self._server, self.bucket, unsure) from None
+
+
+def _keys(spec: StoreSpec) -> Callable[[], S3Credential] | None:
+    """The keys to sign with; None leaves it to the client: variables, web identity, container, instance."""
+    if spec.access_key_id is not None:
+        fixed: S3Credential = {
+            "access_key_id": spec.access_key_id,
+            "secret_access_key": spec.secret_access_key or "",
+            "token": None,
+            "expires_at": None,
+        }
+        return lambda: fixed
+    if any(
+        os.environ.get(f"AWS_{name}")
+        for name in ("ACCESS_KEY_ID", "WEB_IDENTITY_TOKEN_FILE", "SKIP_SIGNATURE")
+    ):
+        return None
+    return _profile if _profile_section() is not None else None
+
+
+def _profile() -> S3Credential:
+    section = _profile_section() or {}
+    return {
+        "access_key_id": section.get("aws_access_key_id", ""),
+        "secret_access_key": section.get("aws_secret_access_key", ""),
+        "token": section.get("aws_session_token"),
+        "expires_at": datetime.now(UTC) + timedelta(minutes=5),  # then the file is read again: keys rotate
+    }
+
+
+def _profile_section() -> dict[str, str] | None:
+    """The profile with keys in AWS's credentials file, which the client does not read by itself."""
+    file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    wanted = os.environ.get("AWS_PROFILE")
+    parser = configparser.RawConfigParser()
+    with suppress(configparser.Error, OSError, UnicodeDecodeError):
+        parser.read(file, encoding="utf-8")
+    name = wanted or "default"
+    section = dict(parser[name]) if parser.has_section(name) else {}
+    if "aws_access_key_id" in section and "aws_secret_access_key" in section:
+        return section
+    if wanted:
+        raise ConfigError(
+            f"AWS profile {wanted} has no keys in {file}",
+            hint=f"for SSO or roles: eval $(aws configure export-credentials --profile {wanted} --format env)",
+        )
+    return None

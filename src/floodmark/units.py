@@ -1,0 +1,58 @@
+"""Numbers, sizes and times as people read them; pure text, nothing else."""
+
+from __future__ import annotations
+
+
+def count(number: int) -> str:
+    """1250000 as `1,250,000`."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 as `1 row`, 1250000 as `1,250,000 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(number: int) -> str:
+    """Bytes with the unit that fits: `512 B`, `83.1 MB`."""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95 or unit == "GB":
+            return f"{number:,} B" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1000
+    return f"{number:,} B"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12.3 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    for big, small, names in ((86400, 3600, ("d", "h")), (3600, 60, ("h", "min")), (60, 1, ("min", "s"))):
+        if whole >= big:
+            rest = whole % big // small
+            return f"{whole // big} {names[0]} {rest} {names[1]}" if rest else f"{whole // big} {names[0]}"
+    return f"{whole} s"
+
+
+def rate(rows: int, seconds: float) -> str:
+    """`312,000 rows/s`; empty when there is nothing to tell."""
+    if rows <= 0 or seconds <= 0:
+        return ""
+    speed = rows / seconds
+    return f"{speed:,.0f} rows/s" if speed >= 10 else f"{speed:.1f} rows/s"
+
+
+def clock(text: str | None) -> str | None:
+    """A clock time of a document, `2025-08-14T16:45:33.123456Z`, as `2025-08-14 16:45:33 UTC`."""
+    if not text:
+        return None
+    return text.replace("T", " ").removesuffix("Z").split(".")[0] + " UTC"
+
+
+def data_time(text: str | None) -> str | None:
+    """A column's own time, `2025-08-14T15:30:22.000000`, as `2025-08-14 15:30:22`, its digits kept."""
+    if not text:
+        return None
+    whole, _, digits = text.replace("T", " ").partition(".")
+    return f"{whole}.{digits}" if digits.strip("0") else whole

@@ -1,0 +1,136 @@
+"""The Warehouse protocol: what a load asks for, what it answers, and what the ledger says.
+
+A load is one transaction: epoch and ledger are checked commit by commit, the rows go in, the ledger rows go in,
+COMMIT. So a commit is in the target exactly when it is in the ledger, whatever dies on the way. What is decided
+inside that transaction is decided by the pure functions of `decide` and `columns`, for every warehouse alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from floodmark.model import Commit, DataFile, Finding, Table
+from floodmark.store import Store
+
+LEDGER = "floodmark_ledger"  # one row per loaded commit
+TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
+KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
+
+# A commit and the digest of its document: a number alone does not identify a commit.
+Numbered = tuple[Commit, str]
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One loaded commit."""
+
+    n: int
+    digest: str
+    epoch: int
+    rows: int
+    files: int
+    loaded_at: str  # UTC, "2025-08-14T17:12:45.654321Z"
+    target: str = ""
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        return (self.n, self.digest)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Whose rows a target holds: the newest filler of it."""
+
+    pipeline: str
+    log: str
+    table: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the warehouse knows of one log."""
+
+    epoch: int | None = None  # None: this log has never loaded, nor been reset
+    rows: tuple[LedgerRow, ...] = ()  # every epoch's, by number
+    holder: Holder | None = None  # of the target that was asked about
+
+    def loaded(self, epoch: int) -> frozenset[tuple[int, str]]:
+        """The (number, digest) of what was loaded in an epoch."""
+        return frozenset(row.identity for row in self.rows if row.epoch == epoch)
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """Consecutive commits of one log, to be loaded in one transaction.
+
+    All that are staged share one schema fingerprint, `table`'s. `retake` names ledger rows that are taken back in
+    the same transaction: commits that must load again because earlier ones load now, or that the log has lost.
+    """
+
+    pipeline: str
+    log: str
+    table: Table
+    target: str
+    epoch: int
+    commits: tuple[Numbered, ...]
+    store: Store
+    run: str
+    retake: frozenset[tuple[int, str]] = frozenset()
+    adopt: bool = False  # --force: take a target over, or add to rows that can't be told apart
+
+
+@dataclass(frozen=True)
+class LoadOutcome:
+    """What one transaction did."""
+
+    loaded: tuple[LedgerRow, ...]  # the ledger rows that it wrote
+    already: tuple[int, ...] = ()  # commits that the ledger had
+    retaken: frozenset[tuple[int, str]] = frozenset()
+    rows: int = 0  # of the commits loaded now
+    files: int = 0
+    seconds: float = 0.0
+    findings: tuple[Finding, ...] = field(default=())
+
+
+class Warehouse(Protocol):
+    """A place that takes commits exactly once."""
+
+    schema: str
+
+    def ledger(self, log: str, target: str) -> Ledger:
+        """What was loaded of a log, and who fills the target; empty when there is no warehouse yet."""
+
+    def load(self, request: LoadRequest) -> LoadOutcome:
+        """Load the commits that the ledger does not have, in one transaction.
+
+        Idempotent. Raises ConflictError, ConfigError, DataError or TransientError with nothing changed, and
+        UnknownOutcome when COMMIT was not answered and the ledger can't be read.
+        """
+
+    def set_epoch(
+        self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
+    ) -> None:
+        """Begin a new load epoch; loads of an earlier one stop. A later epoch than this one is a ConflictError."""
+
+    def rows(self, target: str) -> int:
+        """How many rows the target has; 0 when it is not there."""
+
+    def close(self) -> None: ...
+
+
+def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
+    """The files of some commits, in order."""
+    return tuple(file for commit, _ in commits for file in commit.files)
+
+
+def quote(*names: str) -> str:
+    """A name, or a path of names, as SQL reads it whatever is in it."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+__all__ = [
+    "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
+    "Warehouse", "data_files", "quote",
+]  # fmt: skip

@@ -1,0 +1,101 @@
+"""The ledger's two tables in a DuckDB file: one row per loaded commit, and one per target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from floodmark.errors import ConflictError
+from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, quote
+from floodmark.warehouse.duckdb_errors import AlreadyThere
+from floodmark.warehouse.duckdb_file import Connection
+
+_STAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+# The primary keys are a second guard: of two loads of one commit at once, only one can be committed.
+_LEDGER_COLUMNS = (
+    "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
+    "target VARCHAR, run VARCHAR, rows BIGINT, files BIGINT, loaded_at TIMESTAMP, "
+    "PRIMARY KEY (log_id, epoch, n, digest)"
+)
+_TARGETS_COLUMNS = (
+    "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT"
+)
+
+
+def kind_of(con: Connection, schema: str, name: str) -> str | None:
+    """BASE TABLE, VIEW, or None when there is nothing of that name."""
+    found = con.execute(
+        "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
+        "AND table_schema = ? AND lower(table_name) = lower(?)",
+        [schema, name],
+    ).fetchone()
+    return str(found[0]) if found else None
+
+
+@dataclass(frozen=True)
+class LedgerTables:
+    """The ledger, seen through one connection."""
+
+    con: Connection
+    schema: str
+
+    def create(self) -> None:
+        """Make the tables unless they are there."""
+        self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
+        for name, columns in ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS)):
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
+
+    def read(self, log: str, target: str) -> Ledger:
+        """What the ledger says of a log and of a target."""
+        if kind_of(self.con, self.schema, TARGETS) is None:
+            return Ledger()
+        rows = self.con.execute(
+            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{_STAMP}'), target "
+            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ? ORDER BY epoch, n, digest",
+            [log],
+        ).fetchall()
+        targets = self.con.execute(
+            f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
+            "WHERE target = ? OR log_id = ?",
+            [target, log],
+        ).fetchall()
+        holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
+        epoch = max((row[4] for row in targets if row[2] == log), default=None)
+        return Ledger(epoch, tuple(LedgerRow(*row) for row in rows), holder)
+
+    def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
+        """Write the rows of a load, in place of those that it takes back."""
+        ledger = quote(self.schema, LEDGER)
+        for n, digest in sorted(request.retake):
+            self.con.execute(
+                f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
+                [request.log, request.epoch, n, digest],
+            )
+        who = (request.pipeline, request.table.name, request.target, request.run)
+        values = [
+            [
+                request.log,
+                r.epoch,
+                r.n,
+                r.digest,
+                *who,
+                r.rows,
+                r.files,
+                datetime.strptime(r.loaded_at, _STAMP),
+            ]
+            for r in loaded
+        ]
+        try:
+            self.con.executemany(f"INSERT INTO {ledger} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        except AlreadyThere as error:
+            raise ConflictError(
+                "another load has loaded these commits meanwhile", hint="run again"
+            ) from error
+
+    def set_holder(self, target: str, holder: Holder) -> None:
+        """Say whose rows the target holds, and in which epoch."""
+        self.con.execute(
+            f"INSERT OR REPLACE INTO {quote(self.schema, TARGETS)} VALUES (?, ?, ?, ?, ?)",
+            [target, holder.pipeline, holder.log, holder.table, holder.epoch],
+        )

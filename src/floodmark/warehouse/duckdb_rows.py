@@ -1,0 +1,264 @@
+"""How the rows of Parquet files go into a DuckDB table: merged, inserted, replaced or deleted by key.
+
+The files are read where they lie; nothing is copied into a staging table. For one key the later commit wins, inside
+a commit the higher cursor (NULL lowest). Rows that lose are found by reading keys and cursors only, and only when
+there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from floodmark.errors import ConfigError, DataError
+from floodmark.model import Table
+from floodmark.types import KEY_FIELD, Field
+from floodmark.warehouse import KEYS, Numbered, data_files, quote
+from floodmark.warehouse.columns import TargetColumn, changes, same
+from floodmark.warehouse.duckdb_file import Connection
+from floodmark.warehouse.duckdb_ledger import kind_of
+
+WEIGHT = KEY_FIELD  # by which keys are compared as MySQL's collation compares them
+
+# Columns that DuckDB adds to each file; a source column of such a name would hide them.
+_VIRTUAL = ("filename", "file_index", "file_row_number")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table in the warehouse, seen through one connection."""
+
+    con: Connection
+    schema: str
+    name: str
+
+    @property
+    def sql(self) -> str:
+        return quote(self.schema, self.name)
+
+    @property
+    def weights(self) -> Target:
+        """The table beside it: MySQL's weight of a text key -> the key as it is stored."""
+        return Target(self.con, self.schema, KEYS + self.name)
+
+    def columns(self) -> tuple[TargetColumn, ...] | None:
+        """Its columns, None when there is no such table."""
+        found = self.con.execute(
+            "SELECT column_name, data_type, is_nullable, column_default FROM duckdb_columns() "
+            "WHERE database_name = current_database() AND schema_name = ? AND lower(table_name) = lower(?) "
+            "ORDER BY column_index",
+            [self.schema, self.name],
+        ).fetchall()
+        return tuple(TargetColumn(*row) for row in found) or None
+
+    def count(self) -> int | None:
+        """How many rows it has, None when there is no such table."""
+        kind = kind_of(self.con, self.schema, self.name)
+        if kind is None:
+            return None
+        if kind != "BASE TABLE":
+            raise ConfigError(
+                f"the target {self.name} is a {kind.lower()}, not a table", hint="set another `target`"
+            )
+        return _number(self.con, f"SELECT count(*) FROM {self.sql}")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The rows of some commits: their files on disk, and what is in them."""
+
+    table: Table
+    fields: tuple[Field, ...]  # of the files, in their order
+    commits: tuple[Numbered, ...]
+    paths: tuple[Path, ...]
+
+    @property
+    def columns(self) -> tuple[Field, ...]:
+        """The fields that the target has too."""
+        return tuple(field for field in self.fields if not field.file_only)
+
+    @property
+    def keys(self) -> tuple[Field, ...]:
+        return tuple(field for field in key_fields(self.table, self.fields) if not field.file_only)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether keys are compared by MySQL's weights instead of by their bytes."""
+        return any(field.name == WEIGHT for field in self.fields)
+
+    @property
+    def rows(self) -> str:
+        """The rows as a table expression, alias s."""
+        files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.paths)
+        return f"read_parquet([{files}]) AS s({', '.join(quote(_inner(f)) for f in self.fields)})"
+
+
+def columns_for(fields: Sequence[Field]) -> list[tuple[str, str]]:
+    """The target's columns for some fields: name and type."""
+    return [(field.name.lower(), field.duckdb) for field in fields if not field.file_only]
+
+
+def key_fields(table: Table, fields: Sequence[Field]) -> tuple[Field, ...]:
+    """The fields of the key, with its weight where there is one: what a file of keys has."""
+    return tuple(f for f in fields if f.name == WEIGHT or (f.column in table.key and f.name == f.column))
+
+
+def check_files(con: Connection, staged: Staged) -> int:
+    """How many rows the files have; DataError when they aren't what the schema and the commits say."""
+    if not staged.paths:
+        return 0
+    paths = [str(path) for path in staged.paths]
+    described = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [paths]).fetchall()
+    found = [(str(row[0]), str(row[1])) for row in described]
+    expected = [(field.name, _file_type(field)) for field in staged.fields]
+    if [name for name, _ in found] != [name for name, _ in expected]:
+        raise DataError(f"the files have columns {[n for n, _ in found]}, not {[n for n, _ in expected]}")
+    for (name, is_type), (_, type_) in zip(found, expected, strict=True):
+        if not same(is_type, type_):
+            raise DataError(f"column {name} is {is_type} in the files, not {type_}")
+    counted = con.execute("SELECT file_name, num_rows FROM parquet_file_metadata(?)", [paths]).fetchall()
+    rows = {str(name): int(number) for name, number in counted}
+    for path, file in zip(paths, data_files(staged.commits), strict=True):
+        if rows[path] != file.rows:
+            raise DataError(
+                f"the file {file.path} has {rows[path]:,} rows, and its commit says {file.rows:,}"
+            )
+    return sum(rows.values())
+
+
+def merge(target: Target, staged: Staged, rows: int, *, filled: bool) -> None:
+    """Put the newest row of each key into the target, in place of what it has."""
+    if not staged.paths:
+        return
+    con = target.con
+    identity = [WEIGHT] if staged.weighed else [_inner(field) for field in staged.keys]
+    names = ", ".join(f"s.{quote(name)}" for name in identity)
+    distinct = _number(con, f"SELECT count(*) FROM (SELECT DISTINCT {names} FROM {staged.rows})")
+    winners = staged.rows
+    if distinct < rows:
+        _find_losers(con, staged, names)
+        place = "s.file_index = l.file_index AND s.file_row_number = l.file_row_number"
+        winners += f" ANTI JOIN temp.floodmark_losers AS l ON {place}"
+    if filled:
+        _delete(target, staged)
+    _keep_weights(target, staged, winners)
+    _insert(target, staged, winners, distinct)
+
+
+def insert(target: Target, staged: Staged, rows: int) -> None:
+    """Add the rows."""
+    if staged.paths:
+        _insert(target, staged, staged.rows, rows)
+
+
+def replace(target: Target, staged: Staged, rows: int) -> None:
+    """Put the rows in the place of everything that is there."""
+    target.con.execute(f"DELETE FROM {target.sql}")
+    target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
+    if staged.paths:
+        _keep_weights(target, staged, staged.rows)
+        _insert(target, staged, staged.rows, rows)
+
+
+def delete(target: Target, staged: Staged) -> None:
+    """Remove the rows whose keys are in the files."""
+    if staged.paths:
+        _delete(target, staged)
+        if staged.weighed:
+            _forget_weights(target, staged)
+
+
+def _find_losers(con: Connection, staged: Staged, names: str) -> None:
+    """Note the rows that another row of the same key replaces."""
+    commit_of = [i for i, (commit, _) in enumerate(staged.commits) for _ in commit.files]
+    order = f"{commit_of}[s.file_index::BIGINT + 1] DESC"
+    cursor = next((f for f in staged.columns if f.name == f.column == staged.table.cursor), None)
+    if cursor is not None:
+        order += f", s.{quote(_inner(cursor))} DESC NULLS LAST"
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE floodmark_losers AS SELECT file_index, file_row_number FROM ("
+        f"SELECT s.file_index, s.file_row_number, row_number() OVER (PARTITION BY {names} "
+        f"ORDER BY {order}, s.file_index DESC, s.file_row_number DESC) AS place FROM {staged.rows}) "
+        f"WHERE place > 1"
+    )
+
+
+def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
+    names = ", ".join(quote(field.name.lower()) for field in staged.columns)
+    values = ", ".join(_value(field) for field in staged.columns)
+    done = _number(target.con, f"INSERT INTO {target.sql} ({names}) SELECT {values} FROM {rows}")
+    if done != expected:
+        raise DataError(f"{done:,} rows went into {target.name}, and {expected:,} should have")
+
+
+def _delete(target: Target, staged: Staged) -> None:
+    """Remove what the files' keys have in the target."""
+    if staged.weighed and target.weights.columns():
+        stored = _match(staged, "t", lambda field: f"k.{quote(field.name.lower())}")
+        target.con.execute(
+            f"DELETE FROM {target.sql} AS t USING {target.weights.sql} AS k, {staged.rows} "
+            f"WHERE k.{quote(WEIGHT)} = s.{quote(WEIGHT)} AND {stored}"
+        )
+    # Also by the bytes: equal bytes are equal keys, and the weights may not know rows that were there before.
+    target.con.execute(
+        f"DELETE FROM {target.sql} AS t USING {staged.rows} WHERE {_match(staged, 't', _value)}"
+    )
+
+
+def _keep_weights(target: Target, staged: Staged, rows: str) -> None:
+    """Remember which stored key has which weight, so that 'ABC' finds 'abc' later."""
+    con, side = target.con, target.weights
+    if not staged.weighed:
+        con.execute(f"DROP TABLE IF EXISTS {side.sql}")
+        return
+    wanted = [(WEIGHT, "BLOB"), *columns_for(staged.keys)]
+    for change in changes(side.schema, side.name, wanted, side.columns()):
+        con.execute(change.statement)
+    _forget_weights(target, staged)
+    names = ", ".join(quote(name) for name, _ in wanted)
+    values = ", ".join([f"s.{quote(WEIGHT)}", *(_value(field) for field in staged.keys)])
+    con.execute(f"INSERT INTO {side.sql} ({names}) SELECT {values} FROM {rows}")
+
+
+def _forget_weights(target: Target, staged: Staged) -> None:
+    """Drop what is remembered of the files' keys, by weight and by bytes (a collation may have changed)."""
+    side, weight = target.weights, quote(WEIGHT)
+    if side.count():
+        using = f"DELETE FROM {side.sql} AS k USING {staged.rows} WHERE"
+        target.con.execute(f"{using} k.{weight} = s.{weight}")
+        target.con.execute(f"{using} {_match(staged, 'k', _value)}")
+
+
+def _match(staged: Staged, alias: str, value: Callable[[Field], str]) -> str:
+    """The condition that a row has a key; NULLs in a key are equal to each other."""
+    terms = []
+    for field in staged.keys:
+        equal = "IS NOT DISTINCT FROM" if staged.table.column(field.column).nullable else "="
+        terms.append(f"{alias}.{quote(field.name.lower())} {equal} {value(field)}")
+    return " AND ".join(terms)
+
+
+def _value(field: Field) -> str:
+    """A file's value as the target stores it."""
+    # Wall clocks are written as if UTC; a cast would shift them by the session's zone.
+    name = f"s.{quote(_inner(field))}"
+    return f"make_timestamp(epoch_us({name}))" if field.wall_clock else name
+
+
+def _inner(field: Field) -> str:
+    """The column's name while it is read from a file."""
+    name = field.name.lower()
+    return f"_source_{name}" if name in _VIRTUAL else name
+
+
+def _file_type(field: Field) -> str:
+    """The type that DuckDB sees in a file: both kinds of timestamps are instants there."""
+    return "TIMESTAMP WITH TIME ZONE" if pa.types.is_timestamp(field.arrow) else field.duckdb
+
+
+def _number(con: Connection, sql: str) -> int:
+    row = con.execute(sql).fetchone()
+    return int(row[0]) if row else 0

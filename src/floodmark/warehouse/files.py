@@ -1,0 +1,66 @@
+"""The files of a load on local disk, each proven to be what its commit describes before a row is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from floodmark.errors import DataError
+from floodmark.model import DataFile
+from floodmark.store import Store
+
+PARALLEL = 8
+
+
+def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> list[Path]:
+    """The local paths of the files, in order; downloaded into the folder unless the store is on disk.
+
+    Raises DataError for a file that is gone or differs from its commit's size or checksum.
+    """
+
+    def one(numbered: tuple[int, DataFile]) -> Path:
+        number, file = numbered
+        path = store.local(file.path)
+        if path is None:
+            path = folder / f"{number:06}.parquet"
+            store.download(file.path, path)
+        return _proven(path, file, store.uri(file.path), table)
+
+    if not files:
+        return []
+    with ThreadPoolExecutor(min(PARALLEL, len(files)), thread_name_prefix="fetch") as pool:
+        futures = [pool.submit(one, numbered) for numbered in enumerate(files)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def missing(uri: str, table: str) -> DataError:
+    """A file that a commit names is not in the store."""
+    return DataError(
+        f"the file {uri} is in the log but not in the store",
+        hint=f"put it back, or read the table again: floodmark watermark reset -t {table}",
+        table=table,
+    )
+
+
+def _proven(path: Path, file: DataFile, uri: str, table: str) -> Path:
+    """The path, when size and checksum are the commit's."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            checksum = hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise missing(uri, table) from None
+    if (size, checksum) != (file.bytes, file.checksum):
+        what = f"{size:,} bytes instead of {file.bytes:,}" if size != file.bytes else "another checksum"
+        raise DataError(
+            f"the file {uri} is not what its commit describes ({what})",
+            hint=f"put the right one back, or read the table again: floodmark watermark reset -t {table}",
+            table=table,
+        )
+    return path

@@ -1,0 +1,271 @@
+"""What the tests share: private services started once per run, a fresh database and store prefix for each
+test, and the real command as a process. A test that asks for no service starts none."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import yaml
+
+from floodmark.config import load
+from floodmark.report import SyncOptions, SyncReport, new_run
+from floodmark.spark import Spark
+from floodmark.sync import sync
+from floodmark.testing import reaper
+from floodmark.testing.compare import Comparison, compare
+from floodmark.testing.services import MariaDB, SeaweedFS
+
+KINDS = ("unit", "contract", "e2e", "faults")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder, so that `-m "not e2e"` works."""
+    for item in items:
+        for kind in KINDS:
+            if kind in item.path.parts:
+                item.add_marker(getattr(pytest.mark, kind))
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """One MariaDB for the whole run; tests that restart or kill a server start their own."""
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedFS]:
+    """One S3 server for the whole run, with the bucket `lake`."""
+    with SeaweedFS() as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh, empty database on a server."""
+
+    server: MariaDB
+    name: str
+
+    @property
+    def url(self) -> str:
+        return self.server.url(self.name)
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in one committed transaction; the rows of the last one."""
+        return self.server.execute(*statements, database=self.name)
+
+    def connect(self, **options: Any) -> Any:
+        """A MySQLdb connection, for transactions that stay open."""
+        return self.server.connect(self.name, **options)
+
+
+@pytest.fixture
+def database(mariadb: MariaDB) -> Iterator[Database]:
+    name = f"t_{secrets.token_hex(4)}"
+    mariadb.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
+    yield Database(mariadb, name)
+    mariadb.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A store prefix that no other test uses."""
+    return f"t-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """The one document that `--json` prints."""
+        return json.loads(self.stdout)
+
+    def ok(self) -> Result:
+        """The same, after making sure that the command succeeded."""
+        assert self.code == 0, f"exit code {self.code}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+@dataclass
+class Floodmark:
+    """Runs the real command as a process: `floodmark("sync", "-t", "s.t")`."""
+
+    cwd: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __call__(
+        self, *args: str, timeout: float = 180, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Result:
+        process = self.start(*args, cwd=cwd, env=env)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+            pytest.fail(f"floodmark {' '.join(args)}: no end within {timeout} s\n{stdout}\n{stderr}")
+        return Result(process.returncode, stdout, stderr)
+
+    def start(
+        self, *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start it and go on; whatever of it is left is killed at the test's end."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FLOODMARK_", "AWS_"))}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "floodmark", *args],
+            cwd=cwd or self.cwd,
+            env={**inherited, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=reaper.die_with_parent,
+        )
+        self.started.append(process)
+        return process
+
+    def kill_all(self) -> None:
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+
+
+@pytest.fixture
+def floodmark(tmp_path: Path) -> Iterator[Floodmark]:
+    command = Floodmark(tmp_path)
+    yield command
+    command.kill_all()
+
+
+@dataclass
+class Workspace:
+    """A folder with a floodmark.yaml that names a fresh database, a fresh store and a fresh DuckDB file."""
+
+    folder: Path
+    database: Database
+    config: dict[str, Any]
+    run: Floodmark
+    spark: Callable[[], Spark]
+
+    @property
+    def warehouse(self) -> Path:
+        return self.folder / "warehouse.duckdb"
+
+    def write(self, **sections: Any) -> None:
+        """Write floodmark.yaml; sections are merged into what it held (None removes one)."""
+        for name, section in sections.items():
+            if section is None:
+                self.config.pop(name, None)
+            elif isinstance(section, dict):
+                self.config[name] = {**self.config.get(name, {}), **section}
+            else:
+                self.config[name] = section
+        (self.folder / "floodmark.yaml").write_text(yaml.safe_dump(self.config, allow_unicode=True))
+
+    def sync(self, *tables: str, **options: Any) -> SyncReport:
+        """A sync in this process, on the Spark that all tests share: for what needs many syncs, not a process."""
+        names = [t if "." in t else f"{self.database.name}.{t}" for t in tables]
+        return sync(
+            load(self.folder / "floodmark.yaml"), names, not names, SyncOptions(**options), Silent(), new_run(),
+            spark=self.spark(),
+        )  # fmt: skip
+
+    def synced(self, *tables: str, **options: Any) -> dict[str, Any]:
+        """The same for one table that must succeed: its part of the report."""
+        report = self.sync(*tables, **options)
+        (table,) = report.as_json()["tables"]
+        assert report.ok, table["error"]
+        return dict(table)
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements on the source."""
+        return self.database.execute(*statements)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Ask the warehouse."""
+        with duckdb.connect(str(self.warehouse), read_only=True) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return connection.execute(sql).fetchall()
+
+    def compare(self, table: str, target: str | None = None, key: str = "id") -> Comparison:
+        """Source against warehouse, independently of the pipeline."""
+        name = table if "." in table else f"{self.database.name}.{table}"
+        return compare(self.database.server, name, self.warehouse, target, key)
+
+
+class Silent:
+    """Watches a run without a word."""
+
+    def note(self, table: str, text: str) -> None: ...
+    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
+    def end(self, table: str, stage: str) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Callable[[], Spark]]:
+    """One Spark for the whole run, started when a test first needs it."""
+    started: list[Spark] = []
+
+    def get() -> Spark:
+        if not started:
+            started.append(Spark("local[2]", name="floodmark tests"))
+            started[0].start()
+        return started[0]
+
+    yield get
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def make_workspace(
+    tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
+) -> Callable[..., Workspace]:
+    """Builds a workspace for any database, for tests with a server of their own."""
+
+    def make(database: Database, **sections: Any) -> Workspace:
+        config = {
+            "source": {"url": database.url},
+            "warehouse": {"url": "duckdb:///warehouse.duckdb"},
+            "spark": {"master": "local[2]"},
+            "defaults": {"settle_seconds": 0.2},
+        }
+        workspace = Workspace(tmp_path, database, config, floodmark, spark)
+        workspace.write(**sections)
+        return workspace
+
+    return make
+
+
+@pytest.fixture
+def workspace(make_workspace: Callable[..., Workspace], database: Database) -> Workspace:
+    """A workspace whose store is the folder ./lake."""
+    return make_workspace(database, store={"url": "./lake"})
+
+
+@pytest.fixture
+def s3_workspace(
+    make_workspace: Callable[..., Workspace], database: Database, seaweed: SeaweedFS, prefix: str
+) -> Workspace:
+    """A workspace whose store is S3."""
+    return make_workspace(database, store=seaweed.store(prefix))

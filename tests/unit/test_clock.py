@@ -1,0 +1,76 @@
+"""The nights on which the clocks go back, and the zones they do it in."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from floodmark import clock
+
+LOS_ANGELES = clock.named("America/Los_Angeles")
+SHANGHAI = clock.named("Asia/Shanghai")
+LORD_HOWE = clock.named("Australia/Lord_Howe")  # goes back by half an hour
+
+# 2025-11-02 09:00 UTC: 02:00 PDT becomes 01:00 PST.
+BACK = int(datetime(2025, 11, 2, 9, tzinfo=UTC).timestamp())
+
+
+def at(minutes: float) -> float:
+    return BACK + minutes * 60
+
+
+def test_on_an_ordinary_day_the_ceiling_is_the_wall_clock_and_nothing_is_read_again() -> None:
+    bound = datetime(2025, 6, 1, 4, 30, tzinfo=UTC).timestamp()
+    wall = clock.sample(SHANGHAI, bound - 60, bound)
+    assert clock.ceiling(wall, bound) == "2025-06-01 12:30:00.000000"
+    assert clock.reread_from(wall, bound - 60, bound) is None
+
+
+def test_in_the_repeated_hour_the_ceiling_is_its_end_so_the_first_pass_is_not_held_back() -> None:
+    wall = clock.sample(LOS_ANGELES, at(-10), at(20))
+    assert clock.ceiling(wall, at(20)) == "2025-11-02 02:00:00.000000"
+
+
+def test_the_repeated_hour_is_read_again_when_the_last_window_ended_before_it_was_over() -> None:
+    wall = clock.sample(LOS_ANGELES, at(-10), at(20))
+    assert clock.reread_from(wall, at(-10), at(20)) == "2025-11-02 01:00:00.000000"
+    wall = clock.sample(LOS_ANGELES, at(20), at(70))
+    assert clock.reread_from(wall, at(20), at(70)) == "2025-11-02 01:00:00.000000"
+
+
+def test_once_a_window_ended_after_the_repeated_hour_it_is_not_read_again() -> None:
+    wall = clock.sample(LOS_ANGELES, at(61), at(90))
+    assert clock.reread_from(wall, at(61), at(90)) is None
+
+
+def test_before_the_clocks_go_back_nothing_is_read_again() -> None:
+    wall = clock.sample(LOS_ANGELES, at(-30), at(-5))
+    assert clock.reread_from(wall, at(-30), at(-5)) is None
+    assert clock.ceiling(wall, at(-5)) == "2025-11-02 01:55:00.000000"
+
+
+def test_a_run_days_later_still_reads_the_second_pass_again() -> None:
+    later = at(60 * 24 * 9)
+    wall = clock.sample(LOS_ANGELES, at(-10), later)
+    assert clock.reread_from(wall, at(-10), later) == "2025-11-02 01:00:00.000000"
+
+
+def test_half_hour_shifts_repeat_half_an_hour() -> None:
+    back = int(datetime(2026, 4, 4, 15, tzinfo=UTC).timestamp())
+    wall = clock.sample(LORD_HOWE, back - 600, back + 600)
+    (repeat,) = wall.repeats()
+    assert repeat.until - repeat.at == 1800
+    assert clock.reread_from(wall, back - 600, back + 600) == "2026-04-05 01:30:00.000000"
+
+
+def test_clocks_that_go_forward_repeat_nothing() -> None:
+    forward = datetime(2025, 3, 9, 10, tzinfo=UTC).timestamp()
+    wall = clock.sample(LOS_ANGELES, forward - 600, forward + 600)
+    assert wall.repeats() == []
+    assert clock.ceiling(wall, forward + 600) == "2025-03-09 03:10:00.000000"
+
+
+@pytest.mark.parametrize("moment", [0.0, 951782400.5, 4102444799.999999])
+def test_moments_are_exact_to_the_microsecond(moment: float) -> None:
+    assert datetime.fromisoformat(clock.text(moment)).replace(tzinfo=UTC).timestamp() == pytest.approx(
+        moment, abs=1e-6
+    )

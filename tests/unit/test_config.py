@@ -1,0 +1,477 @@
+"""The configuration file: what it may say, what each mistake is told as, and what never shows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floodmark.config import Config, SourceSpec, Ssh, TableOptions, Tls, load
+from floodmark.errors import ConfigError
+from floodmark.store import StoreSpec
+from floodmark.values import duration, timestamp, url
+
+SECRET = "s3cr:et/@#%41{}'\"&*!"
+SOURCE = "source: {url: 'mysql://reader@db.internal/shop'}\n"
+
+Load = Callable[[str], Config]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Load:
+    def read(text: str) -> Config:
+        file = tmp_path / "floodmark.yaml"
+        file.write_text(text)
+        return load(file)
+
+    return read
+
+
+def mistakes(read: Load, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert caught.value.code == 2
+    return caught.value.message
+
+
+# the whole file
+
+
+def test_only_the_source_is_required(read: Load, tmp_path: Path) -> None:
+    config = read("source:\n  url: mysql://reader:pw@db.internal\n")
+    assert config.source == SourceSpec("db.internal", 3306, "reader", "pw")
+    assert config.store == StoreSpec(str(tmp_path / "lake"))
+    assert (config.warehouse.kind, config.warehouse.schema) == ("duckdb", "main")
+    assert config.warehouse.path == tmp_path / "warehouse.duckdb"
+    assert (config.spark_master, config.spark_conf, config.tables) == ("local[*]", {}, ())
+    assert config.options("shop.orders") == TableOptions()
+    assert TableOptions().start == "2025-01-01 00:00:00"
+    assert config.path == tmp_path / "floodmark.yaml"
+
+
+def test_every_key_of_the_contract_arrives(
+    read: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ca.pem", "id_ed25519", "known_hosts"):
+        (tmp_path / name).touch()
+    for name in ("MYSQL_PASSWORD", "KEY", "SECRET", "REDSHIFT_PASSWORD"):
+        monkeypatch.setenv(name, name.lower())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = read("""
+source:
+  url: mysql://reader:${MYSQL_PASSWORD}@db.internal:3307/settlement
+  tls: {mode: verify_identity, ca: ca.pem}
+  ssh: {host: bastion, port: 22, user: me, key: ~/id_ed25519, known_hosts: ~/known_hosts}
+  max_connections: 4
+store:
+  url: s3://bucket/prefix/
+  endpoint: http://127.0.0.1:8333/
+  region: us-east-1
+  access_key_id: ${KEY}
+  secret_access_key: ${SECRET}
+warehouse:
+  url: redshift://loader:${REDSHIFT_PASSWORD}@host:5439/dev
+  iam_role: arn:aws:iam::123456789012:role/loader
+  ssh: {host: bastion}
+  tls: {mode: required}
+spark: {master: "local[2]", conf: {spark.executor.memory: 2g, spark.speculation: true}}
+defaults:
+  start: "2024-01-01 00:00:00"
+  slice_rows: 1000
+  settle_seconds: 0.5
+  overlap_seconds: auto
+  keep_copies: 3d
+tables:
+  settlement.settlement_normal_delivery_detail:
+    cursor: update_at
+    cursor_timezone: Asia/Shanghai
+    key: [id]
+    target: delivery_detail
+    mode: upsert
+    where: "status <> 9"
+    exclude: [internal_note]
+    dist_key: id
+    sort_key: [update_at]
+    deletes: soft
+    deletes_every: 12h
+    keep_files: 7d
+    zero_dates: keep
+    overflow: truncate
+""")
+    bastion = Ssh("bastion", 22, "me", tmp_path / "id_ed25519", tmp_path / "known_hosts")
+    assert config.source == SourceSpec(
+        "db.internal", 3307, "reader", "mysql_password", "settlement",
+        Tls("verify_identity", tmp_path / "ca.pem"), bastion, 4,
+    )  # fmt: skip
+    assert config.store == StoreSpec(
+        "s3://bucket/prefix", "http://127.0.0.1:8333", "us-east-1", "key", "secret"
+    )
+    warehouse = config.warehouse
+    assert (warehouse.kind, warehouse.schema, warehouse.host, warehouse.port) == (
+        "redshift",
+        "public",
+        "host",
+        5439,
+    )
+    assert (warehouse.user, warehouse.password, warehouse.database) == ("loader", "redshift_password", "dev")
+    assert warehouse.iam_role == "arn:aws:iam::123456789012:role/loader"
+    assert (warehouse.tls, warehouse.ssh) == (Tls("required"), Ssh("bastion"))
+    assert warehouse.label == "redshift://host:5439/dev"
+    assert config.spark_conf == {"spark.executor.memory": "2g", "spark.speculation": "true"}
+    assert config.options("settlement.settlement_normal_delivery_detail") == TableOptions(
+        cursor="update_at", cursor_timezone="Asia/Shanghai", key=("id",), target="delivery_detail", mode="upsert",
+        where="status <> 9", exclude=("internal_note",), dist_key="id", sort_key=("update_at",), deletes="soft",
+        deletes_every=43_200.0, keep_files=604_800.0, zero_dates="keep", overflow="truncate",
+        start="2024-01-01 00:00:00", slice_rows=1000, settle_seconds=0.5, overlap_seconds=None,
+        keep_copies=259_200.0,
+    )  # fmt: skip
+
+
+def test_all_mistakes_are_told_at_once_with_their_paths(read: Load) -> None:
+    said = mistakes(
+        read,
+        """
+sorce: {}
+source: {url: "mysql://reader@db", tsl: {}, max_connections: 0}
+store: {url: "gs://b"}
+warehouse: {url: "duckdb://x.duckdb", ssh: {prot: 1}}
+spark: {conf: [a]}
+defaults: {settle_seconds: -1, keep_copies: 7}
+tables:
+  shop.orders: {cursr: a, mode: upsrt, slice_rows: ten, start: 2025-13-01, key: [], cursor_timezone: Mars}
+  shop.items: [a]
+""",
+    )
+    assert said.split("\n", 1)[0].endswith("has 17 mistakes:")
+    for each in (
+        "sorce: unknown key; did you mean source?",
+        "source.tsl: unknown key; did you mean tls?",
+        "source.max_connections: must be at least 1",
+        "store.url: must be s3://bucket/prefix or a folder",
+        "warehouse.url: names no file; three slashes and a path, as duckdb:///warehouse.duckdb",
+        "warehouse.ssh.host: is required",
+        "warehouse.ssh.prot: unknown key; did you mean port?",
+        "spark.conf: must be a block of keys",
+        "defaults.settle_seconds: must be at least 0",
+        "defaults.keep_copies: is not a duration",
+        "tables.shop.orders.cursr: unknown key; did you mean cursor?",
+        "tables.shop.orders.mode: must be upsert, append or full",
+        "tables.shop.orders.slice_rows: must be a whole number",
+        "tables.shop.orders.start: is not a timestamp",
+        "tables.shop.orders.key: must not be empty",
+        "tables.shop.orders.cursor_timezone: must be server, UTC or",
+        "tables.shop.items: must be a block of keys",
+    ):
+        assert f"\n  {each}" in said
+
+
+def test_a_single_mistake_is_one_line(read: Load, tmp_path: Path) -> None:
+    assert mistakes(read, "tables: {}\n") == f"{tmp_path / 'floodmark.yaml'}: source.url: is required"
+    assert mistakes(read, "").endswith("source.url: is required")
+    assert "\n" not in mistakes(read, SOURCE + "zzzzz: 1\n")
+
+
+# which file
+
+
+def test_the_file_is_the_one_named_or_the_environments_or_the_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOODMARK_CONFIG", raising=False)
+    with pytest.raises(ConfigError, match=r"no configuration .*/floodmark.yaml") as caught:
+        load(None)
+    assert "floodmark init" in str(caught.value.hint)
+    for name in ("floodmark.yaml", "b.yaml", "c.yaml"):
+        (tmp_path / name).write_text(SOURCE)
+    assert load(None).path.name == "floodmark.yaml"
+    monkeypatch.setenv("FLOODMARK_CONFIG", "b.yaml")
+    assert load(None).path == tmp_path / "b.yaml"
+    assert load(Path("c.yaml")).path == tmp_path / "c.yaml"
+
+
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"source: \xff\xfe")
+    for path in (tmp_path, tmp_path / "x"):
+        with pytest.raises(ConfigError):
+            load(path)
+
+
+# YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("source:\n\turl: x\n", "line 2, column 1"),
+        ("source: {url: x\n", "line 2, column 1"),
+        ("a: b: c\n", "line 1, column 5"),
+        ("source: {}\n---\nsource: {}\n", "line 2, column 1"),
+        ("source: \x01\n", "line 1, column 9"),
+    ],
+)
+def test_bad_yaml_is_told_with_its_line_and_column(read: Load, text: str, place: str) -> None:
+    assert place in mistakes(read, text)
+
+
+def test_bad_yaml_does_not_quote_the_secret_in_its_line(read: Load) -> None:
+    assert "hunter2" not in mistakes(read, "source:\n  url: *hunter2\n")
+    assert "hunter2" not in mistakes(read, "source: {url: mysql://u:hunter2: x}\n  y\n")
+
+
+def test_a_key_given_twice_is_a_mistake(read: Load) -> None:
+    said = mistakes(read, SOURCE + "tables:\n  a.b: {}\n  a.b: {}\n")
+    assert said.endswith("tables.a.b: given twice (line 4)")
+
+
+def test_scalars_mean_what_is_written(read: Load) -> None:
+    config = read(
+        SOURCE
+        + """
+spark: {conf: {a: 010, b: 1e3, c: 12:30:00, d: on, e: 1.10}}
+tables:
+  a.b: {key: [on, no, 2024], where: 1 = 1, target: 0123, exclude: y}
+"""
+    )
+    assert config.spark_conf == {"a": "010", "b": "1e3", "c": "12:30:00", "d": "on", "e": "1.10"}
+    options = config.options("a.b")
+    assert (options.key, options.where, options.target) == (("on", "no", "2024"), "1 = 1", "0123")
+    assert options.exclude == ("y",)
+
+
+def test_start_may_be_a_date_a_timestamp_or_null_quoted_or_not(read: Load) -> None:
+    for written, meant in {
+        "2025-03-04": "2025-03-04 00:00:00",
+        "2025-03-04 05:06:07": "2025-03-04 05:06:07",
+        "2025-03-04T05:06:07.123456": "2025-03-04 05:06:07.123456",
+        "'2025-03-04'": "2025-03-04 00:00:00",
+        "null": None,
+        "~": None,
+    }.items():
+        assert read(SOURCE + f"defaults: {{start: {written}}}\n").options("a.b").start == meant
+    for written in ("", "2025-02-30", "2025-03-04T05:06:07Z", "'null'", "soon", "2025-03-04 25:00:00"):
+        assert "defaults.start: is not a timestamp" in mistakes(
+            read, SOURCE + f"defaults:\n  start: {written}\n"
+        )
+
+
+def test_null_is_a_choice_for_zero_dates_and_overflow(read: Load) -> None:
+    options = read(SOURCE + "defaults: {zero_dates: null, overflow: 'null'}\n").options("a.b")
+    assert (options.zero_dates, options.overflow) == ("null", "null")
+
+
+def test_blocks_may_be_empty(read: Load) -> None:
+    config = read(SOURCE + "store:\nwarehouse:\nspark:\ndefaults: null\ntables:\n  a.b:\n  a.c: null\n")
+    assert config.tables == ("a.b", "a.c")
+
+
+def test_anchors_and_merges_work_and_loops_are_mistakes(read: Load) -> None:
+    config = read(SOURCE + "tables:\n  a.b: &x {mode: full, target: t}\n  a.c: {<<: *x, target: u}\n")
+    assert (config.options("a.c").mode, config.options("a.c").target) == ("full", "u")
+    assert "contains itself" in mistakes(read, SOURCE + "tables: &t\n  a.b: *t\n")
+
+
+# variables and secrets
+
+
+def test_a_missing_variable_is_a_mistake_with_its_path(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOPE", raising=False)
+    said = mistakes(
+        read,
+        """
+source: {url: "mysql://u:${NOPE}@${ALSO_NOPE}/x", max_connections: "${NOPE}"}
+store: {region: "${1X}"}
+""",
+    )
+    assert "source.url: environment variables NOPE, ALSO_NOPE are not set" in said
+    assert said.count("source.max_connections") == 1
+    assert "store.region: has a ${ that names no variable" in said
+
+
+def test_a_doubled_dollar_is_a_literal_one(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("X", "1")
+    where = read(SOURCE + "defaults: {where: 'a = $${X} and b = ${X} and c = $5'}\n").options("a.b").where
+    assert where == "a = ${X} and b = 1 and c = $5"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]), max_size=30))
+def test_a_secret_in_a_url_is_taken_as_it_is_whatever_it_holds(secret: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET", secret)
+        found = url("mysql://reader:${SECRET}@db.internal:3307/shop")
+    assert (found.user, found.password, found.host, found.port, found.path) == (
+        "reader", secret, "db.internal", 3307, "shop",
+    )  # fmt: skip
+
+
+def test_a_secret_cannot_change_the_structure_of_the_file(
+    read: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "x}\nstore:\n  url: s3://elsewhere")
+    config = read(SOURCE + "defaults:\n  where: ${SECRET}\n")
+    assert config.options("a.b").where == "x}\nstore:\n  url: s3://elsewhere"
+
+
+def test_secrets_show_in_no_repr_and_no_error(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", SECRET)
+    config = read("""
+source: {url: "mysql://u:${SECRET}@h/d"}
+store: {url: "s3://b", access_key_id: k, secret_access_key: "${SECRET}"}
+warehouse: {url: "redshift://u:${SECRET}@h/d"}
+""")
+    assert config.source.password == config.store.secret_access_key == config.warehouse.password == SECRET
+    assert SECRET not in repr(config)
+    assert pickle.loads(pickle.dumps(config.source)) == config.source
+    for broken in (
+        "mysql://u:${SECRET}@h:x/d",
+        "postgres://u:${SECRET}@h/d",
+        "${SECRET}",
+        "mysql://u:${SECRET}@h/d?a=b",
+    ):
+        assert SECRET not in mistakes(read, f'source: {{url: "{broken}"}}\nstore: {{region: [a]}}\n')
+
+
+# URLs
+
+
+def test_literal_urls_are_percent_decoded() -> None:
+    found = url("mysql://us%40er:p%2Fw%25@[::1]:3307/my%20shop?socket=/run/my.sock")
+    assert (found.user, found.password, found.host, found.port) == ("us@er", "p/w%", "::1", 3307)
+    assert (found.path, found.query) == ("my shop", {"socket": "/run/my.sock"})
+
+
+def test_a_url_may_be_one_variable(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE", "mysql://u:p%40@h:3308/d")
+    monkeypatch.setenv("WAREHOUSE", "duckdb:////data/w.duckdb")
+    config = read('source: {url: "${SOURCE}"}\nwarehouse: {url: "${WAREHOUSE}"}\n')
+    assert (config.source.password, config.source.port) == ("p@", 3308)
+    assert config.warehouse.path == Path("/data/w.duckdb")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("db.internal", "is not a URL"),
+        ("postgres://u@h/d", "not a MySQL URL"),
+        ("mysql://h/d", "names no user"),
+        ("mysql://u@/d", "names no host"),
+        ("mysql://u@h:99999/d", "host and port"),
+        ("mysql://u@h:port/d", "host and port"),
+        ("mysql://u@h/d/e", "more than one database"),
+        ("mysql://u@h/d?ssl=1", "options after ?"),
+    ],
+)
+def test_a_bad_source_url_says_what_is_wrong(read: Load, written: str, said: str) -> None:
+    message = mistakes(read, f"source:\n  url: {written}\n")
+    assert "source.url: " in message
+    assert said in message
+
+
+def test_a_socket_stands_for_a_host(read: Load) -> None:
+    source = read("source: {url: 'mysql://u@/d?socket=/run/mysqld.sock'}\n").source
+    assert (source.host, source.socket) == ("localhost", "/run/mysqld.sock")
+
+
+def test_paths_are_relative_to_the_file_and_know_the_home_folder(
+    read: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir("/")
+    for written, meant in {
+        "./lake": tmp_path / "lake",
+        "lake/x": tmp_path / "lake/x",
+        "/data/lake": Path("/data/lake"),
+        "~/lake": Path("/home/me/lake"),
+        "file:///data/my%20lake": Path("/data/my lake"),
+    }.items():
+        assert Path(read(SOURCE + f"store: {{url: {written}}}\n").store.url) == meant
+    for written, path in {
+        "duckdb:///w.duckdb": tmp_path / "w.duckdb",
+        "duckdb:///sub/w.duckdb": tmp_path / "sub/w.duckdb",
+        "duckdb:////data/w.duckdb": Path("/data/w.duckdb"),
+    }.items():
+        assert read(SOURCE + f"warehouse: {{url: '{written}', schema: x}}\n").warehouse.path == path
+    for written in (
+        "duckdb:///",
+        "duckdb:///:memory:",
+        "duckdb:w",
+        "bigquery://x",
+        "redshift://h/d",
+        "redshift://u@h",
+    ):
+        assert "warehouse.url: " in mistakes(read, SOURCE + f"warehouse: {{url: '{written}'}}\n")
+
+
+def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    for text, said in {
+        "store: {url: 's3://b', access_key_id: k}": "store: access_key_id and secret_access_key go together",
+        "store: {url: b/p, endpoint: 'http://h'}": "store: endpoint and keys are for s3://",
+        "store: {url: 's3://'}": "store.url: must name a bucket",
+        "store: {url: 's3://b', endpoint: h}": "store.endpoint: must be http://",
+        "warehouse: {tls: {cert: c}}": "warehouse.tls: cert and key go together",
+        "warehouse: {tls: {ca: gone.pem}}": f"warehouse.tls.ca: there is no file {tmp_path}/gone.pem",
+        "defaults: {key: id, exclude: [id]}": "defaults: exclude names the key or the cursor",
+    }.items():
+        assert said in mistakes(read, SOURCE + text + "\n")
+
+
+# tables
+
+
+def test_exact_names_win_over_patterns_and_patterns_over_defaults(read: Load) -> None:
+    config = read(
+        SOURCE
+        + """
+defaults: {mode: append, slice_rows: 10, cursor: c}
+tables:
+  shop.orders: {slice_rows: 40}
+  shop.*: {slice_rows: 20, cursor: null}
+  "*.o*": {slice_rows: 30}
+"""
+    )
+    found = {name: config.options(name) for name in ("shop.orders", "shop.items", "shop.other", "crm.x")}
+    assert {name: options.slice_rows for name, options in found.items()} == {
+        "shop.orders": 40, "shop.items": 20, "shop.other": 30, "crm.x": 10,
+    }  # fmt: skip
+    assert {options.mode for options in found.values()} == {"append"}
+    assert (found["shop.orders"].cursor, found["crm.x"].cursor) == (None, "c")
+    assert config.tables == ("shop.orders", "shop.*", "*.o*")
+
+
+def test_the_urls_database_completes_a_tables_name(read: Load) -> None:
+    config = read(SOURCE + "tables: {orders: {mode: full}, 'it*': {mode: append}}\n")
+    assert config.tables == ("shop.orders", "shop.it*")
+    assert config.options("orders").mode == config.options("shop.orders").mode == "full"
+    assert config.options("items").mode == "append"
+    assert config.options("crm.items").mode is None
+    assert "tables.shop.orders: given twice" in mistakes(
+        read, SOURCE + "tables: {orders: {}, shop.orders: {}}\n"
+    )
+    assert "write schema.table" in mistakes(read, "source: {url: 'mysql://u@h'}\ntables: {orders: {}}\n")
+
+
+# single values
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("7d", 604_800), ("24h", 86_400), ("30m", 1800), ("30s", 30), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "7w", "-1d", "1.5h", "7 d", "7D"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        duration(text)
+
+
+@given(st.datetimes())
+def test_every_timestamp_keeps_its_digits(moment: object) -> None:
+    assert timestamp(str(moment)) == str(moment)
+    assert timestamp(str(moment).replace(" ", "T")) == str(moment)

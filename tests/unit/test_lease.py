@@ -1,0 +1,223 @@
+"""The claim is the fence; the lease only says that its holder is alive."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from floodmark.errors import ConflictError, TransientError
+from floodmark.model import Owner, dump, load
+from floodmark.state import Changed, Claimed, Log, State, claim, commit_path, draft, holder, this_process
+from floodmark.state.lease import LeaseNote, lease_path
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.samples import TABLE, files
+
+ELSEWHERE = Owner("another-host", "another-boot", 1, "1")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name, pause=0.001)
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def take(log: Log, run: str, owner: Owner | None = None, seconds: float = 60.0) -> Claimed:
+    outcome = claim(log, log.read(), run=run, purpose="sync", table=TABLE, owner=owner, seconds=seconds)
+    assert isinstance(outcome, Claimed)
+    return outcome
+
+
+def owner_of(pid: int) -> Owner:
+    started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return replace(this_process(), pid=pid, started=started)
+
+
+def note(log: Log) -> LeaseNote:
+    return load(LeaseNote, log.store.get(lease_path(TABLE.name)) or b"")
+
+
+def test_a_table_s_first_claim_opens_its_log(log: Log) -> None:
+    with take(log, "run1").lease:
+        state = log.read()
+        assert state.n == 1 and state.claim is not None and state.claim.run == "run1"
+        assert note(log).owner == this_process()
+
+
+def test_a_second_run_is_told_who_holds_the_table_and_until_when(log: Log) -> None:
+    with take(log, "run1").lease:
+        with pytest.raises(ConflictError) as caught:
+            take(log, "run2")
+        assert caught.value.code == 3 and caught.value.table == TABLE.name
+        for said in ("run1", this_process().host, str(os.getpid()), note(log).expires_at, "sync"):
+            assert said in caught.value.message
+        assert log.read().n == 1
+
+
+def test_a_released_table_is_free_at_once(log: Log) -> None:
+    first = take(log, "run1")
+    first.lease.release()
+    first.lease.release()
+    assert holder(log.store, TABLE.name, first.state.claim) is None
+    take(log, "run2").lease.release()
+
+
+def test_a_run_may_claim_its_own_table_again(log: Log) -> None:
+    first, second = take(log, "run1"), take(log, "run1")
+    first.lease.release()
+    # The first lease does not speak for the second claim.
+    found = holder(log.store, TABLE.name, second.state.claim)
+    assert found is not None and found.alive
+    second.lease.release()
+
+
+def test_a_crashed_holder_on_this_host_is_taken_over_at_once(
+    log: Log, child: subprocess.Popen[bytes]
+) -> None:
+    take(log, "run1", owner_of(child.pid))
+    with pytest.raises(ConflictError):
+        take(log, "run2")
+    child.kill()
+    # Dead is dead, whether or not its parent has taken notice.
+    deadline = time.monotonic() + 5
+    while "Z" not in Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < deadline
+    take(log, "run2").lease.release()
+
+
+def test_a_process_number_that_was_given_out_again_is_not_the_holder(log: Log) -> None:
+    take(log, "run1", replace(this_process(), started="1"))
+    take(log, "run2").lease.release()
+
+
+def test_a_holder_on_another_host_counts_until_its_lease_runs_out(log: Log) -> None:
+    first = take(log, "run1", ELSEWHERE, seconds=0.6)
+    first.lease._stop.set()  # the host is gone: no renewal, no release
+    with pytest.raises(ConflictError, match="another-host"):
+        claim(log, log.read(), run="run2", purpose="sync", seconds=0.6)
+    time.sleep(0.7)
+    outcome = claim(log, log.read(), run="run2", purpose="sync", seconds=0.6)
+    assert isinstance(outcome, Claimed)
+    outcome.lease.release()
+
+
+def test_a_paused_holder_is_taken_over_when_its_lease_runs_out_and_can_not_commit(log: Log) -> None:
+    paused = take(log, "run1", seconds=0.3)
+    paused.lease._stop.set()  # stands for SIGSTOP: the process exists, but nothing in it moves
+    time.sleep(0.4)
+    other = take(log, "run2")
+    with pytest.raises(ConflictError, match="run2"):
+        log.append(paused.state, draft(paused.state, "batch", "run1", files=files(1)))
+    other.lease.release()
+
+
+def test_a_lease_is_renewed_while_it_is_held(log: Log) -> None:
+    with take(log, "run1", seconds=0.3).lease:
+        first = note(log).expires_at
+        time.sleep(0.5)
+        assert note(log).expires_at > first
+        found = holder(log.store, TABLE.name, log.read().claim)
+        assert found is not None and found.alive
+
+
+def test_a_claim_whose_lease_is_not_written_yet_is_respected(log: Log) -> None:
+    state = log.append(log.read(), draft(log.read(), "open", "run1"))
+    log.append(state, draft(state, "claim", "run1", owner=this_process(), purpose="sync"))
+    with pytest.raises(ConflictError, match="run1"):
+        take(log, "run2")
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"{}"])
+def test_a_spoilt_lease_stops_nobody_for_longer_than_a_lease(log: Log, data: bytes) -> None:
+    first = take(log, "run1", ELSEWHERE, seconds=0.2)
+    first.lease._stop.set()
+    time.sleep(0.1)
+    log.store.put(lease_path(TABLE.name), data)
+    time.sleep(0.2)
+    outcome = claim(log, log.read(), run="run2", purpose="sync", seconds=0.2)
+    assert isinstance(outcome, Claimed)
+    outcome.lease.release()
+
+
+def test_a_run_that_was_taken_over_does_not_overwrite_the_lease_of_its_successor(log: Log) -> None:
+    first = take(log, "run1", replace(this_process(), started="1"), seconds=0.1)
+    second = take(log, "run2")
+    time.sleep(0.3)
+    first.lease.release()
+    assert note(log).run == "run2" and not note(log).released
+    second.lease.release()
+
+
+def test_renewals_that_fail_do_not_stop_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class NoLeases(Store):
+        def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+            if path.startswith("leases/"):
+                raise TransientError("the store is away")
+            super().put(path, data)
+
+    log = Log(NoLeases(StoreSpec(url=str(tmp_path))), TABLE.name)
+    held = take(log, "run1", seconds=0.1)
+    time.sleep(0.2)
+    log.append(held.state, draft(held.state, "batch", "run1", files=files(1)))
+    held.lease.release()
+    assert "could not be renewed" in caplog.text
+
+
+def test_a_state_that_changed_since_it_was_planned_on_is_handed_back(log: Log) -> None:
+    stale = log.read()
+    between = take(log, "run1")
+    log.append(between.state, draft(between.state, "batch", "run1", files=files(1)))
+    between.lease.release()
+    outcome = claim(log, stale, run="run2", purpose="sync")
+    assert outcome == Changed(log.read())
+    assert isinstance(claim(log, outcome.state, run="run2", purpose="sync"), Claimed)
+
+
+def test_a_live_run_that_claimed_since_the_plan_is_a_conflict(log: Log) -> None:
+    stale = log.read()
+    with take(log, "run1").lease, pytest.raises(ConflictError, match="run1"):
+        claim(log, stale, run="run2", purpose="sync")
+
+
+def test_of_many_runs_at_once_one_gets_the_table(log: Log) -> None:
+    outcomes: list[Claimed | Changed | ConflictError] = []
+    start = threading.Barrier(10)
+    nothing: State = log.read()
+
+    def contend(run: str) -> None:
+        start.wait()
+        try:
+            outcomes.append(claim(log, nothing, run=run, purpose="sync"))
+        except ConflictError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=contend, args=(f"run{i}",)) for i in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    won = [o for o in outcomes if isinstance(o, Claimed)]
+    assert len(outcomes) == 10 and len(won) == 1
+    # Whoever lost the race to open the log only is asked to plan again.
+    state = log.read()
+    assert won[0].state == state
+    assert log.store.get(commit_path(TABLE.name, 2)) is None
+    for winner in won:
+        winner.lease.release()
+
+
+def test_a_lease_reads_back_as_it_was_written() -> None:
+    written = LeaseNote(TABLE.name, "run1", "id", 3, ELSEWHERE, None, "a", "b")
+    assert load(LeaseNote, dump(written)) == written

@@ -1,0 +1,42 @@
+"""Every exception of the driver becomes one of ours."""
+
+from __future__ import annotations
+
+import pytest
+from MySQLdb import _exceptions
+
+from floodmark.config import SourceSpec
+from floodmark.errors import ConfigError, DataError, FloodmarkError, TransientError
+from floodmark.mysql.failures import translated
+
+SPEC = SourceSpec("db", 3306, "reader", "hunter2")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1045, ConfigError), (1044, ConfigError), (1142, ConfigError), (1143, ConfigError), (1227, ConfigError),
+        (1049, ConfigError), (1146, ConfigError), (1054, ConfigError), (1064, ConfigError), (1130, ConfigError),
+        (2026, ConfigError), (3159, ConfigError),
+        (2002, TransientError), (2003, TransientError), (2005, TransientError), (2006, TransientError),
+        (2013, TransientError), (1040, TransientError), (1205, TransientError), (1213, TransientError),
+        (1317, TransientError), (1927, TransientError), (1969, TransientError), (9999, TransientError),
+        (1153, DataError), (2020, DataError),
+    ],
+)  # fmt: skip
+def test_a_code_says_what_the_operator_does_next(code: int, kind: type[FloodmarkError]) -> None:
+    error = translated(_exceptions.OperationalError(code, "said MySQL"), SPEC)
+    assert type(error) is kind
+    assert "db:3306" in error.message and "said MySQL" in error.message and str(code) in error.message
+    assert error.hint
+    assert "hunter2" not in error.message + error.hint
+
+
+def test_every_exception_of_the_driver_is_translated() -> None:
+    vendor = [
+        e for e in vars(_exceptions).values() if isinstance(e, type) and issubclass(e, _exceptions.MySQLError)
+    ]
+    assert len(vendor) >= 10
+    for kind in vendor:
+        for arguments in ((), ("text",), (4711, "text")):
+            assert isinstance(translated(kind(*arguments), SPEC), (ConfigError, TransientError))
