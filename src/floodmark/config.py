@@ -2,7 +2,7 @@
 
 Scalars stay text until the field that takes them decides their type, so `on`, `010` or `2025-01-01` mean
 what is written. `${NAME}` is replaced after parsing, inside its own value only: a secret can't change the
-structure, neither of the YAML nor of a URL. No value of the file ever appears in an error.
+structure, neither of the YAML nor of a URL.
 """
 
 from __future__ import annotations

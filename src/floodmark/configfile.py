@@ -1,7 +1,8 @@
 """What a configuration file may say: its blocks, keys and values, and all of its mistakes at once.
 
 Every mistake has the dotted path of its key (`tables.shop.orders.cursr`) and says what to write instead; none
-quotes a value. Paths are resolved against the file's folder here, so that nothing relative gets further.
+quotes a value, but for the path of a file that is missing. Paths are resolved against the file's folder here,
+so that nothing relative gets further.
 """
 
 from __future__ import annotations

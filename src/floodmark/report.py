@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from floodmark.errors import FloodmarkError, exit_code
-from floodmark.model import Finding
+
+if TYPE_CHECKING:  # the command line asks for this module before it needs the model
+    from floodmark.model import Finding
 
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -223,7 +224,7 @@ class Spark:
     def _lost(self, error: Exception, table: str) -> FloodmarkError:
         """What Spark's own failure means to the operator."""
         said = _java_message(error)
-        if self._stopped.is_set() or "cancelled" in said:
+        if self._stopped.is_set() or " cancelled " in said:
             return Interrupted("stopped", table=table)
         process = self._jvm.process
         if process is None or process.poll() is not None or not said:
@@ -332,28 +333,26 @@ def _forget(gateway: Any) -> None:
         SparkContext._gateway, SparkContext._jvm, SparkContext._active_spark_context = None, None, None
 
 
+_LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (.+?)(?: Consider |\. |\n|$)")
+
+
 def _java_message(error: Exception) -> str:
-    """The telling line of an exception from the JVM, without stack and boilerplate."""
+    """The telling line of an exception from the JVM, without stack and boilerplate; empty when there is none."""
     from py4j.protocol import Py4JJavaError
 
     if not isinstance(error, Py4JJavaError):
         return ""
     try:
-        text = str(error.java_exception.getMessage())
-    except Exception:
+        text = str(error.java_exception.getMessage()).strip()
+    except Exception:  # the JVM is gone
         return ""
-    head = text.split("\n\nDriver stacktrace:")[0]
-    lines = [line.strip() for line in head.splitlines() if line.strip()]
-    telling = [x for x in lines if "Exception" in x or "exited" in x or "Lost" in x or "cancelled" in x]
-    line = (telling or lines or [""])[0]
-    for noise in ("Job aborted due to stage failure: ", "org.apache.spark.SparkException: "):
-        line = line.replace(noise, "")
-    return line[:300]
+    if found := _LOST.search(text):
+        return f"{found[2].rpartition('Exception: ')[2]} ({found[1]} times)"[:300]
+    return text.partition("\n")[0][:300]
 
 
 def _start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError:
-    said = _java_message(error) or str(error).strip().splitlines()[-1:] or type(error).__name__
-    line = said if isinstance(said, str) else said[0]
+    line = _java_message(error) or (str(error).strip().splitlines() or [type(error).__name__])[-1]
     hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
     if any(word in line.lower() for word in ("unresponsive", "connect", "timed out", "refused", "stopped")):
         return TransientError(f"Spark did not start: {line[:300]}", hint=hint)

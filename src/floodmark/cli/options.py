@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from floodmark import logs, output, progress
+from floodmark.report import new_run
 
 if TYPE_CHECKING:
     from floodmark.config import Config

@@ -15,7 +15,7 @@ from floodmark.mysql.connect import Session
 
 # Dives are proportions: close enough is close enough.
 TOLERANCE = 0.15
-DIVES = 24
+DIVES = 64  # halves the widest range of ids down to one
 
 
 def _filter(table: Table, conditions: Sequence[str]) -> str:

@@ -22,9 +22,10 @@ FETCH = 1024
 # Rows per fetch where one row may be large: what is held at once is at most this many of the largest rows.
 FETCH_WIDE = 16
 WIDE_ROW = 65_536
+HUGE_ROW = 512 << 10
 # Rows and bytes per batch. Casts cost a fixed time per call, so they run over several fetches at once.
 ROWS = 8 * FETCH
-BYTES = 32 << 20
+BYTES = 16 << 20
 
 # Warnings that say nothing of the selected values: comparisons in the user's `where`, deprecated syntax.
 _HARMLESS = {1287, 1292, 1681}
@@ -92,12 +93,14 @@ class Batches:
         size = 0
         for rows in stream:
             got = sum(len(row[i] or b"") for row in rows for i in self._wide)
-            stream.size = 1 if got > BYTES // 2 else FETCH_WIDE
+            stream.size = 1 if got > len(rows) * HUGE_ROW else FETCH_WIDE
             held += rows
             size += got
             if len(held) >= FETCH or size >= BYTES:
-                yield self._gather(held)
-                held, size = [], 0
+                piece = self._gather(held)
+                held, rows, size = [], (), 0  # free before the batch is made and consumed
+                yield piece
+                del piece
         if held:
             yield self._gather(held)
 
@@ -108,6 +111,7 @@ class Batches:
             held.append(piece)
             rows += len(piece[0])
             size += sum(column.nbytes for column in piece)
+            del piece
             if rows >= self._limit or size >= BYTES:
                 yield self._batch(held)
                 held, rows, size = [], 0, 0
@@ -115,7 +119,8 @@ class Batches:
             yield self._batch(held)
 
     def _batch(self, pieces: list[list[Array]]) -> pa.RecordBatch:
-        cells = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
+        columns = zip(*pieces, strict=True)
+        cells = pieces[0] if len(pieces) == 1 else [pa.concat_arrays(column) for column in columns]
         pieces.clear()
         done: list[Array] = []
         for i, convert in enumerate(self._converters):

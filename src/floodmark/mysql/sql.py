@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from floodmark.model import Column, Position, Slice, Table, Value
+from floodmark.types import fields, quote
 
 NUMERIC = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
 BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
@@ -19,11 +20,6 @@ NUMBERED = {"enum", "set", "bit"}
 TEMPORAL = {"date", "datetime", "timestamp"}
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
-
-
-def quote(name: str) -> str:
-    """The name in backticks."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def source(table: Table, index: str | None = None) -> str:
@@ -120,8 +116,6 @@ def index_of(table: Table, piece: Slice) -> str | None:
 
 def select(table: Table, piece: Slice) -> str:
     """The whole SELECT of a slice, its columns in the order of the file."""
-    from floodmark.types import fields
-
     chosen = ", ".join(f.select for f in fields(table))
     return f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{where(conditions(table, piece))}"
 

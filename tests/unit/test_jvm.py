@@ -1,0 +1,125 @@
+"""How Spark's JVM is started; no JVM is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from floodmark.errors import ConfigError
+from floodmark.jvm import Jvm, _escaped, archive_path, cache_folder, direct_command, find_java, last_words, submit_command
+from floodmark.spark import settings
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho 'Error: no such thing' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    return str(program)
+
+
+def test_local_masters_retry_tasks_and_stay_on_the_loopback() -> None:
+    assert settings("local[*]", {}, "x")["spark.master"] == "local[*,4]"
+    assert settings("local", {}, "x")["spark.master"] == "local[1,4]"
+    assert settings("local[3,2]", {}, "x")["spark.master"] == "local[3,2]"
+    assert settings("local[*]", {}, "x")["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_other_masters_are_left_as_they_are() -> None:
+    made = settings("spark://host:7077", {}, "x")
+    assert made["spark.master"] == "spark://host:7077"
+    assert "spark.driver.host" not in made
+
+
+def test_the_users_settings_win() -> None:
+    made = settings("local[*]", {"spark.ui.enabled": "true", "spark.master": "local[8,1]"}, "x")
+    assert (made["spark.ui.enabled"], made["spark.master"]) == ("true", "local[8,1]")
+
+
+def test_no_setting_is_on_the_command_line(java: str, tmp_path: Path) -> None:
+    made = settings("local[*]", {"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.driver.memory": "2g"}, "x")
+    command = direct_command(java, made)
+    assert "s3cret" not in " ".join(command)
+    assert "-Xmx2g" in command
+    command = submit_command(made, tmp_path)
+    assert "s3cret" not in " ".join(command)
+    file = tmp_path / "spark.properties"
+    assert "s3cret" in file.read_text() and file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "direct"),
+    [
+        ("local[*]", {}, True),
+        ("local[2]", {"spark.executor.memory": "2g", "spark.driver.memory": "1g"}, True),
+        ("local[2]", {"spark.jars.packages": "a:b:1"}, False),
+        ("local[2]", {"spark.driver.extraJavaOptions": "-Dx=y"}, False),
+        ("spark://host:7077", {}, False),
+        ("yarn", {}, False),
+    ],
+)
+def test_what_only_spark_submit_can_do_is_left_to_it(
+    java: str, tmp_path: Path, master: str, conf: dict[str, str], direct: bool
+) -> None:
+    assert Jvm(settings(master, conf, "x"), tmp_path / "log")._direct is direct
+
+
+def test_another_spark_is_started_its_own_way(java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert Jvm(settings("local[*]", {}, "x"), tmp_path / "log")._direct is False
+    assert submit_command(settings("local[*]", {}, "x"), tmp_path)[0] == "/opt/spark/bin/spark-submit"
+
+
+def test_properties_survive_their_file() -> None:
+    assert _escaped("a=b: c\\d") == "a\\=b\\:\\ c\\\\d"
+    assert _escaped("x\ny") == "x\\u000ay"
+
+
+def test_the_class_archive_is_used_when_it_is_there(java: str) -> None:
+    made = settings("local[*]", {}, "x")
+    plain = direct_command(java, made)
+    assert not any("SharedArchiveFile" in option for option in plain)
+    [training] = [o for o in direct_command(java, made, training=True) if "ArchiveClassesAtExit" in o]
+    archive = Path(training.partition("=")[2].removesuffix(f".{os.getpid()}"))
+    archive.write_bytes(b"")
+    assert f"-XX:SharedArchiveFile={archive}" in direct_command(java, made)
+
+
+def test_another_java_has_another_archive(java: str) -> None:
+    before = archive_path(java, ["-Xmx1g"])
+    assert before.parent == cache_folder()
+    assert archive_path(java, ["-Xmx2g"]) != before
+    os.utime(java, (1, 1))
+    assert archive_path(java, ["-Xmx1g"]) != before
+
+
+def test_a_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="Java is not installed") as caught:
+        find_java()
+    assert "openjdk-17" in (caught.value.hint or "")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="JAVA_HOME"):
+        find_java()
+
+
+def test_a_jvm_that_ends_at_once_is_said_in_one_line(java: str, tmp_path: Path) -> None:
+    jvm = Jvm(settings("local[*]", {}, "x"), tmp_path / "logs" / "spark.log")
+    with pytest.raises(ConfigError, match="Spark did not start: Error: no such thing") as caught:
+        jvm.start()
+    assert str(tmp_path / "logs" / "spark.log") in (caught.value.hint or "")
+
+
+def test_last_words_are_the_error_and_not_its_stack(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("fine\njava.lang.Exception: bad thing\n\tat a.b(Error.java)\n\tat c.d\nbye\n")
+    assert last_words(file) == "java.lang.Exception: bad thing"
+    assert last_words(tmp_path / "none") == "it left no message"
