@@ -52,7 +52,10 @@ def rows(count: int, start: int = 0) -> pa.RecordBatch:
         "day": ["2025-01-01"] * count,
         "at": [f"2025-01-01 00:{n // 60 % 60:02}:{n % 60:02}" for n in numbers],
     }
-    arrays = [pa.array(columns[f.name]).cast(pa.timestamp("us") if f.name == "at" else f.type) for f in file_schema(TABLE)]
+    arrays = [
+        pa.array(columns[f.name]).cast(pa.timestamp("us") if f.name == "at" else f.type)
+        for f in file_schema(TABLE)
+    ]
     arrays[-1] = arrays[-1].view(pa.timestamp("us", "UTC"))
     return pa.RecordBatch.from_arrays(arrays, schema=file_schema(TABLE))
 
@@ -61,7 +64,9 @@ def rows(count: int, start: int = 0) -> pa.RecordBatch:
 def job(tmp_path: Path) -> SliceJob:
     source = SourceSpec(host="127.0.0.1", port=1, user="reader", password="s3cret-password")
     store = StoreSpec(url=str(tmp_path / "lake"))
-    return SliceJob(source, store, TABLE, Slice("window", 3), "20250819_153000_ab12", 41, log="abc", window="w1")
+    return SliceJob(
+        source, store, TABLE, Slice("window", 3), "20250819_153000_ab12", 41, log="abc", window="w1"
+    )
 
 
 def put(job: SliceJob, *batches: pa.RecordBatch, changed: int = 0) -> list[DataFile]:

@@ -31,7 +31,9 @@ AT = Column("at", "datetime", "datetime")
 
 
 def at(*seconds: int | None) -> pa.Array:
-    return pa.array([None if s is None else datetime(2025, 1, 1, 0, 0, s, tzinfo=UTC) for s in seconds], MOMENT)
+    return pa.array(
+        [None if s is None else datetime(2025, 1, 1, 0, 0, s, tzinfo=UTC) for s in seconds], MOMENT
+    )
 
 
 def test_ties_on_the_cursor_are_decided_by_the_key_across_batches() -> None:
@@ -46,7 +48,9 @@ def test_ties_on_the_cursor_are_decided_by_the_key_across_batches() -> None:
 
 def test_rows_without_a_cursor_have_no_position() -> None:
     assert found(table(ID, AT), {"id": pa.array([1, 2]), "at": at(None, None)}) == (None, None)
-    first, last = found(table(ID, AT), {"id": pa.array([1, 2]), "at": at(None, 4)}, {"id": pa.array([3]), "at": at(None)})
+    first, last = found(
+        table(ID, AT), {"id": pa.array([1, 2]), "at": at(None, 4)}, {"id": pa.array([3]), "at": at(None)}
+    )
     assert first == last == ("2025-01-01 00:00:04.000000", 2)
 
 
@@ -59,7 +63,9 @@ def test_an_id_that_is_cursor_and_key_stands_once() -> None:
 
 
 def test_years_that_python_does_not_know_are_kept() -> None:
-    cells = pa.array(["0000-01-01 00:00:00", "9999-12-31 23:59:59.999999"]).cast(pa.timestamp("us")).view(MOMENT)
+    cells = (
+        pa.array(["0000-01-01 00:00:00", "9999-12-31 23:59:59.999999"]).cast(pa.timestamp("us")).view(MOMENT)
+    )
     first, last = found(table(ID, AT), {"id": pa.array([1, 2]), "at": cells})
     assert first == ("0000-01-01 00:00:00.000000", 1)
     assert last == ("9999-12-31 23:59:59.999999", 2)
@@ -80,15 +86,27 @@ def test_years_that_python_does_not_know_are_kept() -> None:
             "0.00000000",
             "0.00000001",
         ),
-        (Column("k", "binary(2)", "binary"), pa.array([b"\x00\xff", b"\x01\x00"], pa.binary()), "0x00ff", "0x0100"),
+        (
+            Column("k", "binary(2)", "binary"),
+            pa.array([b"\x00\xff", b"\x01\x00"], pa.binary()),
+            "0x00ff",
+            "0x0100",
+        ),
         (Column("k", "varchar(9)", "varchar"), pa.array(["a", "ż"]), "a", "ż"),
-        (Column("k", "date", "date"), pa.array(["2025-02-28", "2025-03-01"]).cast(pa.date32()), "2025-02-28", "2025-03-01"),
+        (
+            Column("k", "date", "date"),
+            pa.array(["2025-02-28", "2025-03-01"]).cast(pa.date32()),
+            "2025-02-28",
+            "2025-03-01",
+        ),
         (Column("k", "enum('b','it''s')", "enum"), pa.array(["b", "b"]), 1, 1),
         (Column("k", "set('x','y','z')", "set"), pa.array(["x,z", "x,z"]), 5, 5),
         (Column("k", "tinyint(4)", "tinyint"), pa.array([-128, 127], pa.int16()), -128, 127),
     ],
 )
-def test_key_values_are_written_as_mysql_says_them(column: Column, cells: pa.Array, least: Any, most: Any) -> None:
+def test_key_values_are_written_as_mysql_says_them(
+    column: Column, cells: pa.Array, least: Any, most: Any
+) -> None:
     first, last = found(table(column, AT, key=("k",)), {"k": cells, "at": at(1, 1)})
     assert first == ("2025-01-01 00:00:01.000000", least)
     assert last == ("2025-01-01 00:00:01.000000", most)

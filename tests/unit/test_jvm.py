@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import ConfigError
-from floodmark.jvm import Jvm, _escaped, archive_path, cache_folder, direct_command, find_java, last_words, submit_command
+from floodmark.jvm import (
+    Jvm,
+    _escaped,
+    archive_path,
+    cache_folder,
+    direct_command,
+    find_java,
+    last_words,
+    submit_command,
+)
 from floodmark.spark import settings
 
 
@@ -44,7 +53,9 @@ def test_the_users_settings_win() -> None:
 
 
 def test_no_setting_is_on_the_command_line(java: str, tmp_path: Path) -> None:
-    made = settings("local[*]", {"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.driver.memory": "2g"}, "x")
+    made = settings(
+        "local[*]", {"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.driver.memory": "2g"}, "x"
+    )
     command = direct_command(java, made)
     assert "s3cret" not in " ".join(command)
     assert "-Xmx2g" in command
@@ -71,7 +82,9 @@ def test_what_only_spark_submit_can_do_is_left_to_it(
     assert Jvm(settings(master, conf, "x"), tmp_path / "log")._direct is direct
 
 
-def test_another_spark_is_started_its_own_way(java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_spark_is_started_its_own_way(
+    java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert Jvm(settings("local[*]", {}, "x"), tmp_path / "log")._direct is False
     assert submit_command(settings("local[*]", {}, "x"), tmp_path)[0] == "/opt/spark/bin/spark-submit"

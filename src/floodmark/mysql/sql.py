@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 
 from floodmark.model import Column, Position, Slice, Table, Value
-from floodmark.types import fields, quote
+from floodmark.types import fields
+from floodmark.types import quote as quote  # part of this module, too
 
 NUMERIC = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year"}
 BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
