@@ -177,7 +177,7 @@ class _File:
             data_page_version="1.0",
             compression="zstd",
             compression_level=1,
-            use_dictionary=_repeating(sample),
+            use_dictionary=_repeating(sample),  # type: ignore[arg-type]  # the stubs know bool only
             write_statistics=_measured(schema),
             store_schema=False,
         )

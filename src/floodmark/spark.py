@@ -90,7 +90,7 @@ class Spark:
             where.secret,
         )
         try:
-            self._gateway = launch_gateway()
+            self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         conf = SparkConf(loadDefaults=False)
@@ -338,7 +338,7 @@ _LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (
 
 def _java_message(error: Exception) -> str:
     """The telling line of an exception from the JVM, without stack and boilerplate; empty when there is none."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     if not isinstance(error, Py4JJavaError):
         return ""

@@ -222,6 +222,8 @@ class TableRun:
                 max_file_rows=max(self.request.slice_rows, 1),
                 log=self.state.log,
                 window=plan.window.id if plan.window else None,
+                # Where no index leads to the rows, the first one may be a whole scan away.
+                read_timeout=60 if plan.table.cursor_index else 600,
             )
             for piece in pieces
         ]

@@ -25,6 +25,8 @@ from floodmark.warehouse import Warehouse
 from floodmark.warehouse.open import open_warehouse
 
 TABLES_AT_ONCE = 4
+# Counts and edges of a large table without an index take a while; a server that is gone is noticed sooner.
+PATIENCE = 300
 
 
 class Work:
@@ -79,7 +81,7 @@ class Work:
 
     def session(self, purpose: str) -> Session:
         """A connection to the source, for questions."""
-        return Session(self.config.source, purpose=purpose)
+        return Session(self.config.source, purpose=purpose, read_timeout=PATIENCE)
 
     def resolve(self, names: Sequence[str], all_tables: bool) -> list[str]:
         """The full names of the tables that the user means."""

@@ -19,7 +19,7 @@ def table(*columns: Column, key: tuple[str, ...] = ("id",), cursor: str | None =
     return Table("s", "t", columns, key, cursor, "upsert", "t")
 
 
-def found(of: Table, *batches: dict[str, pa.Array]) -> tuple[Any, Any]:
+def found(of: Table, *batches: dict[str, pa.Array[Any]]) -> tuple[Any, Any]:
     extremes = Extremes(of)
     for batch in batches:
         extremes.add(pa.RecordBatch.from_pydict(batch))
@@ -30,7 +30,7 @@ ID = Column("id", "bigint(20)", "bigint")
 AT = Column("at", "datetime", "datetime")
 
 
-def at(*seconds: int | None) -> pa.Array:
+def at(*seconds: int | None) -> pa.Array[Any]:
     return pa.array(
         [None if s is None else datetime(2025, 1, 1, 0, 0, s, tzinfo=UTC) for s in seconds], MOMENT
     )
@@ -105,7 +105,7 @@ def test_years_that_python_does_not_know_are_kept() -> None:
     ],
 )
 def test_key_values_are_written_as_mysql_says_them(
-    column: Column, cells: pa.Array, least: Any, most: Any
+    column: Column, cells: pa.Array[Any], least: Any, most: Any
 ) -> None:
     first, last = found(table(column, AT, key=("k",)), {"k": cells, "at": at(1, 1)})
     assert first == ("2025-01-01 00:00:01.000000", least)
