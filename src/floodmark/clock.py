@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-# Zones shift on quarters of an hour, and never by more than this at once.
+# Where a zone's offset differs from one of these steps to the next, the very second of the shift is looked for.
 STEP = 900
 REACH = 3 * 3600
 
@@ -97,9 +97,17 @@ def samples(*moments: float | None) -> list[int]:
 
 
 def sample(offsets: Offsets, *moments: float | None) -> Wall:
-    """The zone around the given moments."""
+    """The zone around the given moments, with the seconds before and at each shift among them."""
     wanted = samples(*moments)
-    return Wall(dict(zip(wanted, offsets(wanted), strict=True)))
+    found = dict(zip(wanted, offsets(wanted), strict=True))
+    for earlier, later in itertools.pairwise(wanted):
+        if later - earlier > STEP:
+            continue
+        while found[earlier] != found[later] and later - earlier > 1:
+            middle = (earlier + later) // 2
+            [found[middle]] = offsets([middle])
+            earlier, later = (middle, later) if found[middle] == found[earlier] else (earlier, middle)
+    return Wall(found)
 
 
 def ceiling(wall: Wall, bound: float) -> str:

@@ -20,7 +20,7 @@ from floodmark.store import StoreSpec
 from floodmark.values import Url
 
 DEFAULT_FILE = "floodmark.yaml"
-INIT_HINT = "floodmark init --source mysql://user@host/database writes one"
+INIT_HINT = "write one; all it needs is   source: {url: 'mysql://user:${PASSWORD}@host:3306/database'}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,17 @@ class SourceSpec:
 
 
 @dataclass(frozen=True)
+class Iam:
+    """Who we are is AWS's business: a provisioned cluster or a serverless workgroup, instead of a password."""
+
+    cluster: str | None = None
+    workgroup: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    secret_arn: str | None = None  # for the Data API: the database user's secret in Secrets Manager
+
+
+@dataclass(frozen=True)
 class WarehouseSpec:
     """The warehouse: a DuckDB file (`path`) or a Redshift database (`host` and so on)."""
 
@@ -74,6 +85,8 @@ class WarehouseSpec:
     iam_role: str | None = None
     tls: Tls | None = None
     ssh: Ssh | None = None
+    iam: Iam | None = None
+    transport: Literal["socket", "data_api"] = "socket"
 
     @property
     def label(self) -> str:
@@ -180,6 +193,8 @@ def _warehouse(block: FileBlock) -> WarehouseSpec:
         user=given.url.user,
         password=given.url.password,
         database=given.url.path,
+        iam=None if given.iam is None else Iam(**given.iam.model_dump()),
+        transport=given.transport,
         **more,
     )
 

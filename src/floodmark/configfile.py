@@ -201,6 +201,20 @@ class StoreBlock(Block):
         return self
 
 
+class IamBlock(Block):
+    cluster: Text | None = None
+    workgroup: Text | None = None
+    region: Text | None = None
+    profile: Text | None = None
+    secret_arn: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> IamBlock:
+        if (self.cluster is None) == (self.workgroup is None):
+            raise ValueError("needs either cluster (provisioned) or workgroup (serverless)")
+        return self
+
+
 class WarehouseBlock(Block):
     url: Annotated[Url | Path, BeforeValidator(_warehouse_url)] = Field(
         "duckdb:///warehouse.duckdb",
@@ -208,8 +222,24 @@ class WarehouseBlock(Block):
     )
     schema_: Text | None = Field(None, alias="schema")
     iam_role: Text | None = None
+    iam: IamBlock | None = None
+    transport: Literal["socket", "data_api"] = "socket"
     ssh: SshBlock | None = None
     tls: TlsBlock | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> WarehouseBlock:
+        if not isinstance(self.url, Url):
+            if self.iam or self.transport != "socket":
+                raise ValueError("iam and transport are for redshift://, and url is a DuckDB file")
+            return self
+        if self.transport == "data_api" and self.iam is None:
+            raise ValueError("transport: data_api needs iam: {cluster: …} or iam: {workgroup: …}")
+        if self.iam and self.url.password:
+            raise ValueError("iam takes the place of a password; leave it out of url")
+        if self.iam and self.transport == "socket" and self.tls and self.tls.mode == "disabled":
+            raise ValueError("iam needs TLS; leave tls.mode: disabled out")
+        return self
 
 
 class SparkBlock(Block):

@@ -89,6 +89,13 @@ class Folder:
                         modified = datetime.fromtimestamp(found.st_mtime, UTC)
                         yield Object(f"{prefix}{entry.name}", found.st_size, modified)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """The names of the folders right below one."""
+        with self._errors("read"), suppress(FileNotFoundError, NotADirectoryError):
+            for entry in os.scandir(self.root / prefix):
+                if entry.is_dir():
+                    yield entry.name
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects that are there, and the folders that this leaves empty."""
         with self._errors("delete from"):
@@ -108,6 +115,17 @@ class Folder:
         with self._errors("read"):
             try:
                 return self._chunks((self.root / path).open("rb"))
+            except FileNotFoundError:
+                return None
+
+    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
+        """The object's size and its last bytes, or None when it is not there."""
+        with self._errors("read"):
+            try:
+                with (self.root / path).open("rb") as file:
+                    whole = file.seek(0, os.SEEK_END)
+                    file.seek(max(0, whole - size))
+                    return whole, file.read()
             except FileNotFoundError:
                 return None
 

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,9 @@ from floodmark.errors import ConfigError, Interrupted, TransientError
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
 START_SECONDS = 120
 LOG_BYTES = 10 << 20
+FOLDER = "floodmark-spark-"
+# To be changed when `prepare` runs other things than before.
+TRAINING = "2"
 
 # Settings that only spark-submit can act on, because they must be known before the JVM runs.
 _BEFORE_START = (
@@ -81,30 +85,32 @@ class Jvm:
         self.log_path = log_path
         self.training = training
         self.process: subprocess.Popen[bytes] | None = None
+        self.folder: Path | None = None  # of Spark's temporary files and sockets
         self._stopped = threading.Event()
 
     def start(self) -> Gateway:
         """Starts the JVM and waits until it listens; raises ConfigError when it can't."""
         java = find_java()
-        with tempfile.TemporaryDirectory(prefix="floodmark-jvm-") as folder:
-            where = Path(folder) / "gateway"
-            env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
-            if is_local(self.settings):
-                env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            if self._direct:
-                command = direct_command(java, self.settings, self.training)
-            else:
-                command = submit_command(self.settings, Path(folder))
-            with open_log(self.log_path) as log:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,  # its end is the JVM's end, also after a kill -9 of this process
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=env,
-                    start_new_session=True,  # Ctrl-C is for this process, which then cancels in good order
-                )
-            return self._wait(where)
+        sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+        where = self.folder / "gateway"
+        env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
+        if is_local(self.settings):
+            env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if self._direct:
+            command = direct_command(java, self.settings, self.training)
+        else:
+            command = submit_command(self.settings, self.folder)
+        with open_log(self.log_path) as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # its end is the JVM's end, also after a kill -9 of this process
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,  # Ctrl-C is for this process, which then cancels in good order
+            )
+        return self._wait(where)
 
     def _wait(self, where: Path) -> Gateway:
         assert self.process is not None
@@ -144,20 +150,40 @@ class Jvm:
         """Ends the JVM: by closing its stdin, and by force when that does not do."""
         self._stopped.set()
         process = self.process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
         """kill -9; the Python workers end with the pipes that they hold to it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+
+def sweep() -> None:
+    """Removes what killed processes of this user have left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        owner = folder.name.removeprefix(FOLDER).partition("-")[0]
+        with suppress(OSError, ValueError):
+            if folder.stat().st_uid == os.getuid() and not _alive(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
@@ -249,6 +275,7 @@ def archive_path(java: str, options: list[str]) -> Path:
     """
     real = Path(java).resolve()
     facts = [
+        TRAINING,
         str(real),
         str(real.stat().st_mtime_ns),
         str((spark_home() / "jars").stat().st_mtime_ns),

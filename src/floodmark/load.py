@@ -181,7 +181,7 @@ def load_pending(
     """
     if ledger is None:
         ledger = warehouse.ledger(state.log, table.target)
-    ledger = _same_epoch(warehouse, state, table, ledger, pipeline, adopt)
+    ledger = _same_epoch(warehouse, log, state, table, ledger, pipeline, adopt)
     data = log.data(state, ledger.rows, superseded=manual is not None)
     after = None
     if manual is not None:
@@ -224,10 +224,10 @@ def load_pending(
 
 
 def _same_epoch(
-    warehouse: Warehouse, state: State, table: Table, ledger: Ledger, pipeline: str, adopt: bool
+    warehouse: Warehouse, log: Log, state: State, table: Table, ledger: Ledger, pipeline: str, adopt: bool
 ) -> Ledger:
     """The ledger in the log's epoch: a reset that died before it reached the warehouse is finished here."""
-    if ledger.epoch is not None and ledger.epoch > state.n:
+    if ledger.epoch is not None and ledger.epoch > state.n and log.read().n < ledger.epoch:
         raise DataError(
             f"the warehouse knows of a reset of {state.table_name} (commit {ledger.epoch}) that the log does not have",
             hint=f"restore the log from a backup of the store; to go on without it, delete the row with log_id "

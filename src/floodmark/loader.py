@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from floodmark.errors import FloodmarkError
+from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.load import Choice, Loaded, load_pending, pending
 from floodmark.model import Finding, Table
 from floodmark.report import LOAD, TableReport
 from floodmark.state import Log, State, Watermark
 from floodmark.warehouse import Ledger, LoadOutcome
+from floodmark.warehouse.decide import check_holder
 from floodmark.work import Work
 
 
@@ -38,6 +39,20 @@ class Loader:
         """Whether the load stage is what failed."""
         return self._error is not None
 
+    def foresee(self, state: State, table: Table) -> None:
+        """Raises before rows are read what would refuse them for good: a wrong address, another's target."""
+        if self._work.options.backup_only:
+            return
+        try:
+            ledger = self._work.warehouse().ledger(state.log, table.target)
+        except ConfigError:
+            raise
+        except FloodmarkError:
+            return  # until the load it may be well again; if not, the rows wait
+        identity = self._work.known_identity()
+        if not self._work.options.force:
+            check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
+
     def offer(self, state: State, table: Table) -> None:
         """There are new commits: load them while the extraction goes on."""
         with self._news:
@@ -55,11 +70,15 @@ class Loader:
         table = self._table or state.table
         if table is None:
             return  # the log holds no data yet
+        manual = self._manual(state)
+        superseded = manual is not None
         try:
             self.ledger = self._work.warehouse().ledger(state.log, table.target)
-            data = self._log.data(state, self.ledger.rows, superseded=state.manual)
-            if pending(data, self.ledger, state.load_epoch, superseded=state.manual):
+            data = self._log.data(state, self.ledger.rows, superseded=superseded)
+            if pending(data, self.ledger, state.load_epoch, superseded=superseded):
                 self._load(claim(state), table)
+            elif manual is not None:
+                self._say_manual(manual, 0, 0)
         except FloodmarkError as error:
             self._error = error
             raise
@@ -92,17 +111,24 @@ class Loader:
                 self._error = error
                 return
 
+    def _manual(self, state: State) -> str | None:
+        """The time after which files load, where a manual watermark says so."""
+        return state.manual_timestamp if self._work.options.load_only and state.manual else None
+
+    def _say_manual(self, manual: str, found: int, chosen: int) -> None:
+        self._note(f"Using manual watermark-based incremental Redshift loading: files after {manual}")
+        self._note(f"Found {found} files, filtered to {chosen} files for loading")
+
     def _load(self, state: State, table: Table) -> None:
         options = self._work.options
-        manual = state.manual_timestamp if options.load_only and state.manual else None
+        manual = self._manual(state)
         began = False
         sizes: dict[int, int] = {}
 
         def chosen(choice: Choice) -> None:
             nonlocal began
             if manual is not None:
-                self._note(f"Using manual watermark-based incremental Redshift loading: files after {manual}")
-                self._note(f"Found {choice.found} files, filtered to {choice.files} files for loading")
+                self._say_manual(manual, choice.found, choice.files)
             if choice.commits:
                 began = True
                 sizes.update({d.n: d.bytes for d in choice.commits})

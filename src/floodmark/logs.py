@@ -26,7 +26,8 @@ from floodmark.errors import ConfigError
 KEYS = ("run", "table", "commit", "step")
 MASK = "***"
 _SECRET_NAMES = frozenset({"password", "secret_access_key", "access_key_id", "session_token", "passphrase"})
-_URL_PASSWORD = re.compile(r"(?P<user>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@]+@", re.IGNORECASE)
+# `user:password@` is what our own hints say; a real password of that name is masked when it has been learned.
+_URL_PASSWORD = re.compile(r"(?P<user>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):(?!password@)[^\s@]+@", re.IGNORECASE)
 # Below this length a secret is masked only where it stands alone: a password "a" must not blank all text.
 _SHORT = 6
 

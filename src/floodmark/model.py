@@ -71,6 +71,8 @@ class Table:
     zero_dates: Literal["error", "null", "keep"] = "error"
     overflow: Literal["error", "truncate", "null"] = "error"
     notes: tuple[str, ...] = ()  # what the user should know, said by plan and sync
+    dist_key: str | None = None  # of a target that Redshift creates; None: AUTO
+    sort_key: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,6 +111,7 @@ class Window:
     edges: tuple[Position, ...] = ()
     bound: float | None = None  # the moment (UTC, epoch seconds) below which the source was settled
     rows: int = 0  # an estimate
+    done: tuple[int, ...] = ()  # slices that were committed before the window was cut finer, under its earlier id
 
     @property
     def slices(self) -> int:
@@ -191,6 +194,7 @@ class Commit:
     position: Position | None = None
     stages: tuple[Literal["extract", "load"], ...] = ()
     note: str | None = None
+    stands_for: str | None = None  # the digest of a lost commit that this one was rebuilt for
 
     @property
     def rows(self) -> int:

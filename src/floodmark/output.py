@@ -92,7 +92,7 @@ def watermark_lines(document: Document, show_files: bool, paint: bool = False) -
     """`watermark get -t T` for people."""
     pending, processed = document.get("pending_s3_files"), document.get("processed_s3_files")
     manual = bool((document.get("metadata") or {}).get("manual_watermark"))
-    start = position(document) or document.get("next_start") or "the first row"
+    start = position(document) or next_start(document)
     note = " (set by hand)" if manual else ""
     lines = [f"Current watermark for {document['table_name']}", "  MySQL → S3"]
     lines += _entry("Status", _status(document.get("mysql_status"), paint))
@@ -124,6 +124,28 @@ def watermark_lines(document: Document, show_files: bool, paint: bool = False) -
     return lines
 
 
+def next_start(document: Document) -> str:
+    """Where a table without a position begins, and who says so."""
+    at, by = data_time(document.get("next_start")), document.get("next_start_by")
+    return f"{at} ({by})" if at and by else at or "the first row"
+
+
+def reset_lines(document: Document, stages: str) -> list[str]:
+    """What a reset did, for people."""
+    start = position(document) or next_start(document)
+    lines = [f"{document['table_name']}: {stages} reset; the next sync starts from {start}"]
+    lines += [f"  {note}" for note in document.get("notes") or []]
+    return [*lines, f"To undo: {document['undo']}"]
+
+
+def system_lines(document: Document, start: str | None) -> list[str]:
+    """The system watermark for people."""
+    at = document.get("timestamp")
+    if at:
+        return [f"System watermark: {at}", "  Tables without a position of their own start after it."]
+    return ["There is no system watermark.", f"  Tables without a position start after {start or 'nothing'}."]
+
+
 def _entry(label: str, value: str) -> list[str]:
     return [f"    {label:<24}{value}"]
 
@@ -144,8 +166,10 @@ def _status(status: str | None, paint: bool, width: int = 0) -> str:
 
 
 def lag(document: Document) -> str:
-    """How far the warehouse is behind the source, when that is known."""
-    seconds = document.get("lag_seconds")
+    """How far the extraction is behind the source, when that is known."""
+    seconds, ids = document.get("lag_seconds"), document.get("lag_ids")
+    if seconds is None and ids is not None:
+        return f"{count(int(ids))} ids"
     return _UNKNOWN if seconds is None else duration(float(seconds))
 
 
@@ -217,7 +241,7 @@ def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
         amount = f"{counted(loaded, 'row')}, {counted(table['files_loaded'], 'file')}"
         lines += _said("would load" if dry_run else "loaded", amount)
     watermark = table.get("watermark") or {}
-    if watermark:
+    if watermark.get("commit") is not None:
         waiting = len(watermark.get("pending_s3_files") or [])
         where = f"{position(watermark) or 'at the start'}, commit {watermark.get('commit')}"
         lines += _said("watermark", where + (f", {counted(waiting, 'file')} waiting" if waiting else ""))

@@ -7,7 +7,7 @@ the window is closed only when every slice has been committed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -70,7 +70,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     held: tuple[str, ...] = ()  # who holds the bound back
     before_start: int | None = None  # rows that lie before the start and are left out
-    extra: dict[str, object] = field(default_factory=dict)
+    start: str | None = None  # where the table begins, when it has no position yet
 
     @property
     def empty(self) -> bool:
@@ -129,6 +129,11 @@ def slices(window: Window, done: Collection[int] = ()) -> tuple[Slice, ...]:
         if i not in done:
             found.append(Slice("window", i, window.by, after, upto, window.low, window.high, rows=each))
     return tuple(found)
+
+
+def scattered(window: Window, done: Collection[int]) -> bool:
+    """Whether slices were committed that no position stands for: a new window would read them a second time."""
+    return bool(done) and (window.by == "key" or set(done) != set(range(len(done))))
 
 
 def strategy_of(request: Request, pieces: int) -> Strategy:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from floodmark import legacy, system
 from floodmark.config import Config
-from floodmark.model import Table
+from floodmark.model import Table, replace
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover, resolve
 from floodmark.plan import Plan, Request
@@ -48,6 +49,7 @@ class PlanReport:
                 "resumed": plan.resumed,
             },
             "read_again": [{"kind": s.kind, "rows": s.rows} for s in plan.again],
+            "start": plan.start,
             "rows_before_start": plan.before_start,
             "held_back_by": list(plan.held),
             "notes": list(plan.notes),
@@ -103,7 +105,18 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         name = resolve(session, name, config.source.database)
         chosen = config.options(name)
         table = discover(session, name, chosen, config.source.database)
-        state = Log(Store(config.store), name).read()
+        store = Store(config.store)
+        state = Log(store, name).read()
+        start = None
+        if state.position is None:
+            start = system.start(store, config, name)
+        taken = (
+            legacy.takeover(session, store, table, chosen, start)
+            if start and legacy.untouched(state)
+            else None
+        )
+        if taken is not None and taken.position is not None:
+            state = replace(state, position=taken.position, started=True)
         request = Request(
             strategy=options.strategy,
             limit=options.limit,
@@ -112,4 +125,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
             until=options.until,
             slice_rows=chosen.slice_rows,
         )
-        return PlanReport(survey(session, table, state, chosen, request), state.n, config.warehouse.kind)
+        made = survey(session, table, state, chosen, request, start)
+        if taken is not None:
+            made = replace(made, notes=(*taken.notes, *made.notes))
+        return PlanReport(made, state.n, config.warehouse.kind)

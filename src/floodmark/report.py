@@ -37,6 +37,22 @@ class SyncOptions:
     max_workers: int | None = None
     force: bool = False
 
+    def mistake(self) -> str | None:
+        """What does not go together, in one sentence."""
+        if self.backup_only and self.load_only:
+            return "--backup-only and --redshift-only exclude each other; give neither for both"
+        if self.until is not None and self.since is None:
+            return "--until needs --since"
+        if self.since is not None and self.until is not None and _exact(self.until) <= _exact(self.since):
+            return f"--until {self.until} is not after --since {self.since}"
+        if self.since is not None and self.load_only:
+            return "--since reads rows from MySQL, --redshift-only reads none"
+        return None
+
+
+def _exact(timestamp: str) -> str:
+    return timestamp.ljust(26, "0") if "." in timestamp else f"{timestamp}.000000"
+
 
 class Progress(Protocol):
     """Whoever watches a run."""

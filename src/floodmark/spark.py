@@ -7,6 +7,7 @@ or executor is Spark's to retry. Rows and secrets are never in Spark's settings,
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -17,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,10 @@ class Spark:
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         conf = SparkConf(loadDefaults=False)
+        if is_local(self.settings) and self._jvm.folder is not None:
+            # Sockets and temporary files where only this user can look, and where they are found to be removed.
+            conf.set("spark.local.dir", str(self._jvm.folder))
+            conf.set("spark.python.unix.domain.socket.dir", str(self._jvm.folder))
         conf.setAll(list(self.settings.items()))
         with _own_signals():
             context = SparkContext(conf=conf, gateway=self._gateway)
@@ -106,7 +113,7 @@ class Spark:
 
     def _warm_up(self) -> None:
         """Starts the first Python workers and lets them import what slices need, while the plan is being claimed."""
-        with self._quietly():
+        with suppress(Exception):
             count = min(self.parallelism, 4)
             self._context.setJobGroup("warm-up", "start Python workers")
             self._context.runJob(self._context.parallelize(range(count), count), _imports)
@@ -114,7 +121,7 @@ class Spark:
     def cancel(self) -> None:
         """Ends every running task at once; whoever waits for it gets Interrupted."""
         self._stopped.set()
-        with self._quietly():
+        with suppress(Exception):
             if self._context is not None:
                 self._context.cancelAllJobs()
 
@@ -124,12 +131,12 @@ class Spark:
         with self._lock:
             context, self._context = self._context, None
             if context is not None:
-                with self._quietly():
+                with suppress(Exception):
                     context.cancelAllJobs()
-                with self._quietly():
+                with suppress(Exception):
                     self._leave(context)
             if self._gateway is not None:
-                with self._quietly():
+                with suppress(Exception):
                     self._gateway.shutdown()
             self._jvm.stop(60 if self._jvm.training else 5)
             _forget(self._gateway)
@@ -142,9 +149,6 @@ class Spark:
         server = context._accumulatorServer
         server.handle_error = lambda *_: None  # it would print a traceback for the connection that ends
         threading.Thread(target=server.shutdown, daemon=True).start()
-
-    def _quietly(self) -> _Quietly:
-        return _Quietly(self)
 
     # slices
 
@@ -171,7 +175,7 @@ class Spark:
                 ended.set()
                 if waiting:
                     pool.shutdown(wait=False, cancel_futures=True)
-                    with self._quietly():
+                    with suppress(Exception):
                         self._context.cancelJobGroup(own)
 
     def _room(self, connections: int) -> threading.Semaphore:
@@ -251,6 +255,8 @@ def settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Over TCP every task waits 40 ms for an acknowledgement.
+        ours |= {"spark.python.unix.domain.socket.enabled": "true"}
     return {**ours, **conf, "spark.master": master}
 
 
@@ -286,32 +292,26 @@ def _archive(command: Sequence[str]) -> Path:
 
 
 def _task(job: SliceJob) -> Callable[[Iterable[int]], list[SliceResult | FloodmarkError]]:
-    return lambda _: [attempt(job)]
+    def run(_: Iterable[int]) -> list[SliceResult | FloodmarkError]:
+        _settle()
+        return [attempt(job)]
+
+    return run
 
 
 def _imports(_: Iterable[int]) -> list[int]:
-    import floodmark.extract  # noqa: F401
-
+    """A task that does nothing but to have this module imported."""
+    _settle()
     return []
 
 
+@cache
+def _settle() -> None:
+    """Once per worker: pyspark collects garbage after every task, and would walk all that was imported, for 80 ms."""
+    gc.freeze()
+
+
 # ---------------------------------------------------------------- Py4J's manners
-
-
-class _Quietly:
-    """Leaves out errors of a Spark that is being stopped or has gone."""
-
-    def __init__(self, spark: Spark) -> None:
-        self._spark = spark
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Exception):
-            log.debug("while Spark was stopping: %s", type(error).__name__)
-            return True
-        return False
 
 
 class _own_signals:
@@ -360,5 +360,7 @@ def _start_error(error: Exception, master: str, log_path: Path) -> FloodmarkErro
 
 
 if __name__ == "__main__":
-    made = prepare()
+    from floodmark import spark  # under its own name: workers can't import __main__
+
+    made = spark.prepare()
     print(f"Spark's classes are in {made}" if made else "Spark's classes were prepared already")

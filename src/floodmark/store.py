@@ -101,6 +101,15 @@ class Store:
         chosen = [item for item in found if item.path.startswith(prefix) and item.path > after]
         yield from sorted(chosen, key=lambda item: item.path)
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """The names of the folders right below one (`commits/`), sorted; costs the same however full they are."""
+        _checked(prefix.removesuffix("/"))
+        return tuple(sorted(self._at.folders(prefix)))
+
+    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
+        """How many bytes the object has, and the last of them; None when it is not there."""
+        return self._at.end(_checked(path), size)
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects; those that are not there are no error."""
         if batch := [_checked(path) for path in paths]:
@@ -201,6 +210,16 @@ class _Bucket:
         self._seen = True
         return data
 
+    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
+        with self._errors("read"):
+            try:
+                answer = obstore.get(self._store, path, options={"range": {"suffix": size}})
+                return answer.meta["size"], answer.bytes().to_bytes()
+            except FileNotFoundError as error:
+                if not absent(error):
+                    raise
+                return None
+
     def create(self, path: str, data: bytes) -> bool:
         self._must_exist()
         with self._errors("write", unsure=True):
@@ -228,6 +247,12 @@ class _Bucket:
                 for item in page:
                     yield Object(item["path"], item["size"], item["last_modified"], item["e_tag"])
         self._seen = True
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._errors("list"):
+            found = obstore.list_with_delimiter(self._store, prefix)["common_prefixes"]
+        self._seen = True
+        yield from (path.rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, paths: Sequence[str]) -> None:
         self._must_exist()

@@ -1,40 +1,24 @@
-"""Asks the source what a plan needs, and decides by `plan`: the frozen window, its slices, what is read again.
-
-Order matters here: the clock is read first, then the newest row, then (after the settling time, where rows are
-that fresh) the open transactions, and only then may a slice be read. So whatever commits later than the look at
-the open transactions carries a cursor above the bound.
-"""
+"""Asks the source what a plan needs, and decides by `plan`: the frozen window, its slices, what is read again."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 
 from floodmark import clock, plan
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, DataError
-from floodmark.model import Position, Slice, Table, Value, Window
+from floodmark.model import Position, Slice, Table, Window
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.plan import Plan, Request
+from floodmark.settle import Settled, settle
 from floodmark.state import State
+from floodmark.system import Start
 
 # Counting exactly what lies before the start is for tables where that is quick.
 COUNT_EXACTLY_BELOW = 2_000_000
-
-
-@dataclass(frozen=True)
-class Settled:
-    """How far the table can be read now."""
-
-    high: Position | None  # the last position that is final
-    newest: Position | None  # the last position of all, settled or not
-    bound: float | None = None
-    beyond: Value | None = None  # cursors from here on lie in the future
-    zone_shift: str | None = None  # read again from here: the clocks went back
-    held: tuple[str, ...] = ()
 
 
 def survey(
@@ -43,8 +27,12 @@ def survey(
     state: State,
     options: TableOptions,
     request: Request,
+    start: Start | None = None,
 ) -> Plan:
-    """The plan of a run for one table; reads no rows and changes nothing."""
+    """The plan of a run for one table; reads no rows and changes nothing.
+
+    `start` is where a table without a position begins, when that is not `options.start`.
+    """
     if table.mode == "full":
         return _snapshot(session, table, request)
     trust = bounds.trust(session)
@@ -52,22 +40,18 @@ def survey(
     if request.since is not None:
         return _since(session, table, state, request, trust, options)
 
-    settled = _settle(session, table, state, options, trust)
-    start = plan.start_position(table, options.start)
+    begin = start or Start(options.start, "`start` in the configuration")
     first_time = state.position is None
-    low = start if first_time else state.position
+    low = plan.start_position(table, begin.timestamp) if first_time else state.position
+    settled = settle(session, table, state, low, options, trust)
     if not first_time:
         _check_not_set_back(session, table, state, settled)
 
-    window, resumed, done = _window(session, table, state, request, low, settled)
-    pieces = plan.slices(window, done) if window else ()
-    load_as = plan.load_as(table)
-    if window is not None and not resumed and state.window is not None and state.done:
-        load_as = "merge" if table.key else load_as  # slices behind the prefix are read a second time
-    again, overlap = _again(session, table, state, options, low, start, settled, trust, notes)
-    before = _before_start(session, table, start) if first_time else None
-    if before:
-        notes.append(f"{before:,} rows at or before the start {start[0] if start else ''} are left out")
+    window, resumed, pieces = _window(session, table, state, request, low, settled)
+    again, overlap = _again(session, table, state, options, low, settled, trust, notes)
+    before = _before_start(session, table, low) if first_time else None
+    if first_time and not resumed:
+        notes.append(_said_start(low, begin.by, before))
     if settled.held and settled.high != settled.newest:
         notes.append("newer rows wait for the " + "; ".join(settled.held))
     return Plan(
@@ -78,71 +62,20 @@ def survey(
         slices=pieces,
         again=again,
         overlap=overlap,
-        load_as=load_as,
+        load_as=plan.load_as(table),
         in_order=plan.in_order(request, table),
         notes=tuple(notes),
         held=settled.held,
         before_start=before,
+        start=str(low[0]) if first_time and low else None,
     )
 
 
-def _settle(
-    session: Session, table: Table, state: State, options: TableOptions, trust: bounds.Trust
-) -> Settled:
-    if not plan.temporal(table):
-        return _settle_ids(session, table, state, options, trust)
-    assert table.cursor is not None
-    column = table.column(table.cursor)
-    zone = "UTC" if column.data_type == "timestamp" else options.cursor_timezone
-    offsets = bounds.zone_offsets(session, zone)
-    now = bounds.now(session)
-    tick = 10 ** -(column.fraction or 0)
-    top = (int(now / tick) + 1) * tick
-    previous = state.bound
-
-    def ceiling(bound: float) -> Value:
-        value = clock.ceiling(clock.sample(offsets, bound), bound)
-        return value[:10] if column.data_type == "date" else value
-
-    newest = edges.last(session, table, None)
-    settled_newest = newest
-    if newest is not None and str(newest[0]) >= str(ceiling(top)):
-        settled_newest = edges.last(session, table, ceiling(top))
-    fresh = str(ceiling(now - options.settle_seconds - tick))
-    waited = settled_newest is not None and column.data_type != "date" and str(settled_newest[0]) >= fresh
-    if waited:
-        time.sleep(max(0.0, top + options.settle_seconds - bounds.now(session)))
-    holders = [h for h in bounds.holders(session, trust.process) if h.start < top]
-    bound = min([top, *(h.start for h in holders)])
-    value = ceiling(bound)
-    if waited or (settled_newest is not None and str(settled_newest[0]) >= str(value)):
-        high = edges.last(session, table, value)
-    else:
-        high = settled_newest
-    seen = bounds.now(session)
-    wall = clock.sample(offsets, previous, bound)
-    return Settled(
-        high=high,
-        newest=newest,
-        bound=bound,
-        beyond=value if column.data_type == "date" else ceiling(seen + bounds.FUTURE_SLACK),
-        zone_shift=clock.reread_from(wall, previous, bound),
-        held=tuple(h.describe(seen) for h in holders[:3]),
-    )
-
-
-def _settle_ids(
-    session: Session, table: Table, state: State, options: TableOptions, trust: bounds.Trust
-) -> Settled:
-    newest = edges.last(session, table, None)
-    if newest is None or newest == state.position:
-        return Settled(newest, newest)
-    seen = bounds.now(session)
-    open_still = bounds.wait_for_ids(session, trust.process, max(options.settle_seconds, 1.0))
-    if open_still:
-        held = tuple(h.describe(seen) for h in open_still[:3])
-        return Settled(state.position, newest, held=held)
-    return Settled(newest, newest, bound=seen)
+def _said_start(low: Position | None, by: str, before: int | None) -> str:
+    if low is None:
+        return "The table has no position yet: it is read from its first row."
+    left_out = f"{before or 0:,} rows at or before that are left out"
+    return f"The table has no position yet: it is read after {low[0]} ({by}); {left_out}."
 
 
 def _check_not_set_back(session: Session, table: Table, state: State, settled: Settled) -> None:
@@ -150,8 +83,8 @@ def _check_not_set_back(session: Session, table: Table, state: State, settled: S
     low = state.position
     if low is None or state.manual or len(low) < len(table.order):
         return
-    if edges.nth(session, table, table.order, low, None, 1) is not None:
-        return
+    if edges.nth(session, replace(table, where=None), table.order, low, None, 1) is not None:
+        return  # also by rows that have left the `where`
     if edges.exists(session, table, table.order, low):
         return
     key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
@@ -178,10 +111,15 @@ def _window(
     request: Request,
     low: Position | None,
     settled: Settled,
-) -> tuple[Window | None, bool, Sequence[int]]:
-    """The window of this run: the one left open, or a new one up to the settled bound."""
-    if state.window is not None and request.most is None and state.window.by != "snapshot":
-        return state.window, True, state.done
+) -> tuple[Window | None, bool, tuple[Slice, ...]]:
+    """The window of this run, whether it was left open, and its slices: a new one ends at the settled bound."""
+    left = state.window
+    if left is not None and left.by != "snapshot":
+        if request.most is None:
+            return left, True, plan.slices(left, state.done)
+        if plan.scattered(left, state.done):
+            return _finer(session, table, left, state.done, request)
+        # All that was committed of it lies before the position: a new one goes on from there.
     high = settled.high
     if high is None or edges.nth(session, table, table.order, low, high, 1) is None:
         return None, False, ()
@@ -198,7 +136,39 @@ def _window(
     if request.most is not None:
         rows = min(rows, request.most)
     window = Window(token_hex(8), low, high, by, found, settled.bound, rows)
-    return window, False, ()
+    return window, False, plan.slices(window)
+
+
+def _finer(
+    session: Session, table: Table, window: Window, done: Sequence[int], request: Request
+) -> tuple[Window, bool, tuple[Slice, ...]]:
+    """The open window cut finer, so that a bounded run reads a part of what is left, and nothing twice."""
+    by = table.key if window.by == "key" else table.order
+    also = sql.between(table, table.order, window.low, window.high) if window.by == "key" else []
+    most = request.most or 0
+    found: list[Position] = []
+    finished: list[int] = []
+    chosen: list[int] = []
+    for piece in plan.slices(window):
+        if piece.number in done:
+            finished.append(len(found))
+        place = piece.after
+        while piece.number not in done and most > 0:
+            step = min(request.chunk or most, request.slice_rows, most)
+            edge = edges.nth(session, table, by, place, piece.upto, step, also)
+            chosen.append(len(found))
+            if edge is None:
+                most -= edges.count(session, table, [*sql.between(table, by, place, piece.upto), *also])
+                break
+            most -= step
+            if edge == piece.upto:
+                break
+            found.append(edge)
+            place = edge
+        if piece.number < len(window.edges):
+            found.append(window.edges[piece.number])
+    finer = replace(window, id=token_hex(8), edges=tuple(found), done=tuple(finished))
+    return finer, True, tuple(s for s in plan.slices(finer, finished) if s.number in chosen)
 
 
 def _cut(session: Session, table: Table, low: Position | None, high: Position, most: int) -> Position:
@@ -246,7 +216,6 @@ def _again(
     state: State,
     options: TableOptions,
     low: Position | None,
-    start: Position | None,
     settled: Settled,
     trust: bounds.Trust,
     notes: list[str],
@@ -258,12 +227,17 @@ def _again(
     seconds, why = overlap_seconds(table, options, trust)
     fingerprint = None
     if state.position is not None and not state.manual:
-        source_low = plan.overlap_from(table, low, start, seconds, settled.zone_shift)
+        source_low = plan.overlap_from(table, low, state.began, seconds, settled.zone_shift)
         if source_low is not None and low is not None:
-            seen = edges.overlap_fingerprint(session, table, source_low, low)
-            if seen != state.overlap:
-                fingerprint = seen
-                rows = int(seen.split(":")[-2])
+            rows, places = edges.positions(session, table, source_low, low)
+            mark = None
+            if settled.wall is None or str(low[0]) < clock.shifted(str(settled.wall), -seconds):
+                mark = "final"
+            elif (state.overlap or "").startswith(f"{places}|"):
+                # So soon after the watermark a row may change once more and keep its place.
+                mark = edges.contents(session, table, source_low, low)
+            if mark is None or state.overlap != f"{places}|{mark}":
+                fingerprint = f"{places}|{mark}"
                 found.append(Slice("overlap", 0, "cursor", source_low, low, rows=rows))
     if why and seconds > 0:
         notes.append(
@@ -326,7 +300,7 @@ def _since(
             table=table.name,
         )  # fmt: skip
     low: Position = (plan.cursor_value(table, request.since or ""),)
-    settled = _settle(session, table, state, options, trust)
+    settled = settle(session, table, state, low, options, trust)
     high: Position | None = (plan.cursor_value(table, request.until),) if request.until else None
     if high is None:
         high = state.position

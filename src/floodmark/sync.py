@@ -11,18 +11,23 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
+from floodmark import legacy
 from floodmark import plan as planning
 from floodmark.config import Config, TableOptions
+from floodmark.copies import Keep, clean_daily
 from floodmark.errors import ConflictError, DataError, FloodmarkError, Interrupted
 from floodmark.extract import SliceJob, SliceResult
 from floodmark.loader import Loader
-from floodmark.model import LoadAs, Slice
+from floodmark.model import LoadAs, Slice, Table, replace
+from floodmark.mysql.connect import Session
+from floodmark.mysql.convert import REDSHIFT, UNLIMITED
 from floodmark.mysql.discover import discover
 from floodmark.plan import Plan, Request
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
 from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
 from floodmark.survey import survey
+from floodmark.system import Start
 from floodmark.warehouse import LedgerRow
 from floodmark.work import Work
 
@@ -32,6 +37,8 @@ log = logging.getLogger("floodmark")
 COMMIT_EVERY = 2.0
 # How often a plan is made anew because another run's commit came between.
 REPLANS = 3
+# How long an interrupted run may take to leave its tables in good order.
+GRACE = 5.0
 
 
 def sync(
@@ -49,12 +56,24 @@ def sync(
     """
     began = time.monotonic()
     with Work(config, options, progress, run, spark) as work:
-        tables = work.resolve(names, all_tables)
-        reports = _each(work, tables)
+        tables, unknown = work.resolve(names, all_tables)
+        reports = [*unknown, *_each(work, tables)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
-        if not options.dry_run and not all(t.idle for t in reports):
-            work.write_run(report)
+        _leave(work, report)
     return report
+
+
+def _leave(work: Work, report: SyncReport) -> None:
+    """Leaves the run's report in the store, unless nothing changed or the store could not even be read."""
+    if work.options.dry_run or all(t.idle or t.watermark is None for t in report.tables):
+        return
+    try:
+        clean_daily(work.store, Keep.configured(work.config))
+        work.write_run(report)
+    except FloodmarkError as error:
+        if report.ok:
+            raise
+        log.info("the run's report could not be written: %s", error.message)
 
 
 def _each(work: Work, tables: Sequence[str]) -> list[TableReport]:
@@ -62,17 +81,18 @@ def _each(work: Work, tables: Sequence[str]) -> list[TableReport]:
     side_by_side = work.options.strategy in ("auto", "inter-table")
     workers = min(len(tables), work.options.max_workers or work.tables_at_once) if side_by_side else 1
     runs = [TableRun(work, name, len(tables)) for name in tables]
-    with ThreadPoolExecutor(max(1, workers), thread_name_prefix="table") as pool:
-        futures = [pool.submit(run.go) for run in runs]
-        try:
-            # Short waits keep the main thread open to signals.
-            while not all(f.done() for f in futures):
-                wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
-        except (Interrupted, KeyboardInterrupt):
-            for future in futures:
-                future.cancel()
-            work.interrupt()
-            raise
+    pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="table")
+    futures = [pool.submit(run.go) for run in runs]
+    try:
+        # Short waits keep the main thread open to signals.
+        while not all(f.done() for f in futures):
+            wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
+    except (Interrupted, KeyboardInterrupt):
+        pool.shutdown(wait=False, cancel_futures=True)
+        work.interrupt()
+        wait(futures, GRACE)  # who still waits for a service then is left behind
+        raise
+    pool.shutdown()
     return [f.result() for f in futures]
 
 
@@ -99,6 +119,7 @@ class TableRun:
         self.watermark = work.watermark(name)
         self.loader = Loader(work, self.log, self.watermark, self.report)
         self.state = State(name)
+        self.seen = False  # whether the store has told us the state
         self.lease: Lease | None = None
         self.last_commit = time.monotonic()
 
@@ -107,6 +128,9 @@ class TableRun:
         began = time.monotonic()
         try:
             self.state = self.log.read()
+            self.seen = True
+            self.report.findings += self.log.findings
+            self.work.known_identity()
             if not self.work.options.load_only:
                 self._extract()
             if not self.work.options.backup_only and not self.work.options.dry_run:
@@ -133,17 +157,15 @@ class TableRun:
             plan = self._plan()
             if not plan.empty or self.report.strategy is None:
                 self.report.strategy = plan.strategy
-            for note in plan.notes:
-                if note not in self.report.notes:
-                    self.report.notes.append(note)
-                    self.work.progress.note(self.name, note)
+            self._say(plan.notes)
             if plan.empty or self.work.options.dry_run:
                 return
             self.work.warm_up()
+            self.loader.foresee(self.state, plan.table)
             if not self._claim("sync", plan):
                 continue
             self._read(plan)
-            if not plan.resumed:
+            if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
 
@@ -151,9 +173,38 @@ class TableRun:
         with self.work.session("plan") as session:
             table = discover(session, self.name, self.options, self.work.config.source.database)
             self.work.check_target(table)
-            return survey(session, table, self.state, self.options, self.request)
+            state, start = self.state, None
+            if state.position is None:
+                start = self.work.start(self.name)
+                state = self._taken_over(session, table, start)
+            return survey(session, table, state, self.options, self.request, start)
 
-    def _claim(self, purpose: str, plan: Plan | None = None) -> bool:
+    def _taken_over(self, session: Session, table: Table, start: Start) -> State:
+        """The state, with the older tool's position when the table has none of ours; a commit, but for a dry run."""
+        while legacy.untouched(self.state) and self.request.since is None:
+            found = legacy.takeover(session, self.work.store, table, self.options, start)
+            if found is None:
+                break
+            self._say(found.notes)
+            if found.position is None:
+                break
+            if self.work.options.dry_run:
+                return replace(self.state, position=found.position, started=True)
+            if self._claim("sync", table=table):
+                moved = draft(
+                    self.state, "restore", self.work.run, position=found.position, note="; ".join(found.notes)
+                )
+                self.state = self.log.append(self.state, moved)
+                self.report.commits.append(self.state.n)
+        return self.state
+
+    def _say(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            if note not in self.report.notes:
+                self.report.notes.append(note)
+                self.work.progress.note(self.name, note)
+
+    def _claim(self, purpose: str, plan: Plan | None = None, table: Table | None = None) -> bool:
         """Takes the table, with the plan's window; False when it has changed since it was read: plan again."""
         self.work.identity()
         taken = claim(
@@ -161,7 +212,7 @@ class TableRun:
             self.state,
             run=self.work.run,
             purpose=purpose,
-            table=plan.table if plan else None,
+            table=plan.table if plan else table,
             window=plan.window if plan else None,
             strategy=plan.strategy if plan else None,
         )
@@ -224,6 +275,7 @@ class TableRun:
                 window=plan.window.id if plan.window else None,
                 # Where no index leads to the rows, the first one may be a whole scan away.
                 read_timeout=60 if plan.table.cursor_index else 600,
+                limits=REDSHIFT if self.work.config.warehouse.kind == "redshift" else UNLIMITED,
             )
             for piece in pieces
         ]
@@ -300,6 +352,8 @@ class TableRun:
 
     def _fail(self, error: FloodmarkError) -> None:
         self.report.error = error
+        if self.work.interrupted or not self.seen:
+            return  # the table did not fail, or there is no store to write to
         try:
             rows = self._ledger_rows()
             if error.code == ConflictError.code or self.work.options.dry_run or self.state.n < 0:
@@ -310,4 +364,4 @@ class TableRun:
             failure = Failure(stage, error.message, stamp())
             self.report.watermark = self.watermark.publish(self.state, rows, failure=failure)
         except FloodmarkError as other:
-            log.warning("the failure could not be published: %s", other.message, extra={"table": self.name})
+            log.info("the failure could not be published: %s", other.message, extra={"table": self.name})

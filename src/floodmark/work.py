@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from types import TracebackType
+from weakref import WeakSet
 
 from floodmark.config import Config
-from floodmark.errors import ConfigError
+from floodmark.errors import ConfigError, Interrupted
 from floodmark.model import Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import list_tables, resolve
-from floodmark.report import Progress, SyncOptions, SyncReport
+from floodmark.report import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
 from floodmark.state import Log, Watermark, pipeline, stamp
 from floodmark.store import Store
+from floodmark.system import Start, start
 from floodmark.warehouse import Warehouse
 from floodmark.warehouse.open import open_warehouse
 
@@ -46,11 +48,14 @@ class Work:
         self._lock = threading.Lock()
         self._targets: dict[str, str] = {}
         self._borrowed = spark  # somebody else's, who stops it
-        self._spark: Future[Spark] | None = None
+        self._spark: Spark | None = None
+        self._started: Future[None] | None = None
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._identity: pipeline.Identity | None = None
         self._warehouse: Warehouse | None = None
+        self._sessions: WeakSet[Session] = WeakSet()
         self._stopped = threading.Event()
+        self.interrupted = False
 
     def __enter__(self) -> Work:
         return self
@@ -64,7 +69,12 @@ class Work:
             self._warehouse.close()
 
     def interrupt(self) -> None:
-        """Ends running tasks at once."""
+        """Ends running tasks and questions to the source at once."""
+        self.interrupted = True
+        with self._lock:
+            asking = list(self._sessions)
+        for session in asking:
+            session.abort()
         if self._borrowed is not None:
             self._borrowed.cancel()
         self.stop()
@@ -73,33 +83,40 @@ class Work:
         """Stops the Spark that this run has started, and whatever runs on it; safe to call twice."""
         self._stopped.set()
         with self._lock:
-            starting, self._spark = self._spark, None
-        if starting is not None and not starting.cancel():
-            starting.add_done_callback(_stop_spark)
+            spark, self._spark = self._spark, None
+        if spark is not None:
+            spark.stop()
 
     # source
 
     def session(self, purpose: str) -> Session:
         """A connection to the source, for questions."""
-        return Session(self.config.source, purpose=purpose, read_timeout=PATIENCE)
+        session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE)
+        with self._lock:
+            self._sessions.add(session)
+        if self.interrupted:
+            session.abort()
+        return session
 
-    def resolve(self, names: Sequence[str], all_tables: bool) -> list[str]:
-        """The full names of the tables that the user means."""
+    def resolve(self, names: Sequence[str], all_tables: bool) -> tuple[list[str], list[TableReport]]:
+        """The full names of the tables that the user means, and what is to be said of those that are none."""
         if self.options.load_only and not all_tables and all("." in name for name in names):
-            return list(dict.fromkeys(names))  # the source may be away
+            return list(dict.fromkeys(names)), []  # the source may be away
+        found: dict[str, None] = {}
+        unknown: list[TableReport] = []
         with self.session("plan") as session:
             database = self.config.source.database
-            if not all_tables:
-                return list(dict.fromkeys(resolve(session, name, database) for name in names))
-            if not self.config.tables:
-                return list_tables(session, database)
-            found: list[str] = []
-            for pattern in self.config.tables:
-                if any(c in pattern for c in "*?["):
-                    found += [t for t in list_tables(session, database) if fnmatchcase(t, pattern)]
-                else:
-                    found.append(resolve(session, pattern, database))
-            return list(dict.fromkeys(found))
+            if all_tables and not self.config.tables:
+                return list_tables(session, database), []
+            for name in self.config.tables if all_tables else names:
+                if all_tables and any(c in name for c in "*?["):
+                    found |= {t: None for t in list_tables(session, database) if fnmatchcase(t, name)}
+                    continue
+                try:
+                    found[resolve(session, name, database)] = None
+                except ConfigError as error:  # the other tables still get their turn
+                    unknown.append(TableReport(name, error=error.of(name)))
+        return list(found), unknown
 
     def check_target(self, table: Table) -> None:
         """Two tables must not fill one target."""
@@ -114,6 +131,10 @@ class Work:
 
     # store
 
+    def start(self, name: str) -> Start:
+        """Where a table begins that has no position of its own."""
+        return start(self.store, self.config, name)
+
     def log(self, name: str) -> Log:
         return Log(self.store, name)
 
@@ -127,6 +148,13 @@ class Work:
                 self._identity = pipeline.establish(self.store, self.config.warehouse.label, stamp())
             return self._identity
 
+    def known_identity(self) -> pipeline.Identity | None:
+        """The same as far as there is one; a prefix that belongs to another warehouse is refused."""
+        with self._lock:
+            if self._identity is None:
+                self._identity = pipeline.check(self.store, self.config.warehouse.label)
+            return self._identity
+
     def write_run(self, report: SyncReport) -> None:
         """The completion object that orchestrators wait for, written last."""
         body = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
@@ -138,12 +166,9 @@ class Work:
         """Begins to start Spark, so that it is there when the plan has been claimed."""
         with self._lock:
             if self._borrowed is None and self._spark is None and not self._stopped.is_set():
-                self._spark = self._starter.submit(self._start_spark)
-
-    def _start_spark(self) -> Spark:
-        spark = Spark(self.config.spark_master, self.config.spark_conf, name=f"floodmark {self.run}")
-        spark.start()
-        return spark
+                name = f"floodmark {self.run}"
+                self._spark = Spark(self.config.spark_master, self.config.spark_conf, name=name)
+                self._started = self._starter.submit(self._spark.start)
 
     def spark(self) -> Spark:
         """Spark, running."""
@@ -151,10 +176,11 @@ class Work:
             return self._borrowed
         self.warm_up()
         with self._lock:
-            starting = self._spark
-        if starting is None:
-            raise RuntimeError("the run has been stopped")
-        return starting.result()
+            spark, started = self._spark, self._started
+        if spark is None or started is None:
+            raise Interrupted("the run has been stopped")
+        started.result()
+        return spark
 
     def warehouse(self) -> Warehouse:
         """The warehouse that this pipeline fills."""
@@ -162,8 +188,3 @@ class Work:
             if self._warehouse is None:
                 self._warehouse = open_warehouse(self.config.warehouse)
             return self._warehouse
-
-
-def _stop_spark(started: Future[Spark]) -> None:
-    if not started.cancelled() and started.exception() is None:
-        started.result().stop()

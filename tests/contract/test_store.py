@@ -144,6 +144,13 @@ def test_a_listing_goes_over_many_pages_and_can_start_after_a_path(store: Store)
     assert paths(store, "commits/") == []
 
 
+def test_folders_are_the_names_right_below_and_no_more(store: Store) -> None:
+    for path in ("commits/s.t/1.json", "commits/s.t/2.json", "commits/a%20b.c/1.json", "commits/x.json", "other/y/1"):
+        store.put(path, b"x")
+    assert store.folders("commits/") == ("a%20b.c", "s.t")
+    assert store.folders("nothing/") == store.folders("commits/s.t/") == ()
+
+
 def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
     store.put("data/a/1", b"x")
     store.delete(["data/a/1", "data/a/2", "data/never/3"])

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import MySQLdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,7 +34,7 @@ STEP = 500
 
 
 @pytest.fixture
-def jobs(database: Database, tmp_path: Path) -> list[SliceJob]:
+def jobs(database: Database, tmp_path: Path) -> Iterator[list[SliceJob]]:
     """Eight slices of a table of 4,000 rows, by key."""
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), update_at DATETIME NOT NULL, KEY (update_at))",
@@ -46,7 +48,13 @@ def jobs(database: Database, tmp_path: Path) -> list[SliceJob]:
     pieces = [
         Slice("window", i, "key", after=(i * STEP,), upto=((i + 1) * STEP,)) for i in range(ROWS // STEP)
     ]
-    return [SliceJob(source, store, table, piece, "20250101_000000_abcd", 1) for piece in pieces]
+    yield [SliceJob(source, store, table, piece, "20250101_000000_abcd", 1) for piece in pieces]
+    # A query that sleeps does not notice that its client is gone.
+    for (query,) in database.execute(
+        "SELECT id FROM information_schema.processlist WHERE info LIKE '%floodmark: extract%SLEEP(%'"
+    ):
+        with suppress(MySQLdb.OperationalError):
+            database.execute(f"KILL {query}")
 
 
 def ids(job: SliceJob, results: list[SliceResult]) -> list[int]:

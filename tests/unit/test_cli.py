@@ -60,7 +60,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A pipeline whose steps the test writes: what lies below the command line, without services."""
     module = ModuleType("below")
-    for name in ("sync", "planview", "watermarks"):
+    for name in ("sync", "planview", "watermarks", "moves"):
         monkeypatch.setitem(sys.modules, f"floodmark.{name}", module)
     return module
 
@@ -104,9 +104,20 @@ def reporting(*tables: TableReport) -> Step:
         ("sync -t a.b extra", "unexpected extra argument"),
         ("plan", "-t"),
         ("plan -t a.b -t a.c", "one table at a time"),
-        ("watermark get", "-t"),
+        ("watermark get --show-files", "needs -t"),
         ("watermark set -t a.b", "--timestamp"),
-        ("watermark set --timestamp 2025-01-01", "-t"),
+        ("watermark set -t a.b yesterday", "system watermark"),
+        ("watermark set", "a preset"),
+        ("watermark set someday", "yesterday"),
+        ("watermark set feb30", "no preset"),
+        ("watermark set aug4 --timestamp 2025-01-01", "not both"),
+        ("watermark set --timestamp 2099-01-01", "in the future"),
+        ("watermark set --id 5", "--id needs -t"),
+        ("watermark reset", "-t"),
+        ("watermark reset nonsense", "yesterday"),
+        ("watermark reset aug4 --mysql-only", "need -t"),
+        ("watermark reset -t a.b aug4", "system watermark"),
+        ("watermark reset -t a.b --mysql-only --redshift-only", "exclude each other"),
         ("watermark set -t a.b --timestamp 2099-01-01", "in the future"),
         ("watermark set -t a.b --timestamp 1969-12-31", "before 1970"),
         ("watermark set -t a.b --timestamp 2025-02-30", "not a date and time that exists"),

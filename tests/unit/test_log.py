@@ -253,14 +253,6 @@ def test_a_checkpoint_of_another_log_is_not_used(log: Log, store: Store, tmp_pat
     assert log.read() == state
 
 
-def test_a_table_never_starts_over_when_its_log_is_gone(log: Log, store: Store) -> None:
-    state = batches(log, claimed(log), 5)
-    Watermark(store, TABLE.name, RUN).publish(state, None)
-    store.delete([commit_path(TABLE.name, n) for n in range(state.n + 1)])
-    with pytest.raises(DataError, match="commit 6"):
-        log.read()
-
-
 def test_commits_that_the_state_only_sums_up_are_found_when_the_ledger_lacks_them(
     log: Log, store: Unreliable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

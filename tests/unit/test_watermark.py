@@ -23,7 +23,8 @@ from floodmark.state import (
     session_path,
     stamp,
 )
-from floodmark.state.watermark import Stage, data_position, data_timestamp, render
+from floodmark.state.publish import render
+from floodmark.state.watermark import Stage, data_position, data_timestamp
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.samples import ID, RUN, TABLE, History, Row, at, files, window
 
@@ -327,7 +328,7 @@ def test_a_copy_that_reads_back_differently_is_written_again(tmp_path: Path) -> 
 def test_a_copy_survives_its_round_trip_and_no_other_table_takes_it(store: Store) -> None:
     history = synced()
     seen = observe(history.state, history.ledger(), failure=Failure("load", "no", stamp()))
-    data = render(document(seen, uri), seen)
+    data = render(document(seen, uri, {"saved_at": stamp()}), seen)
     copy = parse(data, TABLE.name)
     assert copy is not None and copy.checkpoint == seen
     assert parse(data, "shop.others") is None

@@ -7,16 +7,21 @@ answered at once.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
 from floodmark import __version__, output
-from floodmark.cli import pipeline, watermark
+from floodmark.cli import pipeline, watermark, watermark_past
 from floodmark.cli.options import Group, Settings
-from floodmark.cli.signals import Signals, interrupted
+from floodmark.cli.signals import CODES, Signals, interrupted
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted
+
+MAIN = threading.main_thread()
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -44,12 +49,19 @@ def app() -> None:
 for command in (pipeline.sync, pipeline.plan, watermark.watermark, pipeline.demo):
     app.add_command(command)
 
+for command in watermark_past.COMMANDS:
+    watermark.watermark.add_command(command)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command line, the process's own by default, and return its exit code."""
+    return _leave(_main(sys.argv[1:])) if arguments is None else _main(arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    given = list(arguments)
     settings = Settings.foreseen(given)
-    with settings.stack, Signals() as signals:
+    with settings.stack, Signals(lambda error: _failed(error, error, settings)) as signals:
         try:
             code = _answer(given, settings)
         except click.exceptions.Exit as done:
@@ -63,6 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings.complain(interrupted(signals.code).as_json())
             return signals.code
         return code
+
+
+def _leave(code: int) -> int:
+    """Ends an interrupted process even where a thread still waits for a service; else just the code."""
+    if code in CODES.values() and any(not t.daemon for t in threading.enumerate() if t is not MAIN):
+        # What such a thread has not committed never happened.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 def _answer(given: list[str], settings: Settings) -> int:

@@ -6,30 +6,26 @@ The global options are parameters of every command and group, collected into one
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from floodmark import logs, output, progress
+from floodmark.errors import ConfigError
+from floodmark.moments import timestamp
 from floodmark.report import new_run
 
 if TYPE_CHECKING:
     from floodmark.config import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(\.\d{1,6})?)?")
-_ZONED = re.compile(r":\d\d(\.\d+)?\s*(Z|UTC|[+-]\d\d:?(\d\d)?)$", re.IGNORECASE)
-# No zone is further ahead of UTC: later than this is the future everywhere.
-_AHEAD = timedelta(hours=14)
 
 
 @dataclass
@@ -132,7 +128,8 @@ class _Shared(click.Command):
         self.params += self._globals
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [p for p in self.get_params(ctx) if p not in self._globals]
+        # Arguments stand in the usage line and are told of in the text.
+        own = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self._globals]
         shared: list[click.Parameter] = list(self._globals)
         for title, parameters in (("Options", own), ("Global options, before or after the command", shared)):
             records = [record for p in parameters if (record := p.get_help_record(ctx)) is not None]
@@ -157,29 +154,6 @@ class Group(_Shared, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
-
-
-def timestamp(text: str, now: datetime | None = None) -> str:
-    """`YYYY-MM-DD[ HH:MM:SS[.ffffff]]`, also with T, as `YYYY-MM-DD HH:MM:SS[.ffffff]`; else ValueError.
-
-    With `now` (UTC), what lies in the future in every zone of the world is refused too.
-    """
-    match = _TIMESTAMP.fullmatch(text.strip())
-    if match is None and _ZONED.search(text):
-        raise ValueError(f"{text!r} has a zone; write it without, in the cursor column's own terms")
-    if match is None:
-        raise ValueError(f"{text!r} is not YYYY-MM-DD[ HH:MM:SS[.ffffff]]")
-    day, time, fraction = match.group(1), match.group(2) or "00:00:00", match.group(3)
-    plain = f"{day} {time}" + (fraction.ljust(7, "0") if fraction else "")
-    try:
-        moment = datetime.fromisoformat(plain)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a date and time that exists ({error})") from None
-    if moment.year < 1970:
-        raise ValueError(f"{text!r} is before 1970")
-    if now is not None and moment > now.replace(tzinfo=None) + _AHEAD:
-        raise ValueError(f"{text!r} is in the future; rows up to then would be left out")
-    return plain
 
 
 def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F], F]:
@@ -215,6 +189,29 @@ def one_table(function: F) -> F:
         "-t", "--table", metavar="TABLE", required=True, multiple=True, callback=_one,
         help="The table, as schema.table.",
     )(function)  # fmt: skip
+
+
+def maybe_table(function: F) -> F:
+    """`-t T`, once or not at all."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+        return _one(ctx, parameter, value) if value else None
+
+    return click.option(
+        "-t", "--table", metavar="TABLE", multiple=True, callback=check, help="The table, as schema.table.",
+    )(function)  # fmt: skip
+
+
+def confirm(question: str, force: bool) -> None:
+    """Asks on a terminal; without one --force must stand for the answer. Raises ConfigError when it is no."""
+    if force:
+        return
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise ConfigError(
+            f"{question} There is no terminal to ask on", hint="say --force to do it without being asked"
+        )
+    if not click.confirm(question, err=True):
+        raise ConfigError("nothing was changed")
 
 
 def many_tables(text: str) -> Callable[[F], F]:

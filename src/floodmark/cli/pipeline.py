@@ -13,6 +13,7 @@ import click
 
 from floodmark import output
 from floodmark.cli.options import Command, Settings, many_tables, one_table, pass_settings, timestamp_option
+from floodmark.report import SyncOptions
 
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 
@@ -87,23 +88,16 @@ def sync(
         raise click.UsageError("-t and --all exclude each other")
     if not tables and not all_tables:
         raise click.UsageError("which tables? Give -t schema.table, or --all")
-    if backup_only and load_only:
-        raise click.UsageError("--backup-only and --redshift-only exclude each other; give neither for both")
-    if until is not None and since is None:
-        raise click.UsageError("--until needs --since")
-    if since is not None and until is not None and _moment(until) <= _moment(since):
-        raise click.UsageError(f"--until {until} is not after --since {since}")
-    if since is not None and load_only:
-        raise click.UsageError("--since reads rows from MySQL, --redshift-only reads none")
-    config = settings.load()
-    from floodmark.report import SyncOptions
-    from floodmark.sync import sync as run_sync
-
     options = SyncOptions(
         strategy=strategy, limit=limit, max_chunks=max_chunks, backup_only=backup_only, load_only=load_only,
         dry_run=dry_run, since=since, until=until, max_workers=max_workers,
         force=force,
     )  # fmt: skip
+    if mistake := options.mistake():
+        raise click.UsageError(mistake)
+    config = settings.load()
+    from floodmark.sync import sync as run_sync
+
     with settings.progress() as progress:
         report = run_sync(config, tables, all_tables, options, progress, settings.run)
     document = report.as_json()
@@ -112,10 +106,6 @@ def sync(
         if table.get("error"):
             settings.complain(table["error"])
     return int(report.exit_code)
-
-
-def _moment(timestamp: str) -> str:
-    return timestamp.ljust(26, "0") if "." in timestamp else f"{timestamp}.000000"
 
 
 @click.command(cls=Command)
@@ -134,7 +124,6 @@ def plan(settings: Settings, table: str) -> int:
     """
     config = settings.load()
     from floodmark.planview import plan as next_plan
-    from floodmark.report import SyncOptions
 
     report = next_plan(config, table, SyncOptions(dry_run=True))
     settings.result(report.as_json(), report.lines)

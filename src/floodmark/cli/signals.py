@@ -1,15 +1,18 @@
 """Ctrl-C and SIGTERM: the first raises `Interrupted` in the main thread, another ends the process at once.
 
-Libraries in between may swallow or wrap the exception; `Signals.code` remembers that it was a signal.
+Libraries in between may swallow or wrap the exception; `Signals.code` remembers that it was a signal. A main
+thread that hears no signal because it waits inside a driver is not waited for: a watcher ends the process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
@@ -18,6 +21,8 @@ from floodmark.errors import Interrupted
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 # `timeout` and some shells deliver one stop twice; a person's second Ctrl-C comes later than this.
 _TWICE = 0.3
+# The main thread hears a signal at once, unless it waits inside a driver for a service that does not answer.
+_DEAF = 2.0
 
 
 def interrupted(code: int) -> Interrupted:
@@ -28,24 +33,44 @@ def interrupted(code: int) -> Interrupted:
 
 
 class Signals:
-    """The handlers of SIGINT and SIGTERM while a command runs."""
+    """The handlers of SIGINT and SIGTERM while a command runs; `last_words` is said when it can't say so itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_words: Callable[[Interrupted], object] = lambda error: None) -> None:
         self.code: int | None = None
+        self._last_words = last_words
+        self._heard = threading.Event()
         self._at = 0.0
         self._before: dict[int, Any] = {}
+        self._wake: socket.socket | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in CODES:
                 self._before[number] = signal.signal(number, self._received)
+            self._wake, ours = socket.socketpair()
+            self._wake.setblocking(False)
+            signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(ours,), name="signals", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        if self._wake is not None:
+            signal.set_wakeup_fd(-1)
+            self._wake.close()
+
+    def _watch(self, wake: socket.socket) -> None:
+        """Python tells this thread of a signal at once, the main thread only between two of its own steps."""
+        with wake:
+            while number := wake.recv(1):
+                code = CODES.get(signal.Signals(number[0]))
+                if code is not None and not self._heard.wait(_DEAF):
+                    self._last_words(interrupted(code))
+                    os._exit(code)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
+        self._heard.set()
         if self.code is None:
             self.code, self._at = CODES[signal.Signals(number)], time.monotonic()
             raise interrupted(self.code)

@@ -3,22 +3,30 @@
 A row is read once, so everything below the bound must be final: nothing that is still running may commit a row
 there later. The bound is the server's clock at the run's start, lowered to the start of the oldest transaction
 that has changed rows or runs a statement, and of the oldest running statement (one that waits for a metadata
-lock is in no transaction yet, but its NOW() is fixed).
+lock is in no transaction yet, but its NOW() is fixed). What can never write holds nothing back: idle readers,
+read-only transactions, our own sessions.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from secrets import token_hex
 
 from floodmark import clock
-from floodmark.errors import ConfigError
-from floodmark.mysql.connect import Session
+from floodmark.errors import ConfigError, TransientError
+from floodmark.mysql.connect import LABEL, Row, Session
 
 # trx_started has whole seconds and is set a moment after the statement's NOW().
 TRX_SLACK = 1.0
+# How often the list of transactions is asked for until it is a fresh one; the pauses grow to this many seconds.
+LOOKS = 10
+PAUSE = 1.5
+# By how much clocks go back: an hour, half of one on Lord Howe Island, two at Troll.
+_SHIFTS = (7200, 3600, 1800)
 # A cursor this far ahead of the clock is in the future; less is a writer's clock that runs ahead a little.
 FUTURE_SLACK = 60.0
 
@@ -33,8 +41,9 @@ class Holder:
 
     start: float
     thread: int
-    trx: str  # its id, or "" for a statement outside of any transaction
+    trx: str  # its id, or "" for a statement
     who: str
+    modified: bool = False  # it has written rows, in this table or another
 
     def describe(self, now: float) -> str:
         what = "transaction" if self.trx else "statement"
@@ -92,7 +101,8 @@ def trust(session: Session) -> Trust:
     reasons = []
     process = True
     try:
-        session.rows("SELECT 1 FROM information_schema.innodb_trx LIMIT 1")
+        # It asks for the same privilege as innodb_trx, whose copy of the transactions would be renewed by a look.
+        session.rows("SELECT 1 FROM information_schema.innodb_cmp LIMIT 1")
     except ConfigError:
         process = False
         reasons.append("the user has no PROCESS privilege, so open transactions can't be seen")
@@ -120,45 +130,93 @@ def _replicates(session: Session) -> bool:
 
 def holders(session: Session, process: bool) -> list[Holder]:
     """Every transaction and statement that may still commit a row, oldest first."""
+    # Statements first: a thread that is in a read-only transaction afterwards has ended what it ran before.
     found = _statements(session)
     if process:
-        found += _transactions(session)
+        transactions, readers = _transactions(session)
+        found = [h for h in found if h.thread not in readers] + transactions
     return sorted(found, key=lambda h: h.start)
 
 
-def _transactions(session: Session) -> list[Holder]:
+def _transactions(session: Session) -> tuple[list[Holder], set[int]]:
+    """The transactions that may write, and the threads whose transaction can't."""
     # trx_started is in the system's zone whatever the session's. In the hour that a clock shows twice, the
     # earlier of the two moments is the safe one.
+    moment = "UNIX_TIMESTAMP(trx_started)"
+    earlier = " ".join(
+        f"WHEN FROM_UNIXTIME({moment} - {by}) = trx_started THEN {moment} - {by}" for by in _SHIFTS
+    )
     session.rows("SET time_zone = 'SYSTEM'")
     try:
-        rows = session.rows(
-            "SELECT IF(FROM_UNIXTIME(UNIX_TIMESTAMP(trx_started) - 3600) = trx_started,"
-            " UNIX_TIMESTAMP(trx_started) - 3600, UNIX_TIMESTAMP(trx_started)),"
-            " trx_mysql_thread_id, trx_id, IFNULL(p.USER, ''), IFNULL(p.HOST, '')"
+        rows = _fresh(
+            session,
+            f"CASE {earlier} ELSE {moment} END, trx_mysql_thread_id, trx_id, IFNULL(p.USER, ''), IFNULL(p.HOST, ''),"
+            " trx_rows_modified, trx_is_read_only, trx_query IS NOT NULL OR trx_state <> 'RUNNING'"
             " FROM information_schema.innodb_trx LEFT JOIN information_schema.processlist p"
-            " ON p.ID = trx_mysql_thread_id"
-            " WHERE trx_mysql_thread_id <> CONNECTION_ID()"
-            " AND (trx_rows_modified > 0 OR trx_query IS NOT NULL OR trx_state <> 'RUNNING')"
+            " ON p.ID = trx_mysql_thread_id",
         )
     finally:
         session.rows("SET time_zone = '+00:00'")
-    return [
-        Holder(float(start or 0) - TRX_SLACK, int(thread or 0), _text(trx), _who(user, host))
-        for start, thread, trx, user, host in rows
-    ]
+    found, readers = [], set()
+    for start, thread, trx, user, host, modified, read_only, busy in rows:
+        if int(read_only or 0) and not int(modified or 0):
+            readers.add(int(thread or 0))
+        # A thread of 0 is a transaction that was prepared (XA) and left by its connection.
+        elif int(modified or 0) or int(busy or 0) or not int(thread or 0):
+            found.append(
+                Holder(
+                    float(start or 0) - TRX_SLACK,
+                    int(thread or 0),
+                    _text(trx),
+                    _who(user, host),
+                    bool(int(modified or 0)) or not int(thread or 0),
+                )
+            )
+    return found, readers
+
+
+def _fresh(session: Session, columns: str) -> list[Row]:
+    """What innodb_trx holds now, without ourselves.
+
+    InnoDB answers from a copy, and renews it only when nobody has read it for 0.1 s: under frequent questions it
+    grows old without end. So a list counts only when it shows this very question.
+    """
+    for look in range(LOOKS):
+        mark = token_hex(8)
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # to be in the list
+        try:
+            rows = session.rows(
+                f"SELECT /* {mark} */ trx_mysql_thread_id = CONNECTION_ID(), trx_query, {columns}"
+            )
+        finally:
+            session.rows("COMMIT")
+        if any(int(mine or 0) and mark.encode() in (query or b"") for mine, query, *_ in rows):
+            return [
+                tuple(rest)
+                for mine, query, *rest in rows
+                if not int(mine or 0) and not (query or b"").startswith(LABEL.encode())
+            ]
+        time.sleep(random.uniform(0.11, 0.15) + random.uniform(0, min(PAUSE, 0.1 * 2**look)))
+    raise TransientError(
+        "the source's list of transactions is never current: someone asks for it more than ten times a second",
+        hint="find who polls information_schema.innodb_trx, or try again",
+    )
 
 
 def _statements(session: Session) -> list[Holder]:
-    # MariaDB counts milliseconds; elsewhere whole seconds, of which up to one may be missing.
+    # MariaDB counts milliseconds; elsewhere whole seconds, of which up to one may be missing. The clock is read
+    # before the ages are, so that a start is rather too early than too late.
     mariadb = b"MariaDB" in (session.rows("SELECT VERSION()")[0][0] or b"")
     age = "TIME_MS / 1000" if mariadb else "TIME + 1"
+    seen = now(session)
     rows = session.rows(
-        f"SELECT UNIX_TIMESTAMP(SYSDATE(6)) - ({age}), ID, USER, HOST FROM information_schema.processlist"
+        f"SELECT {age}, ID, USER, HOST FROM information_schema.processlist"
         f" WHERE ID <> CONNECTION_ID() AND COMMAND NOT IN {_BACKGROUND} AND USER <> 'system user'"
+        f" AND IFNULL(INFO, '') NOT LIKE '{LABEL}%'"
     )
     return [
-        Holder(float(start or 0), int(thread or 0), "", _who(user, host))
-        for start, thread, user, host in rows
+        Holder(seen - float(age or 0), int(thread or 0), "", _who(user, host))
+        for age, thread, user, host in rows
     ]
 
 
@@ -177,16 +235,15 @@ def wait_for_ids(session: Session, process: bool, seconds: float) -> list[Holder
     """
     deadline = time.monotonic() + seconds
     started = now(session)
-    open_at_start = {(h.thread, h.trx): h for h in holders(session, process)}
-    while open_at_start:
-        if time.monotonic() >= deadline:
-            return sorted(open_at_start.values(), key=lambda h: h.start)
-        time.sleep(0.1)
-        still = {(h.thread, h.trx): h for h in holders(session, process)}
-        open_at_start = {
-            k: h
-            for k, h in open_at_start.items()
-            # A transaction keeps its id; a statement that began after the call is another one.
-            if k in still and (h.trx or still[k].start <= started)
-        }
-    return []
+    waited_for = holders(session, process)
+    writing = {h.thread for h in waited_for if h.modified}
+    waited_for = [h for h in waited_for if h.modified or h.thread not in writing]
+    while waited_for and time.monotonic() < deadline:
+        time.sleep(0.15)  # a fresh list of transactions takes a pause of 0.1 s
+        still = holders(session, process)
+        transactions = {h.trx for h in still if h.trx}
+        threads = {h.thread for h in still if h.start <= started}
+        # A transaction that writes keeps its id. Others get one when they begin to write, and a statement may go
+        # on as a transaction: they have ended when their thread has nothing that began before the call.
+        waited_for = [h for h in waited_for if (h.trx in transactions if h.modified else h.thread in threads)]
+    return waited_for

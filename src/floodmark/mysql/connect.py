@@ -6,7 +6,9 @@ the driver. A session never falls back to plain text when TLS was asked for.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -21,6 +23,8 @@ Row = tuple[bytes | None, ...]
 Cells = tuple[Row, ...] | list[Row]
 
 CONNECT_SECONDS = 5
+# How our statements begin, for whoever reads the process list, and for ourselves.
+LABEL = "/* floodmark: "
 # The server waits this long for a reader that is busy writing to the store.
 WRITE_SECONDS = 3600
 
@@ -36,13 +40,17 @@ class Session:
     """One connection. Text arrives as UTF-8, TIMESTAMPs in `zone`; writes are refused by the server."""
 
     def __init__(
-        self, spec: SourceSpec, *, read_timeout: int = 60, zone: str = "+00:00", purpose: str = "query"
+        self,
+        spec: SourceSpec,
+        *,
+        read_timeout: int = 60,
+        connect_timeout: int = CONNECT_SECONDS,
+        zone: str = "+00:00",
+        purpose: str = "query",
     ) -> None:
         self.spec = spec
-        self._label = (
-            f"/* floodmark: {purpose.replace('*/', '* /')} */ "  # for whoever reads the process list
-        )
-        self._link: Any = _connect(spec, read_timeout)
+        self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
+        self._link: Any = _connect(spec, read_timeout, connect_timeout)
         try:
             self._check_encryption()
             self.rows("SET NAMES utf8mb4")
@@ -74,6 +82,11 @@ class Session:
     def warnings(self) -> int:
         """How many warnings the last statement left; of a stream, only after its end."""
         return int(self._link.warning_count())
+
+    def abort(self) -> None:
+        """Ends, from any thread, whatever the connection waits for; its user gets an error."""
+        with suppress(_mysql.MySQLError, OSError), socket.socket(fileno=os.dup(self._link.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Ends the connection; safe to call twice."""
@@ -157,26 +170,26 @@ class Stream:
 # ---------------------------------------------------------------- connecting
 
 
-def _connect(spec: SourceSpec, read_timeout: int) -> Any:
+def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
     if spec.ssh is not None:
         raise ConfigError(
             "source.ssh is not supported yet", hint="open the tunnel yourself and name its local end"
         )
     tls = spec.tls
     try:
-        return _open(spec, read_timeout, _MODES[tls.mode] if tls else "REQUIRED")
+        return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
     except _mysql.MySQLError as error:
         if tls is None or tls.mode != "verify_ca" or not _only_the_name_is_wrong(error, tls):
             raise translated(error, spec) from error
     # libmariadb can't check the chain without the name, but checks the chain alone when it is given a CA and not
     # told to verify. The first attempt has shown that the server speaks TLS with a certificate of that CA.
     try:
-        return _open(spec, read_timeout, "REQUIRED")
+        return _open(spec, read_timeout, connect_timeout, "REQUIRED")
     except _mysql.MySQLError as error:
         raise translated(error, spec) from error
 
 
-def _open(spec: SourceSpec, read_timeout: int, mode: str) -> Any:
+def _open(spec: SourceSpec, read_timeout: int, connect_timeout: int, mode: str) -> Any:
     tls = spec.tls
     options: dict[str, Any] = {"ssl_mode": mode}
     if tls is not None and tls.mode != "disabled":
@@ -192,7 +205,7 @@ def _open(spec: SourceSpec, read_timeout: int, mode: str) -> Any:
         database=spec.database or "",
         conv={},
         charset="utf8mb4",
-        connect_timeout=CONNECT_SECONDS,
+        connect_timeout=connect_timeout,
         read_timeout=read_timeout,
         write_timeout=read_timeout,
         local_infile=0,

@@ -63,6 +63,8 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     table = Table(
         schema, name, kept, key, cursor, mode, (options.target or name).lower(), options.where, key_index,
         zero_dates=options.zero_dates, overflow=options.overflow,
+        dist_key=_named(columns, options.dist_key).name if options.dist_key else None,
+        sort_key=tuple(_named(columns, column).name for column in options.sort_key),
     )  # fmt: skip
     table = replace(table, cursor_index=cursor_index(found, table.order))
     _check_names(table)

@@ -43,7 +43,8 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
         return ConfigError(said, hint="check the names and the `where` in the configuration")
     if code in _TOO_LARGE:
         return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
-    if code in _UNREACHABLE:
+    if code in _UNREACHABLE or "reading initial communication packet" in text:
+        said = f"{where} can't be reached: {_why_unreachable(text)} ({code})"
         return TransientError(said, hint="check source.url and that the server runs, then try again")
     if code in _CUT:
         return TransientError(said, hint="the connection was cut; try again, nothing is lost")
@@ -54,6 +55,15 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
     if code in _BUSY or not isinstance(error, _mysql.ProgrammingError):
         return TransientError(said, hint="try again, nothing is lost")
     return ConfigError(said, hint="check the names and the `where` in the configuration")
+
+
+def _why_unreachable(text: str) -> str:
+    """libmariadb's number for it in words: 115 is what is left of a refused connection."""
+    if "(115)" in text or "(111)" in text:
+        return "the connection was refused"
+    if "(110)" in text or "error: 110" in text:
+        return "no answer"
+    return text
 
 
 def _parts(error: Exception) -> tuple[int, str]:

@@ -3,19 +3,20 @@
 The log is the truth of what was extracted, the warehouse's ledger of what was loaded; all else is derived.
 """
 
+from floodmark.state.claims import Changed, Claimed, claim
 from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, Older, State
-from floodmark.state.lease import Changed, Claimed, Holder, Lease, claim, holder, this_process
+from floodmark.state.lease import Holder, Lease, holder, this_process
 from floodmark.state.loaded import LedgerRow, Loaded, condense, unloaded
-from floodmark.state.log import Log, Taken, commit_path, draft
+from floodmark.state.log import Log, Taken, draft
+from floodmark.state.publish import Watermark, examine, parse
 from floodmark.state.watermark import (
     Checkpoint,
     Copy,
     Failure,
-    Watermark,
+    commit_path,
     daily_path,
     document,
     observe,
-    parse,
     primary_path,
     session_path,
     stamp,
@@ -24,6 +25,6 @@ from floodmark.state.watermark import (
 __all__ = [
     "Changed", "Checkpoint", "ClaimInfo", "Claimed", "Copy", "DataCommit", "Failure", "FileRef", "Holder", "Lease",
     "LedgerRow", "Loaded", "Log", "Older", "State", "Taken", "Watermark", "claim", "commit_path", "condense",
-    "daily_path", "document", "draft", "holder", "observe", "parse", "primary_path", "session_path", "stamp",
+    "daily_path", "document", "draft", "examine", "holder", "observe", "parse", "primary_path", "session_path", "stamp",
     "this_process", "unloaded",
 ]  # fmt: skip

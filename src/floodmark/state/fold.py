@@ -20,6 +20,14 @@ RECENT_COMMITS = 500
 RECENT_FILES = 1000
 
 
+class Damaged(DataError):
+    """The log can't be read whole, and no copy makes up for it."""
+
+
+class NothingLeft(Damaged):
+    """There are signs that the table had state, and none of it is left."""
+
+
 @dataclass(frozen=True)
 class ClaimInfo:
     """The newest claim: who may commit."""
@@ -79,6 +87,7 @@ class State:
     # extraction
     position: Position | None = None
     started: bool = False  # whether a position was ever given, by reading or by hand, since the last reset
+    began: Position | None = None  # where reading began: what lies before was never promised
     window: Window | None = None  # open: not all slices are committed
     done: tuple[int, ...] = ()  # its committed slices
     bound: float | None = None  # of the last window that was closed
@@ -165,8 +174,8 @@ def _check(state: State, commit: Commit) -> None:
         raise _broken(commit, f"is by run {commit.run}, but the table was claimed by {holder}")
 
 
-def _broken(commit: Commit, why: str, table: str | None = None) -> DataError:
-    return DataError(
+def _broken(commit: Commit, why: str, table: str | None = None) -> Damaged:
+    return Damaged(
         f"the commit log is damaged: commit {commit.n} {why}",
         hint="restore the table's commits/ objects from a backup of the store",
         table=table or commit.table_name,
@@ -180,8 +189,10 @@ def _claim(state: State, commit: Commit) -> State:
         state = replace(state, table=commit.table, described=commit.n)
     if commit.window is None:  # a load, a set, …: an open window waits for the next extraction
         return state
+    if state.position is None and not state.started:
+        state = replace(state, began=commit.window.low)
     if state.window is None or commit.window.id != state.window.id:
-        return replace(state, window=commit.window, done=())
+        return replace(state, window=commit.window, done=commit.window.done)
     if commit.window != state.window:
         raise _broken(commit, f"changes the open window {state.window.id}")
     return state
@@ -281,6 +292,7 @@ def _moved(state: State, commit: Commit) -> State:
     return replace(
         state,
         position=commit.position,
+        began=None,
         window=None,
         done=(),
         bound=None,

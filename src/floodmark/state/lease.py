@@ -1,11 +1,12 @@
-"""Taking a table: the claim in the log is the fence, the lease object only the holder's sign of life.
+"""The lease: a claim's holder's sign of life, and nothing more.
 
-A lease may be lost, late or overwritten without harm: whoever is taken over by mistake can't commit any more.
-A holder counts as alive until its lease runs out, on the same machine only while its process exists.
+It may be lost, late or overwritten without harm: whoever is taken over by mistake can't commit any more. A holder
+counts as alive until its lease runs out, on the same machine only while its process exists.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -15,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from floodmark.errors import ConflictError, FloodmarkError
-from floodmark.model import Owner, Table, Window, dump, load
-from floodmark.state.fold import ClaimInfo, State
-from floodmark.state.log import Log, Taken, draft
+from floodmark.errors import FloodmarkError
+from floodmark.model import Owner, dump, load
+from floodmark.state.fold import ClaimInfo
 from floodmark.state.watermark import log as logger
 from floodmark.state.watermark import stamp
 from floodmark.store import Store, encode
@@ -171,68 +171,9 @@ class Lease:
             if there is None or there.n <= note.n:
                 self._store.put(lease_path(table_name), dump(note))
         except FloodmarkError as error:
-            logger.warning(
-                "%s: the lease could not be renewed: %s", table_name, error.message,
+            # A lease that is not released runs out; its run has said or is about to say what failed.
+            logger.log(
+                logging.INFO if released else logging.WARNING,
+                "%s: the lease could not be %s: %s", table_name, "released" if released else "renewed", error.message,
                 extra={"run": note.run, "table": table_name, "step": "lease"},
             )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """The table is ours: the state after our claim, and the lease to be released."""
-
-    state: State
-    lease: Lease
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The table is free but no longer in the state that was planned on: plan again on this one."""
-
-    state: State
-
-
-def claim(
-    log: Log,
-    state: State,
-    *,
-    run: str,
-    purpose: str,
-    table: Table | None = None,
-    window: Window | None = None,
-    strategy: str | None = None,
-    owner: Owner | None = None,
-    seconds: float = LEASE_SECONDS,
-) -> Claimed | Changed:
-    """Takes the table in exactly the given state, opening its log when there is none.
-
-    Raises ConflictError when a live run holds the table. A crash after the claim leaves a claim without a lease,
-    which the next run takes over.
-    """
-    _refuse_if_held(log, state, run, seconds)
-    try:
-        if state.n < 0:
-            state = log.append(state, draft(state, "open", run))
-        ours = draft(
-            state, "claim", run,
-            owner=owner or this_process(), purpose=purpose, table=table, window=window, strategy=strategy,
-        )  # fmt: skip
-        state = log.append(state, ours)
-    except Taken:
-        newer = log.read()
-        _refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
-        return Changed(newer)
-    assert state.claim is not None
-    return Claimed(state, Lease(log.store, log.table_name, state.claim, seconds=seconds).start())
-
-
-def _refuse_if_held(log: Log, state: State, run: str | None, seconds: float) -> None:
-    """A live run other than ours holds the table: exit code 3, with who and until when."""
-    held = holder(log.store, log.table_name, state.claim, seconds=seconds)
-    if held is not None and held.alive and held.run != run:
-        raise ConflictError(
-            f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
-            f"its lease runs until {held.until}",
-            hint="wait for it to end; a crashed run is taken over by itself",
-            table=log.table_name,
-        )

@@ -2,7 +2,7 @@
 
 To commit is to create the next number, and only that number: a create whose answer was lost is asked about by
 the commit's id, never repeated under another number. Reading goes on from the published checkpoint where the log
-confirms it, else from commit 0.
+confirms it, else recovers (`recover`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from floodmark.errors import ConflictError, DataError, FloodmarkError, TransientError
-from floodmark.model import Commit, CommitKind, digest, dump, load, replace
-from floodmark.state.fold import DataCommit, State, data_commit, fold
+from floodmark.errors import ConflictError, FloodmarkError, TransientError
+from floodmark.model import Commit, CommitKind, Finding, digest, dump, load, replace
+from floodmark.state import copies
+from floodmark.state.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold
 from floodmark.state.loaded import LedgerRow, accounts_for_older
-from floodmark.state.watermark import log as logger
-from floodmark.state.watermark import parse, primary_path, stamp
+from floodmark.state.recover import put_back, recover
+from floodmark.state.watermark import Copy, commit_path, stamp
 from floodmark.store import Store, encode
 
 READERS = 16
@@ -29,11 +31,6 @@ CHUNK = 512
 
 class Taken(ConflictError):
     """The number that we wanted holds another run's commit."""
-
-
-def commit_path(table_name: str, n: int) -> str:
-    """Where a commit lies: twenty digits, so that names sort as numbers do."""
-    return f"commits/{encode(table_name)}/{n:020d}.json"
 
 
 def draft(state: State, kind: CommitKind, run: str, **fields: Any) -> Commit:
@@ -61,34 +58,42 @@ def who(commit: Commit) -> str:
 class Log:
     """One table's commit log."""
 
-    def __init__(self, store: Store, table_name: str, *, patience: float = 30.0, pause: float = 0.2) -> None:
+    def __init__(
+        self, store: Store, table_name: str, *, mend: bool = True, patience: float = 30.0, pause: float = 0.2
+    ) -> None:
         self.store = store
         self.table_name = table_name
+        self.mend = mend  # whether what a recovery finds damaged is put right in the store too
+        self.findings: list[Finding] = []  # of what had to be mended
         self._patience = patience
         self._pause = pause
 
     def read(self) -> State:
-        """The state of the table now; for a table without a log one with n = -1."""
-        copy = parse(self.store.get(primary_path(self.table_name)), self.table_name)
-        known = copy.checkpoint.state if copy else None
-        if known is None or known.n < 0:
-            return self._fold_on(State(self.table_name))
-        newest = self.store.get(commit_path(self.table_name, known.n))
-        if newest is None:
-            # Never start over silently: the table was further than its log says.
-            raise DataError(
-                f"the commit log is damaged: commit {known.n}, which the published watermark shows, is gone",
-                hint=f"restore commits/{encode(self.table_name)}/ from a backup of the store; to go on from the "
-                f"commits that are left instead, remove {primary_path(self.table_name)}",
-                table=self.table_name,
-            )
-        if digest(newest) == known.digest:
-            return self._fold_on(known)
-        logger.warning(
-            "%s: the published watermark does not fit the log and is not used", self.table_name,
-            extra={"table": self.table_name, "commit": known.n, "step": "read"},
-        )  # fmt: skip
-        return self._fold_on(State(self.table_name))
+        """The state of the table now, recovered if need be; for a table without a log one with n = -1.
+
+        Raises Damaged when the log can't be read whole and no copy makes up for it, NothingLeft when there are
+        data files but neither a log nor a copy: a table never starts over by itself.
+        """
+        published = copies.primary(self.store, self.table_name)
+        if isinstance(published.found, Copy) and self.confirms(published.found.checkpoint.state):
+            return self.fold_on(published.found.checkpoint.state)
+        return recover(self, published)
+
+    def begin(self, force: bool = False) -> State:
+        """The state for a command that may begin a table anew: one that has nothing left, or, forced, is damaged."""
+        try:
+            return self.read()
+        except NothingLeft:
+            return State(self.table_name)
+        except Damaged:
+            if not force:
+                raise
+        aside = f"damaged/{encode(self.table_name)}/{stamp()}/"
+        paths = [commit_path(self.table_name, n) for n in self.numbers()]
+        for path in paths:
+            self.store.put(aside + path.rpartition("/")[2], self.store.get(path) or b"")
+        self.store.delete(paths)
+        return State(self.table_name)
 
     def append(self, state: State, commit: Commit) -> State:
         """Creates the next number and returns the state after it; a commit without id or time gets them here.
@@ -129,8 +134,11 @@ class Log:
             pause *= 2
 
     def commit(self, n: int) -> tuple[Commit, str]:
-        """One commit and its digest."""
-        return self._parse(n, self.store.get(commit_path(self.table_name, n)))
+        """One commit and its digest; one that is damaged is put back from the copies or its files."""
+        try:
+            return self.parse(n, self.store.get(commit_path(self.table_name, n)))
+        except Damaged as damage:
+            return put_back(self, n, damage)
 
     def commits(self, numbers: Iterable[int]) -> Iterator[tuple[Commit, str]]:
         """Several commits and their digests, in the order given, fetched side by side."""
@@ -164,23 +172,56 @@ class Log:
                 older.append(data._replace(superseded=data.n < state.superseded))
         return (*older, *recent)
 
-    def _fold_on(self, state: State) -> State:
-        """The state with all commits after it folded in."""
+    def numbers(self, after: int = -1) -> list[int]:
+        """The numbers of the commits that are in the store, readable or not."""
         folder = commit_path(self.table_name, 0).rpartition("/")[0] + "/"
-        after = commit_path(self.table_name, state.n) if state.n >= 0 else None
-        numbers = []
-        for item in self.store.list(folder, start_after=after):
-            name = re.fullmatch(r"(\d{20})\.json", item.path.rpartition("/")[2])
-            if name is not None:
-                numbers.append(int(name[1]))
-        for expected, n in enumerate(numbers, state.n + 1):
-            if n != expected:
-                raise self._damaged(expected, "is missing, but later ones exist")
-        for commit, found in self.commits(numbers):
-            state = fold(state, commit, found)
+        start = commit_path(self.table_name, after) if after >= 0 else None
+        names = (item.path.rpartition("/")[2] for item in self.store.list(folder, start_after=start))
+        return [int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)]
+
+    def confirms(self, state: State) -> bool:
+        """Whether the log has the state's last commit, to the byte."""
+        return state.n >= 0 and self.digest_of(state.n) == state.digest
+
+    def digest_of(self, n: int) -> str | None:
+        """The digest that a commit counts as, whatever it says; None when it is not there."""
+        data = self.store.get(commit_path(self.table_name, n)) if n >= 0 else None
+        if data is None:
+            return None
+        try:
+            return self.parse(n, data)[1]
+        except Damaged:
+            return digest(data)
+
+    def readable(self, n: int) -> Commit | None:
+        """A commit as it lies there, or None when it is missing or damaged."""
+        try:
+            return self.parse(n, self.store.get(commit_path(self.table_name, n)))[0]
+        except Damaged:
+            return None
+
+    def fold_on(self, state: State) -> State:
+        """The state with all commits after it folded in."""
+        last = max(self.numbers(state.n), default=state.n)
+        before = state
+        for commit, found in self.commits(range(state.n + 1, last + 1)):
+            try:
+                before, state = state, fold(state, commit, found)
+            except Damaged as damage:
+                before = state = self._unbroken(before, state, commit.n, damage)
         return state
 
-    def _parse(self, n: int, data: bytes | None) -> tuple[Commit, str]:
+    def _unbroken(self, before: State, state: State, n: int, damage: Damaged) -> State:
+        """The state after a commit that does not fit the one before it: one of the two was changed."""
+        with suppress(Damaged):
+            return fold(state, *put_back(self, n, damage))
+        with suppress(Damaged):
+            if before.n == n - 2:
+                return fold(fold(before, *put_back(self, n - 1, damage)), *self.commit(n))
+        raise damage
+
+    def parse(self, n: int, data: bytes | None) -> tuple[Commit, str]:
+        """The commit number `n` in these bytes and its digest; raises Damaged."""
         if data is None:
             raise self._damaged(n, "is missing")
         try:
@@ -189,19 +230,20 @@ class Log:
             raise self._damaged(n, "is unreadable") from None
         if commit.n != n or commit.table_name != self.table_name:
             raise self._damaged(n, f"is really commit {commit.n} of {commit.table_name}")
-        return commit, digest(data)
+        return commit, commit.stands_for or digest(data)
 
-    def _damaged(self, n: int, why: str) -> DataError:
+    def _damaged(self, n: int, why: str) -> Damaged:
         path = commit_path(self.table_name, n)
-        return DataError(
+        return Damaged(
             f"the commit log is damaged: commit {n} {why}",
-            hint=f"restore {self.store.uri(path)} from a backup of the store",
+            hint=f"restore {self.store.uri(path)} from a backup of the store; or give the log up: "
+            f"floodmark watermark reset -t {self.table_name} --force",
             table=self.table_name,
         )
 
     def _taken(self, ours: Commit, data: bytes) -> FloodmarkError:
         """The error for a number that holds something else than our commit."""
-        theirs, _ = self._parse(ours.n, data)
+        theirs, _ = self.parse(ours.n, data)
         if theirs.kind in ("open", "claim") or ours.kind in ("open", "claim"):
             return Taken(
                 f"{who(theirs)} took the table at commit {theirs.n}, {theirs.at}: nothing was committed",

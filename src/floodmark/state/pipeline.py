@@ -37,13 +37,19 @@ def read(store: Store) -> Identity | None:
 
 def establish(store: Store, warehouse: str, now: str) -> Identity:
     """The prefix's pipeline, begun when there is none; another warehouse than before is refused."""
-    found = read(store)
+    found = check(store, warehouse)
     if found is None:
         begun = Identity(token_hex(16), warehouse, now)
         # Two first runs at once: whoever created it named the pipeline.
         store.create(PATH, model.dump(begun))
-        found = read(store) or begun
-    if found.warehouse != warehouse:
+        found = check(store, warehouse) or begun
+    return found
+
+
+def check(store: Store, warehouse: str) -> Identity | None:
+    """The prefix's pipeline, None before the first sync; another warehouse than before is refused."""
+    found = read(store)
+    if found is not None and found.warehouse != warehouse:
         raise ConfigError(
             f"{store.uri('')} belongs to a pipeline into {found.warehouse}, not into {warehouse}",
             hint="give the other warehouse a store prefix of its own; if this warehouse was moved, write its new "

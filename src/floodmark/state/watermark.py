@@ -1,28 +1,21 @@
-"""The watermark that people see: a table's state of both stages as the contract's document, published three times.
+"""The watermark that people see: a table's state of both stages as the contract's document. Pure.
 
-A document is derived from the log's fold and the ledger, never the other way round: copies may be stale or lost
-without harm. Each carries a checkpoint, the fold itself with a checksum, from which a reader goes on with the
-log's newer commits. Nothing is written when nothing changed.
+A document is derived from the log's fold and the ledger, never the other way round.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from floodmark.errors import FloodmarkError
-from floodmark.model import Table, Value, digest, dump, load
+from floodmark.model import Table, Value
 from floodmark.state.fold import RECENT_FILES, State
 from floodmark.state.loaded import LedgerRow, Loaded, carried, condense
-from floodmark.store import Store, encode
+from floodmark.store import encode
 
 log = logging.getLogger("floodmark")
 
@@ -30,8 +23,6 @@ Stage = Literal["extract", "load"]
 
 # Raised when the fold or the condensed ledger change their meaning: older checkpoints are then not used.
 CHECKPOINT_VERSION = 1
-ATTEMPTS = 3
-LOCATIONS = ("primary", "daily", "session")
 
 
 @dataclass(frozen=True)
@@ -59,11 +50,17 @@ class Copy:
 
     checkpoint: Checkpoint
     saved: dict[str, Any]  # its backup_metadata
+    tail: tuple[bytes, ...] = ()  # the log's newest commits up to the checkpoint's, byte for byte
 
 
 def stamp(moment: datetime | None = None) -> str:
     """A clock time as it is written everywhere: UTC, microseconds, Z."""
     return (moment or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def commit_path(table_name: str, n: int) -> str:
+    """Where a commit lies: twenty digits, so that names sort as numbers do."""
+    return f"commits/{encode(table_name)}/{n:020d}.json"
 
 
 def primary_path(table_name: str) -> str:
@@ -204,114 +201,3 @@ def data_timestamp(value: Value) -> str | None:
         return None
     day, clock, fraction = found.groups()
     return f"{day}T{clock or '00:00:00'}.{(fraction or '').ljust(6, '0')}"
-
-
-def render(body: dict[str, Any], seen: Checkpoint) -> bytes:
-    """A copy's bytes: the document, laid out for people, and the checkpoint in one line."""
-    text = json.dumps(body, indent=2, ensure_ascii=False)
-    inner = dump(seen)
-    return b'%s,\n  "checkpoint": {"sum": "%s", "body": %s}\n}\n' % (
-        text.removesuffix("\n}").encode(),
-        digest(inner).encode(),
-        inner,
-    )
-
-
-def parse(data: bytes | None, table_name: str) -> Copy | None:
-    """The copy in these bytes, or None when they are anything but a sound copy of this table's watermark."""
-    try:
-        body = json.loads(data or b"")
-        inner = body["checkpoint"]["body"]
-        text = json.dumps(inner, ensure_ascii=False, separators=(",", ":")).encode()
-        if digest(text) != body["checkpoint"]["sum"] or inner["version"] != CHECKPOINT_VERSION:
-            return None
-        found = load(Checkpoint, text)
-        # The same bytes again: no field is unknown here or missing there.
-        if dump(found) != text or body["table_name"] != table_name or found.state.table_name != table_name:
-            return None
-        return Copy(found, dict(body["backup_metadata"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-class Watermark:
-    """One table's published watermark, as one run sees and publishes it. May be used from several threads."""
-
-    def __init__(self, store: Store, table_name: str, run: str, *, pause: float = 0.2) -> None:
-        self.store = store
-        self.table_name = table_name
-        self.run = run
-        self._pause = pause
-        self._lock = threading.Lock()
-        self._last: Copy | None = None
-        self._asked = False
-        self._failed: frozenset[str] = frozenset()
-
-    def current(self, state: State, ledger: Iterable[LedgerRow] | None) -> dict[str, Any]:
-        """The document as of now; writes nothing."""
-        with self._lock:
-            last = self._published()
-            return document(observe(state, ledger, last), self.store.uri, last.saved if last else None)
-
-    def publish(
-        self,
-        state: State,
-        ledger: Iterable[LedgerRow] | None,
-        *,
-        failure: Failure | None = None,
-        succeeded: Collection[Stage] = (),
-    ) -> dict[str, Any]:
-        """Publishes the document to its three places where it changed, and returns it.
-
-        A copy that can't be written is logged and tried again with the next change; it stops nothing.
-        """
-        with self._lock:
-            last = self._published()
-            if (
-                last is not None
-                and last.checkpoint.state.log == state.log
-                and last.checkpoint.state.n > state.n
-            ):
-                state = last.checkpoint.state  # a slower thread of this run: the copies never go back
-            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded)
-            if last is not None and seen == last.checkpoint and not self._failed:
-                return document(seen, self.store.uri, last.saved)
-            saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
-            body = document(seen, self.store.uri, saved)
-            self._failed = self._write(render(body, seen), str(saved["saved_at"]))
-            self._last = Copy(seen, saved)
-            return body
-
-    def _published(self) -> Copy | None:
-        if not self._asked:
-            self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
-            self._asked = True
-        return self._last
-
-    def _write(self, data: bytes, saved_at: str) -> frozenset[str]:
-        paths = (
-            primary_path(self.table_name),
-            daily_path(self.table_name, saved_at),
-            session_path(self.table_name, self.run),
-        )
-        with ThreadPoolExecutor(len(paths)) as pool:
-            written = list(pool.map(lambda path: self._write_one(path, data), paths))
-        return frozenset(where for where, done in zip(LOCATIONS, written, strict=True) if not done)
-
-    def _write_one(self, path: str, data: bytes) -> bool:
-        why = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(self._pause * 2 ** (attempt - 1))
-            try:
-                self.store.put(path, data)
-                if self.store.get(path) == data:
-                    return True
-                why = "it reads back differently"
-            except FloodmarkError as error:
-                why = error.message
-        log.warning(
-            "%s: the watermark copy %s could not be written: %s", self.table_name, path, why,
-            extra={"run": self.run, "table": self.table_name, "step": "publish"},
-        )  # fmt: skip
-        return False

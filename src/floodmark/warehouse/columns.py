@@ -7,7 +7,7 @@ that a person could run. Types are compared by meaning, so that a warehouse's ow
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,16 @@ class Change:
 
     kind: Literal["create", "add", "widen"]
     statement: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column that the target lacks, or that is too narrow."""
+
+    kind: Literal["add", "widen"]
+    name: str
+    type: str
+    was: str | None = None
 
 
 _ALIASES = {
@@ -75,36 +85,60 @@ def fits(narrow: str, wide: str) -> bool:
     return (a, sizes_a) == (b, sizes_b)
 
 
-def changes(
-    schema: str, target: str, wanted: Sequence[tuple[str, str]], found: Sequence[TargetColumn] | None
-) -> tuple[Change, ...]:
-    """What has to be done so that rows with the wanted columns (name, type) go into the target.
+def differences(
+    target: str,
+    wanted: Sequence[tuple[str, str]],
+    found: Sequence[TargetColumn],
+    *,
+    widening: Callable[[str, str], str],
+    relaxing: Callable[[str], str],
+) -> tuple[Difference, ...]:
+    """What the target lacks so that rows with the wanted columns (name, type) go into it by name.
 
-    Columns that the files don't have are left alone: they get their default, or NULL.
+    Columns that the files don't have are left alone: they get their default, or NULL. What could lose values is a
+    DataError with the statement of the warehouse that would do it (`widening` a column, `relaxing` its NOT NULL).
     """
-    table = quote(schema, target)
-    if found is None:
-        columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in wanted)
-        return (Change("create", f"CREATE TABLE {table} ({columns})"),)
-    made: list[Change] = []
+    made: list[Difference] = []
     have = {column.name.lower(): column for column in found}
     for name, type_ in wanted:
         column = have.get(name)
         if column is None:
-            made.append(Change("add", f"ALTER TABLE {table} ADD COLUMN {quote(name)} {type_}"))
+            made.append(Difference("add", name, type_))
         elif not fits(type_, column.type):
-            widen = f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {type_}"
             if not fits(column.type, type_):
                 raise DataError(
                     f"column {name} of {target} is {column.type} in the warehouse and {type_} in the files",
-                    hint=f"values could be lost; when they are not, run: {widen}",
+                    hint=f"values could be lost; when they are not, run: {widening(column.name, type_)}",
                 )
-            made.append(Change("widen", widen))
+            made.append(Difference("widen", column.name, type_, column.type))
     names = {name for name, _ in wanted}
     for column in found:
         if column.name.lower() not in names and not column.nullable and column.default is None:
             raise DataError(
                 f"column {column.name} of {target} is NOT NULL without a default, and the files don't have it",
-                hint=f"run: ALTER TABLE {table} ALTER COLUMN {quote(column.name)} DROP NOT NULL",
+                hint=f"run: {relaxing(column.name)}",
             )
     return tuple(made)
+
+
+def changes(
+    schema: str, target: str, wanted: Sequence[tuple[str, str]], found: Sequence[TargetColumn] | None
+) -> tuple[Change, ...]:
+    """What has to be done so that rows with the wanted columns (name, type) go into the target, in DuckDB's words."""
+    table = quote(schema, target)
+
+    def widening(name: str, type_: str) -> str:
+        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}"
+
+    def relaxing(name: str) -> str:
+        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
+
+    if found is None:
+        columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in wanted)
+        return (Change("create", f"CREATE TABLE {table} ({columns})"),)
+    return tuple(
+        Change("add", f"ALTER TABLE {table} ADD COLUMN {quote(d.name)} {d.type}")
+        if d.kind == "add"
+        else Change("widen", widening(d.name, d.type))
+        for d in differences(target, wanted, found, widening=widening, relaxing=relaxing)
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from floodmark.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome
-from floodmark.types import Field, fields
+from floodmark.types import fields
 from floodmark.warehouse import Holder, Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, data_files
 from floodmark.warehouse import duckdb_rows as put
 from floodmark.warehouse.columns import changes
@@ -23,7 +23,7 @@ from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.duckdb_errors import translated
 from floodmark.warehouse.duckdb_file import Connection, DatabaseFile
 from floodmark.warehouse.duckdb_ledger import LedgerTables
-from floodmark.warehouse.files import fetch
+from floodmark.warehouse.files import fetch, file_fields
 
 
 class DuckDB:
@@ -85,7 +85,7 @@ class DuckDB:
         loaded = _ledger_rows(request, decision.new)
         with tempfile.TemporaryDirectory(prefix="floodmark-load-") as folder:
             paths = fetch(request.store, files, Path(folder), request.table.name)
-            staged = put.Staged(request.table, _file_fields(request, decision), decision.staged, tuple(paths))
+            staged = put.Staged(request.table, file_fields(request.table, decision.way), decision.staged, tuple(paths))
             try:
                 self._transaction(request, decision, staged, loaded)
             except _Unanswered as unanswered:
@@ -178,9 +178,3 @@ def _ledger_rows(request: LoadRequest, new: tuple[Numbered, ...]) -> tuple[Ledge
         LedgerRow(commit.n, digest, request.epoch, commit.rows, len(commit.files), now, request.target)
         for commit, digest in new
     )
-
-
-def _file_fields(request: LoadRequest, decision: Decision) -> tuple[Field, ...]:
-    """The fields of the staged files: of a file of keys, only those of the key."""
-    every = fields(request.table)
-    return put.key_fields(request.table, every) if decision.way == "delete" else every

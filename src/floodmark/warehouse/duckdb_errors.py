@@ -49,6 +49,12 @@ def translated(error: duckdb.Error, path: Path) -> FloodmarkError:
         return TransientError(
             f"the warehouse {path} ran out of memory: {said}", hint="free some memory or disk, run again"
         )
+    if "wal does not match" in text or "replaying wal" in text:
+        return DataError(
+            f"the warehouse {path} and its log {path.name}.wal don't belong together: {said}",
+            hint="put both back from one backup; or move the .wal file away, if the other was replaced: what is "
+            "missing then loads again from the store",
+        )
     if isinstance(error, duckdb.IOException) and ".parquet" in text:
         return DataError(
             f"a data file can't be read: {said}", hint="run again; floodmark watermark validate says more"

@@ -20,11 +20,9 @@ from floodmark.warehouse import KEYS, Numbered, data_files, quote
 from floodmark.warehouse.columns import TargetColumn, changes, same
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
+from floodmark.warehouse.files import key_fields
 
 WEIGHT = KEY_FIELD  # by which keys are compared as MySQL's collation compares them
-
-# Columns that DuckDB adds to each file; a source column of such a name would hide them.
-_VIRTUAL = ("filename", "file_index", "file_row_number")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Staged:
     @property
     def weighed(self) -> bool:
         """Whether keys are compared by MySQL's weights instead of by their bytes."""
-        return any(field.name == WEIGHT for field in self.fields)
+        return any(field.file_only for field in self.fields)
 
     @property
     def rows(self) -> str:
@@ -99,11 +97,6 @@ class Staged:
 def columns_for(fields: Sequence[Field]) -> list[tuple[str, str]]:
     """The target's columns for some fields: name and type."""
     return [(field.name.lower(), field.duckdb) for field in fields if not field.file_only]
-
-
-def key_fields(table: Table, fields: Sequence[Field]) -> tuple[Field, ...]:
-    """The fields of the key, with its weight where there is one: what a file of keys has."""
-    return tuple(f for f in fields if f.name == WEIGHT or (f.column in table.key and f.name == f.column))
 
 
 def check_files(con: Connection, staged: Staged) -> int:
@@ -249,9 +242,8 @@ def _value(field: Field) -> str:
 
 
 def _inner(field: Field) -> str:
-    """The column's name while it is read from a file."""
-    name = field.name.lower()
-    return f"_source_{name}" if name in _VIRTUAL else name
+    """The column's name while it is read from a file; a prefix, so that none hides what DuckDB or a join adds."""
+    return WEIGHT if field.file_only else f"_source_{field.name.lower()}"
 
 
 def _file_type(field: Field) -> str:

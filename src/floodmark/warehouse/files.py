@@ -1,4 +1,4 @@
-"""The files of a load on local disk, each proven to be what its commit describes before a row is read."""
+"""The files of a load: their fields, and on local disk, each proven to be what its commit describes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from floodmark.errors import DataError
-from floodmark.model import DataFile
+from floodmark.model import DataFile, LoadAs, Table
 from floodmark.store import Store
+from floodmark.types import Field, fields
 
 PARALLEL = 8
 
@@ -39,11 +40,31 @@ def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> 
             raise
 
 
+def key_fields(table: Table, every: Sequence[Field]) -> tuple[Field, ...]:
+    """The fields of the key, with its weight where there is one: what a file of keys has."""
+    return tuple(f for f in every if f.file_only or (f.column in table.key and f.name == f.column))
+
+
+def file_fields(table: Table, way: LoadAs) -> tuple[Field, ...]:
+    """The fields of files that go in this way: of a file of keys, only those of the key."""
+    every = fields(table)
+    return key_fields(table, every) if way == "delete" else every
+
+
 def missing(uri: str, table: str) -> DataError:
     """A file that a commit names is not in the store."""
     return DataError(
         f"the file {uri} is in the log but not in the store",
         hint=f"put it back, or read the table again: floodmark watermark reset -t {table}",
+        table=table,
+    )
+
+
+def differs(uri: str, table: str, what: str) -> DataError:
+    """A file is not what its commit describes."""
+    return DataError(
+        f"the file {uri} is not what its commit describes ({what})",
+        hint=f"put the right one back, or read the table again: floodmark watermark reset -t {table}",
         table=table,
     )
 
@@ -58,9 +79,5 @@ def _proven(path: Path, file: DataFile, uri: str, table: str) -> Path:
         raise missing(uri, table) from None
     if (size, checksum) != (file.bytes, file.checksum):
         what = f"{size:,} bytes instead of {file.bytes:,}" if size != file.bytes else "another checksum"
-        raise DataError(
-            f"the file {uri} is not what its commit describes ({what})",
-            hint=f"put the right one back, or read the table again: floodmark watermark reset -t {table}",
-            table=table,
-        )
+        raise differs(uri, table, what)
     return path

@@ -1,0 +1,183 @@
+"""Floodmark as a library: what the commands do, for notebooks and orchestrators.
+
+Every method takes what its command takes and returns the document that the command prints with `--json`. What
+fails raises a FloodmarkError, whose `code` is the command's exit code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from floodmark import config as configuration
+from floodmark import copies, history, moves, planview, system, validate, watermarks
+from floodmark.config import Config
+from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.moments import timestamp as moment
+from floodmark.report import Progress, Stage, SyncOptions, SyncReport, new_run
+from floodmark.spark import Spark
+from floodmark.sync import sync
+
+Document = dict[str, Any]
+
+
+class SyncFailed(FloodmarkError):
+    """One or more tables of a sync failed; `report` is the document with every table's outcome."""
+
+    def __init__(self, report: SyncReport) -> None:
+        worst = next(
+            t.error for t in report.tables if t.error is not None and t.exit_code == report.exit_code
+        )
+        failed = sum(1 for t in report.tables if t.error is not None)
+        others = f" ({failed} of {len(report.tables)} tables failed)" if len(report.tables) > 1 else ""
+        super().__init__(f"{worst.message}{others}", hint=worst.hint, table=worst.table)
+        self.code, self.kind = worst.code, worst.kind
+        self.report: Document = report.as_json()
+
+
+class Quiet:
+    """Watches a sync without a word."""
+
+    def note(self, table: str, text: str) -> None: ...
+    def begin(self, table: str, stage: Stage, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: Stage, rows: int, files: int, bytes: int) -> None: ...
+    def end(self, table: str, stage: Stage) -> None: ...
+
+
+class Pipeline:
+    """One configuration, and all that can be done with it. Holds no connection between calls."""
+
+    def __init__(self, config: Config | Path | str | None = None) -> None:
+        """From a configuration or its path; by default as the command finds it."""
+        given = Path(config) if isinstance(config, str) else config
+        self.config: Config = given if isinstance(given, Config) else configuration.load(given)
+
+    # rows
+
+    def sync(
+        self,
+        *tables: str,
+        all_tables: bool = False,
+        check: bool = True,
+        progress: Progress | None = None,
+        spark: Spark | None = None,
+        **options: Any,
+    ) -> Document:
+        """Brings tables up to date: `sync("shop.orders", limit=1000)`, or `sync(all_tables=True)`.
+
+        The options are those of `SyncOptions`. When a table fails, raises SyncFailed, whose `report` has all
+        tables; with `check=False` the document is returned whatever became of them.
+        """
+        if bool(tables) == all_tables:
+            raise ConfigError("name the tables, or say all_tables=True")
+        report = sync(
+            self.config, tables, all_tables, _options(options), progress or Quiet(), new_run(), spark
+        )
+        if check and not report.ok:
+            raise SyncFailed(report)
+        return report.as_json()
+
+    def plan(self, table: str, **options: Any) -> Document:
+        """What the next sync of a table would do; writes nothing."""
+        return planview.plan(self.config, table, _options({"dry_run": True, **options})).as_json()
+
+    # watermarks
+
+    def watermark_get(self, table: str | None = None, *, show_files: bool = False) -> Document:
+        """One table's watermark, or the system watermark."""
+        if table is None:
+            return system.system_get(self.config)
+        return watermarks.watermark_get(self.config, table, show_files)
+
+    def watermark_list(self, *tables: str) -> Document:
+        """The watermarks of all tables, or of the given ones."""
+        return watermarks.watermark_list(self.config, tables)
+
+    def watermark_set(
+        self,
+        table: str | None = None,
+        *,
+        timestamp: str | None = None,
+        id: int | str | None = None,
+        preset: str | None = None,
+        force: bool = False,
+    ) -> Document:
+        """Where the next sync of a table starts, set by hand; without a table the system watermark."""
+        if table is None:
+            if id is not None:
+                raise ConfigError("an id is for a table; the system watermark is a time")
+            return system.system_set(self.config, preset, timestamp)
+        if preset is not None:
+            raise ConfigError("presets are for the system watermark; give a timestamp", table=table)
+        key = None if id is None else str(id)
+        return moves.watermark_set(self.config, table, timestamp, key, new_run(), force)
+
+    def watermark_reset(
+        self,
+        table: str | None = None,
+        *,
+        preset: str | None = None,
+        mysql_only: bool = False,
+        redshift_only: bool = False,
+        force: bool = False,
+    ) -> Document:
+        """A table back to the start, in one stage or both; without a table the system watermark to a preset."""
+        if table is None:
+            return system.system_set(self.config, preset)
+        if preset is not None:
+            raise ConfigError("presets are for the system watermark", table=table)
+        return moves.watermark_reset(
+            self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
+        )
+
+    def watermark_history(self, table: str) -> Document:
+        """The table's commits, newest first."""
+        return history.watermark_history(self.config, table)
+
+    def watermark_restore(
+        self, table: str, *, commit: int | None = None, file: Path | str | None = None, force: bool = False
+    ) -> Document:
+        """The extraction's position of an earlier commit, or of a document that `watermark get` printed."""
+        path = None if file is None else Path(file)
+        return history.watermark_restore(
+            self.config, table, new_run(), commit=commit, file=path, force=force
+        )
+
+    def watermark_backups(self, table: str) -> Document:
+        """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
+        return copies.watermark_backups(self.config, table)
+
+    def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> Document:
+        """Removes daily and session copies that are older than so many days."""
+        return copies.watermark_cleanup(self.config, days, dry_run)
+
+    def watermark_validate(self, *tables: str, repair: bool = False) -> Document:
+        """What is tracked against what is really there; `ok` is False when there are findings."""
+        return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
+
+
+def _options(given: dict[str, Any]) -> SyncOptions:
+    """The options of a sync, checked as the command line checks them."""
+    names = SyncOptions.__dataclass_fields__
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ConfigError(f"sync takes no {', '.join(unknown)}", hint=f"it takes {', '.join(names)}")
+    for name in ("since", "until"):
+        if given.get(name) is not None:
+            try:
+                given[name] = moment(str(given[name]))
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+    for name in ("limit", "max_chunks", "max_workers"):
+        value = given.get(name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name} is a number from 1 on, not {value!r}")
+    options = SyncOptions(**given)
+    if options.strategy not in ("auto", "sequential", "inter-table", "intra-table"):
+        raise ConfigError(
+            f"there is no strategy {options.strategy!r}",
+            hint="auto, sequential, inter-table or intra-table",
+        )
+    if mistake := options.mistake():
+        raise ConfigError(mistake)
+    return options

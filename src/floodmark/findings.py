@@ -1,0 +1,182 @@
+"""What `watermark validate` finds: the log, the copies, the store's objects and the warehouse against each other.
+
+Pure: facts in, findings out. Re-reads (overlap, --since, a repair) move no position and are no findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from floodmark.model import Commit, DataFile, Finding, Position, Table, Window
+from floodmark.moves import back
+from floodmark.state.fold import Damaged, State, fold
+from floodmark.warehouse import Ledger
+
+# Names that one finding spells out; it is one line.
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The whole log as it lies in the store."""
+
+    commits: tuple[tuple[Commit, str], ...]  # those that can be read, with their digests
+    damaged: Mapping[int, str]  # those that can't, and why
+    refolded: State | None  # the fold of all of them; None when some are missing
+    findings: tuple[Finding, ...]  # about windows
+
+
+def chain(table_name: str, documents: Iterable[tuple[int, Commit, str] | tuple[int, None, str]]) -> Chain:
+    """The log from commit 0 on, folded: where it breaks, and where windows don't join."""
+    read: list[tuple[Commit, str]] = []
+    damaged: dict[int, str] = {}
+    found: list[Finding] = []
+    state: State | None = State(table_name)
+    for n, commit, digest in documents:
+        if commit is None:
+            damaged[n], state = digest, None
+            continue
+        read.append((commit, digest))
+        if state is None:
+            continue
+        found += _joins(state, commit)
+        try:
+            state = fold(state, commit, digest)
+        except Damaged as error:
+            damaged[n], state = error.message, None
+    return Chain(tuple(read), damaged, state, tuple(found))
+
+
+def _joins(state: State, commit: Commit) -> Iterable[Finding]:
+    """Whether a new window begins where reading stood."""
+    window, stood = commit.window, state.position
+    known = state.window is not None and window is not None and state.window.id == window.id
+    if window is None or window.by == "snapshot" or known or stood is None or window.low == stood:
+        return
+    kind = "overlap" if window.low is None or back(stood, window.low) else "gap"
+    what = "reads again what was read" if kind == "overlap" else "leaves out what lies between"
+    detail = (
+        f"the window of commit {commit.n} begins at {_place(window.low)}, but reading stood at {_place(stood)}: "
+        f"it {what}"
+    )
+    yield Finding(kind, state.table_name, detail, {"commit": commit.n})
+
+
+def _place(position: Position | None) -> str:
+    return " / ".join(map(str, position)) if position else "the start"
+
+
+def log_findings(table_name: str, state: State, log: Chain) -> list[Finding]:
+    """Commits that can't be read, and sums that are not the log's."""
+    found = [
+        Finding("damaged_log", table_name, f"commit {n}: {why}", {"commit": n})
+        for n, why in sorted(log.damaged.items())
+    ]
+    rebuilt = any(c.stands_for for c, _ in log.commits)
+    if log.refolded is not None and log.refolded.n == state.n and log.refolded != state and not rebuilt:
+        detail = (
+            f"the published watermark counts {state.rows:,} rows in {state.files:,} files up to commit {state.n}, "
+            f"the log {log.refolded.rows:,} in {log.refolded.files:,}"
+        )
+        found.append(Finding("count_mismatch", table_name, detail))
+    return [*found, *log.findings]
+
+
+def file_findings(
+    table_name: str,
+    log: Chain,
+    objects: Mapping[str, int],
+    uncommitted: Collection[str],
+    loaded: Collection[tuple[int, str]],
+) -> list[Finding]:
+    """Files that the log names against objects (path and size); `uncommitted` are those of a run under way."""
+    named: dict[str, tuple[Commit, str, DataFile]] = {
+        f.path: (c, digest, f) for c, digest in log.commits if c.is_data for f in c.files
+    }
+    # A clean says in its claim which files it removes.
+    cleaned = {f.path for c, _ in log.commits if not c.is_data for f in c.files}
+    found = []
+    for path, (commit, digest, file) in named.items():
+        size = objects.get(path)
+        more = {"file": path, "commit": commit.n, "loaded": (commit.n, digest) in loaded}
+        if size is None and path not in cleaned:
+            what = "its rows are in the warehouse" if more["loaded"] else "its rows are not in the warehouse"
+            detail = f"{path} of commit {commit.n} is not in the store; {what}"
+            found.append(Finding("missing_file", table_name, detail, more))
+        elif size is not None and size != file.bytes:
+            detail = f"{path} has {size:,} bytes, its commit {commit.n} says {file.bytes:,}"
+            found.append(Finding("count_mismatch", table_name, detail, more))
+    if log.damaged:
+        return found  # what lost commits named can't be told from orphans
+    for path in sorted(set(objects) - set(named) - set(uncommitted)):
+        more = {"file": path, "bytes": objects[path]}
+        found.append(Finding("orphan", table_name, f"{path} is named by no commit", more))
+    return found
+
+
+def ledger_findings(table_name: str, state: State, log: Chain, ledger: Ledger) -> list[Finding]:
+    """The warehouse's ledger against the log's commits."""
+    known = {(c.n, digest): c for c, digest in log.commits if c.is_data}
+    found = []
+    ahead = []
+    for row in ledger.rows:
+        if row.epoch != state.load_epoch:
+            continue
+        commit = known.get(row.identity)
+        if commit is None:
+            if row.n not in log.damaged:
+                ahead.append(row.n)
+        elif (row.rows, row.files) != (commit.rows, len(commit.files)):
+            detail = (
+                f"the ledger has {row.rows:,} rows in {row.files} files for commit {row.n}, "
+                f"the commit {commit.rows:,} in {len(commit.files)}"
+            )
+            found.append(Finding("count_mismatch", table_name, detail, {"commit": row.n}))
+    if ahead:
+        numbers = ", ".join(map(str, ahead[:NAMED])) + (", …" if len(ahead) > NAMED else "")
+        detail = f"the warehouse has loaded commits that the log does not have: {numbers}"
+        found.append(Finding("ledger_ahead", table_name, detail, {"commits": ahead}))
+    return found
+
+
+def row_findings(
+    table_name: str, table: Table, log: Chain, loaded: Collection[tuple[int, str]], rows: int
+) -> list[Finding]:
+    """The target's rows against what was loaded: exact where rows are not merged, else what must be there at least."""
+    commits = [c for c, digest in log.commits if (c.n, digest) in loaded]
+    if not commits or log.damaged:
+        return []
+    snapshot = next((c for c in reversed(commits) if c.load_as == "replace"), None)
+    if table.mode == "full" and snapshot is not None and commits[-1] is snapshot:
+        expected, exact = snapshot.rows, True
+    elif not table.key:
+        expected, exact = sum(c.rows for c in commits), True
+    elif any(c.load_as == "delete" for c in commits):
+        return []
+    else:
+        windows = {c.window.id: c.window for c, _ in log.commits if c.window is not None}
+        expected, exact = _at_least(table, windows, commits), False
+    if rows == expected or (rows > expected and not exact):
+        return []
+    word = "" if exact else "at least "
+    detail = f"{table.target} has {rows:,} rows; the files that were loaded make {word}{expected:,}"
+    return [Finding("count_mismatch", table_name, detail, {"rows": rows, "expected": expected})]
+
+
+def _at_least(table: Table, windows: Mapping[str, Window], commits: Sequence[Commit]) -> int:
+    """Rows with keys of their own: those of one window, where no row can be in two of its slices."""
+    cursor = table.column(table.cursor) if table.cursor else None
+    still = cursor is not None and (
+        cursor.name in table.key or cursor.auto_increment or "current_timestamp" in cursor.extra.lower()
+    )
+    sums: dict[object, int] = {}
+    for commit in commits:
+        if commit.window_id is None:
+            continue
+        window = windows.get(commit.window_id)
+        whole = still or (window is not None and (window.by == "key" or window.slices == 1))
+        for file in commit.files:
+            group = commit.window_id if whole else (commit.window_id, file.slice)
+            sums[group] = sums.get(group, 0) + file.rows
+    return max(sums.values(), default=0)

@@ -1,0 +1,208 @@
+"""A table's past: `watermark history`, and `watermark restore` back to a place in it.
+
+A restore is a new commit on top that moves the extraction's position and nothing else: no commit is rewritten, no
+file is forgotten, and what was restored can be taken back the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from floodmark.config import Config
+from floodmark.errors import ConfigError, DataError
+from floodmark.model import Commit, Position, Table
+from floodmark.moves import back, described, doubled, doubles, moved
+from floodmark.plan import cursor_value, temporal
+from floodmark.state import Log, State, Watermark, draft
+from floodmark.state.fold import Damaged, fold
+from floodmark.state.watermark import data_position
+from floodmark.store import Store
+from floodmark.watermarks import full_name, ledger_of, must_exist, next_start
+
+# What a document that `watermark get --json` printed has at least.
+FIELDS = ("table_name", "commit", "last_mysql_data_timestamp", "last_mysql_data_id", "mysql_status", "metadata")
+
+
+def watermark_history(config: Config, name: str) -> dict[str, Any]:
+    """The table's commits, newest first, each with the extraction's position after it."""
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+    state = log.read()
+    if state.n < 0 and log.table_name not in config.tables:
+        must_exist(config, log.table_name)
+    entries = [_entry(commit, after) for commit, after in past(log, state)]
+    return {"table_name": log.table_name, "commits": entries[::-1]}
+
+
+def past(log: Log, state: State) -> Iterator[tuple[Commit, State | None]]:
+    """The commits that are left, oldest first, and the state after each where it is known."""
+    after: State | None = State(log.table_name)
+    for commit, found in log.commits(n for n in log.numbers() if n <= state.n):
+        try:
+            after = fold(after, commit, found) if after is not None else None
+        except Damaged:  # one before it is lost, and with it every position up to the present one
+            after = None
+        yield commit, state if commit.n == state.n else after
+
+
+def _entry(commit: Commit, after: State | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "n": commit.n,
+        "kind": commit.kind,
+        "at": commit.at,
+        "run": commit.run,
+        "rows": commit.rows,
+        "files": len(commit.files),
+        "position": list(after.position) if after and after.position else None,
+    }
+    if commit.kind == "claim":
+        entry["purpose"] = commit.purpose
+    if commit.stages:
+        entry["stages"] = list(commit.stages)
+    return entry
+
+
+def watermark_restore(
+    config: Config,
+    name: str,
+    run: str,
+    *,
+    commit: int | None = None,
+    file: Path | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The extraction's position of an earlier commit, or of a printed document; returns the new document."""
+    if (commit is None) == (file is None):
+        raise ConfigError("give a commit, or a file that `watermark get --json` printed")
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+    document = _printed(file, log.table_name) if file is not None else None
+
+    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+        table = state.table
+        if document is not None:
+            table = table or described(config, log.table_name, state, None)
+            position, origin = _position(log, state, table, document), f"{file}"
+        else:
+            assert commit is not None
+            position, origin = _position_at(log, state, commit), f"commit {commit}"
+        if table is not None and table.mode == "full":
+            raise ConfigError(
+                "the table is read whole (mode full): it has no position", table=log.table_name
+            )
+        if table is not None and doubles(table, state) and _goes_back(state, position) and not force:
+            raise doubled(table)
+        note = f"restored from {origin}"
+        return table if state.table is None else None, lambda claimed: draft(claimed, "restore", run, position=position, note=note)
+
+    before, after = moved(log, run, "restore", decide)
+    ledger = ledger_of(config, after)
+    shown = Watermark(store, log.table_name, run).publish(after, ledger.rows if ledger else None)
+    if after.position is None:
+        shown |= next_start(config, store, after)
+    return {**shown, "undo": f"floodmark watermark restore -t {log.table_name} --commit {before.n}"}
+
+
+def _goes_back(state: State, position: Position | None) -> bool:
+    if position is None:
+        return state.position is not None
+    return back(state.position, position)
+
+
+def _position_at(log: Log, state: State, n: int) -> Position | None:
+    """The position after a commit."""
+    if not 0 <= n <= state.n:
+        what = f"its commits are 0 to {state.n}" if state.n >= 0 else "the table has no log"
+        raise ConfigError(
+            f"there is no commit {n}: {what}",
+            hint=f"floodmark watermark history -t {log.table_name} lists them",
+            table=log.table_name,
+        )
+    if n == state.n:
+        return state.position
+    for commit, after in past(log, state):
+        if commit.n == n and after is not None:
+            return after.position
+    raise DataError(
+        f"the position after commit {n} is not known: commits before it are lost",
+        hint=f"floodmark watermark set -t {log.table_name} --timestamp TS goes on from a time",
+        table=log.table_name,
+    )
+
+
+def _printed(file: Path, table_name: str) -> dict[str, Any]:
+    """The document in a file, refused when it is anything but what `watermark get --json` printed of the table."""
+    try:
+        body = json.loads(file.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{file} can't be read: {error.strerror or error}", table=table_name) from None
+    except ValueError:
+        raise _refused(file, "it is no JSON document", table_name) from None
+    if not isinstance(body, dict):
+        raise _refused(file, "it is no JSON object", table_name)
+    if "tables" in body:
+        raise _refused(file, "it is a list of watermarks", table_name)
+    if "checkpoint" in body:
+        raise _refused(file, "it is a stored copy, from which Floodmark recovers by itself", table_name)
+    missing = [field for field in FIELDS if field not in body]
+    if missing:
+        raise _refused(file, f"it has no {missing[0]}", table_name)
+    if body["table_name"] != table_name:
+        raise _refused(file, f"it is the watermark of {body['table_name']}", table_name)
+    stamp, key, n = body["last_mysql_data_timestamp"], body["last_mysql_data_id"], body["commit"]
+    sound = (
+        isinstance(stamp, str | None)
+        and (key is None or (isinstance(key, list) and all(isinstance(v, int | str) for v in key)))
+        and isinstance(n, int | None)
+    )
+    if not sound:
+        raise _refused(file, "its position can't be understood", table_name)
+    return body
+
+
+def _refused(file: Path, why: str, table_name: str) -> ConfigError:
+    return ConfigError(
+        f"{file} is not what `floodmark watermark get -t {table_name} --json` printed: {why}",
+        hint=f"floodmark watermark history -t {table_name} shows what --commit can restore",
+        table=table_name,
+    )
+
+
+def _position(log: Log, state: State, table: Table, document: dict[str, Any]) -> Position | None:
+    """The position of a printed document: the log's own if it was printed from this log, else by its fields."""
+    shown = (document["last_mysql_data_timestamp"], document["last_mysql_data_id"])
+    n = document["commit"]
+    if isinstance(n, int) and 0 <= n <= state.n:
+        for commit, after in past(log, state):
+            if commit.n == n and after is not None and data_position(after) == shown:
+                return after.position
+    return _by_fields(table, *shown)
+
+
+def _by_fields(table: Table, timestamp: str | None, key: list[int | str] | None) -> Position | None:
+    """A position from what a document shows of it."""
+    if timestamp is None and key is None:
+        return None
+    unclear = ConfigError(
+        "the file is of another log of this table, and its position can't be told from it alone",
+        hint=f"floodmark watermark set -t {table.name} sets one by hand",
+        table=table.name,
+    )
+    if table.cursor is None or (timestamp is None) == temporal(table):
+        raise unclear
+    if key is not None and len(key) != len(table.key):
+        raise unclear
+    values = dict(zip(table.key, key or (), strict=False))
+    if timestamp is not None:
+        try:
+            values[table.cursor] = cursor_value(table, timestamp)
+        except ValueError:
+            raise unclear from None
+    if key is None:
+        return (values[table.cursor],)
+    if any(column not in values for column in table.order):
+        raise unclear
+    return tuple(values[column] for column in table.order)

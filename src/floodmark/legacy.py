@@ -1,0 +1,333 @@
+"""The older tool's watermarks: found by the table's name inside them, taken over once, when a table has no state.
+
+Its watermark knew a time but no id, and did not always know its own files. So reading goes on from that time
+inclusively, or from before the oldest row of any of its files that it had not loaded, and what is read twice is
+merged by key. Wherever a value can mean two things, the earlier one is taken, and it is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from floodmark import clock, plan
+from floodmark.config import TableOptions
+from floodmark.errors import DataError
+from floodmark.legacy_files import Unreadable, oldest
+from floodmark.model import Position, Table
+from floodmark.mysql import bounds
+from floodmark.mysql.connect import Session
+from floodmark.state import State
+from floodmark.store import Store
+from floodmark.system import Start
+
+# Where the older tool kept the staged files.
+FILES = "incremental/"
+READERS = 4
+_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Found:
+    """A watermark of the older tool, as far as it can be used."""
+
+    path: str
+    timestamp: str | None  # as it is written
+    loaded: frozenset[str]  # its files that are in the warehouse, below the prefix
+    listed: frozenset[str]  # all files that it names
+    files: int | None  # how many it believed to have
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """Where a table goes on, and what was corrected to find out."""
+
+    position: Position | None  # None: its watermark says nothing that can be used; the table begins anew
+    notes: tuple[str, ...]
+
+
+def untouched(state: State) -> bool:
+    """Whether the table has no state of ours: never read, set, or reset."""
+    return (
+        state.position is None
+        and state.window is None
+        and not state.started
+        and not state.extract_epoch
+        and not state.batches
+    )
+
+
+def paths(name: str) -> tuple[str, ...]:
+    """Where the older tool may have kept the table's watermark."""
+    if "/" in name:
+        return ()
+    flat = name.replace(".", "_")
+    folded = (flat, flat.lower(), flat.replace("-", "_"))
+    return tuple(dict.fromkeys([*(f"watermark/tables/{f}.json" for f in folded), f"watermarks/{name}.json"]))
+
+
+def find(store: Store, name: str) -> tuple[list[Found], list[str]]:
+    """The table's watermarks in the older layouts, and what there is to say of others in their places."""
+    found, notes = [], []
+    for path in paths(name):
+        data = store.get(path)
+        if data is None:
+            continue
+        try:
+            body = json.loads(data)
+            if not isinstance(body, dict):
+                raise ValueError
+        except ValueError:
+            raise _undecided(name, f"the older tool's watermark {path} can't be read", None) from None
+        inside = body.get("table_name")
+        if inside is None and path.startswith("watermarks/"):
+            notes.append(f"{path} does not name its table; it is taken for {name} by its own name")
+        elif not isinstance(inside, str) or not inside:
+            # `a_b.c` and `a.b_c` have one name there.
+            raise _undecided(
+                name, f"the older tool's watermark {path} does not say which table it is of", None
+            )
+        elif inside != name:
+            notes.append(f"{path} is the older tool's watermark of {inside}, not of this table")
+            continue
+        found.append(_parse(path, body))
+    return found, notes
+
+
+def timestamp(store: Store, name: str) -> str | None:
+    """For people: the time that the older tool's watermark of a table holds, when it can be read."""
+    try:
+        return min((f.timestamp for f in find(store, name)[0] if f.timestamp), default=None)
+    except DataError:
+        return None
+
+
+def _parse(path: str, body: dict[str, Any]) -> Found:
+    state = body.get("mysql_state")
+    inner = state if isinstance(state, dict) else {}
+    written = body.get("last_mysql_data_timestamp") or inner.get("last_timestamp")
+    files = body.get("s3_file_count")
+    loaded = frozenset(_listed(body, "processed_s3_files", "processed_files"))
+    return Found(
+        path,
+        str(written) if written else None,
+        loaded,
+        loaded | frozenset(_listed(body, "backup_s3_files", "pending_s3_files")),
+        files if isinstance(files, int) else None,
+    )
+
+
+def _listed(body: dict[str, Any], *names: str) -> Iterator[str]:
+    """Files of a watermark's lists, as paths below the prefix."""
+    inner = body.get("s3_state")
+    for place in (body, inner if isinstance(inner, dict) else {}):
+        for name in names:
+            for file in place.get(name) or ():
+                _, mark, rest = str(file).partition(FILES)
+                if mark:
+                    yield FILES + rest
+
+
+def takeover(
+    session: Session, store: Store, table: Table, options: TableOptions, start: Start
+) -> Takeover | None:
+    """What to go on from, for a table without state; None when the older tool did not know it."""
+    found, notes = find(store, table.name)
+    if not found:
+        return Takeover(None, tuple(notes)) if notes else None
+    # Of two, the one that is further behind: what it repeats is merged.
+    chosen = min(found, key=lambda f: _digits(f.timestamp))
+    if len(found) > 1:
+        notes.append(f"there are two watermarks of the older tool; {chosen.path}, which is behind, is taken")
+    if not table.key:
+        what = f"the older tool's watermark {chosen.path} can't be taken over: without a key, rows would be doubled"
+        raise _undecided(table.name, what, chosen.timestamp, full=table.mode == "full")
+    if not plan.temporal(table):
+        how = "whole" if table.cursor is None else f"by {table.cursor}"
+        notes.append(
+            f"the older tool's watermark {chosen.path} holds a time, and the table is read {how}: not used"
+        )
+        return Takeover(None, tuple(notes))
+    reading = _Reading(session, table, options)
+    starts = list(_starts(reading, chosen, start, notes))
+    loaded = frozenset().union(*(f.loaded for f in found))
+    row = _oldest_unloaded(store, reading, chosen, loaded, notes)
+    if row is not None:
+        starts.append(row)
+    if not starts:
+        return Takeover(None, tuple(notes))
+    begin = min(starts)
+    notes.append(
+        f"taken over from the older tool's watermark {chosen.path}: goes on from {begin}, inclusively"
+    )
+    return Takeover((reading.before(begin),), tuple(notes))
+
+
+def _starts(reading: _Reading, found: Found, start: Start, notes: list[str]) -> Iterator[str]:
+    """The moment that the watermark gives, or the start where it gives none."""
+    if found.timestamp is None:
+        notes.append(f"the older tool's watermark {found.path} has no last_mysql_data_timestamp")
+        if start.timestamp is not None:
+            notes.append(f"the table begins at {start.timestamp} ({start.by})")
+            yield str(plan.cursor_value(reading.table, start.timestamp))
+        return
+    moment = _moment(found.timestamp)
+    if moment is None:
+        what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}"
+        raise _undecided(reading.table.name, what, None)
+    value = reading.earliest(moment)
+    if value > reading.latest():
+        what = f"the older tool's watermark {found.path} lies in the future ({found.timestamp})"
+        raise _undecided(reading.table.name, what, None)
+    if value != reading.plain(moment):
+        notes.append(f"its timestamp {found.timestamp} can mean two moments; the earlier is taken: {value}")
+    yield value
+
+
+def _oldest_unloaded(
+    store: Store, reading: _Reading, found: Found, loaded: frozenset[str], notes: list[str]
+) -> str | None:
+    """The oldest row of any file of the older tool that it had not loaded."""
+    table = reading.table
+    there = [
+        o.path
+        for o in store.list(FILES)
+        if o.path in found.listed or (o.path.endswith(".parquet") and belongs(o.path, table))
+    ]
+    if found.files is not None and found.files != len(there):
+        notes.append(f"its s3_file_count was {found.files:,}, and {len(there):,} files are there")
+    waiting = [path for path in there if path not in loaded]
+    if not waiting:
+        return None
+    assert table.cursor is not None
+    rows: list[str] = []
+    with ThreadPoolExecutor(min(READERS, len(waiting)), thread_name_prefix="older") as pool:
+        read = pool.map(lambda path: _first_row(store, path, table), waiting)
+        for path, row in zip(waiting, read, strict=True):
+            if row is None:
+                notes.append(f"{path} holds no rows of this table: not used")
+                continue
+            rows.append(reading.earliest(row))
+    if not rows:
+        return None
+    first = min(rows)
+    notes.append(
+        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is of {first}, "
+        "and from there on the source is read again"
+    )
+    return first
+
+
+def _first_row(store: Store, path: str, table: Table) -> datetime | None:
+    assert table.cursor is not None
+    try:
+        found = oldest(store, path, table.cursor, table.key)
+    except Unreadable as error:
+        raise _undecided(
+            table.name, f"the older tool's file {path} had not been loaded, and {error}", None
+        ) from None
+    if isinstance(found, str):
+        moment = _moment(found)
+        if moment is None:
+            what = f"the older tool's file {path} has {table.cursor} = {found!r}"
+            raise _undecided(table.name, what, None)
+        return moment
+    return found
+
+
+def belongs(path: str, table: Table) -> bool:
+    """Whether a file's path is one that the older tool would give to a file of this table."""
+    parts = path.removeprefix(FILES).removesuffix(".parquet").split("/")
+    flat = table.name.replace(".", "_")
+    names = {n for f in (table.name, flat, flat.replace("-", "_")) for n in (f, f.lower())}
+    folders = [p.removeprefix("table=") for p in parts[:-1]]
+    if any(f in names for f in folders) or (table.schema, table.table) in itertools.pairwise(folders):
+        return True
+    return any(
+        parts[-1] == name or re.match(rf"{re.escape(name)}[_.-](\d|batch|chunk|part)", parts[-1])
+        for name in names
+    )
+
+
+class _Reading:
+    """What a time that carries no zone, or the wrong one, can mean in the cursor's own terms."""
+
+    def __init__(self, session: Session, table: Table, options: TableOptions) -> None:
+        assert table.cursor is not None
+        self.table = table
+        self._kind = table.column(table.cursor).data_type
+        # TIMESTAMPs count in UTC, but whoever printed them did so in the server's zone.
+        zone = "server" if self._kind == "timestamp" else options.cursor_timezone
+        self._zone = bounds.zone_offsets(session, zone)
+        self._now = bounds.now(session)
+
+    def plain(self, moment: datetime) -> str:
+        """The digits as they stand."""
+        return self._text(moment.replace(tzinfo=None))
+
+    def earliest(self, moment: datetime) -> str:
+        """The earliest value of the cursor that is meant."""
+        digits = moment.replace(tzinfo=None)
+        meant = [digits]
+        if self._kind == "timestamp":
+            meant.append(_shift(digits, -max(self._near(digits))))
+            if moment.tzinfo is not None:
+                meant.append(moment.astimezone(UTC).replace(tzinfo=None))
+        elif moment.tzinfo is not None:
+            utc = moment.astimezone(UTC).replace(tzinfo=None)
+            meant.append(_shift(utc, min(self._near(utc))))
+        return self._text(min(meant))
+
+    def latest(self) -> str:
+        """What no honest watermark can be above."""
+        now = datetime.fromtimestamp(self._now + _HOUR, UTC).replace(tzinfo=None)
+        return self._text(now if self._kind == "timestamp" else _shift(now, max(self._near(now))))
+
+    def before(self, value: str) -> str:
+        """The place right before every row with this cursor."""
+        if self._kind == "date":
+            return clock.shifted(value, -86_400)[:10]
+        return clock.shifted(value, -1e-6)
+
+    def _near(self, moment: datetime) -> Sequence[int]:
+        """The zone's offsets around a moment, whichever side of a shift it lies on."""
+        centre = int(moment.replace(tzinfo=UTC).timestamp())
+        return self._zone([max(0, centre - 86_400), max(0, centre), centre + 86_400])
+
+    def _text(self, moment: datetime) -> str:
+        return str(plan.cursor_value(self.table, moment.isoformat(sep=" ")))
+
+
+def _digits(text: str | None) -> datetime:
+    moment = _moment(text) if text else None
+    return moment.replace(tzinfo=None) if moment else datetime.min
+
+
+def _shift(moment: datetime, seconds: int) -> datetime:
+    return datetime.fromisoformat(clock.shifted(moment.isoformat(sep=" "), seconds))
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return found
+
+
+def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) -> DataError:
+    """The watermark is there but can't be used: the user chooses, by one of two commands."""
+    moment = _moment(timestamp) if timestamp else None
+    at = f'"{moment.replace(tzinfo=None).isoformat(sep=" ")}"' if moment else "TS"
+    force = "" if timestamp is None else " --force"
+    go_on = f"floodmark watermark set -t {name} --timestamp {at}{force}"
+    if full:
+        go_on += " (with mode: append and a cursor)"
+    hint = f"choose: {go_on} goes on behind that time; floodmark watermark reset -t {name}{force} begins anew"
+    return DataError(what, hint=hint, table=name)

@@ -1,0 +1,312 @@
+"""Recovery: a table's state when its primary copy or its log is damaged, exact or not at all.
+
+The log is the truth; a copy only says how far it went, and carries its newest commits byte for byte. So a copy is
+never believed against a sound log, newer commits are folded on top of it, and what is put back into the log is
+proven by the digests in it. Every recovery is recorded in the store; the user is not bothered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from floodmark.errors import DataError, FloodmarkError
+from floodmark.model import Commit, Finding, digest, dump, load
+from floodmark.state import copies
+from floodmark.state.fold import Damaged, NothingLeft, State
+from floodmark.state.lease import holder
+from floodmark.state.publish import chained, newest, render
+from floodmark.state.rebuild import rebuilt
+from floodmark.state.watermark import Copy, commit_path, document, observe, primary_path, stamp
+from floodmark.state.watermark import log as logger
+from floodmark.store import Store, encode
+
+if TYPE_CHECKING:
+    from floodmark.state.log import Log
+
+RECORDS = "watermark/recoveries/"
+
+
+class Foreign(DataError):
+    """A sound copy, but not of this log."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a recovery did, as it is recorded."""
+
+    table_name: str
+    at: str
+    success: bool
+    source: str  # primary, daily, session, log, files
+    copy: str | None  # the copy that it was recovered from
+    commit: int | None  # how far the table is
+    seconds: float
+    wrong: tuple[str, ...]
+    done: tuple[str, ...] = ()
+
+
+def records(table_name: str) -> str:
+    """The folder of a table's records."""
+    return f"{RECORDS}{encode(table_name)}/"
+
+
+def recover(log: Log, primary: copies.Stored) -> State:
+    """The table's state although the primary copy can't be used as it is; mends what was wrong."""
+    began = time.monotonic()
+    wrong: list[str] = []
+    done: list[str] = []
+    try:
+        state, source = _state(log, primary, wrong, done)
+    except DataError as error:
+        failed = (*wrong, error.message)
+        _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
+        raise
+    if state.n < 0 or (source is None and not primary.data and _begun(log, state)):
+        return state
+    copy = source.found if source and isinstance(source.found, Copy) else None
+    if log.mend and (source is None or source.place != "primary"):
+        done += _restore(log, state, copy, primary.data)
+    _record(
+        log,
+        Recovery(
+            log.table_name, stamp(), True, source.place if source else "log", source.path if source else None,
+            state.n, _since(began), tuple(wrong), tuple(done),
+        ),
+    )  # fmt: skip
+    return state
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 3)
+
+
+def _state(
+    log: Log, primary: copies.Stored, wrong: list[str], done: list[str]
+) -> tuple[State, copies.Stored | None]:
+    """The state, and the copy that it was folded from; None: from the log alone."""
+    broken: Damaged | None = None
+    for item in _candidates(log, primary):
+        if isinstance(item.found, str):
+            wrong.append(f"{item.path}: {item.found}")
+            continue
+        if item.found.checkpoint.state.n < 0:  # of before the log was begun: says nothing
+            continue
+        try:
+            return carry_on(log, item.found, wrong, done), item
+        except Foreign as error:
+            wrong.append(f"{item.path}: {error.message}")
+        except Damaged as error:
+            wrong.append(f"{item.path}: {error.message}")
+            broken = broken or error
+    if broken is not None:  # a sound copy knows of more than the log has: without that it is not the state
+        raise broken
+    state = log.fold_on(State(log.table_name))
+    if state.n < 0:
+        _check_never_begun(log, wrong)
+        if log.numbers():  # begun by another run meanwhile
+            return log.fold_on(state), None
+    return state, None
+
+
+def _candidates(log: Log, primary: copies.Stored) -> Iterator[copies.Stored]:
+    yield primary
+    yield from copies.backups(log.store, log.table_name)
+
+
+def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
+    """The log's state from a copy on, whose own commit is put back when the log has lost it."""
+    known = copy.checkpoint.state
+    if log.confirms(known):
+        return log.fold_on(known)
+    _check_same_log(log, known)
+    tail = chained(known, copy.tail)
+    path = commit_path(log.table_name, known.n)
+    there = log.store.get(path)
+    if there is not None and (other := _sound_commit(log, known.n, there)) is not None:
+        # Another commit under that number, by its id: then the copy is the one that is wrong.
+        if not tail or load(Commit, tail[-1]).id != other.id:
+            raise Foreign(f"does not fit the log: commit {known.n} there is another one")
+    elif not tail:
+        what = "gone" if there is None else "unreadable"
+        raise Damaged(
+            f"the commit log is damaged: commit {known.n}, which the published watermark shows, is {what}",
+            hint=f"restore {log.store.uri(path)} from a backup of the store; or give the log up: "
+            f"floodmark watermark reset -t {log.table_name} --force",
+            table=log.table_name,
+        )
+    wrong.append(f"{path}: {'missing' if there is None else 'damaged'}")
+    done += _put_back_tail(log, tail)
+    state = log.fold_on(known)
+    _tell(log, known, done)
+    return state
+
+
+def _check_same_log(log: Log, known: State) -> None:
+    """Whatever can be read of the log must be of the copy's log."""
+    for n in reversed(log.numbers()):
+        commit = log.readable(n)
+        if commit is not None:
+            if commit.log != known.log:
+                raise Foreign(f"belongs to another log ({known.log})")
+            return
+
+
+def _sound_commit(log: Log, n: int, data: bytes) -> Commit | None:
+    """The commit in these bytes if it continues the one before it in the store."""
+    try:
+        commit, _ = log.parse(n, data)
+    except DataError:
+        return None
+    before = log.store.get(commit_path(log.table_name, n - 1)) if n else None
+    return commit if before is None or digest(before) == commit.prev else None
+
+
+def _put_back_tail(log: Log, tail: Iterable[bytes]) -> list[str]:
+    """Writes the proven commits that the log lacks or has damaged, and those of other copies before them."""
+    done: list[str] = []
+    lowest, expected = None, ""
+    for data in tail:
+        commit = load(Commit, data)
+        if lowest is None:
+            lowest, expected = commit.n, commit.prev
+        if log.store.get(commit_path(log.table_name, commit.n)) != data:
+            done += _write(log, commit.n, data)
+    gone = set(range(lowest or 0)) - set(log.numbers())
+    if not gone:
+        return done
+    # The log as a whole was hit: from number to number downwards, as far as each is proven by the next one.
+    others = copies.carried(copies.backups(log.store, log.table_name))
+    for n in range((lowest or 0) - 1, -1, -1):
+        found = next((d for d in others.get(n, ()) if digest(d) == expected), None)
+        if n in gone and found is not None:
+            done += _write(log, n, found)
+        known = load(Commit, found) if found is not None else log.readable(n)
+        expected = known.prev if known else ""
+    return done
+
+
+def _write(log: Log, n: int, data: bytes) -> list[str]:
+    """Puts a commit's own bytes back under its number."""
+    if log.mend:
+        log.store.put(commit_path(log.table_name, n), data)
+    return [f"commit {n} put back"]
+
+
+def _tell(log: Log, known: State, done: list[str]) -> None:
+    """A damaged log is a finding, also where all of it was put back."""
+    gone = sorted(set(range(known.n + 1)) - set(log.numbers())) if log.mend else []
+    detail = f"the commit log was damaged: {', '.join(done) or 'nothing put back'}"
+    if gone:
+        detail += f"; {len(gone)} older commits ({gone[0]} to {gone[-1]}) are lost, their sums are in the copies"
+    log.findings.append(Finding("damaged_log", log.table_name, detail, {"lost": gone[:1000]}))
+
+
+def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
+    """A commit that the log has lost or has damaged: from the copies byte for byte, else from its files."""
+    began = time.monotonic()
+    later = log.readable(n + 1)
+    before = log.readable(n - 1) if n else None
+    seen: list[State] = []
+    for item in _candidates(log, copies.primary(log.store, log.table_name)):
+        for data in copies.carried([item]).get(n, ()):
+            # The next commit proves it; the newest one is proven by the copy that it belongs to.
+            follows = before is None or load(Commit, data).prev == log.digest_of(n - 1)
+            if follows and (later is None or later.prev == digest(data)):
+                return _mended(log, n, data, item, damage, began)
+        if isinstance(item.found, Copy):
+            seen.append(item.found.checkpoint.state)
+    commit = rebuilt(log.store, seen, n, later, log.digest_of(n - 1) if n else "")
+    if commit is None:
+        raise damage
+    return _mended(log, n, dump(commit), None, damage, began)
+
+
+def _mended(
+    log: Log, n: int, data: bytes, item: copies.Stored | None, damage: Damaged, began: float
+) -> tuple[Commit, str]:
+    done = _write(log, n, data)
+    if item is None:
+        done = [f"commit {n} rebuilt from its files"]
+    source, copy = (item.place, item.path) if item else ("files", None)
+    wrong = (f"{commit_path(log.table_name, n)}: {damage.message}",)
+    record = Recovery(log.table_name, stamp(), True, source, copy, n, _since(began), wrong, tuple(done))
+    _record(log, record)
+    detail = f"the commit log was damaged: {done[0]}"
+    log.findings.append(Finding("damaged_log", log.table_name, detail, {"commit": n}))
+    return log.parse(n, data)
+
+
+def _begun(log: Log, state: State) -> bool:
+    """Whether the log is so young that nothing was ever published, or is about to be by the run that holds it."""
+    if not state.data and state.moved_at is None:
+        return True
+    held = holder(log.store, log.table_name, state.claim)
+    return held is not None and held.alive
+
+
+def _check_never_begun(log: Log, wrong: list[str]) -> None:
+    """A table without log and copies is a new one only if it has no data files either."""
+    name, left = log.table_name, [w for w in wrong if not w.endswith(": missing")]
+    files = sum(1 for _ in log.store.list(f"data/{encode(name)}/"))
+    if log.numbers() or not (left or files):
+        return
+    signs = f"{files:,} data files" if files else "only damaged watermark copies"
+    raise NothingLeft(
+        f"the store has {signs} of {name} but neither its log nor a sound watermark copy: how far it was is not known",
+        hint=f"restore commits/ and watermark/ from a backup of the store; or choose where to go on: "
+        f"floodmark watermark set -t {name} --timestamp TS, restore -t {name} --file F (what `get --json` printed), "
+        f"or reset -t {name} to start over",
+        table=name,
+    )
+
+
+def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> list[str]:
+    """Writes the primary copy anew, unless someone else has meanwhile."""
+    path = primary_path(log.table_name)
+    checkpoint = observe(state, None, copy)
+    session = copy.saved.get("session_id") if copy else state.claim.run if state.claim else None
+    saved = {"saved_at": stamp(), "session_id": session, "backup_locations": ["primary"]}
+    body = document(checkpoint, log.store.uri, saved)
+    data = render(body, checkpoint, newest(log.store, state, copy))
+    try:
+        if log.store.get(path) != seen:
+            return []
+        log.store.put(path, data)
+        same = log.store.get(path) == data
+    except FloodmarkError as error:  # a reader may have no right to write: what it reads is right all the same
+        return [f"the primary copy could not be restored: {error.message}"]
+    return ["primary copy restored" if same else "the primary copy reads back differently"]
+
+
+def _record(log: Log, recovery: Recovery) -> None:
+    """Logs and records a recovery; what can't be recorded stops nothing."""
+    outcome = f"recovered from {recovery.copy or recovery.source}" if recovery.success else "not recovered"
+    logger.info(
+        "%s: %s in %.1f s (%s)", log.table_name, outcome, recovery.seconds, "; ".join(recovery.wrong),
+        extra={"table": log.table_name, "commit": recovery.commit, "step": "recover"},
+    )  # fmt: skip
+    if not log.mend:
+        return
+    moment = recovery.at.translate(str.maketrans("", "", "-:.TZ"))
+    name = f"{moment[:8]}_{moment[8:14]}_{moment[14:]}_{token_hex(2)}"
+    if not recovery.success:  # one record a day for one cause, however often it is met
+        name = f"{moment[:8]}_failed_{digest(repr(recovery.wrong).encode())[:8]}"
+    try:
+        log.store.put(f"{records(log.table_name)}{name}.json", dump(recovery) + b"\n")
+    except FloodmarkError as error:
+        logger.info("%s: the recovery could not be recorded: %s", log.table_name, error.message)
+
+
+def recoveries(store: Store, table_name: str, last: int = 20) -> list[dict[str, object]]:
+    """The table's latest recoveries, newest first."""
+    found = []
+    for item in sorted(store.list(records(table_name)), key=lambda o: o.path, reverse=True)[:last]:
+        try:
+            found.append(asdict(load(Recovery, store.get(item.path) or b"")))
+        except ValueError:
+            continue
+    return sorted(found, key=lambda r: str(r["at"]), reverse=True)

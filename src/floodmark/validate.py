@@ -1,0 +1,212 @@
+"""`watermark validate`: gathers the facts of a table, lets `findings` judge them, and mends what can be mended.
+
+Mending loses nothing: copies are published again from the log, lost commits put back from copies or files. What
+would take a decision (orphans, missing files) is only said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark import findings
+from floodmark.config import Config
+from floodmark.copies import judged
+from floodmark.errors import ConflictError, DataError
+from floodmark.model import Commit, Finding
+from floodmark.state import Changed, Copy, Log, State, Watermark, claim, commit_path, copies, holder
+from floodmark.state.fold import Damaged
+from floodmark.state.loaded import condense
+from floodmark.state.log import READERS
+from floodmark.store import Store, encode
+from floodmark.warehouse import Ledger, Warehouse
+from floodmark.warehouse.open import open_warehouse
+from floodmark.watermarks import full_name, must_exist, tables
+
+
+@dataclass
+class Table:
+    """One table's part of the result."""
+
+    table: str
+    state: State
+    rows_warehouse: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "rows_source": None,  # the source is not asked: that is what `verify` is for
+            "rows_warehouse": self.rows_warehouse,
+            "rows_extracted": self.state.rows,
+            "findings": [f.as_json() for f in self.findings],
+            "repaired": self.repaired,
+        }
+
+
+def watermark_validate(
+    config: Config, names: Sequence[str] = (), *, repair: bool = False, run: str
+) -> dict[str, Any]:
+    """Every finding for the given tables, or for all that have a log; with `repair` what is left after mending."""
+    store = Store(config.store)
+    chosen = [full_name(config, store, n) for n in names] if names else tables(store)
+    warehouse = open_warehouse(config.warehouse)
+    results = []
+    try:
+        for name in chosen:
+            found = _Check(config, store, name, warehouse).go()
+            if repair and found.findings:
+                done = _repair(store, name, warehouse, found, run)
+                found = _Check(config, store, name, warehouse).go()
+                found.repaired = done
+            results.append(found)
+    finally:
+        warehouse.close()
+    return {"ok": not any(r.findings for r in results), "tables": [r.as_json() for r in results]}
+
+
+class _Check:
+    """The facts of one table; nothing is written."""
+
+    def __init__(self, config: Config, store: Store, name: str, warehouse: Warehouse) -> None:
+        self.config = config
+        self.store = store
+        self.name = name
+        self.warehouse = warehouse
+        self.log = Log(store, name, mend=False)
+
+    def go(self) -> Table:
+        """The table's findings."""
+        stored = _stored(self.store, self.name)
+        try:
+            state = self.log.read()
+        except DataError as error:
+            detail = error.message + (f"; {error.hint}" if error.hint else "")
+            return Table(self.name, State(self.name), None, [Finding("damaged_log", self.name, detail)])
+        result = Table(self.name, state)
+        if state.n < 0:
+            if self.name not in self.config.tables:
+                must_exist(self.config, self.name)
+            return result
+        # In this order: what is committed meanwhile is named by the second look at the log.
+        objects = {o.path: o.bytes for o in self.store.list(f"data/{encode(self.name)}/")}
+        held = holder(self.store, self.name, state.claim)
+        live = held is not None and held.alive
+        log = findings.chain(self.name, self._documents(state.n))
+        later = self.log.numbers(state.n)
+        newer = {f.path for c in (self.log.readable(n) for n in later) if c for f in c.files}
+        under_way = {p for p in objects if held and live and f"/{held.run}/" in p} | newer
+        result.findings += findings.log_findings(self.name, state, log)
+        ledger = Ledger()
+        if state.table is not None:
+            ledger = self.warehouse.ledger(state.log, state.table.target)
+            result.rows_warehouse = self.warehouse.rows(state.table.target)
+        loaded = ledger.loaded(state.load_epoch)
+        result.findings += findings.file_findings(self.name, log, objects, under_way, loaded)
+        result.findings += findings.ledger_findings(self.name, state, log, ledger)
+        if state.table is not None and result.rows_warehouse is not None and not live:
+            result.findings += findings.row_findings(
+                self.name, state.table, log, loaded, result.rows_warehouse
+            )
+        result.findings += _copy_findings(self.log, state, ledger, stored, live)
+        return result
+
+    def _documents(self, last: int) -> Iterator[tuple[int, Commit, str] | tuple[int, None, str]]:
+        """The commits as they lie there, or what is wrong with them."""
+
+        def one(n: int) -> tuple[int, Commit, str] | tuple[int, None, str]:
+            try:
+                return (n, *self.log.parse(n, self.store.get(commit_path(self.name, n))))
+            except Damaged as error:
+                return n, None, error.message
+
+        with ThreadPoolExecutor(READERS, thread_name_prefix="validate") as pool:
+            yield from pool.map(one, range(last + 1))
+
+
+def _stored(store: Store, name: str) -> list[copies.Stored]:
+    return [copies.primary(store, name), *copies.backups(store, name)]
+
+
+def _copy_findings(
+    log: Log, state: State, ledger: Ledger, stored: Sequence[copies.Stored], live: bool
+) -> list[Finding]:
+    """Copies that are damaged, and the newest of each place where they lag behind; a run under way is about to write."""
+    found: list[Finding] = []
+    seen: set[str] = set()
+    for copy in stored:
+        newest, why = copy.place not in seen, judged(log, copy)
+        seen.add(copy.place)
+        if why == "missing" and (live or not (state.data or state.moved_at)):
+            continue  # nothing was published yet
+        if why == "valid" and newest and not live:
+            why = _behind(copy, state, ledger)
+        if why != "valid":
+            more = {"copy": copy.path, "newest": newest}
+            found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {why}", more))
+    return found
+
+
+def _behind(copy: copies.Stored, state: State, ledger: Ledger) -> str:
+    assert isinstance(copy.found, Copy)
+    shown = copy.found.checkpoint
+    if shown.state.n != state.n:
+        return f"shows commit {shown.state.n}, the log is at {state.n}"
+    now = condense(state, ledger.rows)
+    if shown.load.as_of is None and (shown.load.commits, shown.load.rows) != (now.commits, now.rows):
+        return f"shows {shown.load.rows:,} loaded rows, the ledger has {now.rows:,}"
+    return "valid"
+
+
+def _repair(store: Store, name: str, warehouse: Warehouse, found: Table, run: str) -> list[str]:
+    """Mends what can be mended without loss; says what it did."""
+    done: list[str] = []
+    log = Log(store, name)
+    try:
+        state = log.read()
+    except DataError:
+        return done  # said by the finding, with what to do
+    damaged = [f.more["commit"] for f in found.findings if f.kind == "damaged_log" and "commit" in f.more]
+    for n in damaged:
+        if log.readable(n) is None:
+            try:
+                log.commit(n)
+            except Damaged:
+                continue
+    done += [finding.detail for finding in log.findings]
+    stale = [f for f in found.findings if f.kind == "stale_copy"]
+    if stale or any(f.kind == "count_mismatch" and not f.more for f in found.findings):
+        state = _claimed_and_published(log, state, warehouse, run)
+        done.append(f"the watermark was published again, at commit {state.n}")
+    worthless = [str(f.more["copy"]) for f in stale if not f.more["newest"]]
+    if worthless:
+        store.delete(worthless)
+        done.append(f"{len(worthless)} damaged older copies were removed")
+    return done
+
+
+def _claimed_and_published(log: Log, state: State, warehouse: Warehouse, run: str) -> State:
+    """Publishes the log's own state to all places, under a claim, so that nobody else does meanwhile."""
+    for _ in range(3):
+        taken = claim(log, state, run=run, purpose="repair")
+        state = taken.state
+        if isinstance(taken, Changed):
+            continue
+        with taken.lease:
+            target = state.table.target if state.table else None
+            rows = warehouse.ledger(state.log, target).rows if target else ()
+            state = _refolded(log) or state
+            Watermark(log.store, log.table_name, run).publish(state, rows)
+        return state
+    raise ConflictError("other runs keep changing the table", hint="try again later", table=log.table_name)
+
+
+def _refolded(log: Log) -> State | None:
+    """The fold of the whole log, unless parts of it are lost for good."""
+    try:
+        return log.fold_on(State(log.table_name))
+    except Damaged:
+        return None

@@ -1,0 +1,364 @@
+"""Resets and manual watermarks: what loads again, what never does, and what nothing can undo."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floodmark import Pipeline
+from floodmark.errors import ConfigError, ConflictError, DataError
+from floodmark.load import load_pending
+from floodmark.state import Log, draft
+from floodmark.state.claims import Claimed, claim
+from floodmark.store import Store
+from floodmark.warehouse.open import open_warehouse
+from tests.conftest import Workspace
+
+ORDERS = """CREATE TABLE orders (
+  id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40),
+  update_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))"""
+FILL = """INSERT INTO orders (id, note, update_at)
+  SELECT seq, CONCAT('n', seq), '2025-03-01' + INTERVAL seq MINUTE FROM seq_1_to_{n}"""
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS, FILL.format(n=300))
+    return workspace
+
+
+def pipeline(workspace: Workspace) -> Pipeline:
+    return Pipeline(workspace.folder / "floodmark.yaml")
+
+
+def name(workspace: Workspace, table: str = "orders") -> str:
+    return f"{workspace.database.name}.{table}"
+
+
+def count(workspace: Workspace, table: str = "orders") -> int:
+    return int(workspace.query(f"SELECT count(*) FROM {table}")[0][0])
+
+
+def counts(document: dict[str, Any]) -> tuple[int, int, int]:
+    return (
+        document["mysql_rows_extracted"],
+        document["s3_file_count"],
+        document["redshift_rows_loaded"],
+    )
+
+
+def utc(seconds: float = 0.0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+# a reset
+
+
+def test_a_reset_of_both_stages_reads_from_the_start_and_old_files_no_longer_load(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    orders.synced("orders", limit=100, backup_only=True)  # one file waits
+    document = pipeline(orders).watermark_reset(name(orders))
+    assert counts(document) == (0, 0, 0)
+    assert (document["mysql_status"], document["redshift_status"]) == ("pending", "pending")
+    assert document["last_mysql_data_timestamp"] is None and document["pending_s3_files"] == []
+    assert document["next_start"] == "2025-01-01 00:00:00"
+    assert orders.synced("orders", load_only=True)["files_loaded"] == 0
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["rows_loaded"]) == (300, 300)
+    assert orders.compare("orders").equal
+    assert counts(table["watermark"]) == (300, 1, 300)
+
+
+def test_a_reset_of_the_load_loads_every_file_again_and_once(orders: Workspace) -> None:
+    for _ in range(3):
+        orders.synced("orders", limit=100)
+    orders.execute("UPDATE orders SET note = 'later' WHERE id = 7")
+    orders.synced("orders")
+    document = pipeline(orders).watermark_reset(name(orders), redshift_only=True)
+    assert counts(document) == (301, 4, 0) and len(document["pending_s3_files"]) == 4
+    assert "not needed" in document["undo"]
+    table = orders.synced("orders", load_only=True)
+    assert (table["files_loaded"], table["rows_loaded"]) == (4, 301)
+    assert orders.synced("orders", load_only=True)["files_loaded"] == 0
+    assert orders.compare("orders").equal
+
+
+def test_a_reset_of_the_extraction_leaves_what_was_loaded(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    orders.synced("orders", limit=100, backup_only=True)
+    document = pipeline(orders).watermark_reset(name(orders), mysql_only=True)
+    assert counts(document) == (0, 0, 100)
+    assert len(document["pending_s3_files"]) == 1  # what was extracted before still loads
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["rows_loaded"]) == (300, 400)
+    assert orders.compare("orders").equal
+
+
+def test_a_load_reset_is_refused_when_files_were_cleaned_and_says_which(orders: Workspace) -> None:
+    for _ in range(2):
+        orders.synced("orders", limit=100)
+    gone, _ = sorted((orders.folder / "lake" / "data").rglob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(DataError, match="1 of 2 files") as refused:
+        pipeline(orders).watermark_reset(name(orders), redshift_only=True, force=True)
+    assert gone.name in refused.value.message and f"reset -t {name(orders)}" in str(refused.value.hint)
+    assert orders.synced("orders")["rows_loaded"] == 100  # nothing was changed: the rest goes on
+
+
+def test_older_snapshots_may_be_cleaned_and_the_load_is_reset_all_the_same(workspace: Workspace) -> None:
+    workspace.execute("CREATE TABLE plain (a INT)", "INSERT INTO plain VALUES (1), (1), (2)")
+    workspace.synced("plain")
+    workspace.execute("INSERT INTO plain VALUES (3)")
+    workspace.synced("plain")
+    older, _ = sorted((workspace.folder / "lake" / "data").rglob("*.parquet"), key=os.path.getmtime)
+    older.unlink()
+    pipeline(workspace).watermark_reset(name(workspace, "plain"), redshift_only=True)
+    workspace.synced("plain", load_only=True)
+    assert workspace.query("SELECT a FROM plain ORDER BY 1") == [(1,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("stage", [{}, {"mysql_only": True}, {"redshift_only": True}])
+def test_a_keyless_append_table_is_reset_only_by_force(workspace: Workspace, stage: dict[str, bool]) -> None:
+    workspace.execute(
+        "CREATE TABLE events (n INT, update_at DATETIME, KEY (update_at))",
+        "INSERT INTO events SELECT seq, '2025-03-01' + INTERVAL seq MINUTE FROM seq_1_to_20",
+    )
+    workspace.write(tables={name(workspace, "events"): {"mode": "append", "cursor": "update_at"}})
+    workspace.synced("events")
+    with pytest.raises(ConfigError, match="doubled"):
+        pipeline(workspace).watermark_reset(name(workspace, "events"), **stage)
+    with pytest.raises(ConfigError, match="doubled"):
+        pipeline(workspace).watermark_set(name(workspace, "events"), timestamp="2025-03-01 00:05:00")
+    assert workspace.synced("events")["rows_extracted"] == 0
+    pipeline(workspace).watermark_reset(name(workspace, "events"), force=True, **stage)
+    workspace.synced("events")
+    assert count(workspace, "events") == 40  # as was said
+
+
+def test_a_load_in_flight_cannot_undo_a_reset(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    orders.synced("orders", limit=100, backup_only=True)
+    config = pipeline(orders).config
+    log = Log(Store(config.store), name(orders))
+    before = log.read()
+    pipeline(orders).watermark_reset(name(orders))
+    warehouse = open_warehouse(config.warehouse)
+    assert before.table is not None
+    # A run that was paused before the reset wakes up and loads what was pending then.
+    with pytest.raises(ConflictError, match="reset meanwhile"):
+        load_pending(warehouse, log, before, before.table, pipeline="p", run="r")
+    assert count(orders) == 100
+    ledger = warehouse.ledger(before.log, "orders")
+    assert ledger.epoch == log.read().load_epoch > 0
+
+
+def test_a_reset_that_died_before_it_reached_the_warehouse_is_finished_by_the_next_load(
+    orders: Workspace,
+) -> None:
+    orders.synced("orders")
+    config = pipeline(orders).config
+    log = Log(Store(config.store), name(orders))
+    taken = claim(log, log.read(), run="20250819_153000_dead", purpose="reset")
+    assert isinstance(taken, Claimed)
+    with taken.lease:
+        after = log.append(taken.state, draft(taken.state, "reset", "20250819_153000_dead", stages=("load",)))
+    assert open_warehouse(config.warehouse).ledger(after.log, "orders").epoch == 0
+    assert orders.synced("orders", load_only=True)["rows_loaded"] == 300
+    assert open_warehouse(config.warehouse).ledger(after.log, "orders").epoch == after.n
+    assert orders.compare("orders").equal
+
+
+def test_a_reset_is_done_when_the_warehouse_is_away_and_says_so(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    away = orders.warehouse.rename(orders.folder / "elsewhere")
+    orders.warehouse.mkdir()  # a folder is no database
+    document = pipeline(orders).watermark_reset(name(orders))
+    assert document["commit"] and "not told yet" in document["notes"][0]
+    orders.warehouse.rmdir()
+    away.rename(orders.warehouse)
+    assert orders.synced("orders")["rows_extracted"] == 300
+    assert orders.compare("orders").equal
+
+
+def test_a_reset_stays_a_reset_whatever_copies_say(orders: Workspace) -> None:
+    orders.synced("orders")
+    primary = orders.folder / "lake" / "watermark" / "tables" / f"{name(orders)}.json"
+    before = primary.read_bytes()
+    pipeline(orders).watermark_reset(name(orders))
+    primary.write_bytes(before)  # a copy from before the reset
+    assert counts(pipeline(orders).watermark_get(name(orders))) == (0, 0, 0)
+    assert orders.synced("orders")["rows_extracted"] == 300
+
+
+def test_a_held_table_is_not_reset(orders: Workspace) -> None:
+    orders.synced("orders", limit=10)
+    log = Log(Store(pipeline(orders).config.store), name(orders))
+    taken = claim(log, log.read(), run="20250819_153000_live", purpose="sync")
+    assert isinstance(taken, Claimed)
+    with taken.lease, pytest.raises(ConflictError, match="20250819_153000_live"):
+        pipeline(orders).watermark_reset(name(orders))
+
+
+def test_a_reset_works_when_mysql_is_away_and_an_unknown_table_is_refused(orders: Workspace) -> None:
+    orders.synced("orders", limit=10)
+    with pytest.raises(ConfigError, match="no table"):
+        pipeline(orders).watermark_reset(name(orders, "nothing"))
+    orders.write(source={"url": "mysql://nobody:x@127.0.0.1:1/shop"})
+    assert counts(pipeline(orders).watermark_reset(name(orders))) == (0, 0, 0)
+    assert not (orders.folder / "lake" / "commits" / name(orders, "nothing")).exists()
+
+
+# the system watermark
+
+
+def test_a_table_without_a_position_begins_at_the_system_watermark_and_says_how_many_rows_lie_before(
+    orders: Workspace,
+) -> None:
+    pipeline(orders).watermark_set(timestamp="2025-03-01 01:40:00")
+    plan = pipeline(orders).plan(name(orders))
+    assert (plan["start"], plan["rows_before_start"]) == ("2025-03-01 01:40:00.000000", 100)
+    table = orders.synced("orders", limit=150)
+    (said,) = [n for n in table["notes"] if "no position" in n]
+    assert "2025-03-01 01:40:00" in said and "the system watermark" in said and "100 rows" in said
+    assert orders.query("SELECT min(id), max(id) FROM orders") == [(101, 250)]
+    # It is for tables without a position only: this one has its own now.
+    pipeline(orders).watermark_set(timestamp="2025-03-01 00:00:30")
+    assert orders.synced("orders")["rows_extracted"] == 50
+    # After a reset it has none again.
+    document = pipeline(orders).watermark_reset(name(orders))
+    assert (document["next_start"], document["next_start_by"]) == (
+        "2025-03-01 00:00:30",
+        "the system watermark",
+    )
+    assert orders.synced("orders")["rows_extracted"] == 300
+
+
+def test_the_overlap_never_reaches_before_the_start_that_was_used(orders: Workspace) -> None:
+    orders.write(defaults={"overlap_seconds": 7200})
+    pipeline(orders).watermark_set(timestamp="2025-03-01 01:40:00")
+    orders.synced("orders", limit=10)
+    orders.execute("UPDATE orders SET note = 'late', update_at = '2025-03-01 01:45:30' WHERE id = 200")
+    orders.synced("orders", limit=10)
+    assert orders.query("SELECT min(id) FROM orders") == [(101,)]
+    # A later system watermark does not cut what an earlier start has promised.
+    pipeline(orders).watermark_set(timestamp="2025-03-01 04:00:00")
+    orders.execute("UPDATE orders SET note = 'later', update_at = '2025-03-01 01:46:30' WHERE id = 300")
+    orders.synced("orders")
+    assert orders.query("SELECT count(*), min(id) FROM orders") == [(200, 101)]
+    assert orders.query("SELECT note FROM orders WHERE id IN (200, 300) ORDER BY id") == [
+        ("late",),
+        ("later",),
+    ]
+
+
+def test_without_a_system_watermark_the_start_of_the_configuration_is_said(orders: Workspace) -> None:
+    orders.write(defaults={"start": "2025-03-01 00:10:00"})
+    (said,) = [n for n in orders.synced("orders")["notes"] if "no position" in n]
+    assert "2025-03-01 00:10:00" in said and "`start`" in said and "10 rows" in said
+    assert count(orders) == 290
+
+
+# manual watermarks
+
+
+def test_a_manual_watermark_holds_through_loads_and_gives_way_to_the_next_sync_that_extracts(
+    orders: Workspace,
+) -> None:
+    orders.synced("orders", limit=100, backup_only=True)
+    between = utc()
+    orders.synced("orders", limit=100, backup_only=True)
+    document = pipeline(orders).watermark_set(name(orders), timestamp=between)
+    assert (document["mysql_status"], document["redshift_status"]) == ("success", "pending")
+    assert document["backup_strategy"] == "manual_cli" and document["metadata"]["manual_watermark"]
+    table = orders.synced("orders", load_only=True)
+    assert table["files_loaded"] == 1
+    assert any(
+        "Using manual watermark-based incremental Redshift loading: files after" in n for n in table["notes"]
+    )
+    assert "Found 2 files, filtered to 1 files for loading" in table["notes"]
+    again = orders.synced("orders", load_only=True)
+    assert again["files_loaded"] == 0 and again["watermark"]["metadata"]["manual_watermark"]
+    # It lies behind all rows: an ordinary sync extracts nothing, so it stays, but the skipped file loads.
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["files_loaded"]) == (0, 2)  # the later file once more: it wins
+    assert table["watermark"]["metadata"]["manual_watermark"]
+    pipeline(orders).watermark_set(name(orders), timestamp="2025-03-01 02:30:00")
+    table = orders.synced("orders")
+    assert table["rows_extracted"] == 150
+    assert table["watermark"]["backup_strategy"] != "manual_cli"
+    assert orders.compare("orders").equal
+
+
+def test_superseded_files_load_only_by_a_manual_watermark_with_redshift_only(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    between = utc()
+    orders.synced("orders", limit=100)
+    pipeline(orders).watermark_reset(name(orders))
+    orders.execute("DELETE FROM orders")
+    assert orders.synced("orders")["rows_loaded"] == 0
+    pipeline(orders).watermark_set(name(orders), timestamp=between)
+    assert orders.synced("orders")["rows_loaded"] == 0  # an ordinary sync does not
+    table = orders.synced("orders", load_only=True)
+    assert (table["rows_loaded"], table["files_loaded"]) == (100, 1)
+    assert "Found 2 files, filtered to 1 files for loading" in table["notes"]
+
+
+def test_a_set_names_the_command_that_takes_it_back(orders: Workspace) -> None:
+    before = orders.synced("orders", limit=100)["watermark"]
+    document = pipeline(orders).watermark_set(name(orders), timestamp="2025-03-01 00:10:00", id=10)
+    assert document["last_mysql_data_id"] == [10]
+    assert document["undo"].startswith(f"floodmark watermark restore -t {name(orders)} --commit ")
+    assert int(document["undo"].split()[-1]) == document["commit"] - 1
+    assert before["commit"] < document["commit"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "cursor"), [("+00:00", "DATETIME"), ("+09:00", "DATETIME"), ("-09:00", "TIMESTAMP")]
+)
+def test_a_time_in_the_future_is_refused_by_the_clock_of_the_cursor(
+    workspace: Workspace, zone: str, cursor: str
+) -> None:
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, update_at {cursor})")
+    hours = int(zone[:3]) if cursor == "DATETIME" else 0
+    here = datetime.now(UTC) + timedelta(hours=hours)
+    (before,) = workspace.execute("SELECT @@global.time_zone")
+    workspace.execute(f"SET GLOBAL time_zone = '{zone}'")
+    try:
+        with pytest.raises(ConfigError, match="future"):
+            pipeline(workspace).watermark_set(
+                name(workspace, "t"), timestamp=f"{here + timedelta(minutes=30):%Y-%m-%d %H:%M:%S}"
+            )
+        past = f"{here - timedelta(minutes=30):%Y-%m-%d %H:%M:%S}"
+        assert pipeline(workspace).watermark_set(name(workspace, "t"), timestamp=past)["commit"]
+    finally:
+        workspace.execute(f"SET GLOBAL time_zone = '{before[0]}'")
+
+
+@pytest.mark.parametrize(
+    "text", ["1969-12-31", "2025-13-01", "yesterday", "2025-01-01T00:00:00Z", "2199-01-01"]
+)
+def test_what_is_no_time_to_start_from_is_refused(orders: Workspace, text: str) -> None:
+    with pytest.raises(ConfigError):
+        pipeline(orders).watermark_set(name(orders), timestamp=text)
+    assert not Path(orders.folder / "lake").exists()
+
+
+# lag
+
+
+def test_the_lag_is_what_the_source_has_behind_the_position(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    orders.execute("INSERT INTO orders (note, update_at) VALUES ('far', '2099-01-01')")
+    orders.execute(
+        "CREATE TABLE ids (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO ids VALUES (1), (2), (3)"
+    )
+    orders.synced("ids", limit=1)
+    document = pipeline(orders).watermark_get(name(orders))
+    assert document["lag_seconds"] == 200 * 60
+    listed = {d["table_name"]: d for d in pipeline(orders).watermark_list()["tables"]}
+    assert listed[name(orders)]["lag_seconds"] == 200 * 60
+    assert (listed[name(orders, "ids")]["lag_seconds"], listed[name(orders, "ids")]["lag_ids"]) == (None, 2)

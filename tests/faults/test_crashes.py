@@ -1,0 +1,232 @@
+"""Whatever dies in mid-sync: the next run goes on from what was committed, and every row arrives once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import Workspace
+from tests.stage import FILL, ORDERS, Gate, all_gone, batches, commits, descendants, lease, orphans, rows, until
+
+ROWS = 4000
+SLICE = 250
+# Slices of ids are seq * 7: the first four slices lie below the gate.
+BELOW = 4 * SLICE * 7
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Iterator[Workspace]:
+    """A table of 16 slices, of which those behind the first four wait at a gate when it is closed."""
+    workspace.execute(ORDERS, FILL.format(n=ROWS))
+    yield workspace
+
+
+@pytest.fixture
+def gate(orders: Workspace) -> Iterator[Gate]:
+    with Gate(orders, BELOW) as gate:
+        table = {"where": gate.where, "slice_rows": SLICE}
+        orders.write(tables={f"{orders.database.name}.orders": table})
+        yield gate
+
+
+def started(orders: Workspace, gate: Gate | None = None) -> subprocess.Popen[str]:
+    """A sync that has claimed the table, slice by slice; the gate is closed before its first slice."""
+    process = orders.run.start("sync", "-t", "orders", "-s", "sequential")
+    until(lambda: len(commits(orders)) >= 2 or process.poll() is not None)
+    if gate is not None:
+        gate.close()
+    return process
+
+
+def arrives_once(orders: Workspace) -> None:
+    assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(ROWS, ROWS)]
+    comparison = orders.compare("orders")
+    assert comparison.equal, comparison.differences
+
+
+def goes_on(orders: Workspace, dead: str) -> None:
+    """The next run reads only what the dead one had not committed; what that left behind are orphans."""
+    committed = rows(batches(orders))
+    table = orders.synced("orders")
+    assert table["rows_extracted"] == ROWS - committed
+    assert all(f"/{dead}/" in path for path in orphans(orders))
+    arrives_once(orders)
+    assert orders.synced("orders")["commits"] == []
+
+
+def test_killed_right_after_its_claim(orders: Workspace, gate: Gate) -> None:
+    process = started(orders)
+    family = descendants(process.pid)
+    process.kill()
+    assert all_gone(family)
+    assert [c["kind"] for c in commits(orders)] == ["open", "claim"]
+    goes_on(orders, commits(orders)[-1]["run"])
+
+
+def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace, gate: Gate) -> None:
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 4)
+    family = descendants(process.pid)
+    assert {"java"} < {p.name for p in family}  # and Python workers that wait at the gate
+    process.kill()
+    assert all_gone(family)
+    gate.open()
+    goes_on(orders, commits(orders)[-1]["run"])
+
+
+def test_killed_between_a_commit_and_its_load(orders: Workspace, gate: Gate) -> None:
+    hold = f"import duckdb, time; c = duckdb.connect({str(orders.warehouse)!r}); print(1, flush=True); time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline()
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 4)
+    process.kill()
+    process.wait()
+    holder.kill()
+    holder.wait()
+    gate.open()
+    assert orders.query("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'orders'") == [(0,)]
+    goes_on(orders, commits(orders)[-1]["run"])
+
+
+def test_killed_inside_a_load(orders: Workspace) -> None:
+    orders.execute("INSERT INTO orders (amount, note) SELECT seq / 10, REPEAT('x', 40) FROM seq_1_to_60000")
+    orders.synced("orders", backup_only=True)
+    total = rows(batches(orders))
+
+    def loading(pid: int) -> bool:
+        try:
+            return any("warehouse.duckdb.wal" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            return False
+
+    process = orders.run.start("sync", "-t", "orders", "--redshift-only")
+    until(lambda: loading(process.pid) or process.poll() is not None)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "the load was over before it could be killed"
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["rows_loaded"]) == (0, total)
+    assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(total, total)]
+    assert orders.compare("orders").equal
+
+
+def test_killed_again_and_again_at_random(orders: Workspace) -> None:
+    orders.write(defaults={"slice_rows": 100})
+    pauses = [random.uniform(0.5, 4.5) for _ in range(4)]
+    for n, pause in enumerate(pauses):
+        process = orders.run.start("sync", "-t", "orders", "-s", random.choice(["sequential", "intra-table"]))
+        time.sleep(pause)
+        process.kill()
+        process.wait()
+        orders.execute(f"UPDATE orders SET note = 'turn {n}' WHERE id % 11 = {n}")
+    orders.synced("orders")
+    arrives_once(orders)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_sync_within_seconds_in_good_order(
+    orders: Workspace, gate: Gate, number: signal.Signals, code: int
+) -> None:
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 4)
+    family = descendants(process.pid)
+    process.send_signal(number)
+    began = time.monotonic()
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert time.monotonic() - began < 6
+    assert stdout == ""
+    said = [line for line in stderr.splitlines() if line.startswith("floodmark:") or "rror" in line]
+    assert len(said) == 1 and "interrupted" in said[0]
+    assert all_gone(family)
+    assert json.loads(lease(orders).read_bytes())["released"] is True
+    document = json.loads(orders.run("watermark", "get", "-t", "orders", "--json").ok().stdout)
+    assert (document["mysql_status"], document["last_error"]) == ("pending", None)
+    gate.open()
+    goes_on(orders, commits(orders)[-1]["run"])
+
+
+def test_a_signal_while_spark_starts_does_not_wait_for_it(orders: Workspace) -> None:
+    process = started(orders)
+    family = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert time.monotonic() - began < 2.5
+    assert "rror" not in stderr and all_gone(family)
+
+
+@pytest.mark.parametrize("command", ["sync", "plan"])
+def test_a_signal_is_heard_while_the_source_thinks(orders: Workspace, gate: Gate, command: str) -> None:
+    gate.close()  # before the plan: its counting waits at the gate
+    process = orders.run.start(command, "-t", "orders", "--json")
+    asking = "SELECT COUNT(*) FROM information_schema.processlist WHERE DB = DATABASE() AND INFO LIKE '%gate-%' AND ID <> CONNECTION_ID()"
+    until(lambda: orders.execute(asking)[0][0])
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 5
+    assert json.loads(stdout)["error"]["code"] == 130
+    assert stderr.count("interrupted") == 1 and "Traceback" not in stderr
+    assert not commits(orders)
+
+
+def test_a_killed_spark_worker_costs_nothing_but_time(orders: Workspace, gate: Gate) -> None:
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 4)
+    worker = _worker_at_the_gate(orders, process.pid)
+    os.kill(worker, signal.SIGKILL)
+    gate.open()
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    arrives_once(orders)
+    # Read by the killed attempt and its successor; committed once.
+    assert sorted(s for c in batches(orders) for s in c["slices"]) == list(range(ROWS // SLICE))
+
+
+def _worker_at_the_gate(orders: Workspace, pid: int) -> int:
+    """The Spark worker whose connection waits at the gate."""
+    asking = "SELECT HOST FROM information_schema.processlist WHERE INFO LIKE '%floodmark: extract%gate-%' AND ID <> CONNECTION_ID()"
+    port = int(until(lambda: orders.execute(asking))[0][0].rpartition(":")[2])
+    workers = [p for p in descendants(pid) if p.name.startswith("python")]
+    found = [w.pid for w in workers if _has_port(w.pid, port)]
+    assert len(found) == 1
+    return found[0]
+
+
+def _has_port(pid: int, port: int) -> bool:
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            continue
+    with open("/proc/net/tcp") as table:
+        lines = [line.split() for line in table.readlines()[1:]]
+    return any(line[9] in inodes and int(line[1].partition(":")[2], 16) == port for line in lines)
+
+
+def test_a_killed_jvm_is_code_4_and_the_next_run_goes_on(orders: Workspace, gate: Gate) -> None:
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 4)
+    family = descendants(process.pid)
+    [jvm] = [p.pid for p in family if p.name == "java"]
+    os.kill(jvm, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 4
+    said = [line for line in stderr.splitlines() if line.startswith(("floodmark:", "  "))]
+    assert len(said) == 2 and "JVM has ended" in said[0] and "Traceback" not in stderr
+    assert all_gone(family)
+    gate.open()
+    goes_on(orders, commits(orders)[-1]["run"])
