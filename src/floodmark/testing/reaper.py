@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+IPC_RMID = 0
 SOCKETS = "sockets"  # a file in FOLDER that names files elsewhere that go with it
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -21,6 +22,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends (a `preexec_fn`)."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def release(notes: Path) -> None:
+    """Give back the shared-memory segment that a killed PostgreSQL leaves to the machine, as its notes name it."""
+    try:
+        segment = int(notes.read_text().splitlines()[6].split()[1])
+    except (OSError, IndexError, ValueError):
+        return
+    _libc.shmctl(segment, IPC_RMID, None)
 
 
 def remove(folder: Path) -> None:
@@ -31,6 +41,7 @@ def remove(folder: Path) -> None:
         others = []
     for other in others:
         Path(other).unlink(missing_ok=True)
+    release(folder / "data" / "postmaster.pid")
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,0 +1,233 @@
+-- What Redshift has and PostgreSQL lacks, in pg_catalog: found whatever search_path says, as on Redshift.
+
+GRANT ALL ON SCHEMA public TO PUBLIC;
+
+CREATE DOMAIN pg_catalog.super AS jsonb;
+
+CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS
+$$ SELECT 'PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC gcc (GCC) 3.4.2 20041017 (Red Hat 3.4.2-6.fc3), Redshift 1.0.0 (Floodmark stand-in)'::text $$;
+
+-- Time -------------------------------------------------------------------------------------------------
+CREATE FUNCTION pg_catalog.getdate() RETURNS timestamp LANGUAGE sql STABLE AS
+$$ SELECT date_trunc('second', statement_timestamp() AT TIME ZONE 'UTC') $$;
+CREATE FUNCTION pg_catalog.rs_sysdate() RETURNS timestamp LANGUAGE sql STABLE AS
+$$ SELECT transaction_timestamp() AT TIME ZONE 'UTC' $$;
+CREATE FUNCTION pg_catalog.convert_timezone(source text, target text, moment timestamp) RETURNS timestamp
+LANGUAGE sql STABLE AS $$ SELECT moment AT TIME ZONE source AT TIME ZONE target $$;
+CREATE FUNCTION pg_catalog.convert_timezone(target text, moment timestamp) RETURNS timestamp
+LANGUAGE sql STABLE AS $$ SELECT moment AT TIME ZONE 'UTC' AT TIME ZONE target $$;
+CREATE FUNCTION pg_catalog.dateadd(part text, amount bigint, moment timestamp) RETURNS timestamp
+LANGUAGE sql STABLE AS $$ SELECT moment + (amount || ' ' || part)::interval $$;
+
+-- Text and bytes ---------------------------------------------------------------------------------------
+CREATE FUNCTION pg_catalog.len(value text) RETURNS integer LANGUAGE sql IMMUTABLE AS
+$$ SELECT length(value) $$;
+CREATE FUNCTION pg_catalog.to_varbyte(value text, format text) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE lower(format) WHEN 'hex' THEN decode(value, 'hex') WHEN 'base64' THEN decode(value, 'base64')
+                             ELSE convert_to(value, 'UTF8') END $$;
+CREATE FUNCTION pg_catalog.from_varbyte(value bytea, format text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE lower(format) WHEN 'hex' THEN encode(value, 'hex') WHEN 'base64' THEN encode(value, 'base64')
+                             ELSE convert_from(value, 'UTF8') END $$;
+CREATE FUNCTION pg_catalog.from_hex(value text) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT decode(value, 'hex') $$;
+CREATE FUNCTION pg_catalog.to_hex(value bytea) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT encode(value, 'hex') $$;
+CREATE FUNCTION pg_catalog.len(value bytea) RETURNS integer LANGUAGE sql IMMUTABLE AS
+$$ SELECT octet_length(value) $$;
+
+-- SUPER ------------------------------------------------------------------------------------------------
+CREATE FUNCTION pg_catalog.json_parse(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN value::jsonb;
+EXCEPTION WHEN invalid_text_representation OR untranslatable_character THEN
+  RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'JSON parsing error',
+    DETAIL = E'\n  -----------------------------------------------\n  error:  JSON parsing error\n  code:      8001\n  context:   invalid json object '
+             || left(value, 100) || E'\n  -----------------------------------------------\n';
+END $$;
+CREATE FUNCTION pg_catalog.rs_super_text(value jsonb) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS
+$$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN value #>> '{}' WHEN 'null' THEN NULL
+                                   WHEN 'object' THEN NULL WHEN 'array' THEN NULL
+                                   ELSE value #>> '{}' END $$;
+CREATE FUNCTION pg_catalog.json_parse(value jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE STRICT AS
+$$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN pg_catalog.json_parse(value #>> '{}') ELSE value END $$;
+CREATE FUNCTION pg_catalog.json_serialize(value jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  IF jsonb_typeof(value) = 'object' THEN
+    RETURN '{' || coalesce((SELECT string_agg(to_json(e.key)::text || ':' || pg_catalog.json_serialize(e.value), ',')
+                            FROM jsonb_each(value) e), '') || '}';
+  ELSIF jsonb_typeof(value) = 'array' THEN
+    RETURN '[' || coalesce((SELECT string_agg(pg_catalog.json_serialize(e.value), ',' ORDER BY e.ordinality)
+                            FROM jsonb_array_elements(value) WITH ORDINALITY e), '') || ']';
+  END IF;
+  RETURN textin(jsonb_out(value));
+END $$;
+CREATE FUNCTION pg_catalog.json_typeof(value jsonb) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS
+$$ SELECT jsonb_typeof(value) $$;
+CREATE FUNCTION pg_catalog.json_size(value jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS
+$$ SELECT octet_length(pg_catalog.json_serialize(value))::bigint $$;
+CREATE FUNCTION pg_catalog.is_valid_json(value text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN jsonb_typeof(value::jsonb) = 'object';
+EXCEPTION WHEN OTHERS THEN
+  RETURN false;
+END $$;
+CREATE FUNCTION pg_catalog.can_json_parse(value text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  PERFORM value::jsonb;
+  RETURN true;
+EXCEPTION WHEN OTHERS THEN
+  RETURN false;
+END $$;
+-- A SUPER string becomes that string; objects and arrays become NULL, as on Redshift.
+CREATE CAST (jsonb AS text) WITH FUNCTION pg_catalog.rs_super_text(jsonb);
+CREATE FUNCTION pg_catalog.rs_super_varchar(value jsonb, size integer, explicit boolean) RETURNS varchar
+LANGUAGE sql IMMUTABLE STRICT AS $$ SELECT pg_catalog.rs_super_text(value)::varchar $$;
+CREATE CAST (jsonb AS varchar) WITH FUNCTION pg_catalog.rs_super_varchar(jsonb, integer, boolean);
+
+-- This session's COPY ----------------------------------------------------------------------------------
+CREATE FUNCTION pg_catalog.pg_last_copy_count() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT coalesce(nullif(current_setting('floodmark.copy_count', true), ''), '0')::bigint $$;
+CREATE FUNCTION pg_catalog.pg_last_copy_id() RETURNS integer LANGUAGE sql VOLATILE AS
+$$ SELECT coalesce(nullif(current_setting('floodmark.copy_id', true), ''), '-1')::integer $$;
+
+-- Names of more than 63 bytes, which PostgreSQL would cut ----------------------------------------------
+-- A file for each, below the data: a row would be invisible to whoever has an older snapshot.
+CREATE FUNCTION pg_catalog.rs_name(short name) RETURNS varchar LANGUAGE sql STABLE SECURITY DEFINER AS $$
+  SELECT CASE WHEN $1 LIKE '%~________________'
+              THEN coalesce(pg_read_file('rs_names/' || right($1, 16), 0, 1000, true)::varchar, $1::varchar)
+              ELSE $1::varchar END $$;
+CREATE VIEW pg_catalog.rs_pg_class AS
+  SELECT oid, pg_catalog.rs_name(relname) AS relname, relnamespace, reltype, relowner, relkind, reltuples, relnatts,
+         relacl FROM pg_catalog.pg_class;
+CREATE VIEW pg_catalog.rs_pg_attribute AS
+  SELECT attrelid, pg_catalog.rs_name(attname) AS attname, atttypid, atttypmod, attlen, attnum, attnotnull, atthasdef,
+         attisdropped FROM pg_catalog.pg_attribute;
+GRANT SELECT ON pg_catalog.rs_pg_class, pg_catalog.rs_pg_attribute TO PUBLIC;
+
+-- What loads leave behind, whether they were committed or not -----------------------------------------
+CREATE TABLE pg_catalog.stl_load_errors (
+  userid integer, slice integer, tbl integer, starttime timestamp, session integer, query integer,
+  filename char(256), line_number bigint, colname char(127), type char(10), col_length char(10),
+  "position" integer, raw_line char(1024), raw_field_value char(1024), err_code integer, err_reason char(100));
+CREATE TABLE pg_catalog.rs_loads (
+  user_id integer, query_id bigint, transaction_id bigint, session_id integer, database_name text, status text,
+  table_name text, start_time timestamp, end_time timestamp, duration bigint, data_source text, file_format text,
+  loaded_rows bigint, loaded_bytes bigint, source_file_count integer, source_file_bytes bigint,
+  file_count_scanned integer, file_bytes_scanned bigint, error_count bigint, copy_job_id bigint);
+CREATE TABLE pg_catalog.stl_load_commits (
+  userid integer, query integer, slice integer, name char(256), filename char(256), byte_offset integer,
+  lines_scanned integer, errors integer, curtime timestamp, status integer, file_format char(16),
+  is_partial integer, start_offset bigint, copy_job_id bigint);
+CREATE FUNCTION pg_catalog.rs_queries() RETURNS TABLE (
+  user_name text, query_id bigint, query_label text, session_id integer, database_name text, query_type text,
+  status text, start_time timestamp, end_time timestamp, error_message text, query_text text)
+LANGUAGE sql SECURITY DEFINER AS $$
+  SELECT q.* FROM jsonb_to_recordset(coalesce(pg_read_file('rs_history.json', 0, 1000000000, true), '[]')::jsonb) AS q (
+    user_name text, query_id bigint, query_label text, session_id integer, database_name text, query_type text,
+    status text, start_time timestamp, end_time timestamp, error_message text, query_text text)
+  WHERE q.database_name = current_database() $$;
+-- Everybody sees his own statements, superusers all.
+CREATE VIEW pg_catalog.sys_query_history AS
+  SELECT u.usesysid::integer AS user_id, q.query_id, q.query_label::char(320) AS query_label,
+         NULL::bigint AS transaction_id, q.session_id, q.database_name::char(128) AS database_name,
+         q.query_type::char(32) AS query_type, q.status::char(10) AS status, false AS result_cache_hit, q.start_time,
+         q.end_time, extract(epoch FROM q.end_time - q.start_time)::bigint * 1000000 AS elapsed_time,
+         q.error_message::char(512) AS error_message, q.query_text::char(4000) AS query_text
+  FROM pg_catalog.rs_queries() q LEFT JOIN pg_catalog.pg_user u ON u.usename = q.user_name
+  WHERE q.user_name = current_user OR (SELECT usesuper FROM pg_catalog.pg_user WHERE usename = current_user);
+GRANT SELECT ON pg_catalog.sys_query_history TO PUBLIC;
+CREATE VIEW pg_catalog.sys_load_history AS SELECT * FROM pg_catalog.rs_loads;
+CREATE VIEW pg_catalog.sys_load_detail AS
+  SELECT userid AS user_id, query::bigint AS query_id, filename AS file_name, lines_scanned::bigint AS lines_scanned,
+         curtime AS record_time, curtime AS start_time, curtime AS end_time
+  FROM pg_catalog.stl_load_commits;
+CREATE VIEW pg_catalog.sys_load_error_detail AS
+  SELECT userid AS user_id, query::bigint AS query_id, NULL::bigint AS transaction_id, session AS session_id,
+         current_database()::char(64) AS database_name, tbl AS table_id, starttime AS start_time,
+         filename AS file_name, line_number, colname AS column_name, type AS column_type,
+         col_length AS column_length, "position", err_code AS error_code, err_reason::char(512) AS error_message
+  FROM pg_catalog.stl_load_errors;
+GRANT SELECT ON pg_catalog.stl_load_errors, pg_catalog.sys_load_history, pg_catalog.sys_load_detail,
+  pg_catalog.stl_load_commits, pg_catalog.sys_load_error_detail TO PUBLIC;
+
+-- Sessions and locks, visible to everybody ------------------------------------------------------------
+CREATE FUNCTION pg_catalog.rs_transactions() RETURNS TABLE (
+  txn_owner text, txn_db text, xid bigint, pid integer, txn_start timestamp, lock_mode text,
+  lockable_object_type text, relation integer, granted boolean)
+LANGUAGE sql SECURITY DEFINER AS $$
+  SELECT a.usename::text, a.datname::text,
+         coalesce(a.backend_xid::text::bigint, a.backend_xmin::text::bigint, 0), a.pid,
+         a.xact_start AT TIME ZONE 'UTC', l.mode, l.locktype, l.relation::integer, l.granted
+  FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+  WHERE l.locktype IN ('relation', 'transactionid') AND a.xact_start IS NOT NULL
+    AND a.backend_type = 'client backend'
+    AND (l.relation IS NULL OR l.relation >= 16384) $$;
+CREATE VIEW pg_catalog.svv_transactions AS SELECT * FROM pg_catalog.rs_transactions();
+CREATE FUNCTION pg_catalog.rs_sessions() RETURNS TABLE (
+  starttime timestamp, process integer, user_name char(50), db_name char(50), timeout_sec integer)
+LANGUAGE sql SECURITY DEFINER AS $$
+  SELECT backend_start AT TIME ZONE 'UTC', pid, usename::char(50), datname::char(50), 0
+  FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend' AND usename <> 'rdsdb' $$;
+CREATE VIEW pg_catalog.stv_sessions AS SELECT * FROM pg_catalog.rs_sessions();
+CREATE VIEW pg_catalog.stv_db_isolation_level AS
+  SELECT current_database()::char(128) AS db_name,
+         (CASE current_setting('default_transaction_isolation') WHEN 'serializable' THEN 'Serializable'
+                                                               ELSE 'Snapshot Isolation' END)::char(20) AS isolation_level;
+GRANT SELECT ON pg_catalog.svv_transactions, pg_catalog.stv_sessions, pg_catalog.stv_db_isolation_level TO PUBLIC;
+
+-- Tables and columns -----------------------------------------------------------------------------------
+-- The type of a column as Redshift words it; the stand-in's own domains are named after what they stand for.
+CREATE FUNCTION pg_catalog.rs_type(oid, integer) RETURNS text LANGUAGE sql STABLE AS $$
+  -- By format_type, which looks past the transaction's snapshot: a domain may be newer than that.
+  SELECT CASE WHEN t.word ~ '^rs_varchar_' THEN 'character varying(' || substr(t.word, 12) || ')'
+              WHEN t.word ~ '^rs_char_' THEN 'character(' || substr(t.word, 9) || ')'
+              WHEN t.word ~ '^rs_varbyte_' THEN 'binary varying(' || substr(t.word, 12) || ')'
+              WHEN t.word ~ '^rs_decimal_' THEN 'numeric(19,' || substr(t.word, 15) || ')'
+              ELSE t.word END
+  FROM (SELECT pg_catalog.format_type($1, $2) AS word) t $$;
+CREATE VIEW pg_catalog.svv_columns AS
+  SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
+         pg_catalog.rs_name(c.relname) AS table_name, pg_catalog.rs_name(a.attname) AS column_name,
+         (SELECT count(*) FROM pg_catalog.pg_attribute b WHERE b.attrelid = a.attrelid AND b.attnum > 0
+            AND b.attnum <= a.attnum AND NOT b.attisdropped)::integer AS ordinal_position,
+         pg_get_expr(d.adbin, d.adrelid)::varchar AS column_default,
+         (CASE WHEN a.attnotnull THEN 'NO' ELSE 'YES' END)::varchar AS is_nullable,
+         regexp_replace(w.words, '\(.*\)', '')::varchar AS data_type,
+         (CASE WHEN w.words ~ '^(character|binary)' THEN substring(w.words from '\((\d+)\)') END)::integer
+           AS character_maximum_length,
+         (CASE w.words WHEN 'smallint' THEN 16 WHEN 'integer' THEN 32 WHEN 'bigint' THEN 64
+               ELSE substring(w.words from '^numeric\((\d+),')::integer END)::integer AS numeric_precision,
+         (CASE WHEN w.words IN ('smallint', 'integer', 'bigint') THEN 0
+               ELSE substring(w.words from '^numeric\(\d+,(\d+)\)')::integer END)::integer AS numeric_scale,
+         (CASE WHEN w.words ~ '^timestamp' THEN 6 END)::integer AS datetime_precision,
+         NULL::varchar AS remarks
+  FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'v')
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  CROSS JOIN LATERAL (SELECT pg_catalog.rs_type(a.atttypid, a.atttypmod) AS words) w
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND n.nspname NOT IN ('information_schema', 'pg_toast');
+CREATE VIEW pg_catalog.svv_tables AS
+  SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
+         pg_catalog.rs_name(c.relname) AS table_name,
+         (CASE WHEN c.relkind = 'v' THEN 'VIEW' WHEN n.nspname LIKE 'pg_temp%' THEN 'LOCAL TEMPORARY'
+               ELSE 'BASE TABLE' END)::varchar AS table_type, NULL::varchar AS remarks
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relkind IN ('r', 'v') AND n.nspname NOT IN ('information_schema', 'pg_toast');
+CREATE FUNCTION pg_catalog.rs_marked(relation oid, attribute smallint, mark text) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_constraint
+                 WHERE conrelid = $1 AND $2 = ANY (conkey) AND conname LIKE 'rs!_' || $3 || '!_%' ESCAPE '!') $$;
+-- Only schemas of search_path, as on Redshift.
+CREATE VIEW pg_catalog.pg_table_def AS
+  SELECT n.nspname AS schemaname, pg_catalog.rs_name(c.relname) AS tablename,
+         pg_catalog.rs_name(a.attname) AS "column",
+         pg_catalog.rs_type(a.atttypid, a.atttypmod)::varchar AS type, 'none'::varchar AS encoding,
+         pg_catalog.rs_marked(c.oid, a.attnum, 'distkey') AS distkey,
+         (pg_catalog.rs_marked(c.oid, a.attnum, 'sortkey'))::integer AS sortkey, a.attnotnull AS "notnull"
+  FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind = 'r'
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND pg_catalog.pg_table_is_visible(c.oid)
+    AND n.nspname <> 'pg_catalog';
+GRANT SELECT ON pg_catalog.svv_columns, pg_catalog.svv_tables, pg_catalog.pg_table_def TO PUBLIC;

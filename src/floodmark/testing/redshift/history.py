@@ -1,0 +1,81 @@
+"""What SYS_QUERY_HISTORY knows: each statement with its label, session, state and times, whatever was rolled back.
+
+Kept in memory and written to a file of PostgreSQL's when somebody asks for it: ordinary statements cost nothing more,
+and no snapshot hides what is new.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+_KINDS = {"INSERT": "INSERT", "DELETE": "DELETE", "UPDATE": "UPDATE", "COPY": "COPY", "SELECT": "SELECT", "WITH": "SELECT",
+          "CREATE": "DDL", "ALTER": "DDL", "DROP": "DDL", "TRUNCATE": "DDL", "MERGE": "MERGE"}  # fmt: skip
+_UNSEEN = ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SET", "SHOW", "RESET")
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+@dataclass
+class Entry:
+    """One execution of a statement."""
+
+    query: int
+    database: str
+    user: str
+    session: int
+    label: str
+    text: str
+    kind: str
+    started: datetime = field(default_factory=now)
+    ended: datetime | None = None
+    status: str = "running"
+    error: str = ""
+
+    def row(self) -> dict[str, object]:
+        return {
+            "user_name": self.user, "query_id": self.query, "query_label": self.label[:320],
+            "session_id": self.session, "database_name": self.database, "query_type": self.kind, "status": self.status,
+            "start_time": self.started, "end_time": self.ended, "error_message": self.error[:512],
+            "query_text": self.text[:4000],
+        }  # fmt: skip
+
+
+class History:
+    """The last statements of one stand-in."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1000)
+        self._entries: deque[Entry] = deque(maxlen=2000)
+
+    def begin(self, database: str, user: str, session: int, label: str, text: str) -> Entry:
+        """A statement starts."""
+        first = text.split(None, 1)[0].upper().rstrip(";") if text.strip() else ""
+        kind = _KINDS.get(first, "UTILITY")
+        entry = Entry(next(self._numbers), database, user, session, label, text, kind)
+        if first not in _UNSEEN:
+            with self._lock:
+                self._entries.append(entry)
+        return entry
+
+    def end(self, entry: Entry, error: str | None = None) -> None:
+        """It has ended."""
+        entry.ended, entry.error = now(), error or ""
+        entry.status = "success" if error is None else "canceled" if "canceled" in error else "failed"
+
+    def write(self, path: Path) -> None:
+        """All that is known, in a file that appears whole."""
+        with self._lock:
+            text = json.dumps([entry.row() for entry in self._entries], default=str).replace("\\u0000", "")
+            part = path.with_suffix(".part")
+            part.write_text(text)
+            part.chmod(0o644)
+            part.replace(path)

@@ -1,0 +1,172 @@
+"""What PostgreSQL would accept and Redshift does not, and small differences inside expressions.
+
+`refuse` raises for a whole statement; `expression` rewrites the few words that PostgreSQL lacks. Both look at
+tokens only: a construct that they miss reaches PostgreSQL, never the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from floodmark.testing.redshift.tokens import (
+    Token,
+    closing,
+    find,
+    has,
+    raw,
+    says,
+    syntax_error,
+    word,
+    word_set,
+)
+from floodmark.testing.redshift.wire import SqlError
+
+# Redshift's own reserved words, which PostgreSQL takes for names.
+REFUSED_NAMES = word_set(
+    """AES128 AES256 ALLOWOVERWRITE ANALYSE AZ64 BACKUP BINARY BLANKSASNULL BYTEDICT BZIP2 CREDENTIALS
+    CURRENT_USER_ID DEFLATE DEFRAG DELTA DELTA32K DISABLE EMPTYASNULL ENABLE ENCODE ENCRYPT ENCRYPTION EXPLICIT
+    GLOBALDICT256 GLOBALDICT64K GZIP IDENTITY IGNORE LUN LUNS LZO LZOP MINUS MOSTLY8 MOSTLY16 MOSTLY32 OFFLINE OFFSET
+    OID OLD NEW OPEN PARALLEL PARTITION PERCENT PERMISSIONS PIVOT RAW READRATIO RECOVER REJECTLOG RESORT RESPECT
+    RESTORE SNAPSHOT SYSDATE SYSTEM TAG TDES TEXT255 TEXT32K TIMESTAMP TOP TRUNCATECOLUMNS UNNEST UNPIVOT WALLET
+    WITHOUT"""
+)
+# Of these, the ones that also have a place in expressions or clauses of their own.
+_KEYWORDS = word_set(
+    """BINARY IDENTITY IGNORE MINUS OFFSET OLD NEW PARTITION PERCENT PIVOT RESPECT SYSDATE TIMESTAMP TOP UNNEST UNPIVOT
+    WITHOUT OID ENCODE"""
+)
+_FUNCTIONS = word_set(
+    """STRING_AGG ARRAY_AGG UNNEST JSONB_AGG JSON_AGG JSON_BUILD_OBJECT JSONB_BUILD_OBJECT JSONB_BUILD_ARRAY
+    JSONB_EACH JSON_EACH JSONB_SET JSONB_TYPEOF JSONB_ARRAY_ELEMENTS TO_JSON TO_JSONB ROW_TO_JSON GEN_RANDOM_UUID
+    PG_ADVISORY_LOCK PG_ADVISORY_XACT_LOCK PG_TRY_ADVISORY_LOCK PG_TRY_ADVISORY_XACT_LOCK PG_ADVISORY_UNLOCK
+    PG_SLEEP CLOCK_TIMESTAMP STATEMENT_TIMESTAMP TRANSACTION_TIMESTAMP CONVERT_TO CONVERT_FROM ENCODE TO_REGCLASS
+    FORMAT TXID_CURRENT TXID_STATUS PG_CURRENT_XACT_ID PG_XACT_STATUS MAKE_DATE MAKE_TIMESTAMP MAKE_INTERVAL
+    NUM_NONNULLS EVERY PG_READ_FILE PG_LS_DIR RS_SYSDATE RS_NAME RS_MARKED RS_TYPE REGEXP_MATCHES
+    REGEXP_SPLIT_TO_TABLE XMLAGG SHA224 SHA256 SHA384"""
+)
+_TYPES = word_set(
+    """BYTEA JSON JSONB UUID XML INET CIDR MACADDR MONEY BIT POINT BOX CIRCLE POLYGON TSVECTOR TSQUERY SERIAL
+    BIGSERIAL SMALLSERIAL HSTORE NAME XID"""
+)
+_AGGREGATES = word_set("SUM AVG COUNT MIN MAX FIRST_VALUE LAST_VALUE STDDEV VARIANCE BOOL_OR BOOL_AND")
+# Statements that Redshift does not know at all, by their first words.
+_STATEMENTS = (
+    *(("CREATE", kind) for kind in (
+        "INDEX", "UNIQUE", "SEQUENCE", "DOMAIN", "TYPE", "EXTENSION", "TRIGGER", "RULE", "UNLOGGED", "CAST", "OPERATOR",
+        "ROLE", "TABLESPACE", "PUBLICATION", "SUBSCRIPTION", "EVENT", "SERVER", "FOREIGN", "POLICY", "STATISTICS",
+        "AGGREGATE", "COLLATION",
+    )),
+    *(("DROP", kind) for kind in ("INDEX", "SEQUENCE", "DOMAIN", "TYPE", "EXTENSION", "TRIGGER", "RULE")),
+    *(("ALTER", kind) for kind in ("INDEX", "SEQUENCE", "DOMAIN", "TYPE", "EXTENSION", "TRIGGER", "RULE")),
+    *((kind,) for kind in (
+        "SAVEPOINT", "RELEASE", "DO", "LISTEN", "NOTIFY", "UNLISTEN", "REINDEX", "CLUSTER", "CHECKPOINT", "DISCARD",
+        "VALUES", "TABLE", "IMPORT", "SECURITY", "REFRESHES",
+    )),
+)  # fmt: skip
+_PHRASES = (
+    ("ON", "CONFLICT"), ("RETURNING",), ("FOR", "UPDATE"), ("FOR", "SHARE"), ("FOR", "NO", "KEY"), ("DISTINCT", "ON"),
+    ("IS", "DISTINCT", "FROM"), ("IS", "NOT", "DISTINCT", "FROM"), ("LATERAL",), ("TABLESAMPLE",),
+    ("MATERIALIZED",), ("NULLS", "NOT", "DISTINCT"), ("OVERRIDING",), ("FETCH", "FIRST"), ("ROLLBACK", "TO"),
+    ("ON", "COMMIT"), ("ADD", "COLUMN", "IF"), ("DROP", "COLUMN", "IF"), ("ALTER", "TABLE", "IF"), ("SET", "SCHEMA"),
+    ("COMMIT", "AND"), ("PREPARE", "TRANSACTION"),
+)  # fmt: skip
+_OPERATORS = frozenset(("->", "->>", "@>", "<@"))
+_DML = frozenset(("SELECT", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE"))
+
+
+def refuse(tokens: Sequence[Token]) -> None:
+    """Raise for a statement that Redshift would not take."""
+    first = tokens[0].up
+    for words in _STATEMENTS:
+        if says(tokens, 0, *words):
+            raise syntax_error(tokens[len(words) - 1])
+    for words in _PHRASES:
+        for at in find(tokens, *words):
+            if words == ("MATERIALIZED",) and first in ("CREATE", "DROP", "REFRESH"):
+                continue
+            raise syntax_error(tokens[at + len(words) - 1])
+    if first in _DML:
+        _refuse_words(tokens, first)
+
+
+def _refuse_words(tokens: Sequence[Token], first: str) -> None:
+    writes = first in ("INSERT", "CREATE", "UPDATE", "DELETE", "MERGE")
+    for at, token in enumerate(tokens):
+        following = tokens[at + 1].text if at + 1 < len(tokens) else ""
+        if token.kind == "op" and (token.text in _OPERATORS or token.text == "["):
+            raise SqlError("42883", f"operator does not exist: {token.text}")
+        if token.text == "::" and at + 1 < len(tokens) and tokens[at + 1].up in _TYPES:
+            raise SqlError("42704", f'type "{tokens[at + 1].name}" does not exist')
+        if token.kind != "word":
+            continue
+        if following == "(":
+            _refuse_call(tokens, at, writes)
+        elif token.up in REFUSED_NAMES - _KEYWORDS and first != "CREATE":
+            raise syntax_error(token)
+        if token.up == "ARRAY" and following == "[":
+            raise syntax_error(token)
+        if token.up == "VALUES" and first in ("SELECT", "WITH", "CREATE"):
+            raise syntax_error(token)
+        if token.up == "AS" and at + 1 < len(tokens) and tokens[at + 1].up in _TYPES and following != "(":
+            end = tokens[at + 2].text if at + 2 < len(tokens) else ""
+            if end == ")":
+                raise SqlError("42704", f'type "{tokens[at + 1].name}" does not exist')
+
+
+def _refuse_call(tokens: Sequence[Token], at: int, writes: bool) -> None:
+    """A function that Redshift has not, or not for rows of tables."""
+    up = tokens[at].up
+    if up in _FUNCTIONS:
+        raise SqlError("42883", f"function {tokens[at].name}() does not exist")
+    if up == "GENERATE_SERIES" and (writes or has(tokens, "INSERT")):
+        raise SqlError(
+            "0A000", "Specified types or functions (one per INFO message) not supported on Redshift tables."
+        )
+    if up == "FILTER" and at and tokens[at - 1].text == ")":
+        raise syntax_error(tokens[at + 1])
+    if up in _AGGREGATES:
+        end = closing(tokens, at + 1)
+        if says(tokens, end + 1, "OVER") and end + 2 < len(tokens) and tokens[end + 2].text == "(":
+            frame = tokens[end + 3 : closing(tokens, end + 2)]
+            if has(frame, "ORDER", "BY") and not has(frame, "ROWS"):
+                raise SqlError(
+                    "0A000", "Aggregate window functions with an ORDER BY clause require a frame clause"
+                )
+
+
+def expression(tokens: Sequence[Token]) -> list[Token]:
+    """Redshift's words inside expressions, as PostgreSQL has them."""
+    found: list[Token] = []
+    for at, token in enumerate(tokens):
+        following = tokens[at + 1].text if at + 1 < len(tokens) else ""
+        before = tokens[at - 1].text if at else ""
+        if token.up == "SYSDATE" and before != ".":
+            found.append(raw("pg_catalog.rs_sysdate()"))
+        elif token.up in ("NVL", "ISNULL") and following == "(":
+            found.append(word("coalesce"))
+        elif token.up in ("PG_CLASS", "PG_ATTRIBUTE"):
+            found.append(word(f"rs_{token.name}"))  # with names of more than 63 bytes
+        elif token.up == "MINUS":
+            found.append(word("EXCEPT"))
+        elif (
+            token.up == "MAX"
+            and before == "("
+            and following == ")"
+            and tokens[at - 2].up in ("VARCHAR", "VARYING")
+        ):
+            found.append(raw("65535"))
+        elif token.up in ("VARBYTE", "VARBINARY") and (before == "::" or before.upper() == "AS"):
+            found.append(word("bytea"))
+        elif token.up == "SUPER" and (before == "::" or before.upper() == "AS") and following != ".":
+            raise SqlError("0A000", "the stand-in has no cast to SUPER: use JSON_PARSE")
+        elif (
+            before == "("
+            and following == ","
+            and token.kind == "word"
+            and at > 1
+            and tokens[at - 2].up == "DATEADD"
+        ):
+            found.append(raw(f"'{token.name}'"))
+        else:
+            found.append(token)
+    return found
