@@ -145,7 +145,13 @@ def test_a_listing_goes_over_many_pages_and_can_start_after_a_path(store: Store)
 
 
 def test_folders_are_the_names_right_below_and_no_more(store: Store) -> None:
-    for path in ("commits/s.t/1.json", "commits/s.t/2.json", "commits/a%20b.c/1.json", "commits/x.json", "other/y/1"):
+    for path in (
+        "commits/s.t/1.json",
+        "commits/s.t/2.json",
+        "commits/a%20b.c/1.json",
+        "commits/x.json",
+        "other/y/1",
+    ):
         store.put(path, b"x")
     assert store.folders("commits/") == ("a%20b.c", "s.t")
     assert store.folders("nothing/") == store.folders("commits/s.t/") == ()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
+import secrets
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from floodmark.errors import (
@@ -27,128 +22,34 @@ from floodmark.errors import (
     TransientError,
     UnknownOutcome,
 )
-from floodmark.model import Column, Commit, DataFile, LoadAs, Table
+from floodmark.model import Column, Table, dump
 from floodmark.store import Store, StoreSpec
-from floodmark.types import file_schema
-from floodmark.warehouse import LoadOutcome, LoadRequest, Numbered, Warehouse
-from floodmark.warehouse.duckdb import DuckDB
-from floodmark.warehouse.duckdb_file import Connection
-
-ID = Column("id", "bigint(20)", "bigint", nullable=False)
-NAME = Column(
-    "Name", "varchar(20)", "varchar", characters=20, octets=80, charset="utf8mb4", collation="utf8mb4_bin"
+from floodmark.warehouse.columns import same
+from tests.fill import (
+    CODES,
+    EVENTS,
+    ID,
+    INT,
+    NAME,
+    ORDERS,
+    SEEN,
+    DuckPlace,
+    Fill,
+    Place,
+    RedshiftPlace,
+    as_json,
+    code,
+    row,
 )
-CODE = replace(NAME, name="code", nullable=False, collation="utf8mb4_general_ci")
-SEEN = Column("update_at", "datetime(6)", "datetime", fraction=6)
-INT = Column("n", "int(11)", "int")
-
-ORDERS = Table("shop", "orders", (ID, NAME, SEEN), ("id",), "update_at", "upsert", "orders")
-EVENTS = Table("shop", "events", (INT, NAME), (), None, "append", "events")
-CODES = Table("shop", "codes", (CODE, INT, SEEN), ("code",), "update_at", "upsert", "codes")
 
 
-class LosesCommit(DuckDB):
-    """A DuckDB whose answer to COMMIT is lost, before or after it happens."""
-
-    when = "after"
-
-    def _commit(self, con: Connection) -> None:
-        if self.when == "after":
-            super()._commit(con)
-        raise duckdb.IOException("IO Error: the answer was lost")
-
-
-class LosesCommitAndFile(DuckDB):
-    """A DuckDB that can't be opened any more after a COMMIT that was not answered."""
-
-    def _commit(self, con: Connection) -> None:
-        super()._commit(con)
-        con.close()
-        self.path.write_bytes(b"damaged")
-        raise duckdb.IOException("IO Error: the answer was lost")
-
-
-@dataclass
-class Place:
-    """A private warehouse of one kind, and a way to look into it that is not ours."""
-
-    folder: Path
-
-    def open(self) -> Warehouse:
-        return DuckDB(self.folder / "w.duckdb", lock_seconds=1.0)
-
-    def losing(self, when: str) -> Warehouse:
-        warehouse = LosesCommit(self.folder / "w.duckdb")
-        warehouse.when = when
-        return warehouse
-
-    def gone_after_commit(self) -> Warehouse:
-        return LosesCommitAndFile(self.folder / "w.duckdb")
-
-    def run(self, sql: str) -> list[tuple[Any, ...]]:
-        with duckdb.connect(self.folder / "w.duckdb") as con:
-            return con.execute(sql).fetchall()
-
-
-@pytest.fixture(params=["duckdb"])
+@pytest.fixture(params=["duckdb", "redshift"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return {"duckdb": Place}[request.param](tmp_path)
-
-
-@dataclass
-class Fill:
-    """A log that is filled by hand, and loads of it."""
-
-    place: Place
-    store: Store
-    table: Table = ORDERS
-    log: str = "log-1"
-    pipeline: str = "pipe-1"
-    epoch: int = 0
-    n: int = 0
-    made: list[Numbered] = field(default_factory=list)
-    warehouse: Warehouse | None = None
-
-    def commit(
-        self, *files: list[dict[str, Any]], load_as: LoadAs = "merge", table: Table | None = None
-    ) -> Numbered:
-        """One more commit of the log, a file for each list of rows."""
-        table = table or self.table
-        self.n += 1
-        written = tuple(self._file(rows, table, load_as, i) for i, rows in enumerate(files))
-        commit = Commit(
-            self.n, f"id{self.n}", self.log, "deletes" if load_as == "delete" else "batch", table.name, "run", "", "",
-            schema=table.fingerprint, files=written, load_as=load_as,
-        )  # fmt: skip
-        self.made.append((commit, f"digest-{self.log}-{self.n}"))
-        return self.made[-1]
-
-    def _file(self, rows: list[dict[str, Any]], table: Table, load_as: LoadAs, i: int) -> DataFile:
-        schema = file_schema(table)
-        if load_as == "delete":
-            schema = pa.schema([f for f in schema if f.name in (*table.key, "_floodmark_key")])
-        body = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), body)
-        data, path = body.getvalue(), f"data/{table.name}/{self.log}-{self.n}-{i}.parquet"
-        self.store.put(path, data)
-        return DataFile(path, len(rows), len(data), hashlib.sha256(data).hexdigest(), i)
-
-    def request(self, *commits: Numbered, **more: Any) -> LoadRequest:
-        table = more.pop("table", self.table)
-        values = {"target": table.target, "epoch": self.epoch, "run": "run", **more}
-        return LoadRequest(
-            pipeline=self.pipeline, log=self.log, table=table, commits=commits, store=self.store, **values
-        )
-
-    def load(self, *commits: Numbered, **more: Any) -> LoadOutcome:
-        return (self.warehouse or self.place.open()).load(self.request(*commits, **more))
-
-    def rows(self, columns: str = "id, name", target: str | None = None) -> list[tuple[Any, ...]]:
-        return self.place.run(f"SELECT {columns} FROM {target or self.table.target} ORDER BY ALL")
-
-    def ledger(self) -> list[int]:
-        found = self.place.run(f"SELECT n FROM floodmark_ledger WHERE log_id = '{self.log}' ORDER BY n")
-        return [row[0] for row in found]
+    if request.param == "duckdb":
+        return DuckPlace(tmp_path)
+    server = request.getfixturevalue("redshift")
+    server.faults.clear()
+    return RedshiftPlace(server, f"t_{secrets.token_hex(4)}")
 
 
 class Remote(Store):
@@ -159,33 +60,23 @@ class Remote(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(StoreSpec(url=str(tmp_path / "lake")))
+def store(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A folder for DuckDB, S3 for Redshift."""
+    if place.kind == "duckdb":
+        return Store(StoreSpec(url=str(tmp_path / "lake")))
+    return Store(StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))))
 
 
 @pytest.fixture(params=[Store, Remote])
-def any_fill(request: pytest.FixtureRequest, place: Place, tmp_path: Path) -> Fill:
-    return Fill(place, request.param(StoreSpec(url=str(tmp_path / "lake"))))
+def any_fill(request: pytest.FixtureRequest, place: Place, store: Store) -> Fill:
+    if place.kind != "duckdb" and request.param is Remote:
+        pytest.skip("Redshift reads its files by itself")
+    return Fill(place, request.param(store.spec))
 
 
 @pytest.fixture
 def fill(place: Place, store: Store) -> Fill:
     return Fill(place, store)
-
-
-def row(id: int, name: str | None = None, at: int | None = 1) -> dict[str, Any]:
-    seen = datetime(2025, 1, 1, 0, 0, at, tzinfo=UTC) if at is not None else None
-    return {"id": id, "Name": name, "update_at": seen}
-
-
-def code(text: str, n: int, at: int = 1) -> dict[str, Any]:
-    """A row whose key MySQL compares without case."""
-    return {
-        "code": text,
-        "n": n,
-        "update_at": row(0, at=at)["update_at"],
-        "_floodmark_key": text.upper().encode(),
-    }
 
 
 # exactly once
@@ -205,12 +96,10 @@ def test_a_load_puts_rows_and_ledger_rows_in(fill: Fill) -> None:
     assert fill.place.open().rows("orders") == 4
 
 
-def test_a_warehouse_that_is_not_there_yet_has_an_empty_ledger_and_is_not_created(
-    fill: Fill, tmp_path: Path
-) -> None:
+def test_a_warehouse_that_is_not_there_yet_has_an_empty_ledger_and_is_not_created(fill: Fill) -> None:
     assert fill.place.open().ledger("log-1", "orders").rows == ()
     assert fill.place.open().rows("orders") == 0
-    assert not (tmp_path / "w.duckdb").exists()
+    assert fill.place.empty
 
 
 def test_a_commit_that_was_loaded_is_not_loaded_again(fill: Fill) -> None:
@@ -310,7 +199,8 @@ def test_inside_a_commit_the_higher_cursor_wins_and_null_is_lowest(fill: Fill) -
 
 def test_rows_of_one_key_and_cursor_in_one_commit_give_one_row(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a"), row(1, "b")], [row(1, "c")]))
-    assert fill.rows() == [(1, "c")]
+    # Redshift does not say where in the files a row was: any of them may be the one.
+    assert fill.rows() in ([[(1, "c")]] if fill.place.kind == "duckdb" else [[(1, n)] for n in "abc"])
 
 
 def test_composite_and_nullable_keys_are_compared_column_by_column(fill: Fill) -> None:
@@ -409,7 +299,7 @@ def test_keys_that_differ_in_case_only_are_one_key_inside_a_load(fill: Fill) -> 
 def test_the_target_has_only_the_sources_columns(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1)]))
-    assert fill.place.run("SELECT column_name FROM (DESCRIBE codes)") == [("code",), ("n",), ("update_at",)]
+    assert [name for name, _ in fill.place.columns("codes")] == ["code", "n", "update_at"]
 
 
 def test_deletes_find_a_key_that_is_stored_in_another_case(fill: Fill) -> None:
@@ -505,8 +395,10 @@ def test_a_target_that_was_dropped_is_refused_rather_than_half_filled(fill: Fill
 
 
 def test_rows_that_nobody_loaded_are_merged_but_never_doubled_or_wiped(fill: Fill) -> None:
-    fill.place.run("CREATE TABLE orders AS SELECT 1::BIGINT id, 'mine' AS name, NULL::TIMESTAMP update_at")
-    fill.place.run("CREATE TABLE events AS SELECT 1::INTEGER n, 'mine' AS name")
+    fill.place.run("CREATE TABLE orders (id BIGINT, name VARCHAR(80), update_at TIMESTAMP)")
+    fill.place.run("INSERT INTO orders VALUES (1, 'mine', NULL)")
+    fill.place.run("CREATE TABLE events (n INTEGER, name VARCHAR(80))")
+    fill.place.run("INSERT INTO events VALUES (1, 'mine')")
     fill.load(fill.commit([row(1, "loaded"), row(2, "loaded")]))
     assert fill.rows() == [(1, "loaded"), (2, "loaded")]
     adds = Fill(fill.place, fill.store, EVENTS, log="log-2")
@@ -531,12 +423,13 @@ def test_wall_clocks_and_instants_arrive_as_they_are(fill: Fill) -> None:
     first, last = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     instant = datetime(2025, 3, 30, 1, 30, 0, 5, tzinfo=UTC)
     fill.load(fill.commit([{"id": 1, "update_at": first, "moment": instant}, {"id": 2, "update_at": last}]))
-    found = fill.rows("id, CAST(update_at AS VARCHAR), epoch_us(moment), typeof(update_at), typeof(moment)")
-    us = round(instant.timestamp() * 1_000_000)
-    assert found == [
-        (1, "1000-01-01 00:00:00", us, "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
-        (2, "9999-12-31 23:59:59.999999", None, "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"),
+    found = fill.rows("id, CAST(update_at AS VARCHAR), extract(epoch FROM moment)")
+    assert [(*found[0][:2], round(float(found[0][2]), 6)), found[1]] == [
+        (1, "1000-01-01 00:00:00", instant.timestamp()),
+        (2, "9999-12-31 23:59:59.999999", None),
     ]
+    types = dict(fill.place.columns("orders"))
+    assert same(types["update_at"], "TIMESTAMP") and same(types["moment"], "TIMESTAMP WITH TIME ZONE")
 
 
 def test_names_are_folded_and_any_name_is_possible(fill: Fill) -> None:
@@ -563,7 +456,9 @@ def test_an_extra_column_that_takes_no_null_is_refused_with_the_statement(fill: 
     )
     with pytest.raises(DataError, match="NOT NULL") as refused:
         fill.load(fill.commit([row(1, "a")]))
-    assert 'ALTER COLUMN "note" DROP NOT NULL' in str(refused.value.hint)
+    # Redshift can't make a column nullable.
+    change = 'ALTER COLUMN "note" DROP NOT NULL' if fill.place.kind == "duckdb" else 'DROP COLUMN "note"'
+    assert change in str(refused.value.hint)
 
 
 def test_a_column_that_was_added_is_added_and_one_that_was_dropped_gets_null(fill: Fill) -> None:
@@ -632,6 +527,8 @@ def test_a_missing_file_is_named_and_nothing_is_loaded(any_fill: Fill) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
 def test_a_file_that_is_not_what_its_commit_describes_is_refused(any_fill: Fill, damage: str) -> None:
+    if damage == "changed" and any_fill.place.kind != "duckdb":
+        pytest.skip("the bytes never come here: sizes, footers, counts and ranges are what is compared")
     commit = any_fill.commit([row(1, "a")])
     path = commit[0].files[0].path
     data = any_fill.store.get(path) or b""
@@ -657,31 +554,35 @@ def test_many_files_load_at_once(any_fill: Fill) -> None:
 LOADER = """
 import json, sys
 from pathlib import Path
+from floodmark.config import Tls, WarehouseSpec
 from floodmark.model import Commit, Table, load
 from floodmark.store import Store, StoreSpec
 from floodmark.warehouse import LoadRequest
-from floodmark.warehouse.duckdb import DuckDB
+from floodmark.warehouse.open import open_warehouse
 said = json.load(sys.stdin)
 commits = tuple((load(Commit, c.encode()), d) for c, d in said["commits"])
 table = load(Table, said["table"].encode())
+spec = said["warehouse"]
+if "path" in spec:
+    spec["path"] = Path(spec["path"])
+warehouse = open_warehouse(WarehouseSpec(**spec, tls=Tls("disabled")))
 print("ready", flush=True)
 for commit in commits:
-    DuckDB(Path(said["path"])).load(LoadRequest(
-        "pipe-1", "log-1", table, table.target, 0, (commit,), Store(StoreSpec(url=said["store"])), "run"))
+    warehouse.load(LoadRequest(
+        "pipe-1", "log-1", table, table.target, 0, (commit,), Store(StoreSpec(**said["store"])), "run"))
 """
 
 
-def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill, tmp_path: Path) -> None:
-    from floodmark.model import dump
-
+def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill) -> None:
     fill.table = EVENTS
-    commits = [fill.commit([{"n": n} for _ in range(2000)], load_as="insert") for n in range(40)]
+    commits = [fill.commit([{"n": n} for _ in range(2000)], load_as="insert") for n in range(20)]
     said = {
         "commits": [(dump(c).decode(), d) for c, d in commits],
         "table": dump(EVENTS).decode(),
-        "path": str(tmp_path / "w.duckdb"),
-        "store": str(tmp_path / "lake"),
+        "warehouse": fill.place.spec,
+        "store": as_json(fill.store),
     }
+    slow = 1.0 if fill.place.kind == "duckdb" else 5.0
     for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.35):
         process = subprocess.Popen(
             [sys.executable, "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -690,7 +591,7 @@ def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill, tmp_path
         process.stdin.write(json.dumps(said))
         process.stdin.close()
         assert process.stdout.readline() == "ready\n"
-        time.sleep(delay)
+        time.sleep(delay * slow)
         process.kill()
         process.wait()
         process.stdout.close()
@@ -699,4 +600,4 @@ def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill, tmp_path
         assert fill.place.open().rows("events") == 2000 * len(loaded)
     for commit in commits:
         fill.load(commit)
-    assert fill.rows("n, count(*)", "events GROUP BY n") == [(n, 2000) for n in range(40)]
+    assert fill.rows("n, count(*)", "events GROUP BY n") == [(n, 2000) for n in range(20)]

@@ -66,8 +66,8 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
             f"{table} was loaded into {', '.join(sorted(elsewhere))} until now, and its target is {target}",
             hint=f"set the target back, or fill the new one: floodmark watermark reset -t {table} --redshift-only",
         )
-    if holder is None:
-        # A snapshot would wipe rows that no load of ours put there.
+    if holder is None or holder.log == request.log:
+        # A snapshot would wipe rows that no load of ours put there; a reset alone makes us the holder, too.
         strangers = rows and not ledger.rows and request.commits[-1][0].load_as == "replace"
         if strangers and not request.adopt:
             raise DataError(
@@ -75,7 +75,7 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
                 hint="set another `target`, or let them go with --force",
             )
         return ()
-    if holder.log == request.log or request.adopt:
+    if request.adopt:
         return ()
     check_holder(holder, request.pipeline, request.log, table, target)
     if request.commits[-1][0].load_as == "insert" and not request.table.key:

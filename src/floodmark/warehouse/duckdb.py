@@ -30,7 +30,7 @@ class DuckDB:
     """The Warehouse in a DuckDB file. One object may be used by several threads; loads take turns."""
 
     def __init__(
-        self, path: Path, schema: str = "main", *, memory: str = "2GB", lock_seconds: float = 5.0
+        self, path: Path, schema: str = "main", *, memory: int = 2_000_000_000, lock_seconds: float = 5.0
     ) -> None:
         self.path = path
         self.schema = schema
@@ -85,7 +85,9 @@ class DuckDB:
         loaded = _ledger_rows(request, decision.new)
         with tempfile.TemporaryDirectory(prefix="floodmark-load-") as folder:
             paths = fetch(request.store, files, Path(folder), request.table.name)
-            staged = put.Staged(request.table, file_fields(request.table, decision.way), decision.staged, tuple(paths))
+            staged = put.Staged(
+                request.table, file_fields(request.table, decision.way), decision.staged, tuple(paths)
+            )
             try:
                 self._transaction(request, decision, staged, loaded)
             except _Unanswered as unanswered:
@@ -130,6 +132,7 @@ class DuckDB:
             for change in changes(self.schema, request.target, wanted, target.columns()):
                 con.execute(change.statement)
         count = put.check_files(con, staged)
+        self._file.make_room(con, put.widest(con, staged))
         match decision.way:
             case "merge":
                 put.merge(target, staged, count, filled=bool(rows))

@@ -17,11 +17,14 @@ from floodmark.warehouse.duckdb_errors import is_lock, translated
 
 Connection = duckdb.DuckDBPyConnection
 
+# DuckDB takes this many rows at a time, however wide they are, and holds most of them twice.
+VECTOR = 2048
+
 
 class DatabaseFile:
     """Connections to one file. Several threads may share it; they take turns."""
 
-    def __init__(self, path: Path, *, memory: str, lock_seconds: float) -> None:
+    def __init__(self, path: Path, *, memory: int, lock_seconds: float) -> None:
         self.path = path
         self._turn = threading.RLock()
         self._memory = memory
@@ -69,9 +72,16 @@ class DatabaseFile:
                     raise
             time.sleep(0.1)
 
+    def make_room(self, con: Connection, width: int) -> None:
+        """Raise the memory limit for rows so wide that as many as DuckDB takes at a time would not fit into it."""
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        needed = min(2 * VECTOR * width, machine * 8 // 10)
+        if needed > self._memory:
+            con.execute(f"SET memory_limit = '{needed}B'")
+
     def _settings(self) -> dict[str, Any]:
         return {
-            "memory_limit": self._memory,
+            "memory_limit": f"{self._memory}B",
             "temp_directory": f"{self.path}.tmp",
             "preserve_insertion_order": False,
             # Nothing is ever fetched from the internet, and no Python variable is taken for a table.

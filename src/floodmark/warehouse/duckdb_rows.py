@@ -122,6 +122,18 @@ def check_files(con: Connection, staged: Staged) -> int:
     return sum(rows.values())
 
 
+def widest(con: Connection, staged: Staged) -> int:
+    """How many bytes the widest rows have, on the average of their row group."""
+    if not staged.paths:
+        return 0
+    sizes = "sum(total_uncompressed_size) / greatest(any_value(row_group_num_rows), 1)"
+    row = con.execute(
+        f"SELECT max(size) FROM (SELECT {sizes} AS size FROM parquet_metadata(?) GROUP BY file_name, row_group_id)",
+        [[str(path) for path in staged.paths]],
+    ).fetchone()
+    return int(row[0] or 0) if row else 0
+
+
 def merge(target: Target, staged: Staged, rows: int, *, filled: bool) -> None:
     """Put the newest row of each key into the target, in place of what it has."""
     if not staged.paths:

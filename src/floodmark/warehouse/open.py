@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from floodmark.config import WarehouseSpec
-from floodmark.errors import ConfigError
 from floodmark.warehouse import Warehouse
 
 
 def open_warehouse(spec: WarehouseSpec) -> Warehouse:
-    """A warehouse, not connected yet."""
+    """A warehouse, not connected yet. Its driver is imported only when it is needed."""
     if spec.kind == "duckdb" and spec.path is not None:
         from floodmark.warehouse.duckdb import DuckDB
 
         return DuckDB(spec.path, spec.schema)
-    raise ConfigError(
-        f"warehouse.url: {spec.kind}:// can't be loaded by this version",
-        hint="use duckdb:///file; sync --backup-only extracts without a warehouse",
-    )
+    from floodmark.warehouse.redshift import Redshift
+    from floodmark.warehouse.redshift_steps import Limits, Transport
+
+    limits = Limits()
+    transport: Transport
+    if spec.transport == "data_api":
+        from floodmark.warehouse.redshift_data_api import DataApiTransport
+
+        transport = DataApiTransport(spec, limits)
+    else:
+        from floodmark.warehouse.redshift_socket import SocketTransport
+
+        transport = SocketTransport(spec, limits)
+    return Redshift(transport, spec.schema, iam_role=spec.iam_role, limits=limits)

@@ -1,0 +1,212 @@
+"""The files of a load as COPY is told of them: their footers read and proven first, then listed in a manifest.
+
+COPY matches columns by their place, not their name, and does not remember what it has loaded. So a footer must have
+exactly the columns and rows that its commit and schema say, no file is listed twice, and the ranges of times and
+decimals that the footers give are compared with what has arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodmark.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model import DataFile, Table
+from floodmark.store import Store, encode
+from floodmark.types import Field
+from floodmark.warehouse.files import differs, missing
+
+PARALLEL = 16
+_FOOTER = 64 << 10  # bytes of a file's end that hold most footers
+_LENGTH = 8  # bytes: the footer's length, and "PAR1"
+
+Range = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A file whose footer says what its commit says."""
+
+    file: DataFile
+    ranges: dict[str, Range]  # by column: lowest and highest; no entry where there are only NULLs
+
+    @staticmethod
+    def rows(files: Sequence[Proven]) -> int:
+        return sum(proven.file.rows for proven in files)
+
+
+def prove(store: Store, files: Sequence[DataFile], fields: Sequence[Field], table: str) -> list[Proven]:
+    """The files, each looked at; DataError for one that is gone or is not what its commit describes."""
+    if not store.uri("x").startswith("s3://"):
+        raise ConfigError(
+            "Redshift reads files from S3 only, and the store is a folder",
+            hint="set store.url to s3://bucket/prefix, in the warehouse's Region",
+        )
+
+    def one(file: DataFile) -> Proven:
+        return _proven(store, file, fields, table)
+
+    if len({file.path for file in files}) != len(files):
+        raise DataError("a file is in the log twice", table=table)
+    if not files:
+        return []
+    with ThreadPoolExecutor(min(PARALLEL, len(files)), thread_name_prefix="footers") as pool:
+        futures = [pool.submit(one, file) for file in files]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:
+    uri = store.uri(file.path)
+    footer = _footer(store, file, uri, table)
+    found = footer.schema_arrow
+    expected = [(field.name, _in_file(field.arrow)) for field in fields]
+    if found.names != [name for name, _ in expected]:
+        raise DataError(
+            f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
+        )
+    for (name, type_), is_type in zip(expected, found.types, strict=True):
+        if _in_file(is_type) != type_:
+            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
+    rows = footer.metadata.num_rows
+    if rows != file.rows:
+        raise DataError(
+            f"the file {file.path} has {rows:,} rows, and its commit says {file.rows:,}", table=table
+        )
+    return Proven(file, _ranges(footer.metadata, fields))
+
+
+def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFile:
+    """The file's footer, after its size has been compared; usually one small request."""
+    wanted = _FOOTER
+    while True:
+        answer = store.end(file.path, wanted)
+        if answer is None:
+            raise missing(uri, table)
+        size, end = answer
+        if size != file.bytes:
+            raise differs(uri, table, f"{size:,} bytes instead of {file.bytes:,}")
+        length = struct.unpack("<I", end[-_LENGTH:-4])[0] + _LENGTH if len(end) >= _LENGTH else 0
+        if end[-4:] != b"PAR1" or length > size:
+            raise differs(uri, table, "no Parquet footer")
+        if length <= len(end):
+            break
+        wanted = length
+    try:
+        return pq.ParquetFile(pa.BufferReader(end))
+    except (pa.ArrowException, OSError) as error:
+        raise differs(uri, table, f"a footer that can't be read: {error}") from error
+
+
+def _ranges(metadata: pq.FileMetaData, fields: Sequence[Field]) -> dict[str, Range]:
+    """The ranges of the columns that are compared, over all row groups; none where a group does not tell."""
+    found: dict[str, Range] = {}
+    for i, field in enumerate(fields):
+        if not is_ranged(field):
+            continue
+        lows: list[Any] = []
+        highs: list[Any] = []
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(i).statistics
+            rows = metadata.row_group(group).num_rows
+            if statistics is not None and statistics.has_min_max:
+                lows.append(statistics.min)
+                highs.append(statistics.max)
+            elif statistics is None or statistics.null_count != rows:
+                break
+        else:
+            if lows:
+                found[field.name] = (min(lows), max(highs))
+            continue
+        found[field.name] = UNKNOWN
+    return found
+
+
+UNKNOWN: Range = (None, None)
+
+
+def ranges(files: Sequence[Proven], fields: Sequence[Field]) -> dict[str, Range | None]:
+    """What the staged rows must have, by column: lowest and highest, None for only NULLs; left out if unknown."""
+    found: dict[str, Range | None] = {}
+    for field in fields:
+        parts = [p.ranges[field.name] for p in files if field.name in p.ranges]
+        if is_ranged(field) and UNKNOWN not in parts:
+            found[field.name] = (min(p[0] for p in parts), max(p[1] for p in parts)) if parts else None
+    return found
+
+
+def is_ranged(field: Field) -> bool:
+    """Whether a wrong width or unit would show in the field's range."""
+    kind = field.arrow
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or pa.types.is_decimal(kind))
+
+
+def as_text(value: Any) -> str:
+    """A value of a range as Redshift takes it."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
+    return value.isoformat() if isinstance(value, date) else f"{Decimal(value):f}"
+
+
+def _in_file(type_: pa.DataType) -> pa.DataType:
+    """The type as a file keeps it: Parquet does not know how wide Arrow's offsets are."""
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(type_) else type_
+
+
+# ---------------------------------------------------------------- manifests
+
+
+class Manifests:
+    """The manifests of one load, in the store for as long as it takes."""
+
+    def __init__(self, store: Store, table: Table, run: str) -> None:
+        self._store = store
+        self._prefix = f"manifests/{encode(table.schema)}.{encode(table.table)}/{run}-{secrets.token_hex(4)}"
+        self._written: list[str] = []
+
+    def write(self, files: Sequence[Proven]) -> str:
+        """The address of a manifest of the files; those without rows are left out."""
+        entries = [
+            {
+                "url": self._store.uri(proven.file.path),
+                "mandatory": True,
+                "meta": {"content_length": proven.file.bytes},
+            }
+            for proven in files
+            if proven.file.rows
+        ]
+        path = f"{self._prefix}-{len(self._written)}.manifest"
+        self._store.put(path, json.dumps({"entries": entries}).encode())
+        self._written.append(path)
+        return self._store.uri(path)
+
+    def remove(self) -> None:
+        """Take them out of the store; one that stays harms nobody."""
+        with suppress(FloodmarkError):
+            self._store.delete(self._written)
+
+
+@contextmanager
+def manifests(store: Store, table: Table, run: str) -> Iterator[Manifests]:
+    """Manifests that are gone afterwards."""
+    made = Manifests(store, table, run)
+    try:
+        yield made
+    finally:
+        made.remove()

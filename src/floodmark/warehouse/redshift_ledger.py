@@ -1,0 +1,196 @@
+"""The ledger's tables in Redshift, and the checks of them inside a load's transaction.
+
+Redshift enforces no key: what makes a commit load once is the lock of the target's own lock table, taken before the
+transaction sees anything, and the checks under it that the ledger is still what the decision was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from floodmark.errors import ConfigError, ConflictError
+from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, Numbered, quote
+from floodmark.warehouse.redshift_names import OURS, folded, literal, path
+from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
+
+LOCKS = f"{OURS}lock_"  # + target
+_STAMP = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+_COLUMNS = {
+    LEDGER: '"log_id" VARCHAR(128), "epoch" BIGINT, "n" BIGINT, "digest" VARCHAR(128), "pipeline_id" VARCHAR(128), '
+    '"source_table" VARCHAR(1024), "target" VARCHAR(1024), "run" VARCHAR(128), "rows" BIGINT, "files" BIGINT, '
+    '"loaded_at" TIMESTAMP',
+    TARGETS: '"target" VARCHAR(1024), "pipeline_id" VARCHAR(128), "log_id" VARCHAR(128), "source_table" VARCHAR(1024), '
+    '"epoch" BIGINT',
+}
+_LOCK_COLUMNS = '"nothing" SMALLINT'
+
+
+@dataclass(frozen=True)
+class LedgerTables:
+    """The ledger in one schema."""
+
+    schema: str
+
+    def lock_table(self, target: str) -> str:
+        """The name of the table that a load of this target locks."""
+        return folded(target, LOCKS)
+
+    def lock(self, target: str, seconds: float, *, ledger_too: bool = False) -> Lock:
+        """The lock of a target; with the ledger's, where loads of other targets keep getting in the way."""
+        tables = [path(self.schema, self.lock_table(target))]
+        if ledger_too:
+            tables.append(path(self.schema, LEDGER))
+        return Lock(tuple(tables), seconds)
+
+    def kinds(self, session: Session, names: Iterable[str]) -> dict[str, str]:
+        """What there is of some names: r a table, v a view, and so on."""
+        listed = ", ".join(literal(name) for name in names)
+        rows = session.query(
+            "SELECT c.relname, c.relkind FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
+            f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(self.schema.lower())} AND c.relname IN ({listed})"
+        )
+        return {str(name): _text(kind) for name, kind in rows}
+
+    def create(self, session: Session, target: str) -> None:
+        """Make the tables unless they are there; each statement stands by itself."""
+        wanted = {**_COLUMNS, self.lock_table(target): _LOCK_COLUMNS}
+        found = self.kinds(session, wanted)
+        if wanted.keys() <= found.keys():
+            return
+        schemas = (
+            f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(self.schema.lower())}"
+        )
+        if not session.query(schemas):
+            self._make(session, f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema.lower())}")
+        for name, columns in wanted.items():
+            if name not in found:
+                self._make(session, f"CREATE TABLE IF NOT EXISTS {path(self.schema, name)} ({columns})")
+
+    def _make(self, session: Session, statement: str) -> None:
+        try:
+            session.execute(statement)
+        except Failed as failed:
+            if not isinstance(failed.error, ConflictError):  # another session was faster
+                raise
+
+    def read(self, session: Session, log: str, target: str) -> Ledger:
+        """What the ledger says of a log and of a target; empty when there is none."""
+        if len(self.kinds(session, (LEDGER, TARGETS))) < 2:
+            return Ledger()
+        rows = session.query(self.rows_query(log))
+        targets = session.query(
+            'SELECT "target", "pipeline_id", "log_id", "source_table", "epoch" '
+            f'FROM {path(self.schema, TARGETS)} WHERE "target" = {literal(target)} OR "log_id" = {literal(log)}'
+        )
+        holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
+        epoch = max((row[4] for row in targets if row[2] == log), default=None)
+        return Ledger(epoch, ledger_rows(rows), holder)
+
+    def rows_query(self, log: str) -> str:
+        """The question for what was loaded of a log."""
+        return (
+            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {literal(_STAMP)}), "target" '
+            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)} ORDER BY "epoch", "n", "digest"'
+        )
+
+    # inside a transaction
+
+    def unchanged(self, log: str, target: str, ledger: Ledger) -> tuple[Step, ...]:
+        """Holder and epoch are still what the decision was made from."""
+        mine = f'"target" = {literal(target)}'
+        where = f"FROM {path(self.schema, TARGETS)} WHERE"
+        holder = ledger.holder
+        as_was = "1 = 0"
+        if holder is not None:
+            as_was = (
+                f'"pipeline_id" = {literal(holder.pipeline)} AND "log_id" = {literal(holder.log)} '
+                f'AND "epoch" = {holder.epoch}'
+            )
+        return (
+            Check(
+                f"SELECT {_counted(as_was)} {where} {mine}",
+                "0/0" if holder is None else "1/1",
+                _meanwhile,
+                again=True,
+            ),
+            Check(
+                f'SELECT coalesce(max("epoch"), -1) {where} "log_id" = {literal(log)}',
+                -1 if ledger.epoch is None else ledger.epoch,
+                _meanwhile,
+                again=True,
+            ),
+        )
+
+    def absent(self, request: LoadRequest, ledger: Ledger, new: Sequence[Numbered]) -> Step:
+        """None of the new commits is in the ledger, and nothing else of the log has come or gone."""
+        ours = [(c.n, d) for c, d in new if (c.n, d) not in request.retake]
+        there = " OR ".join(f'"n" = {n} AND "digest" = {literal(digest)}' for n, digest in ours) or "1 = 0"
+        loaded = f'"epoch" = {request.epoch} AND ({there})'
+        return Check(
+            f"SELECT {_counted(loaded)} "
+            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(request.log)}',
+            f"{len(ledger.rows)}/0",
+            _meanwhile,
+            again=True,
+        )
+
+    def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
+        """Write the rows of a load, in place of those that it takes back."""
+        ledger = path(self.schema, LEDGER)
+        steps: list[Step] = []
+        if request.retake:
+            gone = " OR ".join(f'"n" = {n} AND "digest" = {literal(d)}' for n, d in sorted(request.retake))
+            mine = f'"log_id" = {literal(request.log)} AND "epoch" = {request.epoch}'
+            steps.append(Do(f"DELETE FROM {ledger} WHERE {mine} AND ({gone})"))
+        who = (request.pipeline, request.table.name, request.target, request.run)
+        values = []
+        for row in loaded:
+            stamp = row.loaded_at.replace("T", " ").removesuffix("Z")
+            cells = (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, stamp)
+            values.append("(" + ", ".join(literal(cell) for cell in cells) + ")")
+        steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(values)}", rows=len(values)))
+        return tuple(steps)
+
+    def set_holder(self, target: str, holder: Holder) -> tuple[Step, ...]:
+        """Say whose rows the target holds, and in which epoch."""
+        table = path(self.schema, TARGETS)
+        cells = (target, holder.pipeline, holder.log, holder.table, holder.epoch)
+        return (
+            Do(f'DELETE FROM {table} WHERE "target" = {literal(target)}'),
+            Do(f"INSERT INTO {table} VALUES ({', '.join(literal(cell) for cell in cells)})", rows=1),
+        )
+
+
+def ledger_rows(rows: Sequence[Sequence[object]]) -> tuple[LedgerRow, ...]:
+    """Answers to `rows_query` as ledger rows."""
+    return tuple(
+        LedgerRow(
+            int(str(n)), str(digest), int(str(epoch)), int(str(count)), int(str(files)), str(at), str(target)
+        )
+        for n, digest, epoch, count, files, at, target in rows
+    )
+
+
+def check_kind(kind: str | None, target: str) -> bool:
+    """Whether the target is there; anything but a table is refused."""
+    if kind is None:
+        return False
+    if kind != "r":
+        what = {"v": "view", "m": "materialized view"}.get(kind, "thing that is no table")
+        raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
+    return True
+
+
+def _counted(condition: str) -> str:
+    """The expression "all/those that fulfil the condition"."""
+    some = f"sum(CASE WHEN {condition} THEN 1 ELSE 0 END)"
+    return f"CAST(count(*) AS VARCHAR) || '/' || CAST(coalesce({some}, 0) AS VARCHAR)"
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _meanwhile(found: object) -> ConflictError:
+    return ConflictError("the warehouse was changed by another load meanwhile", hint="run again")

@@ -1,0 +1,361 @@
+"""Redshift through its own driver, redshift_connector: one socket, with a password or through IAM.
+
+Nothing is committed after an exception: the driver does not notice that the server answered COMMIT with ROLLBACK.
+No wait is eternal: connecting has a deadline, statements have Redshift's `statement_timeout` and, should the answer
+not come back either, an end of the socket somewhat later; keepalives find a peer that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import botocore.exceptions
+import redshift_connector
+from redshift_connector.error import Error as DriverError
+
+from floodmark import tunnel
+from floodmark.config import WarehouseSpec
+from floodmark.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
+from floodmark.warehouse.redshift_names import literal
+from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock, Outcome, Row, Step
+
+# Whatever the driver raises when the connection, not a statement, is the problem.
+_BROKEN = (DriverError, OSError, struct.error, KeyError)
+_environment = threading.Lock()  # SSL_CERT_FILE is the only way to give the driver a CA
+
+
+class SocketTransport:
+    """Connections to one database. The driver speaks IPv4 only."""
+
+    def __init__(self, spec: WarehouseSpec, limits: Limits) -> None:
+        self._spec = spec
+        self._limits = limits
+
+    @property
+    def address(self) -> str:
+        through = f" through {self._spec.ssh.host}" if self._spec.ssh else ""
+        return f"{self._spec.host}:{self._spec.port}{through}"
+
+    def open(self, label: str = "") -> SocketSession:
+        """A session that is logged in, in UTC, with its statements bounded and labelled."""
+        connection = self._connected()
+        session = SocketSession(connection, self.address, self._limits)
+        try:
+            session.prepare(label)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _connected(self) -> Any:
+        """The driver's connection; a server that accepts and says nothing is given up after a while."""
+        made: list[Any] = []
+        failed: list[BaseException] = []
+        late = threading.Event()
+        way = self._way()
+
+        def connect() -> None:
+            try:
+                connection = self._connect(way)
+            except BaseException as error:
+                failed.append(error)
+                return
+            made.append(connection)
+            if late.is_set():
+                _close(connection)
+
+        # A thread of its own: the driver's `timeout` would hold for every later statement too.
+        thread = threading.Thread(target=connect, name="redshift connect", daemon=True)
+        thread.start()
+        thread.join(self._limits.connect)
+        if thread.is_alive():
+            late.set()
+            raise Failed(
+                TransientError(
+                    f"Redshift at {self.address} did not answer within {self._limits.connect:g} s",
+                    hint="check warehouse.url, the security group and the network, then run again",
+                ),
+                again=True,
+            )
+        if failed:
+            raise self._unconnected(failed[0]) from failed[0]
+        return made[0]
+
+    def _way(self) -> dict[str, Any]:
+        """The driver's options for a tunnel, if there is one: a socket, so that `host` stays the name to verify."""
+        spec = self._spec
+        if spec.ssh is None or spec.host is None or spec.port is None:
+            return {}
+        try:
+            return {"unix_sock": tunnel.local_socket(spec.ssh, spec.host, spec.port), "tcp_keepalive": False}
+        except FloodmarkError as error:
+            raise Failed(error, again=isinstance(error, TransientError)) from error
+
+    def _connect(self, way: dict[str, Any]) -> Any:
+        spec = self._spec
+        tls = spec.tls.mode if spec.tls else "verify_identity"
+        options: dict[str, Any] = {
+            "host": spec.host,
+            "port": spec.port,
+            "database": spec.database,
+            "ssl": tls != "disabled",
+            "sslmode": "verify-full" if tls == "verify_identity" else "verify-ca",
+            "application_name": "floodmark",
+            "timeout": None,
+            "tcp_keepalive": True,
+            "tcp_keepalive_idle": 60,
+            "tcp_keepalive_interval": 15,
+            "tcp_keepalive_count": 4,
+            "max_prepared_statements": 0,
+            **_login(spec),
+            **way,
+        }
+        with _trusting(spec.tls.ca if spec.tls else None):
+            connection = redshift_connector.connect(**options)
+        connection.autocommit = True  # BEGIN and COMMIT are ours
+        # The driver sends a statement in several small pieces, each of which would wait for the one before.
+        if not way:
+            connection._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _unconnected(self, error: BaseException) -> Failed:
+        """Why there is no connection."""
+        if isinstance(error, botocore.exceptions.ClientError):
+            return judged(Problem(str(error)), "asking for IAM credentials")
+        if isinstance(error, botocore.exceptions.BotoCoreError):
+            away = (botocore.exceptions.HTTPClientError, botocore.exceptions.ConnectionError)
+            kind = TransientError if isinstance(error, away) else ConfigError
+            return Failed(
+                kind(
+                    f"no IAM credentials for Redshift: {error}",
+                    hint="check warehouse.iam and the AWS profile",
+                ),
+                again=kind is TransientError,
+            )
+        if (problem := _problem(error)) is not None:
+            return judged(problem, "connecting")
+        said = str(error).lower() + str(error.__cause__ or "").lower()
+        if "certificate" in said or "refuses ssl" in said or "ssl" in said:
+            return Failed(
+                ConfigError(
+                    f"no trusted TLS connection to Redshift at {self.address}: {_short(error)}",
+                    hint="check warehouse.tls (ca, mode) and the host of warehouse.url",
+                )
+            )
+        if any(isinstance(part, socket.gaierror) for part in (error, *error.args)):
+            return Failed(ConfigError(f"there is no host {self._spec.host}", hint="check warehouse.url"))
+        if isinstance(error, _BROKEN):
+            if (why := self._complaint()) is not None:
+                return Failed(why, again=isinstance(why, TransientError))
+            return Failed(
+                TransientError(
+                    f"Redshift at {self.address} can't be reached: {_short(error)}",
+                    hint="check the network, then run again: nothing is lost",
+                ),
+                again=True,
+            )
+        raise error
+
+    def _complaint(self) -> FloodmarkError | None:
+        """What the bastion said, when it could not connect us."""
+        spec = self._spec
+        if spec.ssh is None or spec.host is None or spec.port is None:
+            return None
+        return tunnel.complaint(spec.ssh, spec.host, spec.port, "socket")
+
+
+class SocketSession:
+    """One connection. After a lost answer nothing more is asked of it."""
+
+    def __init__(self, connection: Any, address: str, limits: Limits) -> None:
+        self.pid: int | None = None
+        self._connection = connection
+        self._address = address
+        self._limits = limits
+        self._patience = limits.connect
+
+    def prepare(self, label: str) -> None:
+        """The session's settings; outside any transaction, so that a LOCK can be a transaction's first statement."""
+        self._timeout(self._limits.question)
+        self._run("SET TIMEZONE TO 'UTC'")
+        if label:
+            self._run(f"SET query_group TO {literal(label[:320])}")
+        self.pid = int(self._run("SELECT pg_backend_pid()")[0][0])
+
+    def query(self, sql: str, lock: Lock | None = None) -> list[Row]:
+        """The rows of a question; under a lock, in a transaction that changes nothing."""
+        if lock is None:
+            return self._run(sql)
+        try:
+            self._begin(lock)
+            found = self._run(sql)
+        except Failed as failed:
+            if not failed.lost:
+                self._rollback()
+            raise
+        self._rollback()
+        return found
+
+    def execute(self, sql: str) -> None:
+        """A statement by itself."""
+        self._timeout(self._limits.statement)
+        self._run(sql)
+        self._timeout(self._limits.question)
+
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
+        """The steps and COMMIT, or nothing; unknown when COMMIT was not answered."""
+        waiting = True
+        try:
+            self._begin(lock)
+            waiting = False
+            self._steps(steps)
+        except Failed as failed:
+            if not failed.lost:
+                self._rollback()
+                detailed(failed, self._run, self.pid)
+            locked = waiting and failed.canceled
+            return Outcome("rolled back", failed.error, failed.again, locked=locked, lost=failed.lost)
+        except BaseException:
+            self.close()
+            raise
+        try:
+            self._run("COMMIT")
+        except Failed as failed:
+            if failed.lost:
+                return Outcome("unknown", failed.error, lost=True)
+            return Outcome("rolled back", failed.error, failed.again)
+        return Outcome("committed")
+
+    def close(self) -> None:
+        """End the session; what is not committed is rolled back."""
+        _close(self._connection)
+
+    def _begin(self, lock: Lock) -> None:
+        """A transaction whose first statement is the lock: before it, there is no snapshot that could be too old."""
+        self._timeout(lock.seconds)
+        self._run("BEGIN")
+        self._run(f"LOCK TABLE {', '.join(lock.tables)}")
+        self._timeout(self._limits.statement)
+
+    def _steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Do():
+                    self._do(step)
+                case Check():
+                    found = self._value(step.sql)
+                    if found != step.want:
+                        raise Failed(step.error(found), again=step.again)
+                case Choose():
+                    self._steps(step.then if self._value(step.sql) == step.want else step.otherwise())
+
+    def _do(self, step: Do) -> None:
+        changed = self._changed(step.sql)
+        if step.rows is not None and changed >= 0 and changed != step.rows:
+            raise Failed(
+                TransientError(
+                    f"a statement changed {changed:,} rows instead of {step.rows:,}; it was rolled back",
+                    hint="run again; if it happens again, look for another writer of the target",
+                ),
+                again=True,
+            )
+
+    def _value(self, sql: str) -> object:
+        found = self._run(sql)
+        return found[0][0] if found else None
+
+    def _timeout(self, seconds: float) -> None:
+        """How long statements may take from now on, by Redshift's clock and, a little later, by ours."""
+        self._run(f"SET statement_timeout TO {max(1, round(seconds * 1000))}")
+        self._patience = seconds + self._limits.grace
+
+    def _run(self, sql: str) -> list[Row]:
+        with self._asked(sql) as cursor:
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+
+    def _changed(self, sql: str) -> int:
+        with self._asked(sql) as cursor:
+            return int(cursor.rowcount)
+
+    @contextlib.contextmanager
+    def _asked(self, sql: str) -> Iterator[Any]:
+        """A cursor with a statement's answer, or Failed."""
+        # No answer long after the server should have given up: the socket is ended, which wakes the reader.
+        watch = threading.Timer(self._patience, _end, [self._connection])
+        watch.daemon = True
+        watch.start()
+        try:
+            cursor = self._connection.cursor()
+            cursor.execute(sql)
+            yield cursor
+        except _BROKEN as error:
+            problem = _problem(error)
+            raise (judged(problem) if problem else lost(error, self._address)) from error
+        finally:
+            watch.cancel()
+
+    def _rollback(self) -> None:
+        """End the transaction, unless the session has ended already."""
+        with contextlib.suppress(Failed):
+            self._run("ROLLBACK")
+
+
+def _login(spec: WarehouseSpec) -> dict[str, Any]:
+    """Who logs in, and how."""
+    iam = spec.iam
+    if iam is None:
+        return {"user": spec.user, "password": spec.password or ""}
+    found: dict[str, Any] = {"iam": True, "db_user": spec.user, "region": iam.region, "profile": iam.profile}
+    if iam.workgroup:
+        found |= {"is_serverless": True, "serverless_work_group": iam.workgroup}
+    else:
+        found |= {"cluster_identifier": iam.cluster}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _problem(error: BaseException) -> Problem | None:
+    """What the server said, None when it was not the server that said it."""
+    said = error.args[0] if error.args else None
+    if not isinstance(said, dict):
+        return None
+    return Problem(str(said.get("M", "")), str(said.get("D", "")), str(said.get("C", "")))
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(part).split("\n")[0] for part in error.args) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _trusting(ca: Path | None) -> Iterator[None]:
+    """Trust a CA of the user's own while connecting."""
+    if ca is None:
+        yield
+        return
+    with _environment:
+        before = os.environ.get("SSL_CERT_FILE")
+        os.environ["SSL_CERT_FILE"] = str(ca)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["SSL_CERT_FILE"]
+            else:
+                os.environ["SSL_CERT_FILE"] = before
+
+
+def _end(connection: Any) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        connection._usock.shutdown(socket.SHUT_RDWR)
+
+
+def _close(connection: Any) -> None:
+    with contextlib.suppress(*_BROKEN):
+        connection.close()

@@ -1,0 +1,399 @@
+"""What is Redshift's own: types, names, keys and changes of the target, and the SQL that is sent."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlglot
+from redshift_connector.iam_helper import IamHelper
+from sqlglot import exp
+
+from floodmark.config import Iam, Tls, WarehouseSpec
+from floodmark.errors import ConfigError, DataError, TransientError
+from floodmark.model import Column, Table
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_socket import SocketTransport
+from tests.data_api import stubbed
+from tests.fill import CODES, EVENTS, ID, INT, NAME, ORDERS, SEEN, Fill, RedshiftPlace, code, row
+
+
+@pytest.fixture
+def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
+    redshift.faults.clear()
+    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    redshift.faults.clear()
+
+
+@pytest.fixture
+def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
+    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
+
+
+def sent(place: RedshiftPlace, *words: str) -> list[str]:
+    """The statements of this test that begin with some words."""
+    return [sql for sql in place.server.faults.statements if sql.startswith(words)]
+
+
+# values
+
+
+def test_values_at_their_limits_arrive_exactly(fill: Fill) -> None:
+    def column(name: str, type_: str, **more: Any) -> Column:
+        return Column(name, type_, type_.partition("(")[0].split()[0], **more)
+
+    columns = (
+        ID,
+        column("tiny", "tinyint(4) unsigned"),
+        column("wide", "bigint(20) unsigned"),
+        column("exact", "decimal(38,10)", precision=38, scale=10),
+        column("longer", "decimal(65,30)", precision=65, scale=30),
+        column("real4", "float"),
+        column("real8", "double"),
+        column("day", "date"),
+        column("wall", "datetime(6)", fraction=6),
+        column("instant", "timestamp(6)", fraction=6),
+        column("span", "time(6)", fraction=6),
+        column("flag", "bit(1)", precision=1),
+        column("full", "varchar(255)", characters=255, charset="utf8mb4", collation="utf8mb4_bin"),
+        column("raw", "varbinary(10)", octets=10),
+        column("doc", "json"),
+    )
+    fill.table = replace(ORDERS, columns=columns, cursor=None)
+    value = {
+        "id": -(2**63),
+        "tiny": 255,
+        "wide": Decimal(2**64 - 1),
+        "exact": Decimal("-1234567890123456789012345678.0123456789"),
+        "longer": "-0." + "9" * 30,
+        "real4": 0.10000000149011612,
+        "real8": 1.7976931348623157e308,
+        "day": date(9999, 12, 31),
+        "wall": datetime(1000, 1, 1, tzinfo=UTC),
+        "instant": datetime(2038, 1, 19, 3, 14, 7, 999999, tzinfo=UTC),
+        "span": "-838:59:59.000000",
+        "flag": True,
+        "full": "😀" * 255,
+        "raw": b"\x00\xff\\x",
+        "doc": json.dumps({"a": [1, 2.5, "ü\\\"'", None, True]}, ensure_ascii=False),
+    }
+    fill.load(fill.commit([value, {"id": 1}]))
+    empty, found = fill.place.run(
+        "SELECT id, tiny, wide, exact, longer, real4, real8, day, wall, extract(epoch FROM instant), span, flag, "
+        '"full", to_hex("raw"), json_serialize(doc) FROM orders ORDER BY id DESC'
+    )
+    assert empty == (1, *[None] * 14)
+    names = [c.name for c in columns]
+    got = dict(zip(names, found, strict=True))
+    assert round(float(got.pop("instant")), 6) == value["instant"].timestamp()  # type: ignore[attr-defined]
+    assert json.loads(got.pop("doc")) == json.loads(str(value["doc"]))
+    assert got.pop("raw") == b"\x00\xff\\x".hex() and got.pop("wall") == datetime(1000, 1, 1)
+    assert got.pop("real4") == pytest.approx(0.1)
+    assert got == {name: value[name] for name in got}
+
+
+def test_json_goes_parsed_into_a_column_that_somebody_has_made_super(fill: Fill) -> None:
+    fill.place.run("CREATE TABLE orders (id BIGINT, name SUPER, update_at TIMESTAMP)")
+    fill.load(fill.commit([row(1, '{"a": 5}'), row(2, None)]))
+    assert fill.place.run("SELECT json_typeof(name) FROM orders WHERE id = 1") == [("object",)]
+
+
+def test_text_that_is_no_json_is_refused_for_a_super_column(fill: Fill) -> None:
+    fill.place.run("CREATE TABLE orders (id BIGINT, name SUPER, update_at TIMESTAMP)")
+    with pytest.raises(DataError, match=r"(?i)json"):
+        fill.load(fill.commit([row(1, "{broken")]))
+    assert fill.rows("id") == []
+
+
+def test_keys_that_end_in_spaces_stay_two_keys(fill: Fill) -> None:
+    key = replace(NAME, name="code", nullable=False, collation="utf8mb4_nopad_bin")
+    fill.table = Table("shop", "codes", (key, INT, SEEN), ("code",), "update_at", "upsert", "codes")
+    fill.load(fill.commit([{"code": "a", "n": 1}, {"code": "a ", "n": 2}]))
+    fill.load(fill.commit([{"code": "a ", "n": 3}]))
+    assert fill.rows("code, n") == [("a", 1), ("a ", 3)]
+
+
+# names
+
+
+def test_names_that_redshift_can_not_have_are_changed_and_stay_different(fill: Fill) -> None:
+    names = ("xmin", "xmin_", "190_time", "Order", "数" * 64, "数" * 63 + "据")
+    fill.table = replace(
+        ORDERS, columns=(ID, SEEN, *(replace(INT, name=name) for name in names)), target="数" * 60
+    )
+    fill.load(fill.commit([{"id": 1, **{name: i for i, name in enumerate(names)}}]))
+    fill.load(fill.commit([{"id": 1, **{name: 10 + i for i, name in enumerate(names)}}]))
+    assert fill.place.open().rows("数" * 60) == 1
+    (table,) = fill.place.run("SELECT table_name FROM svv_tables WHERE table_name LIKE '数%'")
+    assert len(table[0].encode()) <= 127
+    assert fill.place.run(f'SELECT * FROM "{table[0]}"')[0][2:] == tuple(range(10, 16))
+
+
+def test_a_target_with_a_name_of_our_own_tables_is_refused(fill: Fill) -> None:
+    with pytest.raises(ConfigError, match="floodmark_stage"):
+        fill.load(fill.commit([row(1)]), target="floodmark_stage")
+
+
+def test_a_schema_that_is_not_there_is_created(fill: Fill, place: RedshiftPlace) -> None:
+    new = f"t_{secrets.token_hex(4)}"
+    transport = SocketTransport(WarehouseSpec(**{**place.spec, "tls": Tls("disabled")}), place.limits)
+    warehouse = Redshift(transport, new.upper(), iam_role=place.server.role, limits=place.limits)
+    assert warehouse.rows("orders") == 0
+    warehouse.load(fill.request(fill.commit([row(1)])))
+    assert warehouse.rows("orders") == 1
+    assert place.run(f"SELECT id FROM {new}.orders") == [(1,)]
+
+
+# keys and changes of the target
+
+
+def test_dist_and_sort_keys_are_those_of_the_configuration(fill: Fill, place: RedshiftPlace) -> None:
+    fill.table = replace(ORDERS, dist_key="id", sort_key=("update_at", "id"))
+    fill.load(fill.commit([row(1)]))
+    keys = place.run(
+        "SELECT \"column\", distkey, sortkey FROM pg_table_def WHERE tablename = 'orders' AND (distkey OR sortkey > 0)"
+    )
+    assert [(name, dist) for name, dist, _ in keys] == [("id", True), ("update_at", False)]
+
+
+def wider(characters: int) -> Table:
+    name = replace(NAME, characters=characters, octets=characters * 4, type=f"varchar({characters})")
+    return replace(ORDERS, columns=(ID, name, SEEN))
+
+
+def test_a_longer_text_is_altered_outside_the_transaction(fill: Fill, place: RedshiftPlace) -> None:
+    fill.load(fill.commit([row(1, "a")]))
+    place.server.faults.statements.clear()
+    table = wider(40)
+    fill.load(fill.commit([row(2, "b" * 40)], table=table), table=table)
+    (alter,) = sent(place, "ALTER TABLE")
+    statements = list(place.server.faults.statements)
+    assert statements.index(alter) < statements.index("BEGIN") and "TYPE VARCHAR(160)" in alter
+    fill.load(fill.commit([row(3, "c")]))  # older files still fit
+    assert fill.rows("id, length(name)") == [(1, 1), (2, 40), (3, 1)]
+
+
+def test_a_crash_between_the_change_and_the_load_is_carried_on_by_the_next_run(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.load(fill.commit([row(1, "a")]))
+    table = wider(40)
+    commit = fill.commit([row(2, "b" * 40)], table=table)
+    warehouse = place.open(replace(place.limits, attempts=1))
+    place.server.faults.drop_at(1, r"\s*ALTER TABLE", after=True)
+    with pytest.raises(TransientError):
+        warehouse.load(fill.request(commit, table=table))
+    assert fill.load(commit, table=table).rows == 1
+    assert fill.rows("id, length(name)") == [(1, 1), (2, 40)]
+
+
+def test_a_column_that_is_replaced_keeps_its_values_and_all_or_nothing(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    narrow = replace(ORDERS, columns=(ID, INT, SEEN))
+    wide = replace(ORDERS, columns=(ID, replace(INT, type="bigint(20)", data_type="bigint"), SEEN))
+    fill.load(fill.commit([{"id": 1, "n": 7}], table=narrow), table=narrow)
+    commit = fill.commit([{"id": 2, "n": 2**40}], table=wide)
+    warehouse = place.open(replace(place.limits, attempts=1))
+    place.server.faults.fail(r"\s*ALTER TABLE .* RENAME", "53300", "too many connections")
+    with pytest.raises(TransientError):
+        warehouse.load(fill.request(commit, table=wide))
+    assert dict(place.columns("orders"))["n"] == "integer" and fill.rows("id, n") == [(1, 7)]
+    fill.load(commit, table=wide)
+    assert dict(place.columns("orders"))["n"] == "bigint" and fill.rows("id, n") == [(1, 7), (2, 2**40)]
+
+
+# files
+
+
+def test_a_store_that_is_a_folder_is_a_config_error(fill: Fill, tmp_path: Path) -> None:
+    fill.store = Store(StoreSpec(url=str(tmp_path)))
+    with pytest.raises(ConfigError, match="from S3 only"):
+        fill.load(fill.commit([row(1)]))
+
+
+def test_files_without_rows_are_not_in_the_manifest(fill: Fill, place: RedshiftPlace) -> None:
+    outcome = fill.load(fill.commit([row(1)], [], [row(2)]), fill.commit([]))
+    assert (outcome.rows, outcome.files) == (2, 4)
+    assert fill.rows("id") == [(1,), (2,)] and fill.ledger() == [1, 2]
+    read = place.run("SELECT trim(file_name) FROM sys_load_detail WHERE file_name LIKE '%/log-1-1-%'")
+    assert [uri for (uri,) in read if uri.startswith(fill.store.uri(""))] == [
+        fill.store.uri(f"data/shop.orders/log-1-1-{i}.parquet") for i in (0, 2)
+    ]
+
+
+def test_commits_are_copied_together_unless_a_key_is_in_them_twice(fill: Fill, place: RedshiftPlace) -> None:
+    place.server.faults.statements.clear()
+    fill.load(*(fill.commit([row(n)]) for n in range(5)))
+    assert len(sent(place, "COPY")) == 1
+    place.server.faults.statements.clear()
+    fill.load(*(fill.commit([row(n % 2, f"read {n}")]) for n in range(4)))
+    assert len(sent(place, "COPY")) == 5
+    assert fill.rows()[:2] == [(0, "read 2"), (1, "read 3")]
+
+
+# the rest of the world
+
+
+@pytest.fixture(scope="module")
+def over_tls(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
+    with RedshiftStandIn(seaweed, tls=True) as server:
+        yield server
+
+
+def securely(server: RedshiftStandIn, tls: Tls | None, **more: Any) -> Redshift:
+    limits = replace(RedshiftPlace.limits, attempts=1)
+    about = {"host": server.host, "port": server.port, "user": server.user, "database": server.database}
+    spec = WarehouseSpec("redshift", "public", **{**about, "password": server.password, **more}, tls=tls)
+    return Redshift(SocketTransport(spec, limits), iam_role=server.role, limits=limits)
+
+
+def test_tls_is_verified_with_the_ca_that_is_given(over_tls: RedshiftStandIn) -> None:
+    for mode in ("verify_identity", "verify_ca"):
+        assert securely(over_tls, Tls(mode, ca=over_tls.ca)).rows("orders") == 0  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="TLS"):
+        securely(over_tls, None).rows("orders")
+
+
+@pytest.mark.parametrize(
+    ("iam", "service", "operation", "asked", "user", "password"),
+    [
+        (Iam(cluster="c1", region="eu-central-1"), "redshift", "get_cluster_credentials",
+         {"ClusterIdentifier": "c1", "DbUser": "awsuser", "DbName": "dev", "AutoCreate": False, "DbGroups": []},
+         "DbUser", "DbPassword"),
+        (Iam(workgroup="group", region="eu-central-1"), "redshift-serverless", "get_credentials",
+         {"dbName": "dev", "workgroupName": "group"}, "dbUser", "dbPassword"),
+    ],
+)  # fmt: skip
+def test_iam_gives_the_password_of_a_cluster_or_a_workgroup(
+    over_tls: RedshiftStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    iam: Iam,
+    service: str,
+    operation: str,
+    asked: dict[str, Any],
+    user: str,
+    password: str,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    client, stubber = stubbed(service)
+    later = datetime(2099, 1, 1, tzinfo=UTC)
+    given = {user: over_tls.user, password: over_tls.password}
+    given |= {"Expiration": later} if service == "redshift" else {"expiration": later}  # type: ignore[dict-item]
+    if service == "redshift":
+        # A host that is not one of AWS's names is taken for a custom domain first.
+        stubber.add_client_error(operation, "CustomCnameAssociationFault", "no such domain")
+    stubber.add_response(operation, given, asked)
+    stubber.activate()
+    monkeypatch.setattr(IamHelper, "get_boto3_redshift_client", staticmethod(lambda *about: client))
+    warehouse = securely(over_tls, Tls("verify_identity", ca=over_tls.ca), password=None, iam=iam)
+    assert warehouse.rows("orders") == 0
+    stubber.assert_no_pending_responses()
+    assert over_tls.password not in repr(warehouse._transport._spec)  # type: ignore[attr-defined]
+
+
+def test_loads_of_two_targets_at_once_under_serializable_isolation(seaweed: SeaweedFS, prefix: str) -> None:
+    with RedshiftStandIn(seaweed, isolation="serializable") as server:
+        place = RedshiftPlace(server, "t_both")
+        place.limits = replace(place.limits, attempts=10)
+        store = Store(StoreSpec(**seaweed.store(prefix)))
+        fills = [Fill(place, store), Fill(place, store, EVENTS, log="log-2")]
+        failed: list[BaseException] = []
+
+        def loads(fill: Fill) -> None:
+            try:
+                for n in range(5):
+                    values = row(n) if fill.table is ORDERS else {"n": n}
+                    way = "merge" if fill.table is ORDERS else "insert"
+                    place.faulty().load(fill.request(fill.commit([values], load_as=way)))  # type: ignore[arg-type]
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=loads, args=(fill,)) for fill in fills]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert [fill.ledger() for fill in fills] == [[1, 2, 3, 4, 5]] * 2
+        assert len(fills[0].rows("id")) == len(fills[1].rows("n")) == 5
+
+
+def test_every_statement_is_sql_that_sqlglot_reads_as_redshifts(fill: Fill, place: RedshiftPlace) -> None:
+    faults = place.server.faults
+    faults.statements.clear()
+    doc = Column("doc", "json", "json")
+    price = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
+    full = replace(
+        ORDERS,
+        columns=(ID, NAME, SEEN, INT, price, doc),
+        dist_key="id",
+        sort_key=("update_at",),
+        target="it's \\ odd",
+    )
+    fill.table = full
+    fill.load(fill.commit([{**row(1), "doc": "{}"}]))
+    late, early = fill.commit([row(2)]), fill.commit([row(1, "x"), row(1, "y")])
+    fill.load(late, early)
+    fill.load(fill.commit([{"id": 1}], load_as="delete"))
+    wide = replace(
+        full,
+        columns=(
+            ID, replace(NAME, characters=99, octets=396, type="varchar(99)"), SEEN,
+            replace(INT, type="bigint(20)", data_type="bigint"),
+            replace(price, type="decimal(12,4)", precision=12, scale=4), doc, replace(INT, name="added"),
+        ),
+    )  # fmt: skip
+    fill.load(fill.commit([{"id": 3, "price": Decimal("1.5")}], table=wide), table=wide)
+    for table, values in (
+        (CODES, code("a", 1)),
+        (CODES, code("A", 2)),
+        (replace(EVENTS, mode="full"), {"n": 1}),
+    ):
+        other = Fill(place, fill.store, table, log=f"log-{table.target}", n=fill.n)
+        fill.n += 1
+        way = "replace" if table.mode == "full" else "merge"
+        other.load(other.commit([values], load_as=way))  # type: ignore[arg-type]
+    place.open().set_epoch("pipe-1", "log-1", full.name, full.target, 99)
+    place.open().ledger("log-1", full.target)
+    warehouse = place.open(replace(place.limits, lock=0.3))
+    held = place.connect()
+    cursor = held.cursor()
+    cursor.execute("BEGIN")
+    cursor.execute("LOCK TABLE floodmark_lock_codes")
+    with pytest.raises(TransientError):
+        warehouse.set_epoch("pipe-1", "log-codes", CODES.name, "codes", 50)
+    held.close()
+
+    ours = [sql for sql in dict.fromkeys(faults.statements) if sql.split(" ")[-1] != "floodmark_lock_codes"]
+    kinds = set()
+    for sql in ours:
+        (tree,) = sqlglot.parse(sql, read="redshift")
+        assert tree is not None, sql
+        # sqlglot does not know LOCK; everything else it must understand.
+        assert not isinstance(tree, exp.Command) or sql.startswith(("LOCK TABLE ", "BEGIN", "ROLLBACK")), sql
+        kinds.add(type(tree).__name__)
+    assert {
+        "Copy",
+        "Create",
+        "Insert",
+        "Delete",
+        "Update",
+        "Alter",
+        "Select",
+        "Set",
+        "Commit",
+        "Drop",
+    } <= kinds

@@ -1,0 +1,218 @@
+"""The Data API as a way in: the same loads as batches, with botocore's models as the judge of every request."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+from botocore.stub import ANY
+
+from floodmark.config import Iam, WarehouseSpec
+from floodmark.errors import ConfigError, DataError, TransientError, UnknownOutcome
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse.redshift_data_api import DataApiTransport
+from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock
+from tests.data_api import stubbed
+from tests.fill import CODES, EVENTS, DataApiPlace, Fill, code, row
+
+LIMITS = Limits(attempts=2, pause=0.01)
+LOCK = Lock(('"public"."floodmark_lock_orders"',), 5)
+
+
+@pytest.fixture
+def fill(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Fill:
+    redshift.faults.clear()
+    place = DataApiPlace(redshift, f"t_{secrets.token_hex(4)}")
+    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
+
+
+def losing(fill: Fill, when: str) -> None:
+    assert isinstance(fill.place, DataApiPlace)
+    fill.place.client.losing = when
+
+
+def test_commits_load_together_while_no_key_is_in_them_twice(fill: Fill) -> None:
+    outcome = fill.load(fill.commit([row(1, "a")], [row(2, "b")]), fill.commit([row(3, "c")]))
+    assert (outcome.rows, outcome.files) == (3, 3)
+    assert fill.rows() == [(1, "a"), (2, "b"), (3, "c")] and fill.ledger() == [1, 2]
+    assert fill.load(*fill.made).already == (1, 2)
+
+
+def test_the_later_commit_wins_however_many_there_are(fill: Fill) -> None:
+    commits = [fill.commit([row(1, f"read {n}", at=59 - n), row(10 + n, "x")]) for n in range(12)]
+    assert [r.n for r in fill.load(*commits).loaded] == list(range(1, 13))
+    assert fill.rows()[0] == (1, "read 11") and len(fill.rows()) == 13
+
+
+def test_inside_a_commit_the_higher_cursor_wins(fill: Fill) -> None:
+    fill.load(fill.commit([row(1, "high", at=9), row(2, "null", at=None)], [row(1, "low"), row(2, "set")]))
+    assert fill.rows() == [(1, "high"), (2, "set")]
+
+
+def test_keys_are_compared_as_mysql_compares_them_and_deletes_find_them(fill: Fill) -> None:
+    fill.table = CODES
+    fill.load(fill.commit([code("abc", 1), code("x", 1)]))
+    fill.load(fill.commit([code("ABC", 2)]))
+    fill.load(fill.commit([{"code": "X", "_floodmark_key": b"X"}], load_as="delete"))
+    assert fill.rows("code, n") == [("ABC", 2)]
+
+
+def test_a_check_that_fails_rolls_the_batch_back_with_its_own_error(fill: Fill) -> None:
+    fill.table = EVENTS
+    first = fill.commit([{"n": 1}], load_as="insert")
+    fill.load(first)
+    fill.place.run("INSERT INTO events VALUES (5, 'mine')")
+    transport = fill.place.open()._transport  # type: ignore[union-attr]
+
+    def wrong(found: object) -> DataError:
+        return DataError(f"found {found}")
+
+    steps = (Do("DELETE FROM events"), Check("SELECT count(*) FROM events", 1, wrong))
+    outcome = transport.open().transaction(Lock((f"{fill.place.schema}.floodmark_lock_events",), 5), steps)  # type: ignore[union-attr]
+    assert outcome.state == "rolled back" and str(outcome.error) == "found None"
+    assert fill.rows("n") == [(1,), (5,)]
+
+
+def test_a_batch_whose_end_could_not_be_seen_is_found_in_the_ledger(fill: Fill) -> None:
+    losing(fill, "after")
+    assert fill.load(fill.commit([row(1)])).rows == 1
+    assert fill.rows("id") == [(1,)] and fill.ledger() == [1]
+
+
+def test_a_batch_that_did_not_happen_is_a_transient_error(fill: Fill) -> None:
+    losing(fill, "before")
+    commit = fill.commit([row(1)])
+    with pytest.raises(TransientError):
+        fill.load(commit)
+    losing(fill, "")
+    assert fill.load(commit).rows == 1 and fill.rows("id") == [(1,)]
+
+
+def test_a_batch_of_which_nothing_more_can_be_asked_is_an_unknown_outcome(fill: Fill) -> None:
+    losing(fill, "all")
+    with pytest.raises(UnknownOutcome):
+        fill.load(fill.commit([row(1)]))
+
+
+# against botocore's stubs
+
+
+def transport(iam: Iam, user: str = "loader") -> tuple[DataApiTransport, Any]:
+    client, stubber = stubbed()
+    spec = WarehouseSpec(
+        "redshift", "public", host="h", user=user, database="dev", iam=iam, transport="data_api"
+    )
+    stubber.activate()
+    return DataApiTransport(spec, LIMITS, client, poll=0.001), stubber
+
+
+@pytest.mark.parametrize(
+    ("iam", "sent"),
+    [
+        (Iam(cluster="c1"), {"ClusterIdentifier": "c1", "DbUser": "loader"}),
+        (Iam(workgroup="group"), {"WorkgroupName": "group"}),
+        (Iam(cluster="c1", secret_arn="arn:s"), {"ClusterIdentifier": "c1", "SecretArn": "arn:s"}),
+    ],
+)
+def test_who_asks_is_what_the_configuration_says(iam: Iam, sent: dict[str, str]) -> None:
+    way, stubber = transport(iam)
+    request = {"Sql": "SELECT 1", "Database": "dev", "ClientToken": ANY, "StatementName": "floodmark", **sent}
+    stubber.add_response("execute_statement", {"Id": "id-1"}, request)
+    stubber.add_response("describe_statement", {"Id": "id-1", "Status": "STARTED"}, {"Id": "id-1"})
+    done = {"Id": "id-1", "Status": "FINISHED", "HasResultSet": True, "RedshiftPid": 77}
+    stubber.add_response("describe_statement", done, {"Id": "id-1"})
+    cells = [[{"longValue": 1}, {"stringValue": "x"}, {"isNull": True}]]
+    page = {"Records": cells, "NextToken": "more", "TotalNumRows": 2}
+    stubber.add_response("get_statement_result", page, {"Id": "id-1"})
+    stubber.add_response("get_statement_result", {"Records": cells}, {"Id": "id-1", "NextToken": "more"})
+    session = way.open()
+    assert session.query("SELECT 1") == [(1, "x", None)] * 2
+    assert session.pid == 77
+    stubber.assert_no_pending_responses()
+
+
+def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
+    way, stubber = transport(Iam(workgroup="group"))
+    statements = [
+        "SET query_group TO 'floodmark:p:orders'",
+        "SET statement_timeout TO 5000",
+        'LOCK TABLE "public"."floodmark_lock_orders"',
+        "SET statement_timeout TO 3600000",
+        "DELETE FROM t",
+        "SELECT 1 / CASE WHEN (SELECT count(*) FROM t) = 0 THEN 1 ELSE 0 END",
+        "SELECT 1 / CASE WHEN (SELECT 1) = 1 THEN 1 ELSE 0 END",
+        "INSERT INTO t VALUES (1)",
+    ]
+    request = {
+        "Sqls": statements,
+        "Database": "dev",
+        "WorkgroupName": "group",
+        "ClientToken": ANY,
+        "StatementName": ANY,
+    }
+    stubber.add_response("batch_execute_statement", {"Id": "id-1"}, request)
+    stubber.add_response("describe_statement", {"Id": "id-1", "Status": "FINISHED"}, {"Id": "id-1"})
+    steps = (
+        Do("DELETE FROM t"),
+        Check("SELECT count(*) FROM t", 0, lambda found: DataError("x")),
+        Choose("SELECT 1", 1, (Do("INSERT INTO t VALUES (1)"),), lambda: (Do("never"),)),
+    )
+    assert way.open("floodmark:p:orders").transaction(LOCK, steps).state == "committed"
+    stubber.assert_no_pending_responses()
+
+
+def test_an_answer_that_was_not_hoped_for_gives_a_second_batch() -> None:
+    way, stubber = transport(Iam(workgroup="group"))
+    failed = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Divide by zero", "SubStatements": [
+        *({"Id": f"id-1:{n}", "Status": "FINISHED"} for n in (1, 2, 3)), {"Id": "id-1:4", "Status": "FAILED"},
+        {"Id": "id-1:5", "Status": "ABORTED"}]}  # fmt: skip
+    stubber.add_response("batch_execute_statement", {"Id": "id-1"})
+    stubber.add_response("describe_statement", failed)
+    stubber.add_response("batch_execute_statement", {"Id": "id-2"})
+    stubber.add_response("describe_statement", {"Id": "id-2", "Status": "FINISHED"})
+    steps = (Choose("SELECT 1", 0, (Do("SELECT 2"),), lambda: (Do("SELECT 3"),)),)
+    assert way.open().transaction(LOCK, steps).state == "committed"
+    stubber.assert_no_pending_responses()
+
+
+def test_a_lock_that_is_not_given_in_time_is_told_from_a_slow_statement() -> None:
+    for number, locked in ((2, True), (4, False)):
+        way, stubber = transport(Iam(workgroup="group"))
+        subs = [{"Id": f"id-1:{n}", "Status": "FAILED" if n == number else "FINISHED"} for n in range(1, 6)]
+        said = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Query (3) canceled on user's request"}
+        stubber.add_response("batch_execute_statement", {"Id": "id-1"})
+        stubber.add_response("describe_statement", {**said, "SubStatements": subs})
+        outcome = way.open().transaction(LOCK, (Do("SELECT 1"), Do("SELECT 2")))
+        assert (outcome.state, outcome.locked) == ("rolled back", locked)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "again"),
+    [("ThrottlingException", TransientError, True), ("AccessDeniedException", ConfigError, False)],
+)
+def test_what_aws_refuses_was_not_done(problem: str, kind: type[Exception], again: bool) -> None:
+    way, stubber = transport(Iam(workgroup="group"))
+    for _ in range(2):
+        stubber.add_client_error("batch_execute_statement", problem, "no", http_status_code=400)
+    outcome = way.open().transaction(LOCK, (Do("SELECT 1"),))
+    assert (outcome.state, type(outcome.error), outcome.again) == ("rolled back", kind, again)
+    stubber.add_client_error("execute_statement", problem, "no", http_status_code=400)
+    with pytest.raises(Failed):
+        way.open().execute("SELECT 1")
+
+
+def test_a_name_that_aws_can_not_have_is_a_config_error_and_nothing_is_sent() -> None:
+    way, stubber = transport(Iam(workgroup="w1"))
+    stubber.deactivate()
+    outcome = way.open().transaction(LOCK, (Do("SELECT 1"),))
+    assert (outcome.state, type(outcome.error), outcome.again) == ("rolled back", ConfigError, False)
+
+
+def test_more_than_aws_takes_is_refused_before_it_is_sent() -> None:
+    way, stubber = transport(Iam(workgroup="group"))
+    outcome = way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
+    assert outcome.state == "rolled back" and "transport: socket" in str(outcome.error and outcome.error.hint)
+    stubber.assert_no_pending_responses()

@@ -1,0 +1,129 @@
+"""AWS's Data API over the stand-in: requests and answers are checked against botocore's own models.
+
+Statements run through the driver, in one transaction per batch; ids, states and values look as AWS documents them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import botocore.session
+import redshift_connector
+from botocore.exceptions import EndpointConnectionError
+from botocore.stub import Stubber
+from botocore.validate import ParamValidator
+
+
+class DataApi:
+    """A client of `redshift-data` without AWS. A token that was used already gives the id that it gave then.
+
+    `losing` what becomes of loads can't be asked: "before" they happen, "after", or "all" that is asked from then on.
+    """
+
+    def __init__(self, connect: Callable[[], redshift_connector.Connection]) -> None:
+        self._connect = connect
+        self._model = botocore.session.get_session().get_service_model("redshift-data")
+        self._numbers = itertools.count(1)
+        self._done: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, list[list[dict[str, Any]]]] = {}
+        self._tokens: dict[str, str] = {}
+        self._lost: set[str] = set()
+        self.losing: str | None = None
+
+    def execute_statement(self, **request: Any) -> dict[str, Any]:
+        self._check("ExecuteStatement", request)
+        return self._submit(request["ClientToken"], [request["Sql"]], batch=False)
+
+    def batch_execute_statement(self, **request: Any) -> dict[str, Any]:
+        self._check("BatchExecuteStatement", request)
+        return self._submit(request["ClientToken"], request["Sqls"], batch=True)
+
+    def describe_statement(self, **request: Any) -> dict[str, Any]:
+        self._check("DescribeStatement", request)
+        if request["Id"] in self._lost:
+            raise EndpointConnectionError(endpoint_url="https://redshift-data")
+        return self._done[request["Id"]]
+
+    def get_statement_result(self, **request: Any) -> dict[str, Any]:
+        self._check("GetStatementResult", request)
+        return {"Records": self._results[request["Id"]]}
+
+    def _check(self, operation: str, request: dict[str, Any]) -> None:
+        shape = self._model.operation_model(operation).input_shape
+        report = ParamValidator().validate(request, shape)
+        assert not report.has_errors(), report.generate_report()
+        assert not [sql for sql in request.get("Sqls", ()) if len(sql) > 100_000]
+
+    def _submit(self, token: str, statements: Sequence[str], batch: bool) -> dict[str, Any]:
+        if self.losing == "all" and self._lost:
+            raise EndpointConnectionError(endpoint_url="https://redshift-data")
+        if token in self._tokens:
+            return {"Id": self._tokens[token]}
+        id_ = f"d9b6c0c9-0747-4bf4-b142-{next(self._numbers):012}"
+        self._tokens[token] = id_
+        if self.losing and any(sql.startswith("COPY") for sql in statements):
+            self._lost.add(id_)
+            if self.losing == "before":
+                return {"Id": id_}
+        connection = self._connect()
+        subs: list[dict[str, Any]] = []
+        said: dict[str, Any] = {"Id": id_, "Status": "FINISHED", "HasResultSet": False}
+        try:
+            cursor = connection.cursor()
+            cursor.execute("SELECT pg_backend_pid()")
+            said["RedshiftPid"] = int(cursor.fetchone()[0])
+            if batch:
+                cursor.execute("BEGIN")
+            for number, sql in enumerate(statements, 1):
+                subs.append({"Id": f"{id_}:{number}", "Status": "STARTED"})
+                cursor.execute(sql)
+                subs[-1]["Status"] = "FINISHED"
+                if cursor.description:
+                    records = [[_cell(value) for value in row] for row in cursor.fetchall()]
+                    self._results[f"{id_}:{number}" if batch else id_] = records
+                    said["HasResultSet"] = True
+            if batch:
+                cursor.execute("COMMIT")
+        except redshift_connector.Error as error:
+            problem = error.args[0]
+            text = (
+                f"{problem['M']}\n  Detail: {problem.get('D', '')}"
+                if isinstance(problem, dict)
+                else str(problem)
+            )
+            said |= {"Status": "FAILED", "Error": f"ERROR: {text}"}
+            if subs:
+                subs[-1]["Status"] = "FAILED"
+        finally:
+            connection.close()
+        if batch:
+            rest = range(len(subs) + 1, len(statements) + 1)
+            said["SubStatements"] = subs + [{"Id": f"{id_}:{n}", "Status": "ABORTED"} for n in rest]
+        self._done[id_] = said
+        return {"Id": id_}
+
+
+def _cell(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"isNull": True}
+    if isinstance(value, bool):
+        return {"booleanValue": value}
+    if isinstance(value, int):
+        return {"longValue": value}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, Decimal | date | datetime):
+        return {"stringValue": str(value)}
+    return {"stringValue": value.decode() if isinstance(value, bytes) else str(value)}
+
+
+def stubbed(service: str = "redshift-data") -> tuple[Any, Stubber]:
+    """A real client of botocore whose answers are given by hand, and checked like its requests."""
+    session = botocore.session.get_session()
+    session.set_credentials("key", "secret")
+    client = session.create_client(service, region_name="eu-central-1")
+    return client, Stubber(client)

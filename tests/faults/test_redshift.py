@@ -1,0 +1,365 @@
+"""Whatever happens between a load and Redshift: every commit is in the target exactly when it is in the ledger."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import redshift_connector
+
+from floodmark.config import Tls, WarehouseSpec
+from floodmark.errors import ConfigError, DataError, TransientError
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import Faults, RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse import Numbered, redshift_rows
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_files import Proven
+from floodmark.warehouse.redshift_rows import Put
+from floodmark.warehouse.redshift_socket import SocketSession, SocketTransport
+from floodmark.warehouse.redshift_steps import Do, Lock, Outcome, Step
+from tests.fill import EVENTS, Fill, RedshiftPlace, row
+
+
+@pytest.fixture
+def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
+    redshift.faults.clear()
+    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    redshift.faults.clear()
+    redshift.resume()
+
+
+@pytest.fixture
+def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
+    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
+
+
+@pytest.fixture
+def faults(place: RedshiftPlace) -> Faults:
+    return place.server.faults
+
+
+def loaded(fill: Fill) -> tuple[list[int], list[int]]:
+    """The ids in the target and the numbers in the ledger."""
+    return [found[0] for found in fill.rows("id")], fill.ledger()
+
+
+def manifests(fill: Fill) -> list[str]:
+    return [item.path for item in fill.store.list("manifests/shop.orders/")]
+
+
+def statements(faults: Faults, load: Callable[[], object]) -> list[str]:
+    """What a load sends."""
+    faults.statements.clear()
+    load()
+    return list(faults.statements)
+
+
+# connections that break
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_socket_that_drops_at_any_statement_costs_one_more_try(
+    fill: Fill, place: RedshiftPlace, faults: Faults, after: bool
+) -> None:
+    fill.load(fill.commit([row(0)]))
+    sent = statements(faults, lambda: fill.load(fill.commit([row(1)])))
+    begin = sent.index("BEGIN")
+    fill.warehouse = place.faulty()
+    # Every statement of the transaction, and some of those before it.
+    for k in (*range(1, begin, 3), *range(begin, len(sent) + 1)):
+        faults.drop_at(k, after=after)
+        fill.load(fill.commit([row(fill.n)]))
+        assert faults.armed == 0
+    assert loaded(fill) == (list(range(fill.n)), list(range(1, fill.n + 1)))
+    assert manifests(fill) == []
+
+
+def test_a_commit_that_happened_without_an_answer_is_not_repeated(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.table = EVENTS  # without a key a second load would double its rows
+    fill.warehouse = place.faulty()
+    faults.drop_after_commit()
+    sent = statements(faults, lambda: fill.load(fill.commit([{"n": 1}], load_as="insert")))
+    assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
+    assert sum(sql.startswith("COPY") for sql in sent) == 1
+    asked = sent[sent.index("COMMIT") + 1 :]
+    lock = next(i for i, sql in enumerate(asked) if sql.startswith("LOCK"))
+    assert asked[lock - 1] == "BEGIN" and "floodmark_ledger" in asked[lock + 2]
+
+
+def test_a_commit_that_was_lost_on_the_way_is_loaded_by_the_next_try(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.table = EVENTS
+    fill.warehouse = place.faulty()
+    faults.drop_before_commit()
+    assert fill.load(fill.commit([{"n": 1}], load_as="insert")).rows == 1
+    assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
+
+
+def test_a_backend_that_outlives_its_socket_is_ended_by_the_one_who_lost_it(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=600))
+    faults.drop_before_commit(linger=30)
+    began = time.monotonic()
+    assert fill.load(fill.commit([row(1)])).rows == 1
+    assert time.monotonic() - began < 10
+    assert loaded(fill) == ([1], [1])
+
+
+def test_sixty_drops_at_random_leave_every_row_once(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+    chance = random.Random(4)
+    fill.table = EVENTS
+    fill.warehouse = place.faulty(replace(place.limits, attempts=2))
+    pending = []
+    for n in range(30):
+        pending.append(fill.commit([{"n": n}] * 3, load_as="insert"))
+        faults.clear()
+        for _ in range(2):
+            faults.drop_at(chance.randint(1, 40), after=chance.random() < 0.5)
+        try:
+            fill.load(*pending)
+            pending = []
+        except TransientError:
+            continue  # the next load has it
+    faults.clear()
+    if pending:
+        fill.load(*pending)
+    assert fill.rows("n, count(*)", "events GROUP BY n") == [(n, 3) for n in range(30)]
+    assert fill.ledger() == list(range(1, 31))
+
+
+# others
+
+
+@pytest.mark.parametrize(
+    "error", [("XX000", "1023"), ("40P01", "deadlock detected"), ("53300", "too many connections")]
+)
+def test_conflicts_and_throttling_are_tried_again_as_whole_transactions(
+    fill: Fill, place: RedshiftPlace, faults: Faults, error: tuple[str, str]
+) -> None:
+    fill.warehouse = place.faulty()
+    faults.fail(r"\s*insert into \S*ledger", *error, times=2)
+    sent = statements(faults, lambda: fill.load(fill.commit([row(1)])))
+    assert [sql for sql in sent if sql in ("BEGIN", "ROLLBACK", "COMMIT")] == [
+        *("BEGIN", "ROLLBACK") * 2,
+        "BEGIN",
+        "COMMIT",
+    ]
+    assert loaded(fill) == ([1], [1])
+
+
+def test_a_conflict_that_does_not_end_is_a_transient_error(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.warehouse = place.faulty()
+    faults.conflicts(times=100)
+    with pytest.raises(TransientError, match="1023"):
+        fill.load(fill.commit([row(1)]))
+    faults.clear()
+    assert fill.place.open().ledger("log-1", "orders").rows == ()
+
+
+def test_after_a_conflict_the_ledger_is_locked_too(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+    fill.warehouse = place.faulty()
+    faults.conflicts()
+    sent = statements(faults, lambda: fill.load(fill.commit([row(1)])))
+    first, second = (sql for sql in sent if sql.startswith("LOCK"))
+    assert "ledger" not in first and second.endswith('"floodmark_ledger"')
+
+
+def meeting(place: RedshiftPlace, meet: threading.Barrier) -> Redshift:
+    """A loader whose first transaction begins only when another's does, too."""
+
+    class Meeting(SocketTransport):
+        met = False
+
+        def open(self, label: str = "") -> SocketSession:
+            session = super().open(label)
+            transaction = session.transaction
+
+            def together(lock: Lock, steps: Sequence[Step]) -> Outcome:
+                if not self.met:
+                    self.met = True
+                    meet.wait(30)
+                return transaction(lock, steps)
+
+            session.transaction = together  # type: ignore[method-assign]
+            return session
+
+    spec = WarehouseSpec(**{**place.spec, "tls": Tls("disabled")})
+    return Redshift(
+        Meeting(spec, place.limits), place.schema, iam_role=place.server.role, limits=place.limits
+    )
+
+
+def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+    fill.table = EVENTS
+    for n in range(5):
+        commit = fill.commit([{"n": n}], load_as="insert")
+        # Both have looked before either locks: only the check under the lock can tell.
+        meet = threading.Barrier(2)
+        outcomes: list[int] = []
+
+        def load(
+            commit: Numbered = commit, meet: threading.Barrier = meet, found: list[int] = outcomes
+        ) -> None:
+            warehouse = meeting(place, meet)
+            found.append(warehouse.load(fill.request(commit)).rows)
+
+        threads = [threading.Thread(target=load) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == [0, 1]
+    assert fill.rows("n") == [(n,) for n in range(5)] and fill.ledger() == [1, 2, 3, 4, 5]
+
+
+def half_open(fill: Fill, place: RedshiftPlace, label: str) -> redshift_connector.Connection:
+    """A session that has the target's lock and does nothing more."""
+    connection = place.connect()
+    cursor = connection.cursor()
+    cursor.execute(f"SET query_group TO '{label}'")
+    cursor.execute("BEGIN")
+    cursor.execute("LOCK TABLE floodmark_lock_orders")
+    cursor.execute("SELECT count(*) FROM floodmark_ledger")
+    return connection
+
+
+def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: RedshiftPlace) -> None:
+    fill.load(fill.commit([row(1)]))
+    dead = half_open(fill, place, "floodmark:pipe-1:orders")
+    fill.warehouse = place.faulty(replace(place.limits, lock=1.5, idle=0.2))
+    began = time.monotonic()
+    fill.load(fill.commit([row(2)]))
+    assert time.monotonic() - began < 10
+    assert loaded(fill) == ([1, 2], [1, 2])
+    with pytest.raises(Exception, match=r"closed|Broken|terminat"):
+        dead.cursor().execute("COMMIT")
+
+
+@pytest.mark.parametrize("label", ["floodmark:pipe-2:orders", "somebody"])
+def test_a_lock_of_others_is_waited_for_and_then_named(fill: Fill, place: RedshiftPlace, label: str) -> None:
+    fill.load(fill.commit([row(1)]))
+    other = half_open(fill, place, label)
+    fill.warehouse = place.faulty(replace(place.limits, lock=1, idle=0))
+    commit = fill.commit([row(2)])
+    began = time.monotonic()
+    with pytest.raises(TransientError, match="another load keeps orders locked") as locked:
+        fill.load(commit)
+    assert time.monotonic() - began < 10
+    assert "pg_terminate_backend" in str(locked.value.hint)
+    other.rollback()
+    other.close()
+    fill.load(commit)
+    assert loaded(fill) == ([1, 2], [1, 2])
+
+
+def test_a_loader_of_ours_that_is_still_busy_is_left_alone(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.load(fill.commit([row(1)]))
+    slow, other = fill.commit([row(2)]), fill.commit([row(3)])
+    faults.delay(4, r"\s*copy\b")
+    busy = threading.Thread(target=lambda: place.faulty().load(fill.request(slow)))
+    busy.start()
+    while not any(sql.startswith("COPY") for sql in list(faults.statements)[-3:]):
+        time.sleep(0.01)
+    with pytest.raises(TransientError, match="keeps orders locked"):
+        place.faulty(replace(place.limits, lock=1, idle=0)).load(fill.request(other))
+    busy.join()
+    assert loaded(fill)[1] == [1, 2]
+
+
+# silence
+
+
+def test_a_server_that_accepts_and_says_nothing_is_given_up(fill: Fill, place: RedshiftPlace) -> None:
+    warehouse = place.faulty(replace(place.limits, connect=1, attempts=2))
+    place.server.pause()
+    began = time.monotonic()
+    with pytest.raises(TransientError, match=r"did not answer|lost"):
+        warehouse.ledger("log-1", "orders")
+    assert time.monotonic() - began < 10
+    place.server.resume()
+    assert warehouse.ledger("log-1", "orders").rows == ()
+
+
+def test_a_statement_that_is_never_answered_ends_the_socket(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.warehouse = place.faulty(replace(place.limits, statement=0.5, grace=0.5))
+    faults.stall(r"\s*insert into \S*orders")
+    began = time.monotonic()
+    assert fill.load(fill.commit([row(1)])).rows == 1
+    assert time.monotonic() - began < 20
+    assert loaded(fill) == ([1], [1])
+
+
+def test_a_server_that_is_not_there_is_a_transient_error(place: RedshiftPlace) -> None:
+    warehouse = place.faulty()
+    warehouse._transport._spec = replace(warehouse._transport._spec, port=1)  # type: ignore[attr-defined]
+    with pytest.raises(TransientError, match="can't be reached"):
+        warehouse.ledger("log-1", "orders")
+
+
+def test_a_wrong_password_is_a_config_error_without_the_password(place: RedshiftPlace) -> None:
+    warehouse = place.faulty()
+    warehouse._transport._spec = replace(warehouse._transport._spec, password="not-the-secret")  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError) as refused:
+        warehouse.ledger("log-1", "orders")
+    assert "not-the-secret" not in f"{refused.value}{refused.value.hint}"
+
+
+# files
+
+
+def test_a_copy_that_fails_names_file_column_and_row(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.warehouse = place.faulty()
+    faults.fail_copy(
+        "The length of the data column name is longer than the length defined in the table",
+        load_error={"filename": "s3://lake/x.parquet", "line_number": 7, "colname": "name", "err_code": 1204,
+                    "err_reason": "String length exceeds DDL length", "type": "varchar"},
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"s3://lake/x\.parquet, row 7, column name") as refused:
+        fill.load(fill.commit([row(1)]))
+    assert refused.value.table == "shop.orders"
+    assert fill.place.run("SELECT tablename FROM pg_table_def WHERE tablename = 'orders'") == []
+    assert manifests(fill) == []
+
+
+def test_a_copy_that_s3_slows_down_is_tried_again(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+    fill.warehouse = place.faulty()
+    faults.fail_copy("S3ServiceException: SlowDown, Status 503")
+    assert fill.load(fill.commit([row(1)])).rows == 1
+
+
+def test_rows_that_did_not_arrive_are_noticed_before_anything_is_merged(
+    fill: Fill, place: RedshiftPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = redshift_rows._stage
+
+    def lying(spec: Put, files: Sequence[Proven]) -> list[Step]:
+        create, copy, *checks = honest(spec, files)
+        return [create, copy, Do(f'DELETE FROM "floodmark_stage" WHERE {lost}'), *checks]
+
+    lost = "id = 1"
+    monkeypatch.setattr(redshift_rows, "_stage", lying)
+    with pytest.raises(DataError, match="staging table has 1 rows, and the commits have 2"):
+        fill.load(fill.commit([row(1), row(2)]))
+    lost = "id = 0"  # from now on COPY lies about a value
+    monkeypatch.setattr(redshift_rows, "as_text", lambda value: "161065-10-07 00:00:00")
+    with pytest.raises(DataError, match="column update_at have another range"):
+        fill.load(fill.commit([row(1), row(2)]))
+    assert place.run("SELECT tablename FROM pg_table_def WHERE tablename = 'orders'") == []

@@ -1,0 +1,158 @@
+"""Names, types and statements for Redshift, decided without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from floodmark.errors import ConfigError, DataError
+from floodmark.model import Column, Table
+from floodmark.types import Field, fields
+from floodmark.warehouse.columns import TargetColumn
+from floodmark.warehouse.redshift_ddl import found_column, shape
+from floodmark.warehouse.redshift_names import checked_target, column_names, folded, literal
+
+ID = Column("id", "bigint(20)", "bigint", nullable=False)
+NAME = Column("name", "varchar(255)", "varchar", characters=255, charset="utf8mb4", collation="utf8mb4_bin")
+DOC = Column("doc", "json", "json")
+PRICE = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
+ORDERS = Table("shop", "orders", (ID, NAME, PRICE), ("id",), None, "upsert", "orders")
+
+
+def named(*names: str) -> list[str]:
+    made = [Field(name, name, name, pa.int32(), "INTEGER", "INTEGER") for name in names]
+    return list(column_names(made).values())
+
+
+def test_names_are_folded_and_kept_as_they_are_otherwise() -> None:
+    assert named("190_time", "ID", "order", "Größe", 'a "b"') == [
+        "190_time",
+        "id",
+        "order",
+        "größe",
+        'a "b"',
+    ]
+
+
+def test_names_that_every_table_has_get_an_underscore_that_collides_with_nothing() -> None:
+    assert named("xmin", "OID") == ["xmin_", "oid_"]
+    changed, kept = named("xmin", "xmin_")
+    assert kept == "xmin_" and changed.startswith("xmin__") and changed != kept
+
+
+def test_long_names_are_cut_at_a_character_and_stay_different() -> None:
+    one, two = named("数" * 64, "数" * 63 + "据")
+    assert one != two
+    assert all(len(name.encode()) <= 127 and name.startswith("数" * 39) for name in (one, two))
+    assert folded("x" * 127) == "x" * 127
+    assert len(folded("x" * 127, "floodmark_lock_")) == 127
+    assert folded("x" * 127, "floodmark_lock_") != folded("x" * 126 + "y", "floodmark_lock_")
+
+
+def test_two_names_that_fold_to_one_stay_two_columns() -> None:
+    assert len(set(named("İd", "i̇d"))) == 2
+
+
+def test_a_target_may_not_be_one_of_our_own_tables() -> None:
+    assert checked_target("Orders") == "orders"
+    for name in ("floodmark_stage", "Floodmark_Ledger", "#temp"):
+        with pytest.raises(ConfigError, match="target"):
+            checked_target(name)
+
+
+def test_backslashes_and_quotes_stay_inside_a_literal() -> None:
+    assert literal("it's \\' x") == "'it''s \\\\'' x'"
+    assert literal(5) == "5"
+
+
+def made(table: Table, found: list[TargetColumn] | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    fit = shape(table, "public", "orders", fields(table), found)
+    return fit.before, fit.inside
+
+
+def test_a_target_is_created_with_byte_true_lengths_and_the_keys_that_were_asked_for() -> None:
+    assert made(ORDERS) == (
+        (),
+        ('CREATE TABLE "public"."orders" ("id" BIGINT, "name" VARCHAR(1020), "price" DECIMAL(6,2))',),
+    )
+    keyed = replace(ORDERS, dist_key="ID", sort_key=("price", "id"))
+    assert made(keyed)[1][0].endswith(') DISTSTYLE KEY DISTKEY ("id") COMPOUND SORTKEY ("price", "id")')
+
+
+def test_a_key_that_redshift_can_not_take_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        made(replace(ORDERS, dist_key="nowhere"))
+    with pytest.raises(ConfigError, match="SUPER"):
+        made(replace(ORDERS, columns=(ID, DOC), sort_key=("doc",)))
+
+
+def column(name: str, type_: str) -> TargetColumn:
+    return TargetColumn(name, type_)
+
+
+def test_a_longer_text_is_altered_before_the_transaction_and_the_rest_inside() -> None:
+    found = [column("id", "integer"), column("name", "character varying(80)")]
+    before, inside = made(ORDERS, found)
+    assert before == ('ALTER TABLE "public"."orders" ALTER COLUMN "name" TYPE VARCHAR(1020)',)
+    assert inside == (
+        'ALTER TABLE "public"."orders" ADD COLUMN "id__wider" BIGINT',
+        'UPDATE "public"."orders" SET "id__wider" = "id"',
+        'ALTER TABLE "public"."orders" DROP COLUMN "id"',
+        'ALTER TABLE "public"."orders" RENAME COLUMN "id__wider" TO "id"',
+        'ALTER TABLE "public"."orders" ADD COLUMN "price" DECIMAL(6,2)',
+    )
+
+
+def test_a_target_that_is_wide_enough_or_in_another_order_is_left_alone() -> None:
+    found = [
+        column("price", "numeric(12,4)"),
+        column("extra", "date"),
+        column("name", "character varying(65535)"),
+        column("id", "bigint"),
+    ]
+    assert made(ORDERS, found) == ((), ())
+
+
+def test_a_key_column_that_would_have_to_be_replaced_is_refused_with_the_statements() -> None:
+    keyed = replace(ORDERS, dist_key="id")
+    found = [
+        column("id", "integer"),
+        column("name", "character varying(1020)"),
+        column("price", "numeric(6,2)"),
+    ]
+    with pytest.raises(DataError, match="DISTKEY or SORTKEY") as refused:
+        made(keyed, found)
+    assert "ALTER DISTSTYLE AUTO" in str(refused.value.hint)
+
+
+def test_a_change_that_could_lose_values_is_refused_with_the_statements() -> None:
+    found = [column("id", "date"), column("name", "character varying(1020)"), column("price", "numeric(6,2)")]
+    with pytest.raises(DataError, match="column id of orders") as refused:
+        made(ORDERS, found)
+    assert 'ADD COLUMN "id__wider" BIGINT' in str(refused.value.hint)
+
+
+def test_json_is_parsed_into_a_super_column_and_kept_as_text_in_a_long_one() -> None:
+    table = replace(ORDERS, columns=(ID, NAME, DOC))
+    created = shape(table, "public", "orders", fields(table), None)
+    assert created.parsed == {"doc"} and '"doc" SUPER' in created.inside[0]
+    text = [column("id", "bigint"), column("name", "super"), column("doc", "character varying(65535)")]
+    fit = shape(table, "public", "orders", fields(table), text)
+    assert (fit.before, fit.inside, fit.parsed) == ((), (), {"name"})
+
+
+@pytest.mark.parametrize(
+    ("row", "type_"),
+    [
+        (("c", "character varying", 80, None, None, "YES", None), "character varying(80)"),
+        (("c", "numeric", None, 20, 0, "NO", None), "numeric(20,0)"),
+        (("c", "bigint", None, 64, 0, "YES", None), "bigint"),
+        (("c", "binary varying", 255, None, None, "YES", None), "binary varying(255)"),
+        (("c", "super", None, None, None, "YES", None), "super"),
+    ],
+)
+def test_the_catalogs_columns_are_read_with_their_sizes(row: tuple[object, ...], type_: str) -> None:
+    assert found_column(row).type == type_
+    assert found_column(row).nullable is (row[5] == "YES")
