@@ -11,8 +11,8 @@ help: ## print this
 setup: ## install what is missing: Debian's packages and .venv (a second run takes a second)
 	@scripts/setup
 
-demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery (about a minute)
-	@$(BIN)/floodmark demo $(ARGS)
+demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in
+	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(ARGS)
 
 test: setup ## all tests; ARGS="tests/unit -k ties" for some
 	@$(BIN)/pytest $(ARGS)

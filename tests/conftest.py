@@ -24,6 +24,7 @@ from floodmark.spark import Spark
 from floodmark.sync import sync
 from floodmark.testing import reaper
 from floodmark.testing.compare import Comparison, compare
+from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import MariaDB, SeaweedFS
 
 KINDS = ("unit", "contract", "e2e", "faults")
@@ -48,6 +49,13 @@ def mariadb() -> Iterator[MariaDB]:
 def seaweed() -> Iterator[SeaweedFS]:
     """One S3 server for the whole run, with the bucket `lake`."""
     with SeaweedFS() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redshift(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
+    """One stand-in for Redshift for the whole run, over the S3 server that all tests share."""
+    with RedshiftStandIn(seaweed) as server:
         yield server
 
 

@@ -20,12 +20,17 @@ FILL = """INSERT INTO orders (id, amount, note, update_at)
 
 
 class Gate:
-    """Part of a table's `where` that lets rows up to an id pass, and the others only while the gate is open."""
+    """Part of a table's `where` that lets rows up to an id pass, and the others only while the gate is open.
+
+    The column in the lock's name makes MySQL ask for every row anew.
+    """
 
     def __init__(self, workspace: Workspace, upto: int) -> None:
         self._name = f"gate-{secrets.token_hex(4)}"
         self._link = workspace.database.connect()
-        self.where = f"id <= {upto} OR IS_USED_LOCK('{self._name}') IS NULL OR SLEEP(0.1) = 0"
+        self.where = (
+            f"id <= {upto} OR IS_USED_LOCK(CONCAT('{self._name}', LEFT(id, 0))) IS NULL OR SLEEP(0.1) = 0"
+        )
 
     def close(self) -> None:
         self._link.cursor().execute(f"SELECT GET_LOCK('{self._name}', 5)")

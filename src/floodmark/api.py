@@ -7,16 +7,17 @@ fails raises a FloodmarkError, whose `code` is the command's exit code.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floodmark import config as configuration
 from floodmark import copies, history, moves, planview, system, validate, watermarks
 from floodmark.config import Config
-from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.errors import ConfigError, FloodmarkError, exit_code
 from floodmark.moments import timestamp as moment
-from floodmark.report import Progress, Stage, SyncOptions, SyncReport, new_run
-from floodmark.spark import Spark
-from floodmark.sync import sync
+from floodmark.report import Progress, Stage, SyncOptions, new_run
+
+if TYPE_CHECKING:
+    from floodmark.spark import Spark
 
 Document = dict[str, Any]
 
@@ -24,15 +25,19 @@ Document = dict[str, Any]
 class SyncFailed(FloodmarkError):
     """One or more tables of a sync failed; `report` is the document with every table's outcome."""
 
-    def __init__(self, report: SyncReport) -> None:
-        worst = next(
-            t.error for t in report.tables if t.error is not None and t.exit_code == report.exit_code
-        )
-        failed = sum(1 for t in report.tables if t.error is not None)
-        others = f" ({failed} of {len(report.tables)} tables failed)" if len(report.tables) > 1 else ""
-        super().__init__(f"{worst.message}{others}", hint=worst.hint, table=worst.table)
-        self.code, self.kind = worst.code, worst.kind
-        self.report: Document = report.as_json()
+    def __init__(self, report: Document) -> None:
+        failed = [t["error"] for t in report["tables"] if t["error"]]
+        code = exit_code([error["code"] for error in failed])
+        worst = next(error for error in failed if error["code"] == code)
+        tables = len(report["tables"])
+        others = f" ({len(failed)} of {tables} tables failed)" if tables > 1 else ""
+        super().__init__(f"{worst['message']}{others}", hint=worst["hint"], table=worst["table"])
+        self.code, self.kind = code, worst["kind"]
+        self.report = report
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An orchestrator may run the sync in another process.
+        return (SyncFailed, (self.report,))
 
 
 class Quiet:
@@ -68,14 +73,16 @@ class Pipeline:
         The options are those of `SyncOptions`. When a table fails, raises SyncFailed, whose `report` has all
         tables; with `check=False` the document is returned whatever became of them.
         """
+        from floodmark.sync import sync  # brings Spark, which nothing else here needs
+
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
-        report = sync(
-            self.config, tables, all_tables, _options(options), progress or Quiet(), new_run(), spark
-        )
+        watch, chosen = progress or Quiet(), _options(options)
+        report = sync(self.config, tables, all_tables, chosen, watch, new_run(), spark)
+        document = report.as_json()
         if check and not report.ok:
-            raise SyncFailed(report)
-        return report.as_json()
+            raise SyncFailed(document)
+        return document
 
     def plan(self, table: str, **options: Any) -> Document:
         """What the next sync of a table would do; writes nothing."""
@@ -139,9 +146,7 @@ class Pipeline:
     ) -> Document:
         """The extraction's position of an earlier commit, or of a document that `watermark get` printed."""
         path = None if file is None else Path(file)
-        return history.watermark_restore(
-            self.config, table, new_run(), commit=commit, file=path, force=force
-        )
+        return history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
 
     def watermark_backups(self, table: str) -> Document:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""

@@ -20,7 +20,7 @@ from floodmark.store import StoreSpec
 from floodmark.values import Url
 
 DEFAULT_FILE = "floodmark.yaml"
-INIT_HINT = "write one; all it needs is   source: {url: 'mysql://user:${PASSWORD}@host:3306/database'}"
+INIT_HINT = "write one; it needs no more than: source: {url: mysql://user:password@host:3306/database}"
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,8 @@ def load(path: Path | None = None) -> Config:
         raise ConfigError(f"there is no configuration {file}", hint=INIT_HINT)
     block = read(file)
     source = _source(block)
+    if source.ssh and source.socket:
+        raise mistaken(file, ["source.ssh: leads to a host, and source.url names a socket of this machine"])
     return Config(
         path=file,
         source=source,

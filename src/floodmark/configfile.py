@@ -230,9 +230,11 @@ class WarehouseBlock(Block):
     @model_validator(mode="after")
     def _fits(self) -> WarehouseBlock:
         if not isinstance(self.url, Url):
-            if self.iam or self.transport != "socket":
-                raise ValueError("iam and transport are for redshift://, and url is a DuckDB file")
+            if self.iam or self.ssh or self.transport != "socket":
+                raise ValueError("iam, ssh and transport are for redshift://, and url is a DuckDB file")
             return self
+        if self.transport == "data_api" and self.ssh:
+            raise ValueError("transport: data_api goes to AWS itself; leave ssh out")
         if self.transport == "data_api" and self.iam is None:
             raise ValueError("transport: data_api needs iam: {cluster: …} or iam: {workgroup: …}")
         if self.iam and self.url.password:

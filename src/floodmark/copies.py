@@ -122,9 +122,9 @@ def watermark_cleanup(
     """Removes the copies that are older than so many days; `confirm` may object by raising."""
     store = Store(config.store)
     old = choose(store, Keep.all(days), datetime.now(UTC))
-    if not dry_run and old.all:
+    if not dry_run:
         confirm(old)
-        store.delete(o.path for o in old.all)
+        _delete(store, old.all)
     return {
         "cleaned_daily_backups": len(old.daily),
         "cleaned_session_backups": len(old.sessions),

@@ -21,6 +21,7 @@ from pathlib import Path
 from floodmark.errors import FloodmarkError, VerificationError
 from floodmark.testing import reaper, settlement
 from floodmark.testing.compare import compare
+from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import MariaDB, SeaweedFS
 
 PREFIX = "demo"
@@ -28,7 +29,7 @@ _CONFIG = """\
 source:
   url: {source}
 {store}warehouse:
-  url: duckdb:///{warehouse}
+  {warehouse}
 defaults:
   slice_rows: {slice_rows}
 """
@@ -37,13 +38,15 @@ defaults:
 class Demo:
     """The services, the workspace and the steps; `run` plays them in order."""
 
-    def __init__(self, rows: int, db: MariaDB, s3: SeaweedFS) -> None:
+    def __init__(
+        self, rows: int, db: MariaDB, s3: SeaweedFS, redshift: RedshiftStandIn | None = None
+    ) -> None:
         self.rows = rows
         self.db = db
         self.s3 = s3
         # In the server's folder, which is removed even when this process is killed.
         self.folder = db.folder / "demo"
-        self.warehouse = self.folder / "warehouse.duckdb"
+        self.warehouse = redshift or self.folder / "warehouse.duckdb"
         self.config = self.folder / "floodmark.yaml"
         self._steps = 0
         self._began = time.monotonic()
@@ -80,11 +83,16 @@ class Demo:
 
     def _write_config(self) -> None:
         self.folder.mkdir()
+        where = f"url: duckdb:///{self.warehouse}"
+        if isinstance(self.warehouse, RedshiftStandIn):
+            where = (
+                f"url: {self.warehouse.url()}\n  iam_role: {self.warehouse.role}\n  tls: {{mode: disabled}}"
+            )
         self.config.write_text(
             _CONFIG.format(
                 source=self.db.url(settlement.DATABASE),
                 store=self.s3.store_yaml(PREFIX),
-                warehouse=self.warehouse,
+                warehouse=where,
                 slice_rows=max(100, self.rows // 20),
             )
         )
@@ -172,7 +180,7 @@ def _tell(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
-def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
+def run_demo(rows: int = 1_000_000, keep: bool = False, warehouse: str = "duckdb") -> int:
     """Run the demo; 0 when source and warehouse are equal at the end."""
     began = time.monotonic()
     with ExitStack() as stack:
@@ -180,7 +188,11 @@ def run_demo(rows: int = 1_000_000, keep: bool = False) -> int:
         db = stack.enter_context(MariaDB(buffer_pool="512M"))
         s3 = stack.enter_context(SeaweedFS())
         _tell(f"MariaDB on {db.host}:{db.port}, S3 on {s3.endpoint}, everything in {db.folder.parent}")
-        demo = Demo(rows, db, s3)
+        redshift = None
+        if warehouse == "redshift":
+            redshift = stack.enter_context(RedshiftStandIn(s3))
+            _tell(f"A stand-in for Redshift on {redshift.host}:{redshift.port}, over a private PostgreSQL")
+        demo = Demo(rows, db, s3, redshift)
         if keep:
             stack.callback(_keep, demo.folder)
         demo.run()

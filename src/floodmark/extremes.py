@@ -87,7 +87,8 @@ def _value(column: Column, scalar: pa.Scalar[Any]) -> Value:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if column.data_type == "enum":
-        return _members(column).index(value) + 1 if value else 0
+        members = _members(column)
+        return members.index(value) + 1 if value in members else 0
     if column.data_type == "set":
         members = _members(column)
         return sum(1 << members.index(v) for v in value.split(",")) if value else 0

@@ -23,7 +23,14 @@ from floodmark.store import Store
 from floodmark.watermarks import full_name, ledger_of, must_exist, next_start
 
 # What a document that `watermark get --json` printed has at least.
-FIELDS = ("table_name", "commit", "last_mysql_data_timestamp", "last_mysql_data_id", "mysql_status", "metadata")
+FIELDS = (
+    "table_name",
+    "commit",
+    "last_mysql_data_timestamp",
+    "last_mysql_data_id",
+    "mysql_status",
+    "metadata",
+)
 
 
 def watermark_history(config: Config, name: str) -> dict[str, Any]:
@@ -90,13 +97,13 @@ def watermark_restore(
             assert commit is not None
             position, origin = _position_at(log, state, commit), f"commit {commit}"
         if table is not None and table.mode == "full":
-            raise ConfigError(
-                "the table is read whole (mode full): it has no position", table=log.table_name
-            )
+            raise ConfigError("the table is read whole (mode full): it has no position", table=log.table_name)
         if table is not None and doubles(table, state) and _goes_back(state, position) and not force:
             raise doubled(table)
         note = f"restored from {origin}"
-        return table if state.table is None else None, lambda claimed: draft(claimed, "restore", run, position=position, note=note)
+        return table if state.table is None else None, lambda claimed: draft(
+            claimed, "restore", run, position=position, note=note
+        )
 
     before, after = moved(log, run, "restore", decide)
     ledger = ledger_of(config, after)

@@ -18,13 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
 from floodmark.errors import ConfigError, Interrupted, TransientError
+from floodmark.scratch import scratch
 
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
 START_SECONDS = 120
@@ -91,8 +91,7 @@ class Jvm:
     def start(self) -> Gateway:
         """Starts the JVM and waits until it listens; raises ConfigError when it can't."""
         java = find_java()
-        sweep()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+        self.folder = scratch(FOLDER)
         where = self.folder / "gateway"
         env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
         if is_local(self.settings):
@@ -165,25 +164,6 @@ class Jvm:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-
-
-def sweep() -> None:
-    """Removes what killed processes of this user have left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        owner = folder.name.removeprefix(FOLDER).partition("-")[0]
-        with suppress(OSError, ValueError):
-            if folder.stat().st_uid == os.getuid() and not _alive(int(owner)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def is_local(settings: Mapping[str, str]) -> bool:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from floodmark import clock, plan
+from floodmark import plan
 from floodmark.config import TableOptions
 from floodmark.errors import DataError
 from floodmark.legacy_files import Unreadable, oldest
+from floodmark.legacy_times import Reading, digits, parsed, shown
 from floodmark.model import Position, Table
-from floodmark.mysql import bounds
 from floodmark.mysql.connect import Session
 from floodmark.state import State
 from floodmark.store import Store
@@ -30,7 +30,6 @@ from floodmark.system import Start
 # Where the older tool kept the staged files.
 FILES = "incremental/"
 READERS = 4
-_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def takeover(
     if not found:
         return Takeover(None, tuple(notes)) if notes else None
     # Of two, the one that is further behind: what it repeats is merged.
-    chosen = min(found, key=lambda f: _digits(f.timestamp))
+    chosen = min(found, key=lambda f: digits(f.timestamp))
     if len(found) > 1:
         notes.append(f"there are two watermarks of the older tool; {chosen.path}, which is behind, is taken")
     if not table.key:
@@ -154,7 +153,7 @@ def takeover(
             f"the older tool's watermark {chosen.path} holds a time, and the table is read {how}: not used"
         )
         return Takeover(None, tuple(notes))
-    reading = _Reading(session, table, options)
+    reading = Reading(session, table, options)
     starts = list(_starts(reading, chosen, start, notes))
     loaded = frozenset().union(*(f.loaded for f in found))
     row = _oldest_unloaded(store, reading, chosen, loaded, notes)
@@ -164,12 +163,12 @@ def takeover(
         return Takeover(None, tuple(notes))
     begin = min(starts)
     notes.append(
-        f"taken over from the older tool's watermark {chosen.path}: goes on from {begin}, inclusively"
+        f"taken over from the older tool's watermark {chosen.path}: goes on from {shown(begin)}, inclusively"
     )
     return Takeover((reading.before(begin),), tuple(notes))
 
 
-def _starts(reading: _Reading, found: Found, start: Start, notes: list[str]) -> Iterator[str]:
+def _starts(reading: Reading, found: Found, start: Start, notes: list[str]) -> Iterator[str]:
     """The moment that the watermark gives, or the start where it gives none."""
     if found.timestamp is None:
         notes.append(f"the older tool's watermark {found.path} has no last_mysql_data_timestamp")
@@ -177,7 +176,7 @@ def _starts(reading: _Reading, found: Found, start: Start, notes: list[str]) -> 
             notes.append(f"the table begins at {start.timestamp} ({start.by})")
             yield str(plan.cursor_value(reading.table, start.timestamp))
         return
-    moment = _moment(found.timestamp)
+    moment = parsed(found.timestamp)
     if moment is None:
         what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}"
         raise _undecided(reading.table.name, what, None)
@@ -186,12 +185,14 @@ def _starts(reading: _Reading, found: Found, start: Start, notes: list[str]) -> 
         what = f"the older tool's watermark {found.path} lies in the future ({found.timestamp})"
         raise _undecided(reading.table.name, what, None)
     if value != reading.plain(moment):
-        notes.append(f"its timestamp {found.timestamp} can mean two moments; the earlier is taken: {value}")
+        notes.append(
+            f"its timestamp {found.timestamp} can mean two moments; the earlier is taken: {shown(value)}"
+        )
     yield value
 
 
 def _oldest_unloaded(
-    store: Store, reading: _Reading, found: Found, loaded: frozenset[str], notes: list[str]
+    store: Store, reading: Reading, found: Found, loaded: frozenset[str], notes: list[str]
 ) -> str | None:
     """The oldest row of any file of the older tool that it had not loaded."""
     table = reading.table
@@ -218,7 +219,7 @@ def _oldest_unloaded(
         return None
     first = min(rows)
     notes.append(
-        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is of {first}, "
+        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is of {shown(first)}, "
         "and from there on the source is read again"
     )
     return first
@@ -233,7 +234,7 @@ def _first_row(store: Store, path: str, table: Table) -> datetime | None:
             table.name, f"the older tool's file {path} had not been loaded, and {error}", None
         ) from None
     if isinstance(found, str):
-        moment = _moment(found)
+        moment = parsed(found)
         if moment is None:
             what = f"the older tool's file {path} has {table.cursor} = {found!r}"
             raise _undecided(table.name, what, None)
@@ -255,75 +256,9 @@ def belongs(path: str, table: Table) -> bool:
     )
 
 
-class _Reading:
-    """What a time that carries no zone, or the wrong one, can mean in the cursor's own terms."""
-
-    def __init__(self, session: Session, table: Table, options: TableOptions) -> None:
-        assert table.cursor is not None
-        self.table = table
-        self._kind = table.column(table.cursor).data_type
-        # TIMESTAMPs count in UTC, but whoever printed them did so in the server's zone.
-        zone = "server" if self._kind == "timestamp" else options.cursor_timezone
-        self._zone = bounds.zone_offsets(session, zone)
-        self._now = bounds.now(session)
-
-    def plain(self, moment: datetime) -> str:
-        """The digits as they stand."""
-        return self._text(moment.replace(tzinfo=None))
-
-    def earliest(self, moment: datetime) -> str:
-        """The earliest value of the cursor that is meant."""
-        digits = moment.replace(tzinfo=None)
-        meant = [digits]
-        if self._kind == "timestamp":
-            meant.append(_shift(digits, -max(self._near(digits))))
-            if moment.tzinfo is not None:
-                meant.append(moment.astimezone(UTC).replace(tzinfo=None))
-        elif moment.tzinfo is not None:
-            utc = moment.astimezone(UTC).replace(tzinfo=None)
-            meant.append(_shift(utc, min(self._near(utc))))
-        return self._text(min(meant))
-
-    def latest(self) -> str:
-        """What no honest watermark can be above."""
-        now = datetime.fromtimestamp(self._now + _HOUR, UTC).replace(tzinfo=None)
-        return self._text(now if self._kind == "timestamp" else _shift(now, max(self._near(now))))
-
-    def before(self, value: str) -> str:
-        """The place right before every row with this cursor."""
-        if self._kind == "date":
-            return clock.shifted(value, -86_400)[:10]
-        return clock.shifted(value, -1e-6)
-
-    def _near(self, moment: datetime) -> Sequence[int]:
-        """The zone's offsets around a moment, whichever side of a shift it lies on."""
-        centre = int(moment.replace(tzinfo=UTC).timestamp())
-        return self._zone([max(0, centre - 86_400), max(0, centre), centre + 86_400])
-
-    def _text(self, moment: datetime) -> str:
-        return str(plan.cursor_value(self.table, moment.isoformat(sep=" ")))
-
-
-def _digits(text: str | None) -> datetime:
-    moment = _moment(text) if text else None
-    return moment.replace(tzinfo=None) if moment else datetime.min
-
-
-def _shift(moment: datetime, seconds: int) -> datetime:
-    return datetime.fromisoformat(clock.shifted(moment.isoformat(sep=" "), seconds))
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return found
-
-
 def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) -> DataError:
     """The watermark is there but can't be used: the user chooses, by one of two commands."""
-    moment = _moment(timestamp) if timestamp else None
+    moment = parsed(timestamp) if timestamp else None
     at = f'"{moment.replace(tzinfo=None).isoformat(sep=" ")}"' if moment else "TS"
     force = "" if timestamp is None else " --force"
     go_on = f"floodmark watermark set -t {name} --timestamp {at}{force}"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from floodmark.errors import ConflictError, DataError
 from floodmark.model import Commit, Finding, Table
-from floodmark.state.fold import DataCommit, State
+from floodmark.state.fold import Damaged, DataCommit, State
 from floodmark.state.loaded import accounts_for_older
 from floodmark.state.log import Log
 from floodmark.warehouse import Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, Warehouse
@@ -276,7 +276,13 @@ def _descriptions(log: Log, state: State, commits: Sequence[DataCommit]) -> dict
     """The tables as claims described them, by the claims' numbers."""
     known = {state.described: state.table} if state.table is not None else {}
     numbers = sorted({d.described for d in commits if d.described >= 0} - set(known))
-    return known | {c.n: c.table for c, _ in log.commits(numbers) if c.table is not None}
+    try:
+        return known | {c.n: c.table for c, _ in log.commits(numbers) if c.table is not None}
+    except Damaged:
+        # Claims that are lost for good: the newest description does where the files look the same.
+        if state.table is None or any(d.schema != state.table.fingerprint for d in commits):
+            raise
+        return known | dict.fromkeys(numbers, state.table)
 
 
 def _description(described: dict[int, Table], commit: DataCommit) -> Table:

@@ -33,6 +33,8 @@ class Loader:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.ledger: Ledger | None = None
+        self.expected = 0  # rows that the extraction is about to hand over
+        self._shown = False
 
     @property
     def failed(self) -> bool:
@@ -79,6 +81,7 @@ class Loader:
                 self._load(claim(state), table)
             elif manual is not None:
                 self._say_manual(manual, 0, 0)
+            self._hide()
         except FloodmarkError as error:
             self._error = error
             raise
@@ -96,6 +99,7 @@ class Loader:
         with self._news:
             self._offered = None
         self.close()
+        self._hide()
 
     def _follow(self) -> None:
         while True:
@@ -122,17 +126,14 @@ class Loader:
     def _load(self, state: State, table: Table) -> None:
         options = self._work.options
         manual = self._manual(state)
-        began = False
         sizes: dict[int, int] = {}
 
         def chosen(choice: Choice) -> None:
-            nonlocal began
             if manual is not None:
                 self._say_manual(manual, choice.found, choice.files)
             if choice.commits:
-                began = True
                 sizes.update({d.n: d.bytes for d in choice.commits})
-                self._work.progress.begin(table.name, "load", sum(d.rows for d in choice.commits))
+                self._show(sum(d.rows for d in choice.commits))
 
         def loaded(outcome: LoadOutcome) -> None:
             self._report.rows_loaded += outcome.rows
@@ -158,8 +159,17 @@ class Loader:
         self.ledger = result.ledger
         self._add(result.findings)
         self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
-        if began:
-            self._work.progress.end(table.name, "load")
+
+    def _show(self, rows: int) -> None:
+        """The loads of one run are one stage to whoever watches."""
+        if not self._shown:
+            self._shown = True
+            self._work.progress.begin(self._report.table, "load", max(rows, self.expected))
+
+    def _hide(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._work.progress.end(self._report.table, "load")
 
     def _note(self, text: str) -> None:
         self._report.notes.append(text)

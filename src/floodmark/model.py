@@ -111,7 +111,9 @@ class Window:
     edges: tuple[Position, ...] = ()
     bound: float | None = None  # the moment (UTC, epoch seconds) below which the source was settled
     rows: int = 0  # an estimate
-    done: tuple[int, ...] = ()  # slices that were committed before the window was cut finer, under its earlier id
+    done: tuple[
+        int, ...
+    ] = ()  # slices that were committed before the window was cut finer, under its earlier id
 
     @property
     def slices(self) -> int:

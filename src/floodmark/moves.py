@@ -247,7 +247,7 @@ def _undo_reset(log: Log, before: State, ledger: Ledger | None, stages: tuple[St
         keyless = before.table is not None and doubles(before.table, before)
         if keyless:
             return f"empty {before.table.target if before.table else 'the target'} before the next sync"
-        return "not needed: rows that load again replace themselves by key"
+        return "nothing: rows that load again replace themselves by key"
     if "load" in stages and ledger is not None:
         waiting = pending(log.data(before, ledger.rows), ledger, before.load_epoch)
         if waiting:  # superseded now: to go back behind them reads their rows again

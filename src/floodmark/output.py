@@ -130,10 +130,12 @@ def next_start(document: Document) -> str:
     return f"{at} ({by})" if at and by else at or "the first row"
 
 
-def reset_lines(document: Document, stages: str) -> list[str]:
+def reset_lines(document: Document, stages: str, load_only: bool = False) -> list[str]:
     """What a reset did, for people."""
-    start = position(document) or next_start(document)
-    lines = [f"{document['table_name']}: {stages} reset; the next sync starts from {start}"]
+    then = f"the next sync starts from {position(document) or next_start(document)}"
+    if load_only:
+        then = f"files that load again with the next sync: {_listed(document, 'pending_s3_files')}"
+    lines = [f"{document['table_name']}: {stages} reset; {then}"]
     lines += [f"  {note}" for note in document.get("notes") or []]
     return [*lines, f"To undo: {document['undo']}"]
 

@@ -16,6 +16,7 @@ from floodmark.state import Log
 from floodmark.store import Store
 from floodmark.survey import survey
 from floodmark.types import fields
+from floodmark.warehouse.redshift_names import column_names
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,15 @@ class PlanReport:
         lines.append("  Columns")
         for c in listed:
             path = f"{c['column']:<{wide[0]}}  {c['mysql']:<{wide[1]}}  → {c['parquet']:<{wide[2]}}  → {c['warehouse']}"
-            lines.append(f"    {path}")
+            # Said where it is not simply the name in lower case.
+            renamed = c["target"] not in (None, str(c["column"]).lower())
+            lines.append(f"    {path}" + (f"  as {c['target']}" if renamed else ""))
         return lines
 
 
 def columns(table: Table, warehouse: str) -> list[dict[str, Any]]:
-    """The type of every column along the way."""
+    """The type of every column along the way, and its name in the target."""
+    names = column_names(fields(table)) if warehouse == "redshift" else {}
     return [
         {
             "column": f.name,
@@ -94,6 +98,7 @@ def columns(table: Table, warehouse: str) -> list[dict[str, Any]]:
             "warehouse": "(files only)"
             if f.file_only
             else (f.duckdb if warehouse == "duckdb" else f.redshift),
+            "target": None if f.file_only else names.get(f.name, f.name.lower()),
         }
         for f in fields(table)
     ]

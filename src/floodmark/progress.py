@@ -141,7 +141,8 @@ class PlainProgress(SilentProgress):
             self._say(table, said_so_far(stage, tally))
 
     def _ended(self, table: str, stage: str, tally: Tally) -> None:
-        self._say(table, said_at_end(stage, tally))
+        if tally.rows:
+            self._say(table, said_at_end(stage, tally))
 
 
 class LoggedProgress(SilentProgress):
@@ -204,7 +205,8 @@ class BarProgress(SilentProgress):
             task = self._tasks.pop((table, stage), None)
             if self._bars is not None and task is not None:
                 self._bars.remove_task(task)
-        self._say(table, said_at_end(stage, tally))
+        if tally.rows:  # else it failed, which is said elsewhere
+            self._say(table, said_at_end(stage, tally))
 
 
 def _fitting(table: str, width: int) -> str:

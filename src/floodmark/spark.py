@@ -104,6 +104,8 @@ class Spark:
         conf.setAll(list(self.settings.items()))
         with _own_signals():
             context = SparkContext(conf=conf, gateway=self._gateway)
+        # Accumulators are not used; their server would print a traceback for a connection that ends.
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         # The Python of the workers: this one, unless told otherwise.
         told = self.settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
         context.pythonExec = told or sys.executable
@@ -146,9 +148,7 @@ class Spark:
         if not is_local(self.settings):
             context.stop()
             return
-        server = context._accumulatorServer
-        server.handle_error = lambda *_: None  # it would print a traceback for the connection that ends
-        threading.Thread(target=server.shutdown, daemon=True).start()
+        threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()
 
     # slices
 

@@ -51,7 +51,7 @@ def survey(
     again, overlap = _again(session, table, state, options, low, settled, trust, notes)
     before = _before_start(session, table, low) if first_time else None
     if first_time and not resumed:
-        notes.append(_said_start(low, begin.by, before))
+        notes.append(_said_start(begin, low, before))
     if settled.held and settled.high != settled.newest:
         notes.append("newer rows wait for the " + "; ".join(settled.held))
     return Plan(
@@ -71,11 +71,11 @@ def survey(
     )
 
 
-def _said_start(low: Position | None, by: str, before: int | None) -> str:
+def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
     if low is None:
         return "The table has no position yet: it is read from its first row."
     left_out = f"{before or 0:,} rows at or before that are left out"
-    return f"The table has no position yet: it is read after {low[0]} ({by}); {left_out}."
+    return f"The table has no position yet: it is read after {begin.timestamp} ({begin.by}); {left_out}."
 
 
 def _check_not_set_back(session: Session, table: Table, state: State, settled: Settled) -> None:
@@ -176,12 +176,9 @@ def _cut(session: Session, table: Table, low: Position | None, high: Position, m
     end = edges.nth(session, table, table.order, low, high, most)
     if end is None:
         return high
-    if table.key or edges.nth(session, table, table.order, end, high, 1) is None:
+    if table.key or edges.nth(session, table, table.order, low, high, most + 1) != end:
         return end
     # Without a key a timestamp can't be cut in two: stop before the one that would be.
-    beyond = edges.nth(session, table, table.order, low, high, most + 1)
-    if beyond != end:
-        return end
     assert table.cursor is not None
     whole = edges.last(session, table, end[0])
     if whole is None or (low is not None and str(whole[0]) <= str(low[0])):

@@ -129,7 +129,6 @@ class TableRun:
         try:
             self.state = self.log.read()
             self.seen = True
-            self.report.findings += self.log.findings
             self.work.known_identity()
             if not self.work.options.load_only:
                 self._extract()
@@ -147,6 +146,7 @@ class TableRun:
         finally:
             if self.lease is not None:
                 self.lease.release()
+        self.report.findings += self.log.findings
         self.report.seconds = time.monotonic() - began
         return self.report
 
@@ -160,11 +160,10 @@ class TableRun:
             self._say(plan.notes)
             if plan.empty or self.work.options.dry_run:
                 return
-            self.work.warm_up()
             self.loader.foresee(self.state, plan.table)
             if not self._claim("sync", plan):
                 continue
-            self._read(plan)
+            self._read(plan)  # who does not get the table has not started Spark for it
             if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
@@ -236,6 +235,7 @@ class TableRun:
     def _read(self, plan: Plan) -> None:
         self.work.spark()  # rates and times of arrival are without its start
         self.work.progress.begin(self.name, "extract", plan.rows)
+        self.loader.expected = plan.rows
         if plan.again:
             results = list(self._slices(plan, plan.again))
             load_as: LoadAs = "merge" if plan.table.key else plan.load_as

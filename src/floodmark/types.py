@@ -8,7 +8,7 @@ declared precision, timestamps in UTC microseconds (wall clocks written as if UT
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -142,7 +142,7 @@ def _field(column: Column) -> Field:
     if kind in _ADDRESSES:
         return plain(pa.string(), f"VARCHAR({_ADDRESSES[kind]})", "VARCHAR")
     if kind == "json":  # Oracle's own type; MariaDB's JSON is LONGTEXT
-        return _text(column, 2**32 - 1, f"CAST({name} AS CHAR)")
+        return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), redshift="SUPER")
     if kind in _CHARS or kind in ("enum", "set"):
         return _text(column, (column.characters or 0) * _utf8_bytes(column), name)
     if kind in _TEXTS:
@@ -220,7 +220,8 @@ def _joined(parts: list[str]) -> str:
 def _plain_part(column: Column) -> str:
     name = quote(column.name)
     if column.data_type in ("enum", "set", "bit"):
-        return f"CAST(CAST({name} AS UNSIGNED) AS BINARY)"
+        # CAST(… AS UNSIGNED) would warn where the highest bit of a SET is set.
+        return f"CAST(({name} | 0) AS BINARY)"
     return f"CAST({name} AS BINARY)"
 
 

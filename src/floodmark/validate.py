@@ -21,6 +21,7 @@ from floodmark.state.fold import Damaged
 from floodmark.state.loaded import condense
 from floodmark.state.log import READERS
 from floodmark.store import Store, encode
+from floodmark.units import counted
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
 from floodmark.watermarks import full_name, must_exist, tables
@@ -137,12 +138,14 @@ def _copy_findings(
     """Copies that are damaged, and the newest of each place where they lag behind; a run under way is about to write."""
     found: list[Finding] = []
     seen: set[str] = set()
+    # Sessions of one second have names in no order: one copy that is up to date speaks for its place.
+    current = {c.place for c in stored if isinstance(c.found, Copy) and _behind(c, state, ledger) == "valid"}
     for copy in stored:
         newest, why = copy.place not in seen, judged(log, copy)
         seen.add(copy.place)
         if why == "missing" and (live or not (state.data or state.moved_at)):
             continue  # nothing was published yet
-        if why == "valid" and newest and not live:
+        if why == "valid" and newest and copy.place not in current and not live:
             why = _behind(copy, state, ledger)
         if why != "valid":
             more = {"copy": copy.path, "newest": newest}
@@ -181,10 +184,10 @@ def _repair(store: Store, name: str, warehouse: Warehouse, found: Table, run: st
     if stale or any(f.kind == "count_mismatch" and not f.more for f in found.findings):
         state = _claimed_and_published(log, state, warehouse, run)
         done.append(f"the watermark was published again, at commit {state.n}")
-    worthless = [str(f.more["copy"]) for f in stale if not f.more["newest"]]
+    worthless = [c.path for c in copies.backups(store, name) if stale and c.damaged]
     if worthless:
         store.delete(worthless)
-        done.append(f"{len(worthless)} damaged older copies were removed")
+        done.append(f"{counted(len(worthless), 'damaged backup')} removed")
     return done
 
 

@@ -16,7 +16,8 @@ from floodmark.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.lag import lags
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import resolve
-from floodmark.state import Log, State, Watermark
+from floodmark.plan import temporal
+from floodmark.state import Log, State, Watermark, pipeline
 from floodmark.store import Store
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
@@ -88,6 +89,8 @@ def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
     older = legacy.timestamp(store, state.table_name) if legacy.untouched(state) else None
     if older is not None:
         return {"next_start": older, "next_start_by": "the older tool's watermark"}
+    if state.table is not None and not temporal(state.table):  # read whole, or by an id
+        return {"next_start": None, "next_start_by": None}
     start = system.start(store, config, state.table_name)
     return {"next_start": start.timestamp, "next_start_by": start.by}
 
@@ -118,6 +121,8 @@ class Ledgers:
             return None
         try:
             if self._warehouse is None:
+                # Another warehouse than the pipeline's would call everything pending.
+                pipeline.check(Store(self._config.store), self._config.warehouse.label)
                 self._warehouse = open_warehouse(self._config.warehouse)
             return self._warehouse.ledger(state.log, state.table.target)
         except FloodmarkError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from types import TracebackType
@@ -107,7 +107,7 @@ class Work:
         with self.session("plan") as session:
             database = self.config.source.database
             if all_tables and not self.config.tables:
-                return list_tables(session, database), []
+                found = dict.fromkeys(list_tables(session, database))
             for name in self.config.tables if all_tables else names:
                 if all_tables and any(c in name for c in "*?["):
                     found |= {t: None for t in list_tables(session, database) if fnmatchcase(t, name)}
@@ -116,18 +116,30 @@ class Work:
                     found[resolve(session, name, database)] = None
                 except ConfigError as error:  # the other tables still get their turn
                     unknown.append(TableReport(name, error=error.of(name)))
-        return list(found), unknown
+        shared = self._shared_targets(found)
+        return [name for name in found if name not in shared], [*unknown, *shared.values()]
+
+    def _shared_targets(self, names: Iterable[str]) -> dict[str, TableReport]:
+        """The tables that would fill one target: none of them is read, so that none comes first by chance."""
+        by_target: dict[str, list[str]] = {}
+        for name in names:
+            table = name.partition(".")[2]
+            # With more dots, which part is the schema is known only when the table has been looked at.
+            if "." not in table:
+                by_target.setdefault((self.config.options(name).target or table).lower(), []).append(name)
+        return {
+            name: TableReport(name, error=_shared(target, next(n for n in sharing if n != name), name))
+            for target, sharing in by_target.items()
+            if len(sharing) > 1
+            for name in sharing
+        }
 
     def check_target(self, table: Table) -> None:
         """Two tables must not fill one target."""
         with self._lock:
             other = self._targets.setdefault(table.target, table.name)
         if other != table.name:
-            raise ConfigError(
-                f"{other} and {table.name} have the same target {table.target}",
-                hint=f"set tables.{table.name}.target in the configuration",
-                table=table.name,
-            )
+            raise _shared(table.target, other, table.name)
 
     # store
 
@@ -188,3 +200,11 @@ class Work:
             if self._warehouse is None:
                 self._warehouse = open_warehouse(self.config.warehouse)
             return self._warehouse
+
+
+def _shared(target: str, other: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"{other} and {name} have the same target {target}",
+        hint=f"set tables.{name}.target in the configuration",
+        table=name,
+    )

@@ -126,7 +126,10 @@ WORDS = tuple(
         "\t\n\r\x1a\x7f", "\x00",
     )
 )  # fmt: skip
-UNICODE = (*WORDS, *map(text, ("é ü ß €", "深圳市", "😀👨‍👩‍👧𠀋", "e\u0301", "\ufeffbom", "\u2028", "\uffff")))
+UNICODE = (
+    *WORDS,
+    *map(text, ("é ü ß €", "深圳市", "😀👨‍👩‍👧𠀋", "e\u0301", "\ufeffbom", "\u2028", "\uffff")),
+)
 BYTES = ("''", "x'00'", "x'0000'", "x'FF00FE'", "x'C328'", "'null'", "x'20'", "repeat(x'FF', 100)")
 LETTERS = "abcXYZ 0189'\"\\%\0\n"
 GREEK = LETTERS + "äßéαωжשع深市ｱ"
@@ -141,14 +144,18 @@ POINTED = r"regexp_replace(CAST({c} AS VARCHAR), '^(-?)[.]', '\10.')"  # DuckDB 
 BIT_MY = "CONV(HEX({c}), 16, 10)"
 
 
-def integer(type_: str, low: int, high: int, warehouse: str, file: str, asked: str = "CAST({c} AS CHAR)") -> Kind:
+def integer(
+    type_: str, low: int, high: int, warehouse: str, file: str, asked: str = "CAST({c} AS CHAR)"
+) -> Kind:
     return Kind(type_, (str(low), str(high), "0", "1"), warehouse, file, whole(low, high), asked)
 
 
 def bit(width: int) -> Kind:
     values = ("b'0'", "b'1'", f"b'1{'0' * (width - 1)}'", f"b'{'1' * width}'")
     if width == 1:
-        return Kind("BIT(1)", values, "BOOLEAN", "BOOLEAN", bits(1), BIT_MY, "CAST(CAST({c} AS INTEGER) AS VARCHAR)")
+        return Kind(
+            "BIT(1)", values, "BOOLEAN", "BOOLEAN", bits(1), BIT_MY, "CAST(CAST({c} AS INTEGER) AS VARCHAR)"
+        )
     warehouse, file = ("BIGINT", INT64) if width < 64 else ("DECIMAL(20,0)", WIDE)
     return Kind(f"BIT({width})", values, warehouse, file, bits(width), BIT_MY)
 
@@ -178,9 +185,21 @@ def datetime_(n: int) -> Kind:
 def timestamp(n: int) -> Kind:
     last = "." + "9" * n if n else ""
     least = "FROM_UNIXTIME(0." + "0" * (n - 1) + "1)" if n else "FROM_UNIXTIME(1)"
-    values = (least, "FROM_UNIXTIME(1)", f"'2038-01-19 03:14:07{last}'", "'2025-10-26 00:30:00'", "'2025-10-26 01:30:00'")
+    values = (
+        least,
+        "FROM_UNIXTIME(1)",
+        f"'2038-01-19 03:14:07{last}'",
+        "'2025-10-26 00:30:00'",
+        "'2025-10-26 01:30:00'",
+    )
     return Kind(
-        f"TIMESTAMP({n}) NULL", values, "TIMESTAMP WITH TIME ZONE", CLOCK, partial(instant, digits=n), TIME_MY, TIME_DUCK
+        f"TIMESTAMP({n}) NULL",
+        values,
+        "TIMESTAMP WITH TIME ZONE",
+        CLOCK,
+        partial(instant, digits=n),
+        TIME_MY,
+        TIME_DUCK,
     )
 
 
@@ -329,7 +348,9 @@ def synced(
     height = max(len(k.values) for k in ZOO.values()) + 1  # the last row is NULL throughout
     zoo = [[k.values[i] if i < len(k.values) else "NULL" for k in ZOO.values()] for i in range(height)]
     chosen = random.Random(20250505)
-    crowd = {n: [k.draw(chosen) if chosen.random() < 0.95 else "NULL" for _ in range(ROWS)] for n, k in ZOO.items()}
+    crowd = {
+        n: [k.draw(chosen) if chosen.random() < 0.95 else "NULL" for _ in range(ROWS)] for n, k in ZOO.items()
+    }
     rows = list(zip(*crowd.values(), strict=True))
     database.execute(
         table.format("zoo", definitions()),

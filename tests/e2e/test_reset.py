@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from floodmark import Pipeline
@@ -80,7 +82,7 @@ def test_a_reset_of_the_load_loads_every_file_again_and_once(orders: Workspace) 
     orders.synced("orders")
     document = pipeline(orders).watermark_reset(name(orders), redshift_only=True)
     assert counts(document) == (301, 4, 0) and len(document["pending_s3_files"]) == 4
-    assert "not needed" in document["undo"]
+    assert document["undo"].startswith("nothing")
     table = orders.synced("orders", load_only=True)
     assert (table["files_loaded"], table["rows_loaded"]) == (4, 301)
     assert orders.synced("orders", load_only=True)["files_loaded"] == 0
@@ -121,20 +123,24 @@ def test_older_snapshots_may_be_cleaned_and_the_load_is_reset_all_the_same(works
     assert workspace.query("SELECT a FROM plain ORDER BY 1") == [(1,), (1,), (2,), (3,)]
 
 
-@pytest.mark.parametrize("stage", [{}, {"mysql_only": True}, {"redshift_only": True}])
-def test_a_keyless_append_table_is_reset_only_by_force(workspace: Workspace, stage: dict[str, bool]) -> None:
+def test_a_keyless_append_table_is_moved_back_only_by_force(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE events (n INT, update_at DATETIME, KEY (update_at))",
         "INSERT INTO events SELECT seq, '2025-03-01' + INTERVAL seq MINUTE FROM seq_1_to_20",
     )
-    workspace.write(tables={name(workspace, "events"): {"mode": "append", "cursor": "update_at"}})
+    events = name(workspace, "events")
+    workspace.write(tables={events: {"mode": "append", "cursor": "update_at"}})
     workspace.synced("events")
+    stages: list[dict[str, bool]] = [{}, {"mysql_only": True}, {"redshift_only": True}]
+    for stage in stages:
+        with pytest.raises(ConfigError, match="doubled"):
+            pipeline(workspace).watermark_reset(events, **stage)
     with pytest.raises(ConfigError, match="doubled"):
-        pipeline(workspace).watermark_reset(name(workspace, "events"), **stage)
-    with pytest.raises(ConfigError, match="doubled"):
-        pipeline(workspace).watermark_set(name(workspace, "events"), timestamp="2025-03-01 00:05:00")
+        pipeline(workspace).watermark_set(events, timestamp="2025-03-01 00:05:00")
+    pipeline(workspace).watermark_set(events, timestamp="2025-03-01 00:20:00")  # where it stands
     assert workspace.synced("events")["rows_extracted"] == 0
-    pipeline(workspace).watermark_reset(name(workspace, "events"), force=True, **stage)
+    document = pipeline(workspace).watermark_reset(events, redshift_only=True, force=True)
+    assert document["undo"] == "empty events before the next sync"
     workspace.synced("events")
     assert count(workspace, "events") == 40  # as was said
 
@@ -194,6 +200,17 @@ def test_a_reset_stays_a_reset_whatever_copies_say(orders: Workspace) -> None:
     assert orders.synced("orders")["rows_extracted"] == 300
 
 
+def test_a_reset_does_not_make_rows_ours_that_nobody_loaded(workspace: Workspace) -> None:
+    workspace.execute("CREATE TABLE plain (a INT)", "INSERT INTO plain VALUES (1)")
+    workspace.synced("plain", backup_only=True)
+    with duckdb.connect(str(workspace.warehouse)) as warehouse:
+        warehouse.execute("CREATE TABLE plain AS SELECT 99 AS a")
+    pipeline(workspace).watermark_reset(name(workspace, "plain"))
+    (table,) = workspace.sync("plain").tables
+    assert table.exit_code == 6 and table.error is not None and "did not load" in table.error.message
+    assert workspace.query("SELECT a FROM plain") == [(99,)]
+
+
 def test_a_held_table_is_not_reset(orders: Workspace) -> None:
     orders.synced("orders", limit=10)
     log = Log(Store(pipeline(orders).config.store), name(orders))
@@ -210,6 +227,19 @@ def test_a_reset_works_when_mysql_is_away_and_an_unknown_table_is_refused(orders
     orders.write(source={"url": "mysql://nobody:x@127.0.0.1:1/shop"})
     assert counts(pipeline(orders).watermark_reset(name(orders))) == (0, 0, 0)
     assert not (orders.folder / "lake" / "commits" / name(orders, "nothing")).exists()
+
+
+def test_the_undo_of_a_reset_goes_back_behind_the_files_that_had_not_been_loaded(orders: Workspace) -> None:
+    orders.synced("orders", limit=100)
+    orders.synced("orders", limit=100, backup_only=True)  # superseded by the reset: must be read again
+    undo = pipeline(orders).watermark_reset(name(orders))["undo"]
+    commit = re.fullmatch(
+        rf"floodmark watermark restore -t {name(orders)} --commit (\d+) \(before .*\)", undo
+    )
+    assert commit is not None
+    pipeline(orders).watermark_restore(name(orders), commit=int(commit[1]))
+    assert orders.synced("orders")["rows_extracted"] == 200
+    assert orders.compare("orders").equal
 
 
 # the system watermark
@@ -301,7 +331,9 @@ def test_superseded_files_load_only_by_a_manual_watermark_with_redshift_only(ord
     orders.execute("DELETE FROM orders")
     assert orders.synced("orders")["rows_loaded"] == 0
     pipeline(orders).watermark_set(name(orders), timestamp=between)
-    assert orders.synced("orders")["rows_loaded"] == 0  # an ordinary sync does not
+    before = pipeline(orders).watermark_get(name(orders))["commit"]
+    table = orders.synced("orders")  # an ordinary sync does not, and takes the table for nothing
+    assert (table["rows_loaded"], table["watermark"]["commit"]) == (0, before)
     table = orders.synced("orders", load_only=True)
     assert (table["rows_loaded"], table["files_loaded"]) == (100, 1)
     assert "Found 2 files, filtered to 1 files for loading" in table["notes"]

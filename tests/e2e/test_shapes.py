@@ -20,7 +20,11 @@ from floodmark.model import Slice
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.spark import Spark
+from floodmark.state import Log
+from floodmark.store import Store
 from floodmark.testing.services import MariaDB
+from floodmark.warehouse import LoadRequest
+from floodmark.warehouse.duckdb import DuckDB
 from tests.conftest import Database, Floodmark, Workspace
 
 AT = "update_at DATETIME NOT NULL DEFAULT '2025-03-01' ON UPDATE CURRENT_TIMESTAMP"
@@ -71,18 +75,15 @@ KEYS: dict[str, tuple[str, str, Callable[[random.Random], Row]]] = {
               lambda r: (word(r, "aAäbB"), word(r, "xXyY"))),
     "k_members": (f"s SET({MEMBERS})", "s", lambda r: (str(r.getrandbits(64)),)),
     "k_bits": ("b BIT(64)", "b", lambda r: (str(r.getrandbits(64)),)),
-    "k_text": ("c VARCHAR(20)", "hex(c)", lambda r: (word(r),)),
+    "k_mixed": (f"s SET({MEMBERS}), c VARCHAR(20)", "s, hex(c)", lambda r: (str(r.getrandbits(64)), word(r))),
     "k_general": ("c VARCHAR(20) COLLATE utf8mb4_general_ci", "hex(c)", lambda r: (word(r),)),
-    "k_latin": ("c VARCHAR(20) CHARSET latin1", "hex(c)", lambda r: (word(r, "abcäöü "),)),
     "k_gbk": ("c VARCHAR(20) CHARSET gbk", "hex(c)", lambda r: (word(r, "ab深圳市乙"),)),
     "k_binary16": ("b BINARY(16)", "hex(b)", lambda r: (f"x'{r.randbytes(r.randint(14, 16)).hex()}'",)),
     "k_varbinary": ("b VARBINARY(8)", "hex(b)", lambda r: (f"x'{bytes(r.choice([0, 32, 97, 255]) for _ in range(r.randint(0, 8))).hex()}'",)),
     "k_decimal": ("n DECIMAL(38,10)", "n", lambda r: (f"{r.randint(-10**27, 10**27)}.{r.randrange(10**10):010}",)),
     "k_wide": ("n DECIMAL(65,0)", "n", lambda r: (str(r.choice([-1, 1]) * r.getrandbits(215)),)),
     "k_unsigned": ("n BIGINT UNSIGNED", "n", lambda r: (str(2**63 - 50 + r.getrandbits(r.randint(1, 62))),)),
-    "k_signed": ("n BIGINT", "n", lambda r: (str(r.getrandbits(64) - 2**63),)),
     "k_uuid": ("u UUID", "u", lambda r: (f"'{UUID(int=r.getrandbits(128), version=r.choice([1, 4]))}'",)),
-    "k_inet6": ("i INET6", "i", lambda r: (f"INET6_NTOA(x'{r.getrandbits(128):032x}')",)),
     "k_time": ("t TIME(3)", "t", lambda r: (f"'{r.choice(['', '-'])}{r.randrange(838):02}:{r.randrange(60):02}:00.{r.randrange(1000):03}'",)),
     "k_moment": ("t DATETIME(6)", "t", lambda r: (f"'2024-01-01' + INTERVAL {r.getrandbits(50)} MICROSECOND",)),
 }  # fmt: skip
@@ -126,10 +127,8 @@ def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
 ) -> None:
     assert keyed.execute(f"SELECT COUNT(*) > 200 FROM {table}") == [(1,)]
     printed = KEYS[table][1]
-    mysql = {
-        "k_latin": "hex(convert(c using utf8mb4))", "k_gbk": "hex(convert(c using utf8mb4))", "k_bits": "b+0",
-        "k_time": "cast(t as char)",
-    }.get(table, printed)  # fmt: skip
+    known = {"k_gbk": "hex(convert(c using utf8mb4))", "k_bits": "b+0", "k_time": "cast(t as char)"}
+    mysql = known.get(table, printed)
     source = keyed.execute(f"SELECT {mysql}, n_, update_at FROM {table}")
     arrived = keyed.query(f"SELECT {printed}, n_, update_at FROM {table}")
     assert sorted(map(shown, arrived)) == sorted(map(shown, source))
@@ -150,7 +149,7 @@ def test_the_position_in_a_set_is_the_number_that_mysql_has(workspace: Workspace
 # ---------------------------------------------------------------- keys as MySQL compares them
 
 
-@pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_uca1400_as_ci"])
+@pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_uca1400_as_ci"])
 def test_a_text_key_in_another_spelling_is_the_same_row(workspace: Workspace, collation: str) -> None:
     accents = "as_ci" not in collation
     workspace.execute(
@@ -161,7 +160,11 @@ def test_a_text_key_in_another_spelling_is_the_same_row(workspace: Workspace, co
     workspace.execute(
         "UPDATE t SET k = 'ABC', n = 10, update_at = '2025-03-02' WHERE k = 'abc'",
         "UPDATE t SET k = 'pad  ', n = 30, update_at = '2025-03-02' WHERE k = 'pad'",
-        *(["UPDATE t SET k = 'Émile', n = 20, update_at = '2025-03-02' WHERE k = 'emile'"] if accents else []),
+        *(
+            ["UPDATE t SET k = 'Émile', n = 20, update_at = '2025-03-02' WHERE k = 'emile'"]
+            if accents
+            else []
+        ),
     )
     workspace.synced("t")
     assert same(workspace, "t", "hex(k), n")
@@ -234,7 +237,9 @@ def test_an_impossible_date_in_the_key_is_refused_whatever_the_policy(workspace:
 
 
 def test_a_table_without_a_key_is_copied_whole_with_its_twins(workspace: Workspace) -> None:
-    workspace.execute("CREATE TABLE t (a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (NULL, NULL)")
+    workspace.execute(
+        "CREATE TABLE t (a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (NULL, NULL)"
+    )
     assert workspace.synced("t")["rows_extracted"] == 3
     assert same(workspace, "t")
     workspace.execute("DELETE FROM t WHERE a IS NULL", "INSERT INTO t VALUES (2, ''), (1, 'x')")
@@ -243,16 +248,24 @@ def test_a_table_without_a_key_is_copied_whole_with_its_twins(workspace: Workspa
 
 
 def test_a_snapshot_takes_deletes_and_silent_changes_along(workspace: Workspace) -> None:
-    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, n INT, {AT})", "INSERT INTO t (id, n) SELECT seq, seq FROM seq_1_to_300")
+    workspace.execute(
+        f"CREATE TABLE t (id INT PRIMARY KEY, n INT, {AT})",
+        "INSERT INTO t (id, n) SELECT seq, seq FROM seq_1_to_300",
+    )
     configured(workspace, "t", mode="full")
     workspace.synced("t")
-    workspace.execute("DELETE FROM t WHERE id % 3 = 0", "UPDATE t SET n = -1, update_at = update_at WHERE id % 5 = 0")
+    workspace.execute(
+        "DELETE FROM t WHERE id % 3 = 0", "UPDATE t SET n = -1, update_at = update_at WHERE id % 5 = 0"
+    )
     workspace.synced("t")
     assert same(workspace, "t")
 
 
 def test_a_snapshot_that_fails_on_the_way_leaves_the_one_before(workspace: Workspace) -> None:
-    workspace.execute("CREATE TABLE t (id INT PRIMARY KEY, d DATE)", "INSERT INTO t SELECT seq, '2025-01-01' FROM seq_1_to_2000")
+    workspace.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, d DATE)",
+        "INSERT INTO t SELECT seq, '2025-01-01' FROM seq_1_to_2000",
+    )
     configured(workspace, "t", slice_rows=500)
     workspace.synced("t")
     before = workspace.query("SELECT * FROM t ORDER BY id")
@@ -325,9 +338,13 @@ def test_an_auto_increment_table_is_appended_by_its_id(workspace: Workspace) -> 
     )
     configured(workspace, "t", slice_rows=120)
     assert workspace.synced("t")["rows_extracted"] == 500
-    workspace.execute("INSERT INTO t (note) VALUES ('next'), ('more')", "UPDATE t SET note = 'unseen' WHERE id = 1000")
+    workspace.execute(
+        "INSERT INTO t (note) VALUES ('next'), ('more')", "UPDATE t SET note = 'unseen' WHERE id = 1000"
+    )
     assert workspace.synced("t")["rows_extracted"] == 2
-    assert workspace.query("SELECT count(*), max(id), count(*) FILTER (note = 'unseen') FROM t") == [(502, 500002, 0)]
+    assert workspace.query("SELECT count(*), max(id), count(*) FILTER (note = 'unseen') FROM t") == [
+        (502, 500002, 0)
+    ]
 
 
 def test_ids_beyond_the_signed_range_are_appended_too(workspace: Workspace) -> None:
@@ -380,7 +397,7 @@ def make_tied(workspace: Workspace) -> Workspace:
 
 # ---------------------------------------------------------------- names of tables
 
-TABLES = ["o`d d", "dot.ted", "it's", 'say "hi"', "100%", "%s", "深圳", "select", "a/b", "..", "-t", "*", "c:\\x", "a b.c#1"]
+TABLES = ["o`d 'q\" %s", "dot.ted", "深圳/..", "select", "..", "-t", "*?[a]", "c:\\x#1;--"]
 
 
 def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, mariadb: MariaDB) -> None:
@@ -397,7 +414,9 @@ def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, ma
         workspace.write(source={"url": mariadb.url(other)}, defaults={"key": ["k"]})
         report = workspace.sync()
         assert report.ok and len(report.tables) == len(TABLES), report.as_json()
-        workspace.execute(*(f"UPDATE {table} SET k = 'A', update_at = '2025-03-02' WHERE k = 'a'" for table in made))
+        workspace.execute(
+            *(f"UPDATE {table} SET k = 'A', update_at = '2025-03-02' WHERE k = 'a'" for table in made)
+        )
         # Each by its own name too.
         report = sync_named(workspace, [f"{other}.{name}" for name in TABLES])
         assert report["ok"] and {t["rows_extracted"] for t in report["tables"]} == {1}
@@ -424,10 +443,13 @@ def test_two_tables_with_one_target_are_refused_by_name_and_go_with_a_target(wor
             f"CREATE TABLE {table} (id INT PRIMARY KEY, {AT})", f"INSERT INTO {table} (id) VALUES ({n})"
         )
     report = workspace.sync("Orders", "orders")
-    assert report.code == 2
-    errors = [t["error"] for t in report.as_json()["tables"] if t["error"]]
-    assert errors and all(e["code"] == 2 for e in errors)
-    assert any(f"tables.{name}.orders.target" in e["hint"] or f"tables.{name}.Orders.target" in e["hint"] for e in errors)
+    errors = {t["table"]: t["error"] for t in report.as_json()["tables"]}
+    assert report.exit_code == 2
+    for table in (f"{name}.Orders", f"{name}.orders"):
+        # Both, and before anything is read: neither has the target by chance.
+        assert "have the same target orders" in errors[table]["message"]
+        assert errors[table]["hint"] == f"set tables.{table}.target in the configuration"
+    assert not (workspace.folder / "lake" / "data").exists()
     workspace.write(tables={f"{name}.Orders": {"target": "Orders_upper"}})
     report = workspace.sync("Orders", "orders")
     assert report.ok, report.as_json()
@@ -448,7 +470,9 @@ def test_a_target_that_another_table_fills_is_refused_in_a_later_run_too(workspa
 
 def test_the_command_exits_with_2_when_two_tables_share_a_target(workspace: Workspace) -> None:
     for table in ("Orders", "orders"):
-        workspace.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, {AT})", f"INSERT INTO {table} (id) VALUES (1)")
+        workspace.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, {AT})", f"INSERT INTO {table} (id) VALUES (1)"
+        )
     result = workspace.run("sync", "--all")
     assert result.code == 2 and "target" in result.stderr
 
@@ -469,8 +493,12 @@ def dated(workspace: Workspace) -> Workspace:
 
 def test_zero_dates_error_names_the_column_and_the_row(dated: Workspace) -> None:
     error = refused(dated, "t")
-    assert error["code"] == 6 and "in the row with id = 2" in error["message"] and "zero_dates" in error["hint"]
-    assert not dated.warehouse.exists() or not dated.query("SELECT 1 FROM duckdb_tables() WHERE table_name = 't'")
+    assert (
+        error["code"] == 6 and "in the row with id = 2" in error["message"] and "zero_dates" in error["hint"]
+    )
+    assert not dated.warehouse.exists() or not dated.query(
+        "SELECT 1 FROM duckdb_tables() WHERE table_name = 't'"
+    )
 
 
 def test_zero_dates_null_makes_them_null(dated: Workspace) -> None:
@@ -491,7 +519,9 @@ def test_zero_dates_keep_has_the_exact_text_beside_the_null(dated: Workspace) ->
     ]  # fmt: skip
     dated.execute("UPDATE t SET d = '2025-05-05', w = NULL, update_at = '2025-03-02' WHERE id = 2")
     dated.synced("t")
-    assert dated.query("SELECT CAST(d AS VARCHAR), d__raw, w__raw FROM t WHERE id = 2") == [("2025-05-05", None, None)]
+    assert dated.query("SELECT CAST(d AS VARCHAR), d__raw, w__raw FROM t WHERE id = 2") == [
+        ("2025-05-05", None, None)
+    ]
 
 
 # ---------------------------------------------------------------- wide, empty, partitioned
@@ -500,7 +530,8 @@ def test_zero_dates_keep_has_the_exact_text_beside_the_null(dated: Workspace) ->
 def test_a_decimal_wider_than_the_warehouses_arrives_as_its_text(workspace: Workspace) -> None:
     most = "9" * 35 + "." + "9" * 30
     workspace.execute(
-        f"CREATE TABLE t (id INT PRIMARY KEY, n DECIMAL(65,30), {AT})", f"INSERT INTO t (id, n) VALUES (1, -{most}), (2, 0.1)"
+        f"CREATE TABLE t (id INT PRIMARY KEY, n DECIMAL(65,30), {AT})",
+        f"INSERT INTO t (id, n) VALUES (1, -{most}), (2, 0.1)",
     )
     workspace.synced("t")
     assert workspace.query("SELECT n FROM t ORDER BY id") == [(f"-{most}",), ("0.1" + "0" * 29,)]
@@ -526,7 +557,9 @@ def test_a_table_without_rows_is_no_error(workspace: Workspace) -> None:
     report = workspace.sync()
     assert report.ok and [t.rows_extracted for t in report.tables] == [0, 0, 0], report.as_json()
     workspace.execute(
-        "INSERT INTO upserted (id) VALUES (1)", "INSERT INTO appended VALUES (5)", "INSERT INTO copied VALUES (9)"
+        "INSERT INTO upserted (id) VALUES (1)",
+        "INSERT INTO appended VALUES (5)",
+        "INSERT INTO copied VALUES (9)",
     )
     report = workspace.sync()
     assert report.ok and [t.rows_loaded for t in report.tables] == [1, 1, 1], report.as_json()
@@ -547,29 +580,58 @@ def test_a_partitioned_table_is_one_table(workspace: Workspace) -> None:
 
 
 def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None:
-    megabytes = 250
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
-        f"INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 32768) FROM seq_1_to_{megabytes}",
+        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 32768) FROM seq_1_to_180",
     )
-    table = workspace.synced("t")
-    assert table["rows_loaded"] == megabytes
+    assert workspace.synced("t")["rows_loaded"] == 180
     assert workspace.query("SELECT id, length(body), md5(body) FROM t ORDER BY id") == workspace.execute(
         "SELECT id, LENGTH(body), MD5(body) FROM t ORDER BY id"
     )
-    # The task again, in a process that did nothing else.
-    assert peak(workspace, "t") < 260 << 20
+    # The task again, in a process that did nothing else: rows of 180 MB, and 100 MB are Python and Arrow.
+    assert peak(workspace, "t") < 250 << 20
+
+
+def test_more_wide_rows_than_the_warehouse_holds_at_a_time_are_loaded(workspace: Workspace) -> None:
+    workspace.execute(
+        f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
+        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 2048) FROM seq_1_to_2200",
+    )
+    workspace.synced("t", backup_only=True)
+    config = load(workspace.folder / "floodmark.yaml")
+    store = Store(config.store)
+    log = Log(store, f"{workspace.database.name}.t")
+    state = log.read()
+    assert state.table is not None
+    commits = tuple(log.commit(data.n) for data in state.data)
+    # DuckDB takes 2,048 rows at a time, here 134 MB; a table of a megabyte each would need 2 GB and more.
+    small = DuckDB(workspace.warehouse, memory=150_000_000)
+    request = LoadRequest("p", state.log, state.table, "t", 0, commits, store, "run")
+    assert small.load(request).rows == 2200
+    assert workspace.query("SELECT count(*), sum(length(body)) FROM t") == [(2200, 2200 * 65_536)]
 
 
 def peak(workspace: Workspace, table: str) -> int:
     """The memory that the task of a slice takes, all told."""
     config = load(workspace.folder / "floodmark.yaml")
     with Session(config.source) as session:
-        found = discover(session, table, config.options(f"{workspace.database.name}.{table}"), workspace.database.name)
-    job = SliceJob(config.source, config.store, found, Slice("snapshot", 0, "snapshot"), "20250101_000000_aaaa", 1)
-    code = "import pickle, sys; from floodmark.extract import write_slice; print(write_slice(pickle.load(sys.stdin.buffer)).rss)"
-    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(job), capture_output=True, check=True)
-    return int(done.stdout)
+        found = discover(
+            session, table, config.options(f"{workspace.database.name}.{table}"), workspace.database.name
+        )
+    job = SliceJob(
+        config.source, config.store, found, Slice("snapshot", 0, "snapshot"), "20250101_000000_aaaa", 1
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", TASK], input=pickle.dumps(job), capture_output=True, check=True
+    )
+    return int(done.stdout) * 1024
+
+
+# Not the rusage's figure: that begins with the memory of the process that this one was started from.
+TASK = """import pickle, re, sys
+from floodmark.extract import write_slice
+write_slice(pickle.load(sys.stdin.buffer))
+print(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])"""
 
 
 # ---------------------------------------------------------------- cursors

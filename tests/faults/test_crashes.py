@@ -6,25 +6,39 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.conftest import Workspace
-from tests.stage import FILL, ORDERS, Gate, all_gone, batches, commits, descendants, lease, orphans, rows, until
+from tests.stage import (
+    FILL,
+    ORDERS,
+    Gate,
+    all_gone,
+    batches,
+    commits,
+    descendants,
+    lease,
+    orphans,
+    rows,
+    until,
+)
 
-ROWS = 4000
+ROWS = 2000
 SLICE = 250
-# Slices of ids are seq * 7: the first four slices lie below the gate.
-BELOW = 4 * SLICE * 7
+# Ids are multiples of 7: the first two of eight slices lie below the gate.
+BELOW = 2 * SLICE * 7
 
 
 @pytest.fixture
 def orders(workspace: Workspace) -> Iterator[Workspace]:
-    """A table of 16 slices, of which those behind the first four wait at a gate when it is closed."""
+    """A table of eight slices, of which those behind the first two wait at the gate when it is closed."""
     workspace.execute(ORDERS, FILL.format(n=ROWS))
     yield workspace
 
@@ -73,7 +87,7 @@ def test_killed_right_after_its_claim(orders: Workspace, gate: Gate) -> None:
 
 def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 4)
+    until(lambda: len(batches(orders)) == 2)
     family = descendants(process.pid)
     assert {"java"} < {p.name for p in family}  # and Python workers that wait at the gate
     process.kill()
@@ -83,39 +97,50 @@ def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace,
 
 
 def test_killed_between_a_commit_and_its_load(orders: Workspace, gate: Gate) -> None:
-    hold = f"import duckdb, time; c = duckdb.connect({str(orders.warehouse)!r}); print(1, flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
-    assert holder.stdout is not None and holder.stdout.readline()
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 4)
-    process.kill()
-    process.wait()
-    holder.kill()
-    holder.wait()
+    with duckdb.connect(orders.warehouse):  # the load waits for its lock
+        until(lambda: len(batches(orders)) == 2)
+        process.kill()
+        process.wait()
     gate.open()
     assert orders.query("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'orders'") == [(0,)]
     goes_on(orders, commits(orders)[-1]["run"])
 
 
-def test_killed_inside_a_load(orders: Workspace) -> None:
+@pytest.mark.parametrize("moment", ["inside the transaction", "at its commit"])
+def test_killed_inside_a_load(orders: Workspace, moment: str) -> None:
     orders.execute("INSERT INTO orders (amount, note) SELECT seq / 10, REPEAT('x', 40) FROM seq_1_to_60000")
     orders.synced("orders", backup_only=True)
     total = rows(batches(orders))
-
-    def loading(pid: int) -> bool:
-        try:
-            return any("warehouse.duckdb.wal" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
-        except OSError:
-            return False
-
+    # The file is opened for writing by the transaction; what it writes first is the .wal, when it commits.
+    opened = orders.warehouse.name if moment == "inside the transaction" else f"{orders.warehouse.name}.wal"
     process = orders.run.start("sync", "-t", "orders", "--redshift-only")
-    until(lambda: loading(process.pid) or process.poll() is not None)
+    until(lambda: _writes(process.pid, opened) or process.poll() is not None)
     process.kill()
     assert process.wait() == -signal.SIGKILL, "the load was over before it could be killed"
     table = orders.synced("orders")
-    assert (table["rows_extracted"], table["rows_loaded"]) == (0, total)
+    assert table["rows_extracted"] == 0
+    if moment == "inside the transaction":
+        assert table["rows_loaded"] == total
     assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(total, total)]
     assert orders.compare("orders").equal
+
+
+def _writes(pid: int, name: str) -> bool:
+    """Whether a process has a file of that name open for writing."""
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            if os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")) == name:
+                flags = next(
+                    x
+                    for x in Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines()
+                    if x.startswith("flags")
+                )
+                if int(flags.split()[1], 8) & (os.O_WRONLY | os.O_RDWR):
+                    return True
+    except OSError:
+        return False
+    return False
 
 
 def test_killed_again_and_again_at_random(orders: Workspace) -> None:
@@ -136,7 +161,7 @@ def test_a_signal_ends_a_sync_within_seconds_in_good_order(
     orders: Workspace, gate: Gate, number: signal.Signals, code: int
 ) -> None:
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 4)
+    until(lambda: len(batches(orders)) == 2)
     family = descendants(process.pid)
     process.send_signal(number)
     began = time.monotonic()
@@ -181,13 +206,29 @@ def test_a_signal_is_heard_while_the_source_thinks(orders: Workspace, gate: Gate
     assert not commits(orders)
 
 
+@pytest.mark.parametrize("command", [["sync", "-t", "orders"], ["watermark", "list"]])
+def test_a_signal_is_heard_while_the_store_is_silent(orders: Workspace, command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keys = {"access_key_id": "key", "secret_access_key": "secret"}
+        orders.write(store={"url": "s3://lake/silent", "endpoint": endpoint, **keys})
+        process = orders.run.start(*command)
+        silent.accept()
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert time.monotonic() - began < 8
+    assert stdout == "" and len(stderr.splitlines()) == 1 and "interrupted by SIGTERM" in stderr
+
+
 def test_a_killed_spark_worker_costs_nothing_but_time(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 4)
+    until(lambda: len(batches(orders)) == 2)
     worker = _worker_at_the_gate(orders, process.pid)
     os.kill(worker, signal.SIGKILL)
     gate.open()
-    stdout, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "Traceback" not in stderr
     arrives_once(orders)
@@ -219,7 +260,7 @@ def _has_port(pid: int, port: int) -> bool:
 
 def test_a_killed_jvm_is_code_4_and_the_next_run_goes_on(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 4)
+    until(lambda: len(batches(orders)) == 2)
     family = descendants(process.pid)
     [jvm] = [p.pid for p in family if p.name == "java"]
     os.kill(jvm, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The nights on which the clocks go back, and the zones they do it in."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -60,6 +61,19 @@ def test_half_hour_shifts_repeat_half_an_hour() -> None:
     (repeat,) = wall.repeats()
     assert repeat.until - repeat.at == 1800
     assert clock.reread_from(wall, back - 600, back + 600) == "2026-04-05 01:30:00.000000"
+
+
+def test_a_shift_is_known_to_the_second() -> None:
+    back = BACK + 437
+
+    def odd(moments: Sequence[int]) -> list[int]:
+        return [3600 if m < back else 0 for m in moments]
+
+    wall = clock.sample(odd, back - 5, back + 5)
+    (repeat,) = wall.repeats()
+    assert (repeat.at, repeat.until) == (back, back + 3600)
+    assert (wall.at(back - 1), wall.at(back)) == (clock.text(back - 1, 3600), clock.text(back))
+    assert clock.reread_from(wall, back - 5, back + 5) == clock.text(back)
 
 
 def test_clocks_that_go_forward_repeat_nothing() -> None:

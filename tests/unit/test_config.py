@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.config import Config, SourceSpec, Ssh, TableOptions, Tls, load
+from floodmark.config import Config, Iam, SourceSpec, Ssh, TableOptions, Tls, load
 from floodmark.errors import ConfigError
 from floodmark.store import StoreSpec
 from floodmark.values import duration, timestamp, url
@@ -418,6 +418,24 @@ def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) 
         "defaults: {key: id, exclude: [id]}": "defaults: exclude names the key or the cursor",
     }.items():
         assert said in mistakes(read, SOURCE + text + "\n")
+
+
+def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -> None:
+    url = "warehouse:\n  url: redshift://loader@host/dev\n"
+    found = read(
+        SOURCE + url + "  iam: {workgroup: group, region: eu-central-1}\n  transport: data_api\n"
+    ).warehouse
+    assert (found.iam, found.transport) == (Iam(workgroup="group", region="eu-central-1"), "data_api")
+    assert read(SOURCE + url).warehouse.transport == "socket"
+    for text, said in {
+        url + "  iam: {region: x}": "either cluster (provisioned) or workgroup (serverless)",
+        url + "  transport: data_api": "data_api needs iam",
+        url + "  iam: {cluster: c}\n  tls: {mode: disabled}": "iam needs TLS",
+        "warehouse:\n  url: redshift://u:secret@h/dev\n  iam: {cluster: c}": "takes the place of a password",
+        "warehouse: {transport: data_api}": "transport are for redshift://",
+    }.items():
+        problem = mistakes(read, SOURCE + text + "\n")
+        assert said in problem and "secret" not in problem
 
 
 # tables

@@ -64,6 +64,18 @@ def test_a_new_window_replaces_an_open_one_and_the_gapless_part_stays() -> None:
     assert history.state.position == HIGH
 
 
+def test_a_window_that_is_cut_finer_keeps_what_was_committed_of_it() -> None:
+    history = History()
+    history.claim(window=window("w", at(0), [at(10, 1), at(20, 1)], at(42, 7)))
+    history.add("batch", window_id="w", slices=(2,), files=files(3))
+    finer = window("f", at(0), [at(5, 1), at(10, 1), at(20, 1)], at(42, 7), done=(3,))
+    assert history.claim(window=finer).done == (3,)
+    history.add("batch", window_id="f", slices=(0, 1), files=files(1, 1))
+    assert history.state.position == at(10, 1)
+    state = history.add("batch", window_id="f", slices=(2,), files=files(2))
+    assert (state.position, state.window, state.rows) == (at(42, 7), None, 7)
+
+
 def test_a_claim_without_a_window_leaves_the_open_one_to_the_next_extraction() -> None:
     history = opened()
     history.add("batch", window_id="w", slices=(0,), files=files(5))
@@ -332,3 +344,17 @@ def test_a_state_does_not_grow_with_its_log() -> None:
 def test_a_table_without_a_log_has_a_state_of_its_own() -> None:
     assert State("shop.orders").n == -1
     assert load(State, dump(State("shop.orders"))) == State("shop.orders")
+
+
+def test_where_reading_began_is_known_until_the_table_is_moved() -> None:
+    history = History()
+    history.claim(window=window("w", at(5), (), at(42, 7)))
+    assert history.state.began == at(5)
+    history.add("batch", window_id="w", slices=(0,), files=files(1))
+    history.claim(window=window("x", at(42, 7), (), at(50, 9)))
+    assert history.state.began == at(5)  # not where a later window begins
+    assert history.add("set", position=at(1)).began is None
+    history.add("reset", stages=("extract", "load"))
+    assert history.claim(window=window("y", at(3), (), at(50, 9))).began == at(3)
+    assert history.add("reset", stages=("load",)).began == at(3)
+    assert history.add("reset", stages=("extract",)).began is None

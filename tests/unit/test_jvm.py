@@ -18,8 +18,8 @@ from floodmark.jvm import (
     find_java,
     last_words,
     submit_command,
-    sweep,
 )
+from floodmark.scratch import scratch
 from floodmark.spark import settings
 
 
@@ -148,5 +148,5 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path: Path, monkeypatch: p
     )
     for folder in (left, ours, other):
         folder.mkdir()
-    sweep()
+    assert scratch("floodmark-spark-").is_dir()
     assert not left.exists() and ours.exists() and other.exists()

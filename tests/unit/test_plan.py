@@ -60,6 +60,16 @@ def test_a_resumed_window_has_only_the_slices_that_were_not_committed() -> None:
     assert [s.number for s in plan.slices(window, done=(1,))] == [0, 2]
 
 
+def test_a_window_is_scattered_when_no_position_stands_for_what_was_committed_of_it() -> None:
+    by_cursor = Window("w", None, HIGH, "cursor", (LOW, ("2025-01-01 00:00:01.000000", 9)))
+    assert not plan.scattered(by_cursor, ())
+    assert not plan.scattered(by_cursor, (0, 1))
+    assert plan.scattered(by_cursor, (0, 2))
+    by_key = Window("w", None, HIGH, "key", ((3,), (6,)))
+    assert not plan.scattered(by_key, ())
+    assert plan.scattered(by_key, (0,))
+
+
 def test_the_predicate_of_a_position_keeps_ties_apart_and_can_be_read_as_an_index_range() -> None:
     text = sql.after(TABLE, TABLE.order, LOW)
     at = sql.literal(AT, LOW[0])

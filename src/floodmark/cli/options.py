@@ -202,11 +202,16 @@ def maybe_table(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def terminal() -> bool:
+    """Whether there is someone to ask."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def confirm(question: str, force: bool) -> None:
     """Asks on a terminal; without one --force must stand for the answer. Raises ConfigError when it is no."""
     if force:
         return
-    if not (sys.stdin is not None and sys.stdin.isatty()):
+    if not terminal():
         raise ConfigError(
             f"{question} There is no terminal to ask on", hint="say --force to do it without being asked"
         )

@@ -135,8 +135,15 @@ def plan(settings: Settings, table: str) -> int:
     "--rows", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Rows to begin with."
 )
 @click.option("--keep", is_flag=True, help="Keep the files afterwards, and say where they are.")
+@click.option(
+    "--warehouse",
+    type=click.Choice(["duckdb", "redshift"]),
+    default="duckdb",
+    show_default=True,
+    help="Where the rows go; redshift is a stand-in that needs PostgreSQL 15.",
+)
 @pass_settings
-def demo(settings: Settings, rows: int, keep: bool) -> int:
+def demo(settings: Settings, rows: int, keep: bool, warehouse: str) -> int:
     """See it work: a throw-away MySQL, S3 and warehouse.
 
     A first sync, changes, an incremental sync, a crash in mid-sync, the run that finishes it, and a
@@ -152,7 +159,7 @@ def demo(settings: Settings, rows: int, keep: bool) -> int:
 
     began = time.monotonic()
     with _stdout_elsewhere() if settings.json else contextlib.nullcontext():
-        code = run_demo(rows, keep)
+        code = run_demo(rows, keep, warehouse)
     if settings.json:
         seconds = round(time.monotonic() - began, 3)
         output.emit_json({"ok": code == 0, "rows": rows, "seconds": seconds}, settings.scrub)

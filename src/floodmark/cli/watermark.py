@@ -205,7 +205,7 @@ def reset(
         config, table, settings.run, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
     stages = "MySQL → S3 is" if mysql_only else "S3 → Redshift is" if redshift_only else "both stages are"
-    settings.result(document, lambda: output.reset_lines(document, stages))
+    settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
     return 0
 
 

@@ -23,7 +23,7 @@ from floodmark.mysql.connect import LABEL, Row, Session
 # trx_started has whole seconds and is set a moment after the statement's NOW().
 TRX_SLACK = 1.0
 # How often the list of transactions is asked for until it is a fresh one; the pauses grow to this many seconds.
-LOOKS = 10
+LOOKS = 16
 PAUSE = 1.5
 # By how much clocks go back: an hour, half of one on Lord Howe Island, two at Troll.
 _SHIFTS = (7200, 3600, 1800)
@@ -239,7 +239,8 @@ def wait_for_ids(session: Session, process: bool, seconds: float) -> list[Holder
     writing = {h.thread for h in waited_for if h.modified}
     waited_for = [h for h in waited_for if h.modified or h.thread not in writing]
     while waited_for and time.monotonic() < deadline:
-        time.sleep(0.15)  # a fresh list of transactions takes a pause of 0.1 s
+        # A fresh list of transactions takes a pause of 0.1 s, by everyone who asks.
+        time.sleep(random.uniform(0.15, 0.3))
         still = holders(session, process)
         transactions = {h.trx for h in still if h.trx}
         threads = {h.thread for h in still if h.start <= started}

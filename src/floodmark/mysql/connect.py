@@ -10,14 +10,17 @@ import os
 import re
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from MySQLdb import _mysql
 
-from floodmark.config import SourceSpec, Tls
-from floodmark.errors import ConfigError
+from floodmark import tunnel
+from floodmark.config import SourceSpec, Ssh, Tls
+from floodmark.errors import ConfigError, TransientError
 from floodmark.mysql.failures import WRONG_NAME, translated
+from floodmark.mysql.pinned import GROUP, OTHER, fingerprint, option_file
 
 Row = tuple[bytes | None, ...]
 Cells = tuple[Row, ...] | list[Row]
@@ -51,6 +54,8 @@ class Session:
         self.spec = spec
         self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
         self._link: Any = _connect(spec, read_timeout, connect_timeout)
+        # The driver lets no other thread near the connection, and `abort` comes from another.
+        self._wire = socket.socket(fileno=os.dup(self._link.fileno()))
         try:
             self._check_encryption()
             self.rows("SET NAMES utf8mb4")
@@ -85,13 +90,14 @@ class Session:
 
     def abort(self) -> None:
         """Ends, from any thread, whatever the connection waits for; its user gets an error."""
-        with suppress(_mysql.MySQLError, OSError), socket.socket(fileno=os.dup(self._link.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Ends the connection; safe to call twice."""
         with suppress(_mysql.MySQLError):
             self._link.close()
+        self._wire.close()
 
     def __enter__(self) -> Session:
         return self
@@ -172,9 +178,7 @@ class Stream:
 
 def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
     if spec.ssh is not None:
-        raise ConfigError(
-            "source.ssh is not supported yet", hint="open the tunnel yourself and name its local end"
-        )
+        return _through(spec.ssh, spec, read_timeout, connect_timeout)
     tls = spec.tls
     try:
         return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
@@ -189,9 +193,45 @@ def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
         raise translated(error, spec) from error
 
 
-def _open(spec: SourceSpec, read_timeout: int, connect_timeout: int, mode: str) -> Any:
+def _through(ssh: Ssh, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
+    """A connection by way of a tunnel, which is opened when it is not open."""
+    port = tunnel.local_port(ssh, spec.host, spec.port)
+    try:
+        return _at(port, spec, read_timeout, connect_timeout)
+    except _mysql.MySQLError as error:
+        found = translated(error, spec)
+        if isinstance(found, TransientError):
+            # The tunnel's local end always answers; what became of the rest of the way, only ssh knows.
+            found = tunnel.complaint(ssh, spec.host, spec.port) or found
+        raise found from error
+    except TransientError as error:
+        raise tunnel.complaint(ssh, spec.host, spec.port) or error from error
+
+
+def _at(port: int, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
+    """A connection to the local end of a tunnel; where the server is to be verified, under its real name."""
+    tls, local = spec.tls, replace(spec, host="127.0.0.1", port=port)
+    if tls is None or tls.mode in ("disabled", "required"):
+        return _open(local, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
+    _files(tls)
+    for renewed in (False, True):
+        with option_file(fingerprint(spec, tls, port, connect_timeout)) as file:
+            try:
+                return _open(local, read_timeout, connect_timeout, "REQUIRED", file)
+            except _mysql.MySQLError as error:
+                if renewed or OTHER not in str(error):
+                    raise
+        fingerprint.cache_clear()  # its certificate may be a new one since it was checked
+    raise AssertionError("unreachable")
+
+
+def _open(
+    spec: SourceSpec, read_timeout: int, connect_timeout: int, mode: str, pin: str | None = None
+) -> Any:
     tls = spec.tls
     options: dict[str, Any] = {"ssl_mode": mode}
+    if pin is not None:
+        options |= {"read_default_file": pin, "read_default_group": GROUP}
     if tls is not None and tls.mode != "disabled":
         options["ssl"] = _files(tls)
     if spec.socket is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -67,6 +67,8 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     """The function from raw cells to the field's array. Made once per column: it runs for every batch."""
     if field.raw:
         return _raw
+    if _tells_rows_apart(field, table):
+        table = replace(table, zero_dates="error", overflow="error")
     if is_moment(field):
         return _moments(field, table, changes)
     if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
@@ -74,6 +76,11 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
         return _bounded(_same, field, None if field.file_only else limits.binary, table, changes)
     return _numbers(field)
+
+
+def _tells_rows_apart(field: Field, table: Table) -> bool:
+    """Whether rows are merged by this field: two keys that a policy makes one would be one row."""
+    return field.column in table.key and table.mode != "full"
 
 
 def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limits = UNLIMITED) -> Array:
@@ -153,7 +160,9 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
             raise Unfit(
                 max(index, 0),
                 f"the impossible date {text[index]}",
-                "set zero_dates: null, or keep (the exact text in a second column)",
+                "correct the value: it is part of the key, and without it rows could not be told apart"
+                if _tells_rows_apart(field, table)
+                else "set zero_dates: null, or keep (the exact text in a second column)",
             )
         changes.values += pc.sum(bad).as_py() or 0
         possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)

@@ -176,7 +176,10 @@ def _share(dive: Callable[[int, int], int], low: int, high: int, share: float) -
 
 def _place(table: Table) -> str:
     """The position of a row as one text."""
-    return f"CONCAT_WS('/', {', '.join(f'HEX({sql.expression(table.column(c))})' for c in table.order)})"
+    columns = [table.column(c) for c in table.order]
+    plain = sql.NUMERIC | sql.NUMBERED | sql.TEMPORAL  # HEX would round a DECIMAL
+    cells = (sql.expression(c) if c.data_type in plain else f"HEX({sql.expression(c)})" for c in columns)
+    return f"CONCAT_WS('/', {', '.join(cells)})"
 
 
 def _sum(

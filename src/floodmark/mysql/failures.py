@@ -25,6 +25,8 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
     """The driver's exception as one of ours. Messages of MySQL never hold a password."""
     code, text = _parts(error)
     where = f"MySQL at {spec.socket or f'{spec.host}:{spec.port}'}"
+    if spec.ssh is not None:
+        where += f" through {spec.ssh.host}"
     said = f"{where}: {text} ({code})" if code else f"{where}: {text}"
     if code == 2026:
         return ConfigError(said, hint=_tls_hint(text))

@@ -32,7 +32,8 @@ def source(table: Table, index: str | None = None) -> str:
 def expression(column: Column) -> str:
     """What the column is compared and ordered by, qualified so that no alias hides it."""
     name = quote(column.name)
-    return f"({name}+0)" if column.data_type in NUMBERED else name
+    # Not c+0, which is signed (MariaDB) or a DOUBLE: a SET has 64 bits. A cast warns where the highest is set.
+    return f"({name} | 0)" if column.data_type in NUMBERED else name
 
 
 def literal(column: Column, value: Value) -> str:

@@ -36,6 +36,11 @@ class Stored:
     def bytes(self) -> int:
         return len(self.data or b"")
 
+    @property
+    def damaged(self) -> bool:
+        """Whether it is there and of no use to anyone; one of another version may be to that version."""
+        return isinstance(self.found, str) and self.data is not None and "version" not in self.found
+
 
 def daily_paths(store: Store, table_name: str) -> list[str]:
     """The table's daily copies, newest first."""
@@ -67,10 +72,10 @@ def primary(store: Store, table_name: str) -> Stored:
     return Stored("primary", path, data, examine(data, table_name))
 
 
-def backups(store: Store, table_name: str) -> Iterator[Stored]:
-    """All copies but the primary, in the order of trust; fetched as they are asked for."""
+def backups(store: Store, table_name: str, sessions: int | None = None) -> Iterator[Stored]:
+    """All copies but the primary, in the order of trust, of so many sessions; fetched as they are asked for."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
-    yield from stored(store, table_name, "session", session_paths(store, table_name))
+    yield from stored(store, table_name, "session", session_paths(store, table_name)[:sessions])
 
 
 def carried(items: Iterable[Stored]) -> dict[int, set[bytes]]:

@@ -89,10 +89,12 @@ class Log:
             if not force:
                 raise
         aside = f"damaged/{encode(self.table_name)}/{stamp()}/"
-        paths = [commit_path(self.table_name, n) for n in self.numbers()]
-        for path in paths:
-            self.store.put(aside + path.rpartition("/")[2], self.store.get(path) or b"")
-        self.store.delete(paths)
+        # The copies first: one that outlived the log would bring a part of it back.
+        stored = [copies.primary(self.store, self.table_name), *copies.backups(self.store, self.table_name)]
+        paths = [c.path for c in stored if c.data is not None]
+        for path in (*paths, *(commit_path(self.table_name, n) for n in self.numbers())):
+            self.store.put(aside + path, self.store.get(path) or b"")
+            self.store.delete([path])
         return State(self.table_name)
 
     def append(self, state: State, commit: Commit) -> State:

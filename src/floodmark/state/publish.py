@@ -103,7 +103,10 @@ def _implausible(body: dict[str, Any], seen: Checkpoint, saved: dict[str, Any], 
     for moment in (*times, *(f.at for f in seen.failures)):
         if moment is not None:
             datetime.fromisoformat(moment)
-    if min(state.rows, state.files, state.bytes, state.batches, loaded.rows, loaded.files, loaded.commits) < 0:
+    if (
+        min(state.rows, state.files, state.bytes, state.batches, loaded.rows, loaded.files, loaded.commits)
+        < 0
+    ):
         return "counts below zero"
     # What people read in it is what its checkpoint says; files are left out, because a store may move.
     for key, value in document(seen, str, saved).items():

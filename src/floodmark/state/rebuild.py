@@ -29,7 +29,12 @@ def rebuilt(
     for state in checkpoints:
         data = next((d for d in state.data if d.n == n), None)
         paths = [f.path for f in state.recent_files if f.n == n]
-        if data is None or not paths or len(paths) != data.files or (later is not None and later.prev != data.digest):
+        if (
+            data is None
+            or not paths
+            or len(paths) != data.files
+            or (later is not None and later.prev != data.digest)
+        ):
             continue
         commit = _from_files(store, state, data, paths, before or "")
         if commit is not None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from floodmark.state.log import Log
 
 RECORDS = "watermark/recoveries/"
+# Sessions that are looked through for a table that shows no sign of ever having had state.
+FEW = 64
 
 
 class Foreign(DataError):
@@ -65,7 +67,7 @@ def recover(log: Log, primary: copies.Stored) -> State:
         failed = (*wrong, error.message)
         _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
         raise
-    if state.n < 0 or (source is None and not primary.data and _begun(log, state)):
+    if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
     if log.mend and (source is None or source.place != "primary"):
@@ -89,6 +91,7 @@ def _state(
 ) -> tuple[State, copies.Stored | None]:
     """The state, and the copy that it was folded from; None: from the log alone."""
     broken: Damaged | None = None
+    reached = -1  # how far the log has been, by copies that it no longer bears out
     for item in _candidates(log, primary):
         if isinstance(item.found, str):
             wrong.append(f"{item.path}: {item.found}")
@@ -96,12 +99,15 @@ def _state(
         if item.found.checkpoint.state.n < 0:  # of before the log was begun: says nothing
             continue
         try:
-            return carry_on(log, item.found, wrong, done), item
+            state = carry_on(log, item.found, wrong, done)
+            if state.n >= reached:
+                return state, item
         except Foreign as error:
             wrong.append(f"{item.path}: {error.message}")
         except Damaged as error:
             wrong.append(f"{item.path}: {error.message}")
             broken = broken or error
+            reached = max(reached, item.found.checkpoint.state.n)
     if broken is not None:  # a sound copy knows of more than the log has: without that it is not the state
         raise broken
     state = log.fold_on(State(log.table_name))
@@ -114,7 +120,12 @@ def _state(
 
 def _candidates(log: Log, primary: copies.Stored) -> Iterator[copies.Stored]:
     yield primary
-    yield from copies.backups(log.store, log.table_name)
+    signs = primary.data is not None or log.numbers() or _files(log)
+    yield from copies.backups(log.store, log.table_name, None if signs else FEW)
+
+
+def _files(log: Log) -> int:
+    return sum(1 for _ in log.store.list(f"data/{encode(log.table_name)}/"))
 
 
 def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
@@ -191,8 +202,11 @@ def _put_back_tail(log: Log, tail: Iterable[bytes]) -> list[str]:
 
 def _write(log: Log, n: int, data: bytes) -> list[str]:
     """Puts a commit's own bytes back under its number."""
-    if log.mend:
-        log.store.put(commit_path(log.table_name, n), data)
+    path = commit_path(log.table_name, n)
+    if log.mend and log.store.get(path) is None:
+        log.store.create(path, data)  # and not put: what another run writes there meanwhile stays
+    elif log.mend:
+        log.store.put(path, data)
     return [f"commit {n} put back"]
 
 
@@ -201,7 +215,9 @@ def _tell(log: Log, known: State, done: list[str]) -> None:
     gone = sorted(set(range(known.n + 1)) - set(log.numbers())) if log.mend else []
     detail = f"the commit log was damaged: {', '.join(done) or 'nothing put back'}"
     if gone:
-        detail += f"; {len(gone)} older commits ({gone[0]} to {gone[-1]}) are lost, their sums are in the copies"
+        detail += (
+            f"; {len(gone)} older commits ({gone[0]} to {gone[-1]}) are lost, their sums are in the copies"
+        )
     log.findings.append(Finding("damaged_log", log.table_name, detail, {"lost": gone[:1000]}))
 
 
@@ -251,7 +267,7 @@ def _begun(log: Log, state: State) -> bool:
 def _check_never_begun(log: Log, wrong: list[str]) -> None:
     """A table without log and copies is a new one only if it has no data files either."""
     name, left = log.table_name, [w for w in wrong if not w.endswith(": missing")]
-    files = sum(1 for _ in log.store.list(f"data/{encode(name)}/"))
+    files = _files(log)
     if log.numbers() or not (left or files):
         return
     signs = f"{files:,} data files" if files else "only damaged watermark copies"
@@ -277,7 +293,9 @@ def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> l
             return []
         log.store.put(path, data)
         same = log.store.get(path) == data
-    except FloodmarkError as error:  # a reader may have no right to write: what it reads is right all the same
+    except (
+        FloodmarkError
+    ) as error:  # a reader may have no right to write: what it reads is right all the same
         return [f"the primary copy could not be restored: {error.message}"]
     return ["primary copy restored" if same else "the primary copy reads back differently"]
 

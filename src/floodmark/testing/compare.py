@@ -1,4 +1,4 @@
-"""Source against DuckDB warehouse, column by column, without a line of the pipeline's code.
+"""Source against warehouse (DuckDB, or the stand-in for Redshift), without a line of the pipeline's code.
 
 Both engines print every row as one text in the same form, and hash it. Counts and sums of the hashes are
 compared for every thousand keys; where they differ, row by row. So one changed, missing, extra or doubled
@@ -8,13 +8,16 @@ row is found, and named.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
 from floodmark.errors import ConfigError
+from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import MariaDB, Row
 
 _SAME_TEXT = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "char", "varchar", "tinytext",
@@ -39,23 +42,26 @@ class Comparison:
 
 
 def compare(
-    db: MariaDB, table: str, warehouse: Path, target: str | None = None, key: str = "id"
+    db: MariaDB,
+    table: str,
+    warehouse: Path | RedshiftStandIn,
+    target: str | None = None,
+    key: str = "id",
 ) -> Comparison:
     """Compare `schema.table` with its target over every column; the key is one integer column."""
     schema, name = table.split(".")
-    mine, theirs = _texts(db, schema, name)
     target = target or name.lower()
-    with duckdb.connect(str(warehouse), read_only=True) as lake, ThreadPoolExecutor(1) as aside:
-        lake.execute("SET TimeZone = 'UTC'")
+    with _opened(warehouse) as lake, ThreadPoolExecutor(1) as aside:
+        mine, theirs = _texts(db, schema, name, lake.time)
         asked = aside.submit(_ask, db, _buckets_mysql(table, key, mine))
-        copied = _by_bucket(lake.execute(_buckets_duckdb(target, key, theirs)).fetchall())
+        copied = _by_bucket(lake.ask(_buckets(target, key, lake.number.format(f"md5({theirs})"))))
         source = _by_bucket(asked.result())
         differences: list[str] = []
         for bucket in sorted(source.keys() | copied.keys()):
             if source.get(bucket) != copied.get(bucket) and len(differences) < 10:
                 span = f"FLOOR({key} / {_BUCKET}) = {bucket}"
                 left = _ask(db, f"SELECT {key}, MD5({mine}) FROM {table} WHERE {span}")
-                right = lake.execute(f"SELECT {key}, md5({theirs}) FROM {target} WHERE {span}").fetchall()
+                right = lake.ask(f"SELECT {key}, md5({theirs}) FROM {target} WHERE {span}")
                 differences += _rows(left, right)
     return Comparison(
         sum(n for n, _ in source.values()),
@@ -66,8 +72,32 @@ def compare(
     )
 
 
-def _texts(db: MariaDB, schema: str, name: str) -> tuple[str, str]:
-    """The expressions that print one row, for MySQL and for DuckDB."""
+@dataclass(frozen=True)
+class _Lake:
+    """A warehouse to ask, and what it has words of its own for."""
+
+    source: duckdb.DuckDBPyConnection | RedshiftStandIn
+    time: str  # a timestamp as text with six digits
+    number: str  # the first 15 hexadecimal digits as a number
+
+    def ask(self, sql: str) -> list[Row]:
+        found = self.source.execute(sql)
+        return found if isinstance(found, list) else found.fetchall()
+
+
+@contextmanager
+def _opened(warehouse: Path | RedshiftStandIn) -> Iterator[_Lake]:
+    if isinstance(warehouse, RedshiftStandIn):
+        number = "('x' || left({}, 15))::bit(60)::bigint"
+        yield _Lake(warehouse, "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", number)
+        return
+    with duckdb.connect(str(warehouse), read_only=True) as lake:
+        lake.execute("SET TimeZone = 'UTC'")
+        yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "CAST('0x' || left({}, 15) AS BIGINT)")
+
+
+def _texts(db: MariaDB, schema: str, name: str, time: str) -> tuple[str, str]:
+    """The expressions that print one row, for MySQL and for the warehouse."""
     columns = db.execute(
         "SELECT column_name, data_type, is_nullable, datetime_precision, character_maximum_length "
         f"FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{name}' "
@@ -80,7 +110,8 @@ def _texts(db: MariaDB, schema: str, name: str) -> tuple[str, str]:
         left, right = f"`{column}`", f'CAST("{column.lower()}" AS VARCHAR)'
         if kind in ("datetime", "timestamp"):
             width = 20 + digits if digits else 19
-            right = f"left(strftime(\"{column.lower()}\", '%Y-%m-%d %H:%M:%S.%f'), {width})"
+            quoted = f'"{column.lower()}"'
+            right = f"left({time.format(quoted)}, {width})"
         elif kind not in _SAME_TEXT:
             raise ConfigError(f"{schema}.{name}.{column}: {kind} has no common text to compare")
         values.append((left, right))
@@ -100,10 +131,9 @@ def _buckets_mysql(table: str, key: str, text: str) -> str:
     )
 
 
-def _buckets_duckdb(target: str, key: str, text: str) -> str:
+def _buckets(target: str, key: str, number: str) -> str:
     return (
-        f"SELECT CAST(floor({key} / {_BUCKET}) AS BIGINT), count(*), "
-        f"sum(CAST('0x' || left(md5({text}), 15) AS BIGINT)) FROM {target} GROUP BY 1"
+        f"SELECT CAST(floor({key} / {_BUCKET}) AS BIGINT), count(*), sum({number}) FROM {target} GROUP BY 1"
     )
 
 
