@@ -14,8 +14,8 @@ setup: ## install what is missing: Debian's packages and .venv (a second run tak
 demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in
 	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(ARGS)
 
-test: setup ## all tests; ARGS="tests/unit -k ties" for some
-	@$(BIN)/pytest $(ARGS)
+test: setup ## all tests, three at a time (about ten minutes); ARGS="tests/unit -k ties" for some
+	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

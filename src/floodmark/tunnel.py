@@ -250,9 +250,10 @@ def arguments(ssh: Ssh, server: str, local: str, token: str) -> list[str]:
         "LocalCommand": f"echo {token}",
     }
     if ssh.known_hosts is not None:
-        options |= {"UserKnownHostsFile": _quoted(ssh.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
+        hosts = _quoted(_here(ssh.known_hosts, "ssh.known_hosts"))
+        options |= {"UserKnownHostsFile": hosts, "GlobalKnownHostsFile": "/dev/null"}
     if ssh.key is not None:
-        options |= {"IdentityFile": _quoted(_key(ssh.key)), "IdentitiesOnly": "yes"}
+        options |= {"IdentityFile": _quoted(_here(ssh.key, "ssh.key")), "IdentitiesOnly": "yes"}
     given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     login = ["-l", ssh.user] if ssh.user else []
     way = ["-p", str(ssh.port), "-L", f"{here}:{server}"]
@@ -264,8 +265,8 @@ def _quoted(path: Path) -> str:
     return '"' + str(path).replace("%", "%%") + '"'
 
 
-def _key(path: Path) -> Path:
-    """The key file, or the copy of it that Spark was told to bring along (`spark.files`)."""
+def _here(path: Path, setting: str) -> Path:
+    """The file, or the copy of it that Spark was told to bring along (`spark.files`)."""
     brought = Path.cwd() / path.name
     if not path.exists() and brought.exists():
         with suppress(OSError):
@@ -276,7 +277,7 @@ def _key(path: Path) -> Path:
             return path
     except OSError as error:
         raise ConfigError(
-            f"ssh.key: {path} can't be read on {socket.gethostname()}: {error.strerror}",
+            f"{setting}: {path} can't be read on {socket.gethostname()}: {error.strerror}",
             hint="every machine that runs Spark tasks needs it there; or name it in spark.conf's spark.files",
         ) from error
 

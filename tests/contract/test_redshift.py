@@ -155,6 +155,17 @@ def test_a_schema_that_is_not_there_is_created(fill: Fill, place: RedshiftPlace)
     assert place.run(f"SELECT id FROM {new}.orders") == [(1,)]
 
 
+def test_an_ordinary_user_with_rights_on_the_schema_is_enough(fill: Fill, place: RedshiftPlace) -> None:
+    user, secret = f"u_{secrets.token_hex(4)}", "Ordinary1"
+    place.server.create_user(user, secret, "TEMP ON DATABASE dev", f"CREATE, USAGE ON SCHEMA {place.schema}")
+    spec = WarehouseSpec(**{**place.spec, "user": user, "password": secret, "tls": Tls("disabled")})
+    transport = SocketTransport(spec, place.limits)
+    warehouse = Redshift(transport, place.schema, iam_role=place.server.role, limits=place.limits)
+    for name in ("a", "b"):
+        warehouse.load(fill.request(fill.commit([row(1, name)])))
+    assert fill.rows() == [(1, "b")] and warehouse.rows("orders") == 1
+
+
 # keys and changes of the target
 
 

@@ -315,13 +315,15 @@ def test_a_warehouse_whose_folder_is_missing_is_said_before_rows_are_read(orders
 
 def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(orders: Workspace) -> None:
     before = orders.synced("orders")["watermark"]
-    orders.execute("UPDATE orders SET note = 'new' WHERE id = 7")
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
+    refused(orders, 2, "belongs to a pipeline into")  # also with nothing to read
+    orders.execute("UPDATE orders SET note = 'new' WHERE id = 7")
     refused(orders, 2, "belongs to a pipeline into duckdb:///", "a store prefix of its own", "pipeline.json")
     assert not (orders.folder / "other.duckdb").exists()
     # Its empty ledger is not taken for this pipeline's.
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
     assert document["redshift_rows_loaded"] == before["redshift_rows_loaded"] == 100
+    assert document["pending_s3_files"] == []
 
 
 def test_a_target_that_another_pipeline_fills_is_refused_before_rows_are_read_and_force_adopts_it(

@@ -145,7 +145,7 @@ def _writes(pid: int, name: str) -> bool:
 
 def test_killed_again_and_again_at_random(orders: Workspace) -> None:
     orders.write(defaults={"slice_rows": 100})
-    pauses = [random.uniform(0.5, 4.5) for _ in range(4)]
+    pauses = [random.uniform(0.5, 4.5) for _ in range(3)]
     for n, pause in enumerate(pauses):
         process = orders.run.start("sync", "-t", "orders", "-s", random.choice(["sequential", "intra-table"]))
         time.sleep(pause)

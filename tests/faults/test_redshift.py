@@ -115,26 +115,29 @@ def test_a_backend_that_outlives_its_socket_is_ended_by_the_one_who_lost_it(
     assert loaded(fill) == ([1], [1])
 
 
-def test_sixty_drops_at_random_leave_every_row_once(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+def test_a_hundred_drops_at_random_leave_every_row_once(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
     chance = random.Random(4)
     fill.table = EVENTS
-    fill.warehouse = place.faulty(replace(place.limits, attempts=2))
-    pending = []
-    for n in range(30):
-        pending.append(fill.commit([{"n": n}] * 3, load_as="insert"))
-        faults.clear()
-        for _ in range(2):
-            faults.drop_at(chance.randint(1, 40), after=chance.random() < 0.5)
+    fill.warehouse = place.faulty(replace(place.limits, attempts=2, pause=0.01))
+    pending: list[Numbered] = []
+    drops = 0
+    while drops < 100:
+        pending.append(fill.commit([{"n": fill.n}] * 3, load_as="insert"))
+        for _ in range(3):
+            faults.drop_at(chance.randint(1, 30), after=chance.random() < 0.5)
         try:
             fill.load(*pending)
             pending = []
         except TransientError:
-            continue  # the next load has it
-    faults.clear()
+            pass  # the next load has it
+        drops += 3 - faults.armed
+        faults.clear()
     if pending:
         fill.load(*pending)
-    assert fill.rows("n, count(*)", "events GROUP BY n") == [(n, 3) for n in range(30)]
-    assert fill.ledger() == list(range(1, 31))
+    assert fill.rows("n, count(*)", "events GROUP BY n") == [(n, 3) for n in range(fill.n)]
+    assert fill.ledger() == list(range(1, fill.n + 1))
 
 
 # others

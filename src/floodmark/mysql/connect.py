@@ -197,15 +197,15 @@ def _through(ssh: Ssh, spec: SourceSpec, read_timeout: int, connect_timeout: int
     """A connection by way of a tunnel, which is opened when it is not open."""
     port = tunnel.local_port(ssh, spec.host, spec.port)
     try:
-        return _at(port, spec, read_timeout, connect_timeout)
-    except _mysql.MySQLError as error:
-        found = translated(error, spec)
-        if isinstance(found, TransientError):
-            # The tunnel's local end always answers; what became of the rest of the way, only ssh knows.
-            found = tunnel.complaint(ssh, spec.host, spec.port) or found
-        raise found from error
+        try:
+            return _at(port, spec, read_timeout, connect_timeout)
+        except _mysql.MySQLError as error:
+            raise translated(error, spec) from error
     except TransientError as error:
-        raise tunnel.complaint(ssh, spec.host, spec.port) or error from error
+        # The tunnel's local end always answers; what became of the rest of the way, only ssh knows.
+        if (why := tunnel.complaint(ssh, spec.host, spec.port)) is not None:
+            raise why from error
+        raise
 
 
 def _at(port: int, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:

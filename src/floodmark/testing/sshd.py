@@ -96,8 +96,10 @@ class Sshd(Server):
         """The processes that serve clients, of which there are two for each."""
         if not self.running:
             return []
-        found = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [(int(pid), int(parent)) for pid, parent in map(str.split, found.splitlines())]
+        pairs = []
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has just ended
+                pairs.append((int(file.parent.name), int(file.read_text().rpartition(")")[2].split()[1])))
         first = [pid for pid, parent in pairs if parent == self.pid]
         return first + [pid for pid, parent in pairs if parent in first]
 
