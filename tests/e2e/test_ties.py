@@ -41,7 +41,7 @@ def arrived_once(workspace: Workspace, rows: int) -> None:
 def test_200_000_rows_on_one_timestamp_arrive_once_under_a_repeated_limit(workspace: Workspace) -> None:
     filled(workspace, 200_000)
     for n in itertools.count(1):
-        table = workspace.synced("jobs", limit=int(os.environ.get("FLOODMARK_TIES_LIMIT", "25000")))
+        table = workspace.synced("jobs", limit=int(os.environ.get("FLOODMARK_TIES_LIMIT", "40000")))
         if not table["rows_extracted"]:
             break
         assert workspace.query("SELECT count(*) FROM jobs") == [(table["rows_extracted"] * n,)]
