@@ -157,7 +157,9 @@ class TableRun:
             plan = self._plan()
             if not plan.empty or self.report.strategy is None:
                 self.report.strategy = plan.strategy
-            self._say(plan.notes)
+            # What a table is like is said by its first sync and by plan, not by every run from cron.
+            told = () if self.state.position is None else plan.table.notes
+            self._say(plan.notes, told)
             if plan.empty or self.work.options.dry_run:
                 return
             self.loader.foresee(self.state, plan.table)
@@ -197,11 +199,12 @@ class TableRun:
                 self.report.commits.append(self.state.n)
         return self.state
 
-    def _say(self, notes: Sequence[str]) -> None:
+    def _say(self, notes: Sequence[str], told: Sequence[str] = ()) -> None:
         for note in notes:
             if note not in self.report.notes:
                 self.report.notes.append(note)
-                self.work.progress.note(self.name, note)
+                if note not in told:
+                    self.work.progress.note(self.name, note)
 
     def _claim(self, purpose: str, plan: Plan | None = None, table: Table | None = None) -> bool:
         """Takes the table, with the plan's window; False when it has changed since it was read: plan again."""
