@@ -582,14 +582,15 @@ def test_a_partitioned_table_is_one_table(workspace: Workspace) -> None:
 def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
-        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 32768) FROM seq_1_to_180",
+        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 32768) FROM seq_1_to_300",
     )
-    assert workspace.synced("t")["rows_loaded"] == 180
+    assert workspace.synced("t")["rows_loaded"] == 300
     assert workspace.query("SELECT id, length(body), md5(body) FROM t ORDER BY id") == workspace.execute(
         "SELECT id, LENGTH(body), MD5(body) FROM t ORDER BY id"
     )
-    # The task again, in a process that did nothing else: rows of 180 MB, and 100 MB are Python and Arrow.
-    assert peak(workspace, "t") < 250 << 20
+    # The task again, in a process that did nothing else: rows of 300 MB, and 100 MB are Python and Arrow. Held all
+    # at once they would take 400 MB and more; what is held takes 200 to 280, as the allocator likes.
+    assert peak(workspace, "t") < 330 << 20
 
 
 def test_more_wide_rows_than_the_warehouse_holds_at_a_time_are_loaded(workspace: Workspace) -> None:
