@@ -43,11 +43,12 @@ def watermark_backups(config: Config, name: str) -> dict[str, Any]:
     places: dict[str, dict[str, Any]] = {}
     for place, each in found.items():
         listed = [_shown(store, history, copy) for copy in each]
-        newest = next((c for c in listed if c["status"] == "valid"), None)
+        # By what they show, not by name: two runs may begin in the same second.
+        newest = max((c["commit"] for c in listed if c["status"] == "valid"), default=None)
         places[place] = {
             "status": listed[0]["status"] if listed else "missing",
             "bytes": sum(c["bytes"] for c in listed),
-            "commit": newest["commit"] if newest else None,
+            "commit": newest,
         }
         if place != "primary":
             valid = sum(1 for c in listed if c["status"] == "valid")
