@@ -15,6 +15,8 @@ from zoneinfo import ZoneInfo
 # Where a zone's offset differs from one of these steps to the next, the very second of the shift is looked for.
 STEP = 900
 REACH = 3 * 3600
+# Two clocks that differ by so many seconds more than before have only drifted apart, or the network was slow.
+STEADY = 1.0
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -122,12 +124,24 @@ def ceiling(wall: Wall, bound: float) -> str:
     return value
 
 
-def reread_from(wall: Wall, previous: float | None, bound: float) -> str | None:
-    """Where to read again because the clocks went back since the previous window, or None.
+def set_back(before: float | None, ahead: float) -> float:
+    """By how many seconds a clock was set back, from how far it was ahead of ours then and now; 0 when it was not.
 
-    Rows of the second pass carry wall clocks that the previous window may have passed already.
+    Ours may have been set forward instead: then rows are read again for nothing.
+    """
+    back = (before or ahead) - ahead
+    return back if back > STEADY else 0.0
+
+
+def reread_from(wall: Wall, previous: float | None, bound: float, back: float = 0.0) -> str | None:
+    """Where to read again because the clocks went back since the previous window, by the zone or by `back` seconds.
+
+    Rows of the second pass carry wall clocks that the previous window may have passed already. A clock that was set
+    back later than the previous bound shows at least that bound less the seconds.
     """
     if previous is None:
         return None
     starts = [r.first for r in wall.repeats() if r.at <= bound and previous < r.until]
+    if back:
+        starts.append(wall.at(previous - back - STEADY))
     return min(starts, default=None)

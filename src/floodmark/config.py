@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from floodmark.configfile import FileBlock, SshBlock, TableBlock, TlsBlock, mistaken, read
 from floodmark.errors import ConfigError
 from floodmark.model import Mode
@@ -20,7 +22,7 @@ from floodmark.store import StoreSpec
 from floodmark.values import Url
 
 DEFAULT_FILE = "floodmark.yaml"
-INIT_HINT = "write one; it needs no more than: source: {url: mysql://user:password@host:3306/database}"
+INIT_HINT = "run: floodmark init --source mysql://user@host:3306/database"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,14 @@ class Ssh:
 
 
 @dataclass(frozen=True)
+class PauseWhen:
+    """When a run stops reading for a while, to spare the source."""
+
+    replica_lag: float | None = None  # seconds
+    threads_running: int | None = None
+
+
+@dataclass(frozen=True)
 class SourceSpec:
     """The MySQL server. Travels to Spark tasks; its repr shows no password."""
 
@@ -57,6 +67,7 @@ class SourceSpec:
     ssh: Ssh | None = None
     max_connections: int = 8
     socket: str | None = None
+    pause_when: PauseWhen | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,7 @@ class TableOptions:
     exclude: tuple[str, ...] = ()
     dist_key: str | None = None
     sort_key: tuple[str, ...] = ()
+    renames: dict[str, str] = field(default_factory=dict)  # old name of a source column -> new name
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
     deletes_every: float = 86_400.0  # seconds, as are all durations
     keep_files: float | None = None  # None: for ever
@@ -130,7 +142,7 @@ class Config:
     store: StoreSpec
     warehouse: WarehouseSpec
     spark_master: str = "local[*]"
-    spark_conf: dict[str, str] = field(default_factory=dict)
+    spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
     tables: tuple[str, ...] = ()  # schema.table or patterns, in the file's order
     defaults: dict[str, Any] = field(default_factory=dict, repr=False)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -146,10 +158,15 @@ class Config:
         return TableOptions(**merged)
 
 
+def place(path: Path | None = None) -> Path:
+    """The file that is meant: `path`, else `$FLOODMARK_CONFIG`, else `./floodmark.yaml`."""
+    named = path or (Path(os.environ["FLOODMARK_CONFIG"]) if os.environ.get("FLOODMARK_CONFIG") else None)
+    return (named or Path(DEFAULT_FILE)).expanduser().absolute()
+
+
 def load(path: Path | None = None) -> Config:
     """The configuration from `path`, else `$FLOODMARK_CONFIG`, else `./floodmark.yaml`."""
-    named = path or (Path(os.environ["FLOODMARK_CONFIG"]) if os.environ.get("FLOODMARK_CONFIG") else None)
-    file = (named or Path(DEFAULT_FILE)).expanduser().absolute()
+    file = place(path)
     if not file.exists():
         raise ConfigError(f"there is no configuration {file}", hint=INIT_HINT)
     block = read(file)
@@ -167,6 +184,18 @@ def load(path: Path | None = None) -> Config:
     )
 
 
+def source_from(text: str) -> SourceSpec:
+    """The source that a URL names, all else as by default; ConfigError when it names none."""
+    try:
+        block = FileBlock.model_validate({"source": {"url": text}}, context={"base": Path.cwd()})
+    except ValidationError as error:
+        why = error.errors(include_url=False)[0].get("ctx", {}).get("error", "is not valid")
+        raise ConfigError(
+            f"the source's URL {why}", hint="as --source mysql://reader@127.0.0.1:3306/shop"
+        ) from None
+    return _source(block)
+
+
 def _source(block: FileBlock) -> SourceSpec:
     found = block.source.url
     return SourceSpec(
@@ -179,6 +208,9 @@ def _source(block: FileBlock) -> SourceSpec:
         ssh=_ssh(block.source.ssh),
         max_connections=block.source.max_connections,
         socket=found.query.get("socket"),
+        pause_when=None
+        if block.source.pause_when is None
+        else PauseWhen(**block.source.pause_when.model_dump()),
     )
 
 

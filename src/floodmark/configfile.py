@@ -7,12 +7,9 @@ so that nothing relative gets further.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -25,13 +22,15 @@ from pydantic import (
     model_validator,
 )
 
+from floodmark.configwords import said
 from floodmark.errors import ConfigError
 from floodmark.model import Mode
-from floodmark.values import Url, duration, expand, timestamp, url
-from floodmark.yamlfile import Tree, parse
+from floodmark.values import Url, duration, expand, timestamp, url, zone
+from floodmark.yamlfile import MOST_CHARACTERS, Tree, parse
 
 # Their variables are filled in after the URL has been parted, so that a password can't change its parts.
 _URLS = (("source", "url"), ("warehouse", "url"))
+MOST_BYTES = 4 * (MOST_CHARACTERS + 1)  # of a file of more characters than are taken, what shows that
 
 
 def _path(text: Any, info: ValidationInfo) -> Any:
@@ -53,16 +52,6 @@ def _text(value: str) -> str:
 
 def _one_or_more(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
-
-
-def _zone(name: str) -> str:
-    if name.lower() in ("server", "utc"):
-        return name.lower() if name.lower() == "server" else "UTC"
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        raise ValueError("must be server, UTC or the name of a time zone, as Europe/Paris") from None
-    return name
 
 
 def _source_url(template: Any) -> Any:
@@ -178,11 +167,17 @@ class SshBlock(Block):
     known_hosts: File | None = None
 
 
+class PauseBlock(Block):
+    replica_lag: Duration | None = None
+    threads_running: Annotated[int, Field(ge=1)] | None = None
+
+
 class SourceBlock(Block):
     url: Annotated[Url, BeforeValidator(_source_url)]
     tls: TlsBlock | None = None
     ssh: SshBlock | None = None
     max_connections: Annotated[int, Field(ge=1)] = 8
+    pause_when: PauseBlock | None = None
 
 
 class StoreBlock(Block):
@@ -253,7 +248,7 @@ class TableBlock(Block):
     """The keys of a table, and of `defaults`; those that were not given stay unset."""
 
     cursor: Text | None = None
-    cursor_timezone: Annotated[str, AfterValidator(_zone)] = "server"
+    cursor_timezone: Annotated[str, AfterValidator(zone)] = "server"
     key: Annotated[Columns, Field(min_length=1)] | None = None
     target: Text | None = None
     mode: Mode | None = None
@@ -261,6 +256,7 @@ class TableBlock(Block):
     exclude: Annotated[Columns, BeforeValidator(_none)] = ()
     dist_key: Text | None = None
     sort_key: Annotated[Columns, BeforeValidator(_none)] = ()
+    renames: Annotated[dict[Text, Text], BeforeValidator(lambda v: v or {})] = {}
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
     deletes_every: Duration = 0.0
     keep_files: Duration | None = None
@@ -291,7 +287,8 @@ class FileBlock(Block):
 def read(path: Path) -> FileBlock:
     """The file's blocks; raises one ConfigError with every mistake in it."""
     try:
-        tree, mistakes = parse(path.read_bytes().decode("utf-8-sig"))
+        with path.open("rb") as file:
+            tree, mistakes = parse(file.read(MOST_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"can't read {path}: {error.strerror}", hint="check --config and the file's rights"
@@ -315,7 +312,7 @@ def read(path: Path) -> FileBlock:
         for item in error.errors(include_url=False, include_context=True):
             loc = tuple(str(part) for part in item["loc"])
             if loc not in filled:
-                mistakes.append(f"{'.'.join(loc) or 'the file'}: {_said(item, loc)}")
+                mistakes.append(f"{'.'.join(loc) or 'the file'}: {said(item, loc, FileBlock)}")
     if mistakes:
         raise mistaken(path, mistakes)
     return block
@@ -353,48 +350,3 @@ def _prepared(tree: dict[str, Tree], mistakes: list[str], failed: list[tuple[str
 
 def _is_block(path: tuple[str, ...]) -> bool:
     return len(path) == 1 or path == ("spark", "conf") or (len(path) == 2 and path[0] == "tables")
-
-
-_SAID: dict[str, Callable[[dict[str, Any]], str]] = {
-    "missing": lambda _: "is required",
-    "string_type": lambda _: "must be text",
-    "int_parsing": lambda _: "must be a whole number",
-    "int_from_float": lambda _: "must be a whole number",
-    "float_parsing": lambda _: "must be a number",
-    "finite_number": lambda _: "must be a number",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
-    "less_than_equal": lambda context: f"must be at most {context['le']}",
-    "too_short": lambda _: "must not be empty",
-    "tuple_type": lambda _: "must be a list",
-    "literal_error": lambda context: f"must be {context['expected']}".replace("'", ""),
-    "value_error": lambda context: str(context["error"]),
-}
-
-
-def _said(item: Any, loc: tuple[str, ...]) -> str:
-    """One of pydantic's errors in our words."""
-    kind, context = item["type"], item.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = _known(loc[:-1])
-        close = difflib.get_close_matches(loc[-1], known, 1, 0.6)
-        return "unknown key; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}")
-    if kind in _SAID:
-        return _SAID[kind](context)
-    if kind.startswith(("int_", "float_")):
-        return "must be a number"
-    return (
-        "must be a block of keys"
-        if kind in ("model_type", "dict_type", "model_attributes_type")
-        else "is not valid"
-    )
-
-
-def _known(path: tuple[str, ...]) -> list[str]:
-    """The keys of the block at a path."""
-    if path[:1] == ("tables",):
-        path = ("defaults",)
-    block: Any = FileBlock
-    for key in path:
-        kind = block.model_fields[key].annotation
-        block = next((k for k in (kind, *getattr(kind, "__args__", ())) if hasattr(k, "model_fields")), Block)
-    return [info.alias or name for name, info in block.model_fields.items()]

@@ -113,6 +113,14 @@ class Interrupted(FloodmarkError):
         self.code = code
 
 
+def bug(error: BaseException) -> FloodmarkError:
+    """What is said of an exception that nobody foresaw."""
+    said = f"a bug in Floodmark: {type(error).__name__}: {error}"
+    return FloodmarkError(
+        said, hint="run with --debug for the traceback, and report it; nothing committed is lost"
+    )
+
+
 def exit_code(codes: list[int]) -> int:
     """The exit code of a run over several tables."""
     for code in (130, 143):

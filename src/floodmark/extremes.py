@@ -87,11 +87,11 @@ def _value(column: Column, scalar: pa.Scalar[Any]) -> Value:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if column.data_type == "enum":
-        members = _members(column)
-        return members.index(value) + 1 if value in members else 0
+        names = members(column)
+        return names.index(value) + 1 if value in names else 0
     if column.data_type == "set":
-        members = _members(column)
-        return sum(1 << members.index(v) for v in value.split(",")) if value else 0
+        names = members(column)
+        return sum(1 << names.index(v) for v in value.split(",")) if value else 0
     if isinstance(value, int):
         return int(value)
     if pa.types.is_decimal(scalar.type) and column.data_type != "decimal":
@@ -99,5 +99,6 @@ def _value(column: Column, scalar: pa.Scalar[Any]) -> Value:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def _members(column: Column) -> list[str]:
+def members(column: Column) -> list[str]:
+    """The members of an ENUM or SET, in their order."""
     return [m.replace("''", "'") for m in _MEMBER.findall(column.type)]

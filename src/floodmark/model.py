@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 T = TypeVar("T")
 
@@ -22,6 +22,12 @@ Value = int | str
 # A place in a table's change order: the values of its order columns (cursor, then key). A shorter tuple is
 # the place after every row that shares that prefix: (x,) as a low bound means cursor > x.
 Position = tuple[Value, ...]
+
+# The values of a row's key columns; None is NULL.
+Key = tuple[Value | None, ...]
+
+# JSON has no NaN and no infinity; what holds one was not written by `dump`.
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 Mode = Literal["upsert", "append", "full"]
 Strategy = Literal["sequential", "inter-table", "intra-table"]
@@ -44,6 +50,8 @@ class Column:
     collation: str | None = None
     default: str | None = None
     extra: str = ""  # "auto_increment", "on update current_timestamp()", "stored generated", …
+    # What every row that was read before the column came has in it, as text; None: NULL.
+    fill: str | None = None
 
     @property
     def unsigned(self) -> bool:
@@ -52,6 +60,11 @@ class Column:
     @property
     def auto_increment(self) -> bool:
         return "auto_increment" in self.extra.lower()
+
+    @property
+    def maintained(self) -> bool:
+        """Whether the server's clock writes it whenever a row changes."""
+        return "on update current_timestamp" in self.extra.lower()
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,12 @@ class Table:
     notes: tuple[str, ...] = ()  # what the user should know, said by plan and sync
     dist_key: str | None = None  # of a target that Redshift creates; None: AUTO
     sort_key: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()  # as the configuration declares them
+    # What became of the columns since the log began; `lineage` carries it from claim to claim.
+    carried: bool = False
+    renamed: tuple[tuple[str, str], ...] = ()  # old and new name, in the order in which it happened
+    dropped: tuple[Column, ...] = ()
+    owed: tuple[str, ...] = ()  # columns for which rows that were read before have to be read again
 
     @property
     def name(self) -> str:
@@ -109,11 +128,12 @@ class Window:
     high: Position | None  # None only for snapshots
     by: Literal["cursor", "key", "snapshot"]
     edges: tuple[Position, ...] = ()
-    bound: float | None = None  # the moment (UTC, epoch seconds) below which the source was settled
+    bound: Seconds | None = None  # the moment (UTC, epoch seconds) below which the source was settled
     rows: int = 0  # an estimate
     done: tuple[
         int, ...
     ] = ()  # slices that were committed before the window was cut finer, under its earlier id
+    ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
 
     @property
     def slices(self) -> int:
@@ -124,7 +144,7 @@ class Window:
 class Slice:
     """What one Spark task reads: a range of a window, or rows that are read again."""
 
-    kind: Literal["window", "overlap", "loose", "since", "snapshot"]
+    kind: Literal["window", "overlap", "loose", "since", "snapshot", "keys"]
     number: int
     by: Literal["cursor", "key", "snapshot"] = "cursor"
     after: Position | None = None  # in the order of `by`, exclusive
@@ -132,6 +152,7 @@ class Slice:
     low: Position | None = None  # the window, filtered where `by` is the key
     high: Position | None = None
     beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
+    keys: tuple[Key, ...] = ()  # the rows of these keys
     rows: int = 0  # an estimate
 
 
@@ -148,12 +169,17 @@ class DataFile:
     last: Position | None = None
     truncated: int = 0  # values changed by the `overflow` or `zero_dates` policies
     created_at: str = ""
+    etag: str | None = None  # what the store said when the file was put
 
 
-CommitKind = Literal["open", "claim", "batch", "deletes", "set", "reset", "restore"]
+CommitKind = Literal["open", "claim", "batch", "deletes", "set", "reset", "restore", "clean"]
 
-# How the rows of a data commit go into the target.
-LoadAs = Literal["merge", "insert", "replace", "delete"]
+# Numbers of a log, from the first to the last, both included.
+Span = tuple[int, int]
+
+# How the rows of a data commit go into the target; `delete` and `mark` are files of keys, whose rows are removed
+# or only marked as deleted.
+LoadAs = Literal["merge", "insert", "replace", "delete", "mark"]
 
 
 @dataclass(frozen=True)
@@ -164,6 +190,32 @@ class Owner:
     boot: str
     pid: int
     started: str
+
+
+class GivenUp(NamedTuple):
+    """A pending commit that a clean gives up, with what sums over the log have to leave out."""
+
+    n: int
+    digest: str
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The files that a clean removes, named in the log before the first of them goes.
+
+    Whole commits are named by spans of the log, so that ten thousand files take no more room than ten.
+    """
+
+    whole: tuple[Span, ...] = ()  # every file of every data commit inside
+    some: tuple[tuple[int, tuple[int, ...]], ...] = ()  # else a commit's number and places in its `files`
+    given_up: tuple[GivenUp, ...] = ()  # commits that were pending and will never load
+    dropped: tuple[Span, ...] = ()  # the same commits: every data commit inside
+    moved: bool = False  # whether the position goes back to the commit's `position`
+    files: int = 0  # what goes
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,20 +233,23 @@ class Commit:
     schema: str | None = None  # fingerprint of the data files
     # claim
     owner: Owner | None = None
-    purpose: str | None = None  # sync, load, set, reset, restore, clean, repair
+    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair
     table: Table | None = None  # the table as it is read under this claim
     window: Window | None = None  # the window that this claim opens or resumes
+    reread: Window | None = None  # the same for rows that are read again because of their columns
     strategy: str | None = None
     # batch, deletes
     window_id: str | None = None  # None: rows read again, which move no position
+    reread_id: str | None = None  # the re-read whose slices these are
     slices: tuple[int, ...] = ()
     files: tuple[DataFile, ...] = ()
     load_as: LoadAs = "merge"
     overlap: str | None = None  # fingerprint of the overlap that was read again
-    seconds: float = 0.0
-    # set, reset, restore
+    seconds: Seconds = 0.0
+    # set, reset, restore, clean
     position: Position | None = None
     stages: tuple[Literal["extract", "load"], ...] = ()
+    clean: Clean | None = None
     note: str | None = None
     stands_for: str | None = None  # the digest of a lost commit that this one was rebuilt for
 
@@ -209,6 +264,22 @@ class Commit:
     @property
     def is_data(self) -> bool:
         return self.kind in ("batch", "deletes")
+
+
+def by_key(load_as: LoadAs) -> bool:
+    """Whether the files hold keys only."""
+    return load_as in ("delete", "mark")
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What the source has behind a table's position: seconds of its cursor, or ids."""
+
+    seconds: float | None = None
+    ids: int | None = None
+
+    def as_json(self) -> dict[str, float | int | None]:
+        return {"seconds": self.seconds, "ids": self.ids}
 
 
 @dataclass(frozen=True)
@@ -250,6 +321,6 @@ def digest(data: bytes) -> str:
 
 
 __all__ = [
-    "Column", "Commit", "CommitKind", "DataFile", "Finding", "LoadAs", "Mode", "Owner", "Position", "Slice",
-    "Strategy", "Table", "Value", "Window", "digest", "dump", "load", "replace",
+    "Clean", "Column", "Commit", "CommitKind", "DataFile", "Finding", "GivenUp", "Key", "Lag", "LoadAs", "Mode", "Owner",
+    "Position", "Seconds", "Slice", "Span", "Strategy", "Table", "Value", "Window", "by_key", "digest", "dump", "load", "replace",
 ]  # fmt: skip

@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from floodmark.errors import ConfigError
 from floodmark.model import Column, Table
+from floodmark.names import apart, marked, target_name
 
 # The file-only column by which keys are compared the way MySQL compares them.
 KEY_FIELD = "_floodmark_key"
+# The last column of files whose rows merge by key: of two rows with one key, the higher was read later.
+READ_FIELD = "_floodmark_read"
 
 # What Redshift's columns hold, in bytes.
 MAX_VARCHAR = 65_535
@@ -60,7 +63,7 @@ _UNWEIGHABLE = re.compile(
 class Field:
     """One column of the file. A MySQL column may give two: `c` and `c__raw`, a geometry and its `c__srid`."""
 
-    name: str  # in the file; the target folds it to lower case
+    name: str  # in the file
     column: str  # the MySQL column; of the key field, the first key column
     select: str
     arrow: pa.DataType
@@ -70,6 +73,7 @@ class Field:
     file_only: bool = False
     raw: bool = False  # the exact text of a date that is none, else NULL
     max_bytes: int = 0  # of text and binary: the most that a value can have
+    target: str = ""  # its name in the target
 
 
 def quote(name: str) -> str:
@@ -78,16 +82,22 @@ def quote(name: str) -> str:
 
 
 def fields(table: Table) -> tuple[Field, ...]:
-    """The columns of the table's files, in order."""
+    """The columns of the table's files, in order; all names differ, in the files and in the target."""
     found: list[Field] = []
+    source = {column.name.lower() for column in table.columns}
+
+    def free(name: str) -> str:
+        return marked(name) if name.lower() in source else name
+
     for column in table.columns:
         field = _field(column)
         found.append(field)
         if column.data_type in GEOMETRIES:
             srid = f"ST_SRID({quote(column.name)})"
-            found.append(Field(f"{column.name}__srid", column.name, srid, pa.int32(), "INTEGER", "INTEGER"))
+            name = free(f"{column.name}__srid")
+            found.append(Field(name, column.name, srid, pa.int32(), "INTEGER", "INTEGER"))
         if table.zero_dates == "keep" and is_moment(field):
-            name = f"{column.name}__raw"
+            name = free(f"{column.name}__raw")
             found.append(
                 Field(name, column.name, field.select, pa.string(), "VARCHAR(26)", "VARCHAR", raw=True)
             )
@@ -95,9 +105,29 @@ def fields(table: Table) -> tuple[Field, ...]:
         # No limit of the warehouse applies to it: MySQL's longest key has 3,072 bytes.
         sizes = (f"VARBYTE({MAX_VARCHAR})", "BLOB")
         found.append(
-            Field(KEY_FIELD, table.key[0], expression, pa.binary(), *sizes, file_only=True, max_bytes=8192)
+            Field(
+                free(KEY_FIELD), table.key[0], expression, pa.binary(), *sizes, file_only=True, max_bytes=8192
+            )
         )
-    return tuple(found)
+    return _named(found)
+
+
+def _named(found: list[Field]) -> tuple[Field, ...]:
+    """The same fields with their names in the target."""
+    taken: dict[str, None] = {}
+    done: list[Field] = []
+    for field in found:
+        if not field.file_only:
+            name = field.name if field.name == field.column else f"{field.column}{_suffix(field)}"
+            wished = target_name(name, derived=field.name != field.column)
+            field = replace(field, target=apart(name, wished, taken))
+            taken[field.target] = None
+        done.append(field)
+    return tuple(done)
+
+
+def _suffix(field: Field) -> str:
+    return "__raw" if field.raw else "__srid"
 
 
 def file_schema(table: Table) -> pa.Schema:
@@ -113,8 +143,8 @@ def is_moment(field: Field) -> bool:
 def _field(column: Column) -> Field:
     name, kind = quote(column.name), column.data_type
 
-    def plain(arrow: pa.DataType, redshift: str, duckdb: str, select: str = name, **more: bool) -> Field:
-        return Field(column.name, column.name, select, arrow, redshift, duckdb, **more)
+    def plain(arrow: pa.DataType, redshift: str, duckdb: str, select: str = name) -> Field:
+        return Field(column.name, column.name, select, arrow, redshift, duckdb)
 
     if kind in _INTEGERS:
         return plain(*_WIDTHS[_INTEGERS[kind][column.unsigned]])
@@ -134,7 +164,7 @@ def _field(column: Column) -> Field:
     if kind == "date":
         return plain(pa.date32(), "DATE", "DATE")
     if kind == "datetime":
-        return plain(UTC, "TIMESTAMP", "TIMESTAMP", wall_clock=True)
+        return replace(plain(UTC, "TIMESTAMP", "TIMESTAMP"), wall_clock=True)
     if kind == "timestamp":
         return plain(UTC, "TIMESTAMPTZ", "TIMESTAMPTZ")
     if kind == "time":  # up to 838:59:59, more than any warehouse's TIME
@@ -162,6 +192,8 @@ def _field(column: Column) -> Field:
 
 def _decimal(column: Column, precision: int, scale: int) -> Field:
     select = quote(column.name)
+    if precision == 19:  # Redshift keeps 19 digits in eight bytes, which end before 19 nines
+        precision = 20
     if precision <= 38 and scale <= 37:
         sql = f"DECIMAL({precision},{scale})"
         return Field(column.name, column.name, select, pa.decimal128(precision, scale), sql, sql)

@@ -1,6 +1,29 @@
-"""Numbers, sizes and times as people read them; pure text, nothing else."""
+"""Numbers, sizes and times as people read them, and any text as it may be shown; pure text, nothing else."""
 
 from __future__ import annotations
+
+import re
+
+# The colours that Floodmark itself writes.
+_COLOUR = re.compile(r"(\x1b\[(?:0|3[123])m)")
+# What JSON may hold as it is and a terminal obeys, or a reader is misled by.
+_STEERING = re.compile(
+    "[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
+)
+
+
+def shown(line: str, painted: bool = False) -> str:
+    """A line as it may be shown: what is in it by a name, a value or a server can't steer the terminal, nor end it."""
+    if line.isprintable():
+        return line
+    if painted:
+        return "".join(p if n % 2 else shown(p) for n, p in enumerate(_COLOUR.split(line)))
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
+
+
+def shown_json(text: str) -> str:
+    """The same for a JSON text, whose meaning stays what it was."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def count(number: int) -> str:
@@ -35,12 +58,12 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def rate(rows: int, seconds: float) -> str:
+def rate(rows: int, seconds: float, noun: str = "row") -> str:
     """`312,000 rows/s`; empty when there is nothing to tell."""
     if rows <= 0 or seconds <= 0:
         return ""
     speed = rows / seconds
-    return f"{speed:,.0f} rows/s" if speed >= 10 else f"{speed:.1f} rows/s"
+    return f"{speed:,.0f} {noun}s/s" if speed >= 10 else f"{speed:.1f} {noun}s/s"
 
 
 def clock(text: str | None) -> str | None:

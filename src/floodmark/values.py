@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
 
@@ -106,3 +107,14 @@ def _address(text: str) -> tuple[str, int | None]:
     if match is None or (match[3] and not 0 < int(match[3]) < 65_536):
         raise ValueError("has a host and port that can't be read; write host:port")
     return match[1] or match[2] or "", int(match[3]) if match[3] else None
+
+
+def zone(name: str) -> str:
+    """The name of a time zone, or `server`."""
+    if name.lower() in ("server", "utc"):
+        return name.lower() if name.lower() == "server" else "UTC"
+    try:
+        ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        raise ValueError("must be server, UTC or the name of a time zone, as Europe/Paris") from None
+    return name

@@ -15,14 +15,27 @@ Tree = dict[str, "Tree"] | list["Tree"] | str | None
 Path = tuple[str, ...]
 
 _MERGE = "tag:yaml.org,2002:merge"
+_PLAIN_TAGS = {
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map", "merge", "value")
+}
+# Far more than any configuration needs: aliases of aliases multiply, and nothing may fill the memory.
+MOST_CHARACTERS = 4_000_000
+MOST_VALUES = 200_000
 
 
 def parse(text: str) -> tuple[Tree, list[str]]:
     """The document and its mistakes; a document that can't be read at all raises ValueError."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"is too large for a configuration: {len(text):,} characters")
     mistakes: list[str] = []
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and _values(node, {}, set()) > MOST_VALUES:
+            raise ValueError(f"has more than {MOST_VALUES:,} values, its aliases written out")
         return (None if node is None else _tree(node, (), (), mistakes)), mistakes
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -36,9 +49,24 @@ def parse(text: str) -> tuple[Tree, list[str]]:
         raise ValueError(f"line {line}, column {column}: a character that YAML does not allow") from None
 
 
+def _values(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
+    """How many values a node stands for with its aliases written out, without writing them out."""
+    if id(node) in above or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        parts = (
+            node.value if isinstance(node, yaml.SequenceNode) else [n for pair in node.value for n in pair]
+        )
+        known[id(node)] = 1 + sum(_values(part, known, above | {id(node)}) for part in parts)
+    return known[id(node)]
+
+
 def _tree(node: yaml.Node, path: Path, above: tuple[yaml.Node, ...], mistakes: list[str]) -> Tree:
     if node in above:
         mistakes.append(f"{dotted(path)}: contains itself")
+        return None
+    if node.tag not in _PLAIN_TAGS:
+        mistakes.append(f"{dotted(path)}: has a tag (line {node.start_mark.line + 1}); write the value alone")
         return None
     above = (*above, node)
     if isinstance(node, yaml.SequenceNode):

@@ -88,3 +88,14 @@ def test_moments_are_exact_to_the_microsecond(moment: float) -> None:
     assert datetime.fromisoformat(clock.text(moment)).replace(tzinfo=UTC).timestamp() == pytest.approx(
         moment, abs=1e-6
     )
+
+
+def test_a_clock_that_was_set_back_is_read_again_from_where_it_may_have_begun_anew() -> None:
+    bound = datetime(2025, 6, 1, 4, 30, tzinfo=UTC).timestamp()
+    assert clock.set_back(None, -5.0) == 0
+    assert clock.set_back(0.3, -0.2) == 0  # drift
+    back = clock.set_back(2.0, -3598.0)
+    assert back == 3600
+    wall = clock.sample(SHANGHAI, bound, bound - 600, bound - back)
+    assert clock.reread_from(wall, bound, bound - 600, back) == "2025-06-01 11:29:59.000000"
+    assert clock.reread_from(wall, bound, bound - 600) is None

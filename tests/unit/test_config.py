@@ -185,7 +185,7 @@ def test_the_file_is_the_one_named_or_the_environments_or_the_folders(
     monkeypatch.delenv("FLOODMARK_CONFIG", raising=False)
     with pytest.raises(ConfigError, match=r"no configuration .*/floodmark.yaml") as caught:
         load(None)
-    assert "source: {url:" in str(caught.value.hint)
+    assert "floodmark init --source mysql://" in str(caught.value.hint)
     for name in ("floodmark.yaml", "b.yaml", "c.yaml"):
         (tmp_path / name).write_text(SOURCE)
     assert load(None).path.name == "floodmark.yaml"

@@ -1,0 +1,121 @@
+"""What source and warehouse are compared by, decided without either."""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlglot
+
+from floodmark.compared import GROUP, Digest, Entry, Part, Scope, Span, forms, groups, key_of
+from floodmark.model import Column, Table
+from floodmark.moved import before
+from floodmark.mysql import canonical as source
+from floodmark.search import LEFT_OUT, listings, portions, suspects
+from floodmark.warehouse import canonical
+
+ID = Column("id", "bigint(20)", "bigint", nullable=False)
+PART = Column("part", "int(11)", "int", nullable=False)
+NAME = Column("name", "varchar(64)", "varchar", characters=64, charset="utf8mb4", collation="utf8mb4_bin")
+BODY = Column("body", "longblob", "longblob")
+PRICE = Column("price", "float", "float")
+AT = Column("at", "timestamp(6)", "timestamp", nullable=False, fraction=6)
+TABLE = Table(
+    "s", "t", (ID, PART, NAME, BODY, PRICE, AT), ("id", "part"), "at", "upsert", "t", key_index="PRIMARY"
+)
+
+
+def scope(table: Table = TABLE, *, redshift: bool = False) -> Scope:
+    every = forms(table, redshift=redshift)
+    named = {f.field.name: f for f in every}
+    order = tuple(named[name] for name in table.order)
+    return Scope(table, every, order, ("2025-01-01 00:00:00.000000",), ("2025-02-01 00:00:00.000000", 7, 1))
+
+
+def test_rows_are_hashed_in_groups_that_fit_into_one_text_of_redshift() -> None:
+    many = tuple(
+        Column(f"c{i}", "varchar(255)", "varchar", characters=255, charset="utf8mb4") for i in range(300)
+    )
+    wide = scope(Table("s", "t", (ID, PART, AT, *many), ("id", "part"), "at", "upsert", "t"), redshift=True)
+    parts = groups(wide.forms)
+    assert len(parts) > 5 and all(sum(f.width + 1 for f in part) <= GROUP for part in parts)
+    assert [f for part in parts for f in part] == list(wide.forms)
+
+
+def test_keys_in_another_order_are_not_cut_into_ranges() -> None:
+    assert scope().ordered
+    texts = Table("s", "t", (NAME, AT), ("name",), "at", "upsert", "t")
+    assert not scope(texts).ordered
+
+
+def test_a_printed_key_is_a_value_of_mysql_again() -> None:
+    kinds = (
+        Column("e", "enum('b','a')", "enum", charset="utf8mb4"),
+        Column("s", "set('x','y')", "set", charset="utf8mb4"),
+        Column("b", "binary(2)", "binary", octets=2),
+        Column("d", "decimal(10,2)", "decimal", precision=10, scale=2),
+    )
+    keyed = scope(Table("s", "t", (*kinds, AT), ("e", "s", "b", "d"), "at", "upsert", "t"))
+    assert key_of(keyed, ("a", "x,y", "00FF", "1.50")) == (2, 3, "0x00ff", "1.50")
+    assert key_of(keyed, ("", "", None, None)) == (0, 0, None, None)
+
+
+def test_both_sides_hash_the_same_key() -> None:
+    keyed = scope(Table("s", "t", (NAME, ID, AT), ("name", "id"), "at", "upsert", "t"))
+    expected = hashlib.md5("2:é,5".encode()).hexdigest()  # each text behind its length in bytes
+    assert canonical.hash_of(keyed, ("é", "5")) == expected
+    assert canonical.hash_of(keyed, ("a", "5")) != canonical.hash_of(keyed, (None, "5"))
+
+
+def test_rows_that_have_changed_since_are_no_suspects() -> None:
+    listed = [
+        Entry(("1",), "a"), Entry(("2",), "b"), Entry(("3",), "c"), Entry(("4",), "x", place="beyond"), Entry(("5",), "e"),
+    ]  # fmt: skip
+    stored = [(("1",), "a"), (("2",), "other"), (("4",), "old"), (("5",), "e"), (("5",), "e"), (("6",), "f")]
+    assert sorted(suspects(listed, stored)) == [("2",), ("3",), ("5",), ("6",)]
+
+
+def test_one_question_leaves_out_only_so_many_keys() -> None:
+    sizes = [LEFT_OUT - 1, 1, 1, LEFT_OUT, 5]
+    assert [len(some) for some in portions(sizes, lambda size: size)] == [2, 1, 1, 1]
+
+
+def test_the_place_before_the_first_row_is_below_its_cursor() -> None:
+    assert before(TABLE, [("2025-01-01 00:00:00.000000", 5, 1), ("2025-03-01 00:00:00.000000", 1, 1)]) == (
+        "2024-12-31 23:59:59.999999",
+    )
+    ids = Table("s", "t", (ID,), ("id",), "id", "append", "t")
+    assert before(ids, [(8,), (5,)]) == (4,)
+    day = Table("s", "t", (ID, Column("d", "date", "date")), ("id",), "d", "upsert", "t")
+    assert before(day, [("2025-03-01", 5)]) == ("2025-02-28",)
+
+
+def test_the_questions_are_sql_of_their_dialects() -> None:
+    for redshift, dialect in ((False, "duckdb"), (True, "redshift")):
+        asked = scope(redshift=redshift)
+        words = canonical.REDSHIFT if redshift else canonical.DUCKDB
+        place = canonical.Place(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
+        spans = [Span(None, (5, 1)), Span((5, 1), (9, 2)), Span((20, 1), None)]
+        for sql in (
+            canonical.digests(place, asked, spans, ["00ff" * 8]),
+            canonical.grouped(place, asked, 3, ["00ff" * 8], ["0af"]),
+            canonical.entries(place, asked, spans),
+            canonical.rows(place, asked, [("5", "1"), ("6", "2")]),
+        ):
+            assert len(sqlglot.parse(sql, dialect=dialect)) == 1
+            assert '"_deleted_at" IS NULL' in sql
+    for sql in (
+        source.digest(scope(), Span((5, 1), None)), source.digest(scope(), Span(), 3), source.beyond(scope(), Span(), 9),
+        source.entries(scope(), Span(), ["0af"]), source.rows(scope(), [(5, 1), (6, 2)]),
+    ):  # fmt: skip
+        assert len(sqlglot.parse(sql or "", dialect="mysql")) == 1
+
+
+def test_ranges_that_adjoin_are_listed_as_one() -> None:
+    def part(after: int, upto: int, rows: int) -> Part:
+        return Part(Span((after,), (upto,)), Digest(rows, 1))
+
+    adjoining = [part(n, n + 1, 10_000) for n in range(7)]
+    assert list(listings(adjoining)) == [(Span((0,), (5,)),), (Span((5,), (7,)),)]
+    apart = [part(2 * n, 2 * n + 1, 10) for n in range(25)]
+    assert [len(spans) for spans in listings(apart)] == [20, 5]
+    assert list(listings([part(0, 1, 400_000)])) == [(Span((0,), (1,)),)]
