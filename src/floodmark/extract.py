@@ -13,7 +13,7 @@ import resource
 import secrets
 import sys
 import time
-import traceback
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,15 +23,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.config import SourceSpec
-from floodmark.errors import FloodmarkError
 from floodmark.extremes import Extremes
 from floodmark.model import DataFile, Slice, Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import UNLIMITED, Limits
 from floodmark.mysql.read import record_batches
-from floodmark.mysql.sql import select
+from floodmark.mysql.sql import selects
 from floodmark.store import Store, StoreSpec, encode
-from floodmark.types import file_schema
+from floodmark.types import READ_FIELD, file_schema
 
 # A row group is what readers work on in parallel, and what a worker holds in memory: whichever comes first.
 GROUP_ROWS = 125_000
@@ -57,6 +56,14 @@ class SliceJob:
     window: str | None = None
     limits: Limits = UNLIMITED  # of the warehouse that the files are for
 
+    def title(self, of: int) -> str:
+        """What Spark's own pages call the task."""
+        return f"extract {self.table.name} {self.slice.kind} slice {self.slice.number + 1} of {of}"
+
+    def go(self) -> SliceResult:
+        """The task."""
+        return write_slice(self)
+
 
 @dataclass(frozen=True)
 class SliceResult:
@@ -69,17 +76,7 @@ class SliceResult:
     seconds: float
     rss: int  # the worker's peak memory in bytes
     cpu: float = 0.0  # CPU seconds of the worker for this slice
-
-
-def attempt(job: SliceJob) -> SliceResult | FloodmarkError:
-    """`write_slice` with its error as a value, so that the driver gets it whole and decides on retries."""
-    try:
-        return write_slice(job)
-    except FloodmarkError as error:
-        return error.of(job.table.name)
-    except Exception as error:
-        traceback.print_exc()  # a worker's stderr is Spark's log
-        return FloodmarkError(f"{type(error).__name__}: {error}", table=job.table.name)
+    changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
 
 
 def write_slice(job: SliceJob) -> SliceResult:
@@ -88,10 +85,13 @@ def write_slice(job: SliceJob) -> SliceResult:
     # Arrow's own allocator hands memory back and asks for it again all the time: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
     files = _Files(job, _store(job.store))
+    changed: Counter[str] = Counter()
     with Session(job.source, read_timeout=job.read_timeout, purpose=f"extract {job.table.name}") as session:
-        batches = record_batches(session, job.table, select(job.table, job.slice), limits=job.limits)
-        for batch in batches:
-            files.add(batch, batches.changed)
+        for question in selects(job.table, job.slice):
+            batches = record_batches(session, job.table, question, limits=job.limits)
+            for batch in batches:
+                files.add(batch, changed.total() + batches.changed)
+            changed.update(dict(batches.changes))
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -101,6 +101,7 @@ def write_slice(job: SliceJob) -> SliceResult:
         seconds=time.monotonic() - began,
         rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         cpu=time.process_time() - cpu,
+        changed=tuple(changed.items()),
     )
 
 
@@ -116,7 +117,10 @@ class _Files:
     def __init__(self, job: SliceJob, store: Store) -> None:
         self.job = job
         self.store = store
+        self.read = _read_at(job)
         self.schema = file_schema(job.table)
+        if self.read is not None:
+            self.schema = self.schema.append(pa.field(READ_FIELD, pa.int64()))
         self.attempt = secrets.token_hex(4)
         self.done: list[DataFile] = []
         self._file: _File | None = None
@@ -124,6 +128,9 @@ class _Files:
         self._counted = 0  # of these, in finished files
 
     def add(self, batch: pa.RecordBatch, changed: int) -> None:
+        if self.read is not None:
+            reads = pa.repeat(self.read, batch.num_rows)
+            batch = pa.RecordBatch.from_arrays([*batch.columns, reads], schema=self.schema)
         while batch.num_rows:
             if self._file is not None and self._file.full:
                 self.close()
@@ -144,7 +151,7 @@ class _Files:
         extremes, rows = self._file.extremes, self._file.rows
         data = self._file.finish(self.attempt)
         self._file = None
-        self.store.put(f"{folder}/{name}", memoryview(data))
+        etag = self.store.put(f"{folder}/{name}", memoryview(data))
         self.done.append(
             DataFile(
                 path=f"{folder}/{name}",
@@ -156,9 +163,22 @@ class _Files:
                 last=extremes.last,
                 truncated=self._changed - self._counted,
                 created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                etag=etag,
             )
         )
         self._counted = self._changed
+
+
+def _read_at(job: SliceJob) -> int | None:
+    """A number that grows with the log: rows of later claims, and a window's after those that are read again first.
+
+    None where rows don't merge by key, or where a column has the name already.
+    """
+    if not job.table.key or job.slice.kind == "snapshot":
+        return None
+    if any(column.name.lower() == READ_FIELD for column in job.table.columns):
+        return None
+    return job.claim * 2 + (job.slice.kind == "window")
 
 
 class _File:

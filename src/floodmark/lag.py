@@ -10,13 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from floodmark import clock
 from floodmark.config import Config, SourceSpec
 from floodmark.errors import FloodmarkError
-from floodmark.model import Position, Table
+from floodmark.model import Lag, Position, Table
 from floodmark.mysql import bounds, edges
 from floodmark.mysql.connect import Session
 from floodmark.plan import temporal
@@ -28,14 +27,6 @@ CONNECT_SECONDS = 1
 STATEMENT_SECONDS = 2
 # For all tables together; those that were not reached by then are unknown.
 PATIENCE = 3.0
-
-
-@dataclass(frozen=True)
-class Lag:
-    """What the source has behind a table's position: seconds of its cursor, or ids."""
-
-    seconds: float | None = None
-    ids: int | None = None
 
 
 def lags(config: Config, states: Mapping[str, State], patience: float = PATIENCE) -> dict[str, Lag]:
@@ -89,6 +80,16 @@ def cursor_now(session: Session, table: Table, timezone: str, ahead: float = 0.0
     offset = bounds.zone_offsets(session, "UTC" if kind == "timestamp" else timezone)([int(moment)])[0]
     value = clock.text(moment, offset)
     return value[:10] if kind == "date" else value
+
+
+def measured(session: Session, table: Table, position: Position | None, zone: str) -> Lag | None:
+    """One table's lag, where an index tells it at once; None: not known."""
+    if not position or table.cursor is None or not (table.cursor_index or table.order == table.key):
+        return None
+    try:
+        return _lag(session, table, position, zone)
+    except (FloodmarkError, ValueError):
+        return None  # what is only told must not fail a run
 
 
 def _lag(session: Session, table: Table, position: Position, zone: str) -> Lag:

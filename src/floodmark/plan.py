@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from floodmark import clock
+from floodmark.errors import DataError
 from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
@@ -65,6 +66,8 @@ class Plan:
     slices: tuple[Slice, ...] = ()  # of the window, those not committed yet
     again: tuple[Slice, ...] = ()  # rows that are read again, committed before the window's
     overlap: str | None = None  # fingerprint of the overlap among them
+    reread: Window | None = None  # of rows that are read again because columns came or changed
+    reread_slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     load_as: LoadAs = "merge"
     in_order: bool = True  # one slice after the other, each a commit
     notes: tuple[str, ...] = ()
@@ -74,11 +77,17 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not self.slices and not self.again
+        return not self.slices and not self.again and not self.reread_slices
+
+    @property
+    def read_again(self) -> tuple[tuple[str, int], ...]:
+        """What is read again, and about how many rows of it."""
+        columns = (("columns", sum(s.rows for s in self.reread_slices)),) if self.reread_slices else ()
+        return (*columns, *((s.kind, s.rows) for s in self.again))
 
     @property
     def rows(self) -> int:
-        return sum(s.rows for s in self.slices) + sum(s.rows for s in self.again)
+        return sum(s.rows for s in (*self.slices, *self.again, *self.reread_slices))
 
 
 def temporal(table: Table) -> bool:
@@ -145,6 +154,32 @@ def strategy_of(request: Request, pieces: int) -> Strategy:
     return "inter-table" if request.tables > 1 else "sequential"
 
 
+def reason(request: Request, plan: Plan) -> str:
+    """Why the window is read the way it is, in a few words."""
+    window, table = plan.window, plan.table
+    if window is None:
+        return "only rows that are read again" if plan.again else "there are no new rows"
+    if window.by == "snapshot":
+        return "one consistent read of the whole table, because its mode is full"
+    if plan.resumed:
+        return "a window that was left open goes on as it was cut"
+    if request.strategy in ("sequential", "inter-table"):
+        return f"one slice after the other in cursor order, because --strategy says {request.strategy}"
+    if request.most is not None:
+        return "in cursor order, because --limit takes the first rows"
+    if window.by == "key":
+        if table.cursor_index is None:
+            return f"along the key, because no index begins with {table.cursor}"
+        return f"along the key, because the window is {KEY_SHARE:.0%} of the table or more"
+    if table.order == table.key:
+        return "along the key, which is the cursor"
+    if len(plan.slices) == 1:
+        return f"no more rows than one slice holds ({request.slice_rows:,})"
+    if table.cursor_index is None:
+        return "in cursor order, without an index to lead the way"
+    return f"along the index {table.cursor_index}, because the window is a small part of the table"
+
+
 def load_as(table: Table) -> LoadAs:
     """How the rows of a window go into the target."""
     return {"upsert": "merge", "append": "insert", "full": "replace"}[table.mode]  # type: ignore[return-value]
@@ -182,5 +217,14 @@ def overlap_from(
 
 
 def implausible(before: int, now: int) -> bool:
-    """Whether a snapshot is too small to be true."""
+    """Whether a snapshot, or what deletes would leave, is too small to be true."""
     return before >= IMPLAUSIBLE_FROM and now < before * IMPLAUSIBLE
+
+
+def check_snapshot(before: int, rows: int, force: bool) -> None:
+    """A truncated or wrong source must not empty the warehouse."""
+    if implausible(before, rows) and not force:
+        raise DataError(
+            f"the table has {rows:,} rows where the last snapshot had {before:,}: not swapped in",
+            hint="if that is right, run the sync again with --force",
+        )

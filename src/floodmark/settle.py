@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from floodmark import clock, plan
 from floodmark.config import TableOptions
 from floodmark.model import Position, Table, Value
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
+from floodmark.mysql.looks import Looks
 from floodmark.state import State
 
 # Ids wait this long at least: what began within the call's second counts as open for up to two.
@@ -25,6 +27,10 @@ ID_SECONDS = 3.0
 # longer for a lock (lock_wait_timeout) before it is given up.
 LOOK_EVERYWHERE_BELOW = 100_000
 LONGEST_WAIT = 86400.0
+AGING = 0.05
+# Where the source's own clock writes the cursor, and all open work can be seen and there is none, rows are final as soon
+# as their moment is over. What is left covers a clock that goes back by less than is noticed.
+SURE_SECONDS = clock.STEADY
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class Settled:
     wall: Value | None = None  # the cursor that is written at the bound
     beyond: Value | None = None  # cursors from here on lie in the future
     zone_shift: str | None = None  # read again from here: the clocks went back
+    ahead: float | None = None  # the source's clock minus ours
+    back: float = 0.0  # by how many seconds it was set back since the last window
+    steady: bool = False  # no clock went back since the last window, not even after the bound
     held: tuple[str, ...] = ()  # who holds the bound back
 
 
@@ -46,16 +55,26 @@ def settle(
     state: State,
     low: Position | None,
     options: TableOptions,
-    trust: bounds.Trust,
+    looks: Looks,
+    expected: Callable[[], None] = lambda: None,
 ) -> Settled:
-    """How far the table can be read behind `low`; waits for the settling time where rows are fresh."""
+    """How far the table can be read behind `low`; waits for the settling time where rows are fresh.
+
+    Before it waits, `expected` is called when there will be rows to read, so that others can get ready meanwhile.
+    """
     if not plan.temporal(table):
-        return _ids(session, table, state, low, options, trust)
+        return _ids(session, table, state, low, options, looks)
     assert table.cursor is not None
+    trust = looks.trust(session)
     column = table.column(table.cursor)
+    pause = options.settle_seconds
+    if trust.complete and column.maintained:
+        pause = min(pause, SURE_SECONDS)
     zone = "UTC" if column.data_type == "timestamp" else options.cursor_timezone
     offsets = bounds.zone_offsets(session, zone)
     now = bounds.now(session)
+    ahead = now - time.time()
+    back = clock.set_back(state.ahead, ahead)
     tick = 10 ** -(column.fraction or 0)
     top = (math.floor(now / tick) + 1) * tick
     previous = state.bound
@@ -68,12 +87,29 @@ def settle(
     settled_newest = newest
     if newest is not None and str(newest[0]) >= str(ceiling(top)):
         settled_newest = edges.last(session, table, ceiling(top))
-    fresh = str(ceiling(now - options.settle_seconds - tick))
-    waited = settled_newest is not None and column.data_type != "date" and str(settled_newest[0]) >= fresh
-    if waited:
-        time.sleep(max(0.0, top + options.settle_seconds - bounds.now(session)))
-    look = bounds.holders(session, trust.process)
+    age = pause + tick  # of a row whose second is over, and settled
+    waited = fresh = (
+        settled_newest is not None
+        and column.data_type != "date"
+        and str(settled_newest[0]) >= str(ceiling(now - age))
+    )
+    if fresh and settled_newest is not None:
+        news = low is None or str(settled_newest[0]) > str(low[0])
+        # An old transaction may hold back all of them.
+        if news and not any(h.start < now - age for h in looks.holders(session, trust.process)):
+            expected()
+        asked = bounds.now(session)
+        for_all = max(0.0, top + pause - asked)
+        for_newest = _until_aged(clock.sample(offsets, asked), str(settled_newest[0]), asked - age, for_all)
+        waited = for_newest is None  # else what was the newest row is read up to, and later ones next time
+        time.sleep(for_all if for_newest is None else for_newest)
+    look = looks.holders(session, trust.process)
     holders = [h for h in look if h.start < top]
+    if holders and fresh and pause < options.settle_seconds:
+        # They may be about to end: rows that are committed by then belong to this run.
+        time.sleep(options.settle_seconds - pause)
+        look = looks.holders(session, trust.process)
+        holders = [h for h in look if h.start < top]
     # A cursor is cut to its digits: a statement of 10:00:00.5 writes 10:00:00.
     bound = min([top, *(math.floor(h.start / tick) * tick for h in holders)])
     value = ceiling(bound)
@@ -82,14 +118,17 @@ def settle(
     else:
         high = settled_newest
     seen = bounds.now(session)
-    wall = clock.sample(offsets, previous, bound)
+    wall = clock.sample(offsets, previous, bound, seen, None if previous is None else previous - back)
     settled = Settled(
         high=high,
         newest=newest,
         bound=bound,
         wall=wall.at(bound),
         beyond=value if column.data_type == "date" else ceiling(seen + bounds.FUTURE_SLACK),
-        zone_shift=clock.reread_from(wall, previous, bound),
+        zone_shift=clock.reread_from(wall, previous, bound, back),
+        ahead=ahead,
+        back=back,
+        steady=previous is not None and clock.reread_from(wall, previous, seen, back) is None,
         held=_described(holders, seen),
     )
     written = _uncommitted(session, table, low, settled, look)
@@ -101,6 +140,12 @@ def settle(
         bound=bound if previous is None else min(bound, previous),
         held=_described([h for h in look if h.modified], seen),
     )
+
+
+def _until_aged(wall: clock.Wall, newest: str, since: float, most: float) -> float | None:
+    """The seconds until the newest row has settled, where that is sooner than `most`."""
+    steps = (step * AGING for step in range(int(most / AGING) + 1))
+    return next((s + AGING for s in steps if newest < clock.ceiling(wall, since + s)), None)
 
 
 def _uncommitted(
@@ -130,18 +175,19 @@ def _ids(
     state: State,
     low: Position | None,
     options: TableOptions,
-    trust: bounds.Trust,
+    looks: Looks,
 ) -> Settled:
     newest = edges.last(session, table, None)
     if newest is None or newest == state.position:
         return Settled(newest, newest)
     seen = bounds.now(session)
-    open_still = bounds.wait_for_ids(session, trust.process, max(options.settle_seconds, ID_SECONDS))
+    look_now = partial(looks.holders, session, looks.trust(session).process)
+    open_still = bounds.wait_for_ids(session, look_now, max(options.settle_seconds, ID_SECONDS))
     if open_still:
         return Settled(state.position, newest, held=_described(open_still, seen))
     settled = Settled(newest, newest, bound=seen)
     # Those that have come since write larger ids, unless the application chooses them.
-    look = bounds.holders(session, trust.process)
+    look = look_now()
     written = _uncommitted(session, table, low, settled, look)
     if written is None:
         return settled

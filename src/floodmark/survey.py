@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
@@ -12,7 +12,9 @@ from floodmark.errors import ConfigError, DataError
 from floodmark.model import Position, Slice, Table, Window
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
+from floodmark.mysql.looks import Looks
 from floodmark.plan import Plan, Request
+from floodmark.reread import carrier, follow
 from floodmark.settle import Settled, settle
 from floodmark.state import State
 from floodmark.system import Start
@@ -28,27 +30,37 @@ def survey(
     options: TableOptions,
     request: Request,
     start: Start | None = None,
+    expected: Callable[[], None] = lambda: None,
+    looks: Looks | None = None,
 ) -> Plan:
     """The plan of a run for one table; reads no rows and changes nothing.
 
-    `start` is where a table without a position begins, when that is not `options.start`.
+    `start` is where a table without a position begins, when that is not `options.start`. `expected` is called where
+    fresh rows have to be waited for, and there will be some to read. `looks` are shared with the run's other tables.
     """
+    looks = looks or Looks()
+    columns = follow(session, table, state, options, request)
+    table = columns.table
     if table.mode == "full":
-        return _snapshot(session, table, request)
-    trust = bounds.trust(session)
-    notes = list(table.notes)
+        made = _snapshot(session, table, request)
+        return replace(made, notes=(*made.notes, *columns.notes))
+    trust = looks.trust(session)
+    notes = [*table.notes, *columns.notes]
     if request.since is not None:
-        return _since(session, table, state, request, trust, options)
+        return _since(session, table, state, request, looks, options)
 
     begin = start or Start(options.start, "`start` in the configuration")
     first_time = state.position is None
     low = plan.start_position(table, begin.timestamp) if first_time else state.position
-    settled = settle(session, table, state, low, options, trust)
+    settled = settle(session, table, state, low, options, looks, expected)
     if not first_time:
-        _check_not_set_back(session, table, state, settled)
+        check_not_set_back(session, table, state, settled.newest, settled.steady)
+        notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
     again, overlap = _again(session, table, state, options, low, settled, trust, notes)
+    if columns.changed and not (pieces or again or columns.slices):
+        again = carrier(session, table, state.position)
     before = _before_start(session, table, low) if first_time else None
     if first_time and not resumed:
         notes.append(_said_start(begin, low, before))
@@ -62,6 +74,8 @@ def survey(
         slices=pieces,
         again=again,
         overlap=overlap,
+        reread=columns.window,
+        reread_slices=columns.slices,
         load_as=plan.load_as(table),
         in_order=plan.in_order(request, table),
         notes=tuple(notes),
@@ -78,15 +92,24 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
     return f"The table has no position yet: it is read after {begin.timestamp} ({begin.by}); {left_out}."
 
 
-def _check_not_set_back(session: Session, table: Table, state: State, settled: Settled) -> None:
-    """A source whose row at the watermark is gone and whose newest rows are older was restored from a backup."""
+def check_not_set_back(
+    session: Session, table: Table, state: State, newest: Position | None, steady: bool = False
+) -> None:
+    """Stops at a source that was restored from a backup, or failed over to a replica that was behind.
+
+    Then the row at the watermark is an older version of itself, or it is gone and the newest rows are older. The
+    first says so only where the clocks are steady, that is, did not go back since the watermark.
+    """
     low = state.position
     if low is None or state.manual or len(low) < len(table.order):
         return
-    if edges.nth(session, replace(table, where=None), table.order, low, None, 1) is not None:
-        return  # also by rows that have left the `where`
+    if steady and _is_older(session, table, low):
+        raise _set_back(table, f"the row at the watermark {low} is an older version of itself")
+    # In this order: a row that is changed in between has left its place, and is found behind it.
     if edges.exists(session, table, table.order, low):
         return
+    if edges.nth(session, replace(table, where=None), table.order, low, None, 1) is not None:
+        return  # also by rows that have left the `where`
     key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
     if key is None and table.order == table.key:
         key = low
@@ -95,13 +118,47 @@ def _check_not_set_back(session: Session, table: Table, state: State, settled: S
         counter = edges.next_auto_increment(session, table)
         if counter and counter > int(key[0]) and not edges.exists(session, table, table.key, key):
             return
-    newest = " ".join(map(str, settled.newest)) if settled.newest else "none"
-    raise DataError(
-        f"the source has been set back: the row at the watermark {low} is gone and its newest row is older ({newest})",
-        hint=f"after a restore from a backup: floodmark watermark set -t {table.name} with the time of the "
-        "backup; if the newest rows were only deleted: the time of the newest row",
+    said = " ".join(map(str, newest)) if newest else "none"
+    raise _set_back(table, f"the row at the watermark {low} is gone and its newest row is older ({said})")
+
+
+def _is_older(session: Session, table: Table, low: Position) -> bool:
+    """Whether the row at the watermark has an older cursor now, where only the source's clock writes it."""
+    if not plan.temporal(table) or table.cursor is None or table.cursor in table.key or not table.key:
+        return False
+    column = table.column(table.cursor)
+    if not column.maintained:
+        return False
+    older = f"{sql.expression(column)} < {sql.literal(column, low[0])}"
+    return edges.exists(session, table, table.key, low[len(low) - len(table.key) :], [older])
+
+
+def _set_back(table: Table, why: str) -> DataError:
+    return DataError(
+        f"the source has been set back: {why}",
+        hint=f"after a restore or a failover: floodmark watermark set -t {table.name} with the time of the backup, then "
+        f"floodmark verify -t {table.name} --repair; if the newest rows were only deleted: the time of the newest row",
         table=table.name,
     )
+
+
+def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:
+    """What to say of a source whose clock was set back; without a key what it has written since can't be read again."""
+    if not settled.back:
+        return []
+    said = f"the source's clock was set back by {settled.back:,.0f} s since the watermark, by this machine's clock"
+    if table.key:
+        return [f"{said}: rows from {settled.zone_shift} on are read again"]
+    if state.bound is not None and settled.bound is not None and settled.bound < state.bound:
+        raise DataError(
+            f"{said}: rows that were written since may lie before the watermark",
+            hint="the table has no key, so they can't be read again by themselves: reset the table with --force, or "
+            f"go on without them: floodmark watermark set -t {table.name} with the time of the watermark",
+            table=table.name,
+        )
+    return [
+        f"{said}: rows that were written meanwhile may lie before the watermark, and there is no key to merge by"
+    ]
 
 
 def _window(
@@ -135,7 +192,7 @@ def _window(
         rows = min(rows, (len(found) + 1) * step) if found else min(rows, step)
     if request.most is not None:
         rows = min(rows, request.most)
-    window = Window(token_hex(8), low, high, by, found, settled.bound, rows)
+    window = Window(token_hex(8), low, high, by, found, settled.bound, rows, ahead=settled.ahead)
     return window, False, plan.slices(window)
 
 
@@ -266,7 +323,7 @@ def overlap_seconds(
     reasons = list(trust.reasons)
     if plan.temporal(table) and table.cursor is not None:
         column = table.column(table.cursor)
-        if "on update current_timestamp" not in column.extra.lower():
+        if not column.maintained:
             reasons.append(f"{column.name} is written by the application, not by ON UPDATE CURRENT_TIMESTAMP")
     return (plan.OVERLAP_SECONDS if reasons else 0.0), tuple(reasons)
 
@@ -285,7 +342,7 @@ def _since(
     table: Table,
     state: State,
     request: Request,
-    trust: bounds.Trust,
+    looks: Looks,
     options: TableOptions,
 ) -> Plan:
     """A re-read of a stretch that the user names; the watermark does not move."""
@@ -297,7 +354,7 @@ def _since(
             table=table.name,
         )  # fmt: skip
     low: Position = (plan.cursor_value(table, request.since or ""),)
-    settled = settle(session, table, state, low, options, trust)
+    settled = settle(session, table, state, low, options, looks)
     high: Position | None = (plan.cursor_value(table, request.until),) if request.until else None
     if high is None:
         high = state.position

@@ -34,7 +34,12 @@ def described(spec: SourceSpec, name: str = "t", **options: Any) -> Table:
         return discover(session, name, TableOptions(**options), spec.database)
 
 
-def reading(session: Session, table: Table, **more: Any) -> Batches:
+BOTH = pytest.mark.parametrize("plain", [True, False], ids=["off the socket", "through the driver"])
+
+
+def reading(session: Session, table: Table, plain: bool = True, **more: Any) -> Batches:
+    assert session.plain or not plain
+    session.plain = plain
     chosen = ", ".join(f.select for f in fields(table))
     return record_batches(session, table, f"SELECT {chosen} FROM {table.table}", **more)
 
@@ -91,7 +96,10 @@ def proxy(spec: SourceSpec) -> Iterator[Proxy]:
         yield made
 
 
-def test_a_cut_anywhere_in_the_stream_raises(database: Any, spec: SourceSpec, proxy: Proxy) -> None:
+@BOTH
+def test_a_cut_anywhere_in_the_stream_raises(
+    database: Any, spec: SourceSpec, proxy: Proxy, plain: bool
+) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(50))",
         "INSERT INTO t SELECT seq, repeat('x', seq) FROM seq_1_to_40",
@@ -100,7 +108,7 @@ def test_a_cut_anywhere_in_the_stream_raises(database: Any, spec: SourceSpec, pr
     through = replace(spec, host="127.0.0.1", port=proxy.port)
     with Session(through) as session:
         proxy.passed = 0
-        assert sum(b.num_rows for b in reading(session, table)) == 40
+        assert sum(b.num_rows for b in reading(session, table, plain)) == 40
         total = proxy.passed
     assert total > 800
     cuts = [*range(0, total, 61), *range(total - 14, total)]
@@ -109,22 +117,26 @@ def test_a_cut_anywhere_in_the_stream_raises(database: Any, spec: SourceSpec, pr
         with Session(through) as session:
             proxy.left = left
             with pytest.raises(TransientError):
-                pytest.fail(f"{len(list(reading(session, table)))} batches with {left} of {total} bytes")
+                pytest.fail(
+                    f"{len(list(reading(session, table, plain)))} batches with {left} of {total} bytes"
+                )
     proxy.left = None
 
 
-def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Proxy) -> None:
+@BOTH
+def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Proxy, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_1000")
     table = described(spec)
     with Session(replace(spec, host="127.0.0.1", port=proxy.port), read_timeout=1) as session:
         proxy.stall, proxy.left = True, 500
         started = time.monotonic()
         with pytest.raises(TransientError):
-            list(reading(session, table))
+            list(reading(session, table, plain))
         assert time.monotonic() - started < 10
 
 
-def test_a_killed_reader_raises(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_a_killed_reader_raises(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
         "INSERT INTO t SELECT seq, repeat('x', 200) FROM seq_1_to_200000",
@@ -132,14 +144,15 @@ def test_a_killed_reader_raises(database: Any, spec: SourceSpec) -> None:
     table = described(spec)
     for kill in ("KILL", "KILL QUERY"):
         with Session(spec) as session:
-            batches = reading(session, table)
+            batches = reading(session, table, plain)
             next(batches)
             database.execute(f"{kill} {session.connection_id}")
             with pytest.raises(TransientError):
                 list(batches)
 
 
-def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
         "INSERT INTO t SELECT seq, repeat('x', 200) FROM seq_1_to_200000",
@@ -147,7 +160,7 @@ def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSp
     table = described(spec)
     with Session(spec) as session:
         number = session.connection_id
-        batches = reading(session, table)
+        batches = reading(session, table, plain)
         next(batches)
         assert not gc.isenabled()
         started = time.monotonic()
@@ -162,12 +175,13 @@ def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSp
         time.sleep(0.1)
 
 
-def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
     with Session(spec) as session:
         for rows in (1024, 8192):
-            batches = reading(session, table, rows=rows)
+            batches = reading(session, table, plain, rows=rows)
             sizes, ids = [], []
             for batch in batches:
                 sizes.append(batch.num_rows)
@@ -177,10 +191,11 @@ def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: Sour
     assert gc.isenabled()
 
 
-def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     with Session(spec) as session:
-        assert list(reading(session, described(spec))) == []
+        assert list(reading(session, described(spec), plain)) == []
 
 
 def resident() -> int:
@@ -188,7 +203,8 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT, j JSON)",
         "INSERT INTO t SELECT seq, 'small', '{}' FROM seq_1_to_3000",
@@ -200,7 +216,7 @@ def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec) ->
     table = described(spec)
     with Session(spec) as session:
         before, most, rows = resident(), 0, 0
-        for batch in reading(session, table):
+        for batch in reading(session, table, plain):
             rows += batch.num_rows
             most = max(most, resident() - before)
             assert batch.nbytes < 100 << 20
@@ -209,36 +225,83 @@ def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec) ->
     pa.default_memory_pool().release_unused()
 
 
-def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT)", "INSERT INTO t VALUES (1, repeat('x', 1500000))"
     )
     table = described(spec)
     computed = "SELECT `id`, CONCAT(`c`, '') FROM t"  # as the text of Oracle's JSON has to be
     with Session(spec) as session:
+        session.plain = plain
         assert [b["c"].null_count for b in record_batches(session, table, computed)] == [0]
     (packet,) = database.execute("SELECT @@global.max_allowed_packet")[0]
     database.execute("SET GLOBAL max_allowed_packet = 1048576")
     try:
         with Session(spec) as session, pytest.raises(DataError, match="max_allowed_packet") as error:
+            session.plain = plain
             list(record_batches(session, table, computed))
         assert error.value.table == table.name
         with Session(spec) as session:
-            assert [b["c"].null_count for b in reading(session, table)] == [
+            assert [b["c"].null_count for b in reading(session, table, plain)] == [
                 0
             ]  # a plain column is no expression
     finally:
         database.execute(f"SET GLOBAL max_allowed_packet = {packet}")
 
 
-def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec) -> None:
+@BOTH
+def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(9))", "INSERT INTO t VALUES (1, '1x'), (2, 'y')"
     )
     table = described(spec)
     with Session(spec) as session:
+        session.plain = plain
         batches = record_batches(session, table, "SELECT `id`, `c` FROM t WHERE c = 1")
         assert [b.num_rows for b in batches] == [1]
+        assert session.rows("SELECT 1 + 1") == [(b"2",)]
+
+
+@BOTH
+def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(
+    database: Any, spec: SourceSpec, plain: bool
+) -> None:
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
+    table = described(spec)
+    with Session(spec) as session:
+        session.plain = plain
+        with pytest.raises(ConfigError, match=r"Table '.*nowhere' doesn't exist \(1146\)"):
+            list(record_batches(session, table, "SELECT id FROM nowhere"))
+        with pytest.raises(ConfigError, match=r"Unknown column 'c' in .* \(1054\)"):
+            list(record_batches(session, table, "SELECT c FROM t"))
+        assert sum(b.num_rows for b in reading(session, table, plain)) == 20000
+    with Session(spec) as session:  # after the first rows
+        session.plain = plain
+        late = "SELECT IF(id < 15000, id, (SELECT 1 UNION SELECT id)) FROM t"
+        with pytest.raises(TransientError, match=r"Subquery returns more than 1 row \(1242\)"):
+            list(record_batches(session, table, late))
+        with pytest.raises(FloodmarkError):
+            session.rows("SELECT 1")
+
+
+@BOTH
+def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec, plain: bool) -> None:
+    sizes = [2**24 - 8, 2**24, 5 << 20, 255, 0]
+    database.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a LONGTEXT, b INT)",
+        *(f"INSERT INTO t SELECT {i}, repeat('x', {size}), {size}" for i, size in enumerate(sizes)),
+    )
+    table = described(spec)
+    with Session(spec) as session:
+        found = [
+            (len(a), set(a) <= {"x"}, b)
+            for batch in reading(session, table, plain)
+            for a, b in zip(batch["a"].to_pylist(), batch["b"].to_pylist(), strict=True)
+        ]
+        assert found == [(size, True, size) for size in sizes]
+        assert session.rows("SELECT 1") == [(b"1",)]
+    pa.default_memory_pool().release_unused()
 
 
 def test_the_session_can_not_write_and_says_who_it_is(database: Any, spec: SourceSpec) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from floodmark.config import SourceSpec, Tls
 from floodmark.errors import ConfigError
+from floodmark.model import Column, Table
 from floodmark.mysql.connect import Session
+from floodmark.mysql.read import record_batches
 from floodmark.testing.services import MariaDB
 
 
@@ -64,12 +66,12 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def server(pems: Path, certificate: str | None) -> MariaDB:
+def server(pems: Path, certificate: str | None, insists: bool = True) -> MariaDB:
     args = ["--skip-ssl"]
     if certificate:
         args = [
             f"--ssl-ca={pems / 'ca.pem'}", f"--ssl-cert={pems / f'{certificate}.pem'}",
-            f"--ssl-key={pems / f'{certificate}.key'}", "--require-secure-transport=ON",
+            f"--ssl-key={pems / f'{certificate}.key'}", f"--require-secure-transport={'ON' if insists else 'OFF'}",
         ]  # fmt: skip
     return MariaDB(args=args, buffer_pool="32M")
 
@@ -102,6 +104,27 @@ def cipher(spec: SourceSpec, tls: Tls | None) -> bytes | None:
 
 
 ENCRYPTING = ("required", "verify_ca", "verify_identity")
+
+
+def read(spec: SourceSpec, tls: Tls | None) -> tuple[bool, int]:
+    """Whether the connection is read past the driver, and how many rows the reader finds."""
+    table = Table("d", "t", (Column("n", "int(11)", "int"),), ("n",), None, "full", "t")
+    with Session(replace(spec, tls=tls)) as session:
+        found = record_batches(session, table, "SELECT 1")
+        return session.plain, sum(batch.num_rows for batch in found)
+
+
+def test_only_what_is_not_encrypted_is_read_past_the_driver(
+    right: SourceSpec, plain: SourceSpec, pems: Path
+) -> None:
+    assert read(right, None) == (False, 1)
+    for mode in ENCRYPTING:
+        assert read(right, Tls(mode, ca=pems / "ca.pem")) == (False, 1)  # type: ignore[arg-type]
+    assert read(plain, None) == (True, 1)
+    assert read(plain, Tls("disabled")) == (True, 1)
+    with server(pems, "right", insists=False) as either:
+        assert read(spec_of(either), None) == (False, 1)
+        assert read(spec_of(either), Tls("disabled")) == (True, 1)
 
 
 @pytest.mark.parametrize("mode", ENCRYPTING)

@@ -138,7 +138,7 @@ LONG = "ä" * 32768  # 65,536 bytes
 def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
     more = {"charset": "utf8mb4", "octets": 2**24 - 1}
     cells = (b"short", LONG.encode(), None)
-    with pytest.raises(Unfit, match="a value of 65536 bytes, and the warehouse holds 65535") as unfit:
+    with pytest.raises(Unfit, match="a value of 65,536 bytes, and the warehouse holds 65,535") as unfit:
         convert(table("mediumtext", **more), *cells, limits=REDSHIFT)
     assert unfit.value.index == 1
     cut = convert(table("mediumtext", overflow="truncate", **more), *cells, limits=REDSHIFT)
@@ -149,6 +149,27 @@ def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
         None,
     ]
     assert convert(table("mediumtext", **more), *cells) == ["short", LONG, None]
+
+
+def test_json_that_is_too_long_is_never_cut() -> None:
+    cells = (b'{"a": 1}', f'"{LONG}"'.encode())
+    for policy in ("error", "truncate"):
+        with pytest.raises(Unfit) as unfit:
+            convert(table("json", overflow=policy), *cells, limits=REDSHIFT)
+        assert unfit.value.index == 1 and "JSON can't be cut" in unfit.value.hint
+    assert convert(table("json", overflow="null"), *cells, limits=REDSHIFT) == ['{"a": 1}', None]
+    assert convert(table("json", overflow="truncate"), *cells)[1] == f'"{LONG}"'
+
+
+def test_text_with_a_nul_follows_the_policy_where_the_warehouse_knows_none() -> None:
+    more = {"charset": "utf8mb4", "characters": 9}
+    cells = (b"plain", b"a\0b\0", None)
+    with pytest.raises(Unfit, match=r"U\+0000") as unfit:
+        convert(table("varchar(9)", **more), *cells, limits=REDSHIFT)
+    assert unfit.value.index == 1
+    assert convert(table("varchar(9)", overflow="truncate", **more), *cells, limits=REDSHIFT)[1] == "ab"
+    assert convert(table("varchar(9)", overflow="null", **more), *cells, limits=REDSHIFT)[1] is None
+    assert convert(table("varchar(9)", **more), *cells)[1] == "a\0b\0"
 
 
 def test_what_the_limits_change_is_counted() -> None:

@@ -17,10 +17,11 @@ import pytest
 from floodmark import extract
 from floodmark.config import SourceSpec
 from floodmark.errors import FloodmarkError, TransientError
-from floodmark.extract import SliceJob, _Files, attempt
+from floodmark.extract import SliceJob, _Files
 from floodmark.model import Column, DataFile, Slice, Table
 from floodmark.store import Store, StoreSpec
-from floodmark.types import file_schema
+from floodmark.tasks import attempt
+from floodmark.types import READ_FIELD, file_schema
 
 TABLE = Table(
     "shop",
@@ -97,7 +98,24 @@ def test_a_file_is_described_as_it_is(job: SliceJob) -> None:
     assert file.checksum == hashlib.sha256(data).hexdigest()
     assert file.first == ("2025-01-01 00:00:00.000000", 0)
     assert file.last == ("2025-01-01 00:02:29.000000", 149)
-    assert pq.read_table(io.BytesIO(data)).equals(pa.Table.from_batches([rows(100), rows(50, 100)]))
+    written = pq.read_table(io.BytesIO(data))
+    assert written.column_names[-1] == READ_FIELD
+    assert written.drop_columns([READ_FIELD]).equals(pa.Table.from_batches([rows(100), rows(50, 100)]))
+
+
+def test_rows_that_merge_tell_when_they_were_read(job: SliceJob) -> None:
+    def told(**changed: Any) -> list[Any] | None:
+        [file] = put(replace(job, **changed), rows(2))
+        table = pq.read_table(io.BytesIO(content(job, file)))
+        return list(table.column(READ_FIELD).to_pylist()) if READ_FIELD in table.column_names else None
+
+    earlier, again, window = (
+        replace(job.slice, kind=kind) for kind in ("window", "overlap", "window")
+    )  # of claims 40, 41 and 41
+    order = [told(claim=40, slice=earlier), told(slice=again), told(slice=window)]
+    assert order == sorted(order, key=lambda reads: reads or []) and len({str(reads) for reads in order}) == 3
+    assert told(slice=replace(job.slice, kind="snapshot")) is None
+    assert told(table=replace(TABLE, key=())) is None
 
 
 def test_the_footer_says_where_the_file_belongs(job: SliceJob) -> None:
@@ -165,7 +183,8 @@ def test_files_keep_to_the_dialect_that_copy_accepts(job: SliceJob) -> None:
     dictionaries = {c.path_in_schema for c in chunks if c.has_dictionary_page}
     assert "small" in dictionaries and "id" not in dictionaries
     measured = {c.path_in_schema for c in chunks if c.statistics is not None}
-    assert measured == {"id", "small", "price", "day", "at"}
+    assert measured == {"id", "small", "price", "day", "at", READ_FIELD}
+    assert chunks[-1].total_compressed_size < 200  # one value, however many rows
 
 
 def test_a_task_returns_its_error_with_the_table_and_without_secrets(job: SliceJob) -> None:

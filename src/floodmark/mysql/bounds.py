@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
@@ -228,20 +228,20 @@ def _who(user: bytes | None, host: bytes | None) -> str:
     return f"{_text(user) or 'unknown'}@{_text(host).rpartition(':')[0] or _text(host) or 'unknown'}"
 
 
-def wait_for_ids(session: Session, process: bool, seconds: float) -> list[Holder]:
+def wait_for_ids(session: Session, look: Callable[[], list[Holder]], seconds: float) -> list[Holder]:
     """Waits until everything that was open at the call has ended; returns what has not in time.
 
     An id has no clock: a row with a smaller id may be committed by whoever is open now.
     """
     deadline = time.monotonic() + seconds
     started = now(session)
-    waited_for = holders(session, process)
+    waited_for = look()
     writing = {h.thread for h in waited_for if h.modified}
     waited_for = [h for h in waited_for if h.modified or h.thread not in writing]
     while waited_for and time.monotonic() < deadline:
         # A fresh list of transactions takes a pause of 0.1 s, by everyone who asks.
         time.sleep(random.uniform(0.15, 0.3))
-        still = holders(session, process)
+        still = look()
         transactions = {h.trx for h in still if h.trx}
         threads = {h.thread for h in still if h.start <= started}
         # A transaction that writes keeps its id. Others get one when they begin to write, and a statement may go

@@ -9,27 +9,34 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
 from MySQLdb import _mysql
 
 from floodmark import tunnel
 from floodmark.config import SourceSpec, Ssh, Tls
 from floodmark.errors import ConfigError, TransientError
+from floodmark.mysql.answer import Answer
 from floodmark.mysql.failures import WRONG_NAME, translated
 from floodmark.mysql.pinned import GROUP, OTHER, fingerprint, option_file
 
 Row = tuple[bytes | None, ...]
 Cells = tuple[Row, ...] | list[Row]
+Block = TypeVar("Block")
 
 CONNECT_SECONDS = 5
 # How our statements begin, for whoever reads the process list, and for ourselves.
 LABEL = "/* floodmark: "
 # The server waits this long for a reader that is busy writing to the store.
 WRITE_SECONDS = 3600
+
+# Of the protocol: what both sides may have agreed on.
+_CLIENT_SSL, _CLIENT_COMPRESS = 0x0800, 0x0020
 
 _MODES = {
     "disabled": "DISABLED",
@@ -50,10 +57,17 @@ class Session:
         connect_timeout: int = CONNECT_SECONDS,
         zone: str = "+00:00",
         purpose: str = "query",
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`closed` is called when the connection ends, perhaps twice."""
         self.spec = spec
+        self._closed = closed
         self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
+        self._read_timeout = read_timeout
+        self._answer: Answer | None = None  # to the last statement, where the driver has not seen it
         self._link: Any = _connect(spec, read_timeout, connect_timeout)
+        # Whether answers can be read off the socket, past the driver.
+        self.plain = _is_plain(self._link, spec)
         # The driver lets no other thread near the connection, and `abort` comes from another.
         self._wire = socket.socket(fileno=os.dup(self._link.fileno()))
         try:
@@ -79,14 +93,58 @@ class Session:
         except _mysql.MySQLError as error:
             raise translated(error, self.spec) from error
 
-    def stream(self, sql: str, size: int) -> Stream:
+    def named(self, sql: str) -> list[dict[str, str | None]]:
+        """All rows of a small result by their columns' names, as text."""
+        self._send(sql)
+        try:
+            result = self._link.store_result()
+            names = [column[0] for column in result.describe()] if result is not None else []
+            rows = result.fetch_row(0) if result is not None else ()
+        except _mysql.MySQLError as error:
+            raise translated(error, self.spec) from error
+        return [
+            {
+                n: None if cell is None else cell.decode(errors="replace")
+                for n, cell in zip(names, row, strict=True)
+            }
+            for row in rows
+        ]
+
+    def records(self, sql: str) -> list[dict[str, bytes | None]]:
+        """The same by column names, in lower case: for results whose columns differ between servers."""
+        self._send(sql)
+        try:
+            result = self._link.store_result()
+            names = [str(column[0]).lower() for column in result.describe()] if result is not None else []
+            rows = result.fetch_row(0) if result is not None else ()
+        except _mysql.MySQLError as error:
+            raise translated(error, self.spec) from error
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def stream(self, sql: str, size: int) -> Stream[Cells]:
         """The rows of a large result, `size` at a time. Nothing else may be asked until it has ended."""
         self._send(sql)
-        return Stream(self, size)
+        try:
+            return Stream(self, size, self._link.use_result())
+        except _mysql.MySQLError as error:
+            self.close()
+            raise translated(error, self.spec) from error
+
+    def columns(self, sql: str, size: int, kinds: Sequence[pa.DataType]) -> Stream[list[Any]]:
+        """The same as a stream of columns, past the driver; for sessions that are `plain`."""
+        try:
+            self._link.send_query((self._label + sql).encode())
+            self._answer = Answer(self._wire, kinds, self._read_timeout)
+            self._answer.begin()
+        except _mysql.MySQLError as error:
+            if self._answer is None or not self._answer.refused:
+                self.close()
+            raise translated(error, self.spec) from error
+        return Stream(self, size, self._answer)
 
     def warnings(self) -> int:
         """How many warnings the last statement left; of a stream, only after its end."""
-        return int(self._link.warning_count())
+        return self._answer.warnings if self._answer is not None else int(self._link.warning_count())
 
     def abort(self) -> None:
         """Ends, from any thread, whatever the connection waits for; its user gets an error."""
@@ -98,6 +156,7 @@ class Session:
         with suppress(_mysql.MySQLError):
             self._link.close()
         self._wire.close()
+        self._closed()
 
     def __enter__(self) -> Session:
         return self
@@ -108,6 +167,7 @@ class Session:
         self.close()
 
     def _send(self, sql: str) -> None:
+        self._answer = None
         try:
             self._link.query((self._label + sql).encode())
         except _mysql.MySQLError as error:
@@ -126,30 +186,27 @@ class Session:
             )
 
 
-class Stream:
+class Stream(Generic[Block]):
     """The blocks of a result as they arrive. Only an iteration that ends by itself was complete.
 
     Leaving early closes the connection first: to drop a half-read result would read it to its end.
     """
 
-    def __init__(self, session: Session, size: int) -> None:
+    def __init__(self, session: Session, size: int, result: Any) -> None:
+        """`result` is the driver's or an `Answer`."""
         self.size = size
         self._session = session
+        self._result = result
         self._ended = False
-        try:
-            self._result: Any = session._link.use_result()
-        except _mysql.MySQLError as error:
-            session.close()
-            raise translated(error, session.spec) from error
 
-    def __iter__(self) -> Stream:
+    def __iter__(self) -> Stream[Block]:
         return self
 
-    def __next__(self) -> Cells:
+    def __next__(self) -> Block:
         if self._ended:
             raise StopIteration
         try:
-            rows: Cells = self._result.fetch_row(self.size)
+            rows: Block = self._result.fetch_row(self.size)
         except _mysql.MySQLError as error:
             self._session.close()
             raise translated(error, self._session.spec) from error
@@ -164,7 +221,7 @@ class Stream:
         self._ended = True
         self._result = None
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Stream[Block]:
         return self
 
     def __exit__(
@@ -266,6 +323,15 @@ def _files(tls: Tls) -> dict[str, str]:
                 f"source.tls.{name}: {path} can't be read: {error.strerror}", hint="name a readable PEM file"
             ) from error
     return found
+
+
+def _is_plain(link: Any, spec: SourceSpec) -> bool:
+    """Whether the protocol goes over the socket as it is, and the library reads no answer before it is asked to."""
+    offered = link.server_capabilities & _CLIENT_SSL
+    wanted = spec.tls is None or spec.tls.mode != "disabled"
+    spoken = link.client_flag & link.server_capabilities
+    tried = re.match(r"3\.|10\.", str(_mysql.get_client_info())) is not None  # MariaDB's
+    return tried and not (offered and wanted) and not spoken & (_CLIENT_SSL | _CLIENT_COMPRESS)
 
 
 def _only_the_name_is_wrong(error: Exception, tls: Tls) -> bool:

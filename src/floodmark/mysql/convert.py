@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -30,14 +31,15 @@ _ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
 
 @dataclass(frozen=True)
 class Limits:
-    """The longest values that the warehouse can hold, in bytes; None: any."""
+    """What the warehouse can hold: the longest values in bytes (None: any), and whether text may have U+0000."""
 
     text: int | None = None
     binary: int | None = None
+    nul: bool = True
 
 
 UNLIMITED = Limits()
-REDSHIFT = Limits(MAX_VARCHAR, MAX_VARBYTE)
+REDSHIFT = Limits(MAX_VARCHAR, MAX_VARBYTE, nul=False)
 
 
 class Unfit(Exception):
@@ -50,11 +52,19 @@ class Unfit(Exception):
         self.hint = hint
 
 
-@dataclass
 class Changes:
-    """How many values the table's policies have changed."""
+    """How many values the table's policies have changed, by column."""
 
-    values: int = 0
+    def __init__(self) -> None:
+        self.columns: Counter[str] = Counter()
+
+    @property
+    def values(self) -> int:
+        return self.columns.total()
+
+    def add(self, of: Field, which: Array) -> None:
+        """Count the values that are marked."""
+        self.columns[of.column] += pc.sum(which).as_py() or 0
 
 
 def gathered_as(field: Field) -> pa.DataType:
@@ -72,7 +82,8 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     if is_moment(field):
         return _moments(field, table, changes)
     if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
-        return _bounded(_texts(field), field, limits.text, table, changes)
+        texts = _bounded(_texts(field), field, limits.text, table, changes)
+        return texts if limits.nul else _without_nul(texts, field, table, changes)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
         return _bounded(_same, field, None if field.file_only else limits.binary, table, changes)
     return _numbers(field)
@@ -164,7 +175,7 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
                 if _tells_rows_apart(field, table)
                 else "set zero_dates: null, or keep (the exact text in a second column)",
             )
-        changes.values += pc.sum(bad).as_py() or 0
+        changes.add(field, bad)
         possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)
         return _cast([possible], options).view(field.arrow)
 
@@ -205,22 +216,25 @@ def _bounded(inner: Convert, field: Field, limit: int | None, table: Table, chan
     """The conversion with the warehouse's limit, where a value of the column can pass it."""
     if limit is None or field.max_bytes <= limit:
         return inner
-    return lambda cells: _within(inner(cells), limit, table, changes)
+    return lambda cells: _within(inner(cells), limit, field, table, changes)
 
 
-def _within(values: Array, limit: int, table: Table, changes: Changes) -> Array:
+def _within(values: Array, limit: int, field: Field, table: Table, changes: Changes) -> Array:
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) <= limit:
         return values
     long = pc.fill_null(pc.greater(lengths, limit), False)
-    if table.overflow == "error":
+    whole = field.redshift == "SUPER"  # a document without its end is none
+    if table.overflow == "error" or (table.overflow == "truncate" and whole):
         index = pc.index(long, True).as_py()
         raise Unfit(
             index,
-            f"a value of {lengths[index]} bytes, and the warehouse holds {limit}",
-            "set overflow: truncate or null, or exclude the column",
+            f"a value of {lengths[index].as_py():,} bytes, and the warehouse holds {limit:,}",
+            "JSON can't be cut: set overflow: null, or exclude the column"
+            if whole
+            else _choices(field, table),
         )
-    changes.values += pc.sum(long).as_py() or 0
+    changes.add(field, long)
     if table.overflow == "null":
         return pc.if_else(long, pa.scalar(None, values.type), values)
     cut = [
@@ -234,3 +248,28 @@ def _cut(value: str | bytes, limit: int) -> str | bytes:
     if isinstance(value, bytes):
         return value[:limit]
     return value.encode()[:limit].decode(errors="ignore")
+
+
+def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
+    """The conversion for a warehouse whose text can't have U+0000: such values are refused, cleared of it, or NULL."""
+
+    def convert(cells: Array) -> Array:
+        values = inner(cells)
+        bad = pc.fill_null(pc.match_substring(values, "\0"), False)
+        if not pc.any(bad).as_py():
+            return values
+        if table.overflow == "error":
+            what = "text with the character U+0000, which the warehouse can't hold"
+            raise Unfit(pc.index(bad, True).as_py(), what, _choices(field, table))
+        changes.add(field, bad)
+        if table.overflow == "null":
+            return pc.if_else(bad, pa.scalar(None, values.type), values)
+        return pc.replace_substring(values, "\0", "")
+
+    return convert
+
+
+def _choices(field: Field, table: Table) -> str:
+    if _tells_rows_apart(field, table):
+        return "correct the value: it is part of the key, and without it rows could not be told apart"
+    return "set overflow: truncate or null, or exclude the column"

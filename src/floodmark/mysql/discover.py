@@ -65,9 +65,9 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         zero_dates=options.zero_dates, overflow=options.overflow,
         dist_key=_named(columns, options.dist_key).name if options.dist_key else None,
         sort_key=tuple(_named(columns, column).name for column in options.sort_key),
+        renames=tuple(options.renames.items()),
     )  # fmt: skip
     table = replace(table, cursor_index=cursor_index(found, table.order))
-    _check_names(table)
     _check_readable(session, table)
     if not _sees_all(session, table):
         notes.append("The user may not read every column: those that it can't see are left out.")
@@ -244,26 +244,10 @@ def _clock(columns: Sequence[Column], options: TableOptions, notes: list[str]) -
             notes.append(
                 f"{column.name} is {column.type}, not a time, and is not used as the cursor by itself."
             )
-    return next((c.name for c in columns if _maintained(c) and c.data_type in CLOCKS), None)
-
-
-def _maintained(column: Column) -> bool:
-    return "on update current_timestamp" in column.extra.lower()
+    return next((c.name for c in columns if c.maintained and c.data_type in CLOCKS), None)
 
 
 # ---------------------------------------------------------------- checks and notes
-
-
-def _check_names(table: Table) -> None:
-    seen: dict[str, str] = {}
-    for field in fields(table):
-        folded = field.name.lower()
-        if folded in seen:
-            raise ConfigError(
-                f"the columns {seen[folded]} and {field.name} would be one column {folded} in the warehouse",
-                hint="exclude one of them",
-            )
-        seen[folded] = field.name
 
 
 def _check_readable(session: Session, table: Table) -> None:
@@ -296,7 +280,7 @@ def _notes(table: Table) -> list[str]:
     if cursor.data_type in CLOCKS:
         if not cursor.fraction:
             notes.append(f"{cursor.name} has no sub-second digits: many rows can share one value.")
-        if not _maintained(cursor):
+        if not cursor.maintained:
             notes.append(
                 f"Nothing in MySQL keeps {cursor.name} current (no ON UPDATE CURRENT_TIMESTAMP):"
                 " a change that leaves it as it was is not seen."

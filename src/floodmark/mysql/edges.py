@@ -20,6 +20,7 @@ TOLERANCE = 0.15
 DIVES = 64  # halves the widest range of ids down to one
 # Ranges of up to so many rows are compared row by row.
 LISTED = 20_000
+_TEXTS = {"char", "varchar", "enum", "set", "tinytext", "text"}
 # What tells two texts apart: for long, and for the moment at a fifth of the cost.
 _STRONG = "CAST(CONV(LEFT(MD5({}), 15), 16, 10) AS UNSIGNED)"
 _QUICK = "CRC32({})"
@@ -111,6 +112,11 @@ def estimate(session: Session, table: Table, index: str | None, conditions: Sequ
     rows = session.rows(f"EXPLAIN SELECT 1 FROM {sql.source(table, index)}{sql.where(list(conditions))}")
     cell = rows[0][8 if len(rows[0]) == 10 else 9]
     return int(cell or 0)
+
+
+def empty(session: Session, table: Table) -> bool:
+    """Whether the table has no row at all in its `where`."""
+    return not session.rows(f"SELECT 1 FROM {sql.source(table)}{_filter(table, [])} LIMIT 1")
 
 
 def count(session: Session, table: Table, conditions: Sequence[str], index: str | None = None) -> int:
@@ -252,11 +258,16 @@ def _first_uncommitted(session: Session, table: Table, low: Position | None, hig
     return next((p[0] for p in before if min(before[p], after[p]) > committed[p]), None)
 
 
-def exists(session: Session, table: Table, columns: Sequence[str], position: Position) -> bool:
-    """Whether a row with exactly these values is there."""
+def exists(
+    session: Session, table: Table, columns: Sequence[str], position: Position, also: Sequence[str] = ()
+) -> bool:
+    """Whether a row with exactly these values is there, and of which the other conditions are true."""
     conditions = [
-        f"{sql.expression(table.column(c))} = {sql.literal(table.column(c), v)}"
-        for c, v in zip(columns, position, strict=True)
+        *also,
+        *(
+            f"{sql.expression(table.column(c))} = {sql.literal(table.column(c), v)}"
+            for c, v in zip(columns, position, strict=True)
+        ),
     ]
     return bool(session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.where(conditions)} LIMIT 1"))
 
@@ -266,3 +277,34 @@ def next_auto_increment(session: Session, table: Table) -> int | None:
     text = (session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b"").decode(errors="replace")
     found = re.search(r"\) ENGINE=\S+ AUTO_INCREMENT=(\d+)", text)
     return int(found.group(1)) if found else None
+
+
+def shared_value(
+    session: Session, table: Table, name: str, low: Position | None, high: Position | None
+) -> tuple[bool, str | None]:
+    """Whether all rows of (low, high] have one value in a column, and which, as text; None: NULL.
+
+    Only values of which a text says all: numbers without an exponent, short texts, times.
+    """
+    column, cell = table.column(name), sql.quote(name)
+    inside = sql.between(table, table.order, low, high)
+
+    def first(*more: str, select: str = "1") -> Sequence[bytes | None] | None:
+        found = session.rows(
+            f"SELECT {select} FROM {sql.source(table)}{_filter(table, [*inside, *more])} LIMIT 1"
+        )
+        return found[0] if found else None
+
+    row = first(select=cell)
+    value = row[0] if row else None
+    if value is None:
+        return first(f"{cell} IS NOT NULL") is None, None
+    if column.data_type in _TEXTS and len(value) <= 1000 and b"\0" not in value:
+        same = f"CAST(CONVERT({cell} USING utf8mb4) AS BINARY) <=> X'{value.hex()}'"
+    elif column.data_type in sql.NUMERIC or (column.data_type in sql.TEMPORAL and b"-00" not in value):
+        same = f"{cell} <=> {sql.literal(column, value.decode())}"
+    else:
+        return False, None
+    if first(f"NOT ({same})") is not None:
+        return False, None
+    return True, value.decode() + ("+00" if column.data_type == "timestamp" else "")

@@ -15,13 +15,12 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from MySQLdb import _mysql
 
 from floodmark.config import SourceSpec, Tls
 from floodmark.errors import ConfigError, TransientError
+from floodmark.scratch import scratched
 
 # What libmariadb says when the server shows another certificate than the pinned one.
 OTHER = "Fingerprint verification of server certificate failed"
@@ -36,8 +35,8 @@ _UTF8MB4 = 45
 @contextmanager
 def option_file(digest: str) -> Iterator[str]:
     """A file of libmariadb's options that pins a certificate: the driver has no argument for it."""
-    with TemporaryDirectory(prefix="floodmark-pin-") as folder:
-        file = Path(folder) / "pin.cnf"
+    with scratched("floodmark-pin-") as folder:  # a killed run's goes with the next one's
+        file = folder / "pin.cnf"
         file.write_text(f"[{GROUP}]\ntls-fp={digest}\n")
         yield str(file)
 

@@ -56,6 +56,11 @@ class Batches:
     def changed(self) -> int:
         return self._changes.values
 
+    @property
+    def changes(self) -> tuple[tuple[str, int], ...]:
+        """The values changed by policy, by column."""
+        return tuple(self._changes.columns.items())
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
@@ -67,13 +72,16 @@ class Batches:
         self._batches.close()
 
     def _read(self) -> Generator[pa.RecordBatch, None, None]:
-        wide = sum(f.max_bytes for f in self._fields) > WIDE_ROW
         collecting = gc.isenabled()
         gc.disable()  # millions of short-lived tuples, and never a cycle among them
         try:
-            with self._session.stream(self._sql, FETCH_WIDE if wide else FETCH) as stream:
-                pieces = self._wide_pieces(stream) if wide else self._pieces(stream)
-                yield from self._join(pieces)
+            if self._session.plain:
+                with self._session.columns(self._sql, self._limit, self._types) as blocks:
+                    yield from self._join(blocks)
+            else:
+                wide = sum(f.max_bytes for f in self._fields) > WIDE_ROW
+                with self._session.stream(self._sql, FETCH_WIDE if wide else FETCH) as stream:
+                    yield from self._join(self._wide_pieces(stream) if wide else self._pieces(stream))
             self._check_warnings()
         finally:
             if collecting:
@@ -83,11 +91,11 @@ class Batches:
         columns = zip(*rows, strict=True)
         return [pa.array(column, kind) for column, kind in zip(columns, self._types, strict=True)]
 
-    def _pieces(self, stream: Stream) -> Iterator[list[Array]]:
+    def _pieces(self, stream: Stream[Cells]) -> Iterator[list[Array]]:
         for rows in stream:
             yield self._gather(rows)
 
-    def _wide_pieces(self, stream: Stream) -> Iterator[list[Array]]:
+    def _wide_pieces(self, stream: Stream[Cells]) -> Iterator[list[Array]]:
         """Pieces by rows and by bytes, fetched a few rows at a time, or singly while rows are huge."""
         held: list[tuple[bytes | None, ...]] = []
         size = 0

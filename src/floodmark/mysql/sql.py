@@ -8,9 +8,10 @@ literals, numbers are checked, so no value can end its literal.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from floodmark.model import Column, Position, Slice, Table, Value
+from floodmark.model import Column, Key, Position, Slice, Table, Value
 from floodmark.types import fields
 from floodmark.types import quote as quote  # part of this module, too
 
@@ -19,6 +20,9 @@ BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 # Types whose text order is not their index order: a position holds their number.
 NUMBERED = {"enum", "set", "bit"}
 TEMPORAL = {"date", "datetime", "timestamp"}
+
+# Keys of one question. Each is a range of the index to the optimizer; from 1,000 on MariaDB turns a list into a join.
+KEYS_AT_ONCE = 500
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 
@@ -89,10 +93,30 @@ def loose(table: Table, beyond: Value | None) -> str:
     return "(" + " OR ".join(conditions or ["FALSE"]) + ")"
 
 
+def any_of(table: Table, keys: Sequence[Key]) -> str:
+    """The condition that a row has one of the keys."""
+    if len(table.key) == 1 and keys and all(key[0] is not None for key in keys):
+        column = table.column(table.key[0])
+        values = ", ".join(literal(column, value) for (value,) in keys if value is not None)
+        return f"{expression(column)} IN ({values})"
+    return " OR ".join(f"({_equals(table, key)})" for key in keys) or "FALSE"
+
+
+def _equals(table: Table, key: Key) -> str:
+    terms = []
+    for name, value in zip(table.key, key, strict=True):
+        column = table.column(name)
+        known = "IS NULL" if value is None else f"= {literal(column, value)}"
+        terms.append(f"{expression(column)} {known}")
+    return " AND ".join(terms)
+
+
 def conditions(table: Table, piece: Slice) -> list[str]:
     """What a slice selects, as conditions that all hold."""
     found: list[str] = []
-    if piece.kind == "loose":
+    if piece.kind == "keys":
+        found.append(any_of(table, piece.keys))
+    elif piece.kind == "loose":
         found.append(loose(table, piece.beyond))
     elif piece.by == "key":
         found += between(table, table.key, piece.after, piece.upto)
@@ -111,9 +135,22 @@ def where(found: Sequence[str]) -> str:
 
 def index_of(table: Table, piece: Slice) -> str | None:
     """The index that the slice is read along."""
-    if piece.by == "key":
+    if piece.by == "key" or piece.kind == "keys":
         return table.key_index
     return table.cursor_index if piece.by == "cursor" and piece.kind != "loose" else None
+
+
+def selects(table: Table, piece: Slice) -> list[str]:
+    """The SELECTs of a slice: one, or as many as its keys need."""
+    if piece.kind != "keys":
+        return [select(table, piece)]
+    return [select(table, replace(piece, keys=tuple(some))) for some in chunks(piece.keys)]
+
+
+def chunks(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """The keys, as many at a time as one question takes."""
+    for i in range(0, len(keys), KEYS_AT_ONCE):
+        yield keys[i : i + KEYS_AT_ONCE]
 
 
 def select(table: Table, piece: Slice) -> str:

@@ -1,0 +1,180 @@
+"""Packets of MySQL's text protocol into Arrow columns, without an object per cell; functions on buffers only.
+
+The packets' lengths are followed row by row, the cells' places are found column by column over all rows of a block, and
+Arrow copies the cells out of the buffer. The cells of a row fill its packet exactly, or it is an error: that check is
+also what keeps every place inside the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from MySQLdb import _mysql
+
+Array: TypeAlias = Any
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# A packet of this length goes on in the next one.
+FULL = 0xFFFFFF
+# What a packet begins with that is not a row; a row only when it is longer than that.
+END, ERROR = 0xFE, 0xFF
+
+# How long a cell is, or what follows in place of its length.
+_NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
+_MORE_RESULTS = 0x0008
+_LENGTH = struct.Struct("<I")
+# The codes for which the driver has an exception of its own kind, and its callers another meaning.
+_PROGRAMMING = {1007, 1064, 1102, 1103, 1110, 1111, 1112, 1113, 1146, 1149, 1179, 2014}
+
+_Operational: type[Exception] = _mysql.OperationalError
+_Programming: type[Exception] = _mysql.ProgrammingError
+_buffer: Any = pa.py_buffer  # the stubs don't know numpy's arrays as buffers
+_take = pyarrow.compute.get_function("take").call
+_TAKE = pyarrow.compute.TakeOptions(boundscheck=False)
+
+
+def lost() -> Exception:
+    """What the driver raises when the server stops sending before the end, or sends nothing for too long."""
+    return _Operational(2013, "Lost connection to server during query")
+
+
+def too_large() -> Exception:
+    """What the driver raises when a row is longer than any server may send."""
+    return _Operational(2020, "Got packet bigger than 'max_allowed_packet' bytes")
+
+
+def malformed() -> Exception:
+    """What the driver raises when it can't read a packet."""
+    return _Operational(2027, "Malformed packet")
+
+
+def refusal(packet: bytes) -> Exception:
+    """The exception for an error packet, as the driver raises it."""
+    if len(packet) < 3:
+        return malformed()
+    code = int.from_bytes(packet[1:3], "little")
+    text = packet[9:] if packet[3:4] == b"#" else packet[3:]
+    kind = _Programming if code in _PROGRAMMING else _Operational
+    return kind(code, text.decode(errors="replace"))
+
+
+def columns_in(packet: bytes) -> int:
+    """How many columns the result has, as its first packet says."""
+    count, at = (packet[0], 1) if packet and packet[0] < _NULL else (0, 0)
+    if packet[:1] == b"\xfc" and len(packet) >= 3:
+        count, at = packet[1] | packet[2] << 8, 3
+    # MariaDB says in one more byte that the descriptions of the columns follow.
+    if not count or packet[at:] not in (b"", b"\1"):
+        raise malformed()
+    return count
+
+
+def warnings_in(packet: bytes, classic: bool) -> int:
+    """How many warnings there were, from the packet that ends a result; raises what an error packet says.
+
+    `classic` is the end packet proper, else it has the form of an OK packet.
+    """
+    if packet[0] == ERROR:
+        raise refusal(packet)
+    try:
+        if classic:
+            warnings, status = struct.unpack("<HH", packet[1:])
+        else:
+            at = _after_number(packet, _after_number(packet, 1))
+            status, warnings = struct.unpack_from("<HH", packet, at)
+    except (IndexError, struct.error):
+        raise malformed() from None
+    if status & _MORE_RESULTS:
+        raise malformed()
+    return int(warnings)
+
+
+def _after_number(packet: bytes, at: int) -> int:
+    """Where a number ends that begins here."""
+    return at + {_TWO: 3, _THREE: 4, _EIGHT: 9}.get(packet[at], 1)
+
+
+def length_at(buffer: bytearray, at: int) -> int:
+    """The length of the packet that begins here, without its head of four bytes."""
+    return int(_LENGTH.unpack_from(buffer, at)[0]) & FULL
+
+
+def follow(buffer: bytearray, heads: list[int], end: int, most: int) -> None:
+    """Goes on from the last of the packets' beginnings, over those that are there as a whole, up to `most`."""
+    at, last, length, add = heads[-1], end - 4, _LENGTH.unpack_from, heads.append
+    for _ in range(most + 1 - len(heads)):
+        if at > last:
+            break
+        at += 4 + (length(buffer, at)[0] & FULL)
+        if at > end:
+            break
+        add(at)
+
+
+def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[Numbers | None]]:
+    """Where the cells are: by column the beginning and the end in each row, one after the other; and which are NULL.
+
+    `heads` are the beginnings of the rows' packets and the end of the last one.
+    """
+    rows = len(heads) - 1
+    found = np.empty((columns, 2 * rows), np.int32)
+    nulls: list[Numbers | None] = []
+    at = heads[:-1] + 4
+    try:
+        for column in range(columns):
+            length = data[at]
+            at += 1
+            null = None
+            if length.max() >= _NULL:
+                null, length = _long(data, at, length)
+            nulls.append(null)
+            found[column, 0::2] = at
+            at += length
+            found[column, 1::2] = at
+    except IndexError:
+        raise malformed() from None
+    if not np.array_equal(at, heads[1:]):
+        raise malformed()
+    return found, nulls
+
+
+def _long(data: Numbers, at: Numbers, first: Numbers) -> tuple[Numbers | None, Numbers]:
+    """The NULLs and the lengths of cells of which some are not short; moves `at` to where the cells begin."""
+    null = first == _NULL
+    length = np.where(null, 0, first).astype(np.int64)
+    for mark, count in ((_TWO, 2), (_THREE, 3), (_EIGHT, 8)):
+        (which,) = np.nonzero(first == mark)
+        if len(which):
+            parts = [data[at[which] + i].astype(np.uint64) << np.uint64(8 * i) for i in range(count)]
+            total = np.bitwise_or.reduce(parts)
+            if total.max() > len(data):
+                raise malformed()
+            length[which] = total
+            at[which] += count
+    if (first == ERROR).any():
+        raise malformed()
+    return (null if null.any() else None), length
+
+
+def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[pa.DataType], own: bool = False) -> list[Array]:
+    """The cells of the rows as arrays of `kinds`, binary or large_binary; `own`: of one row, which are not copied."""
+    found, nulls = places(data, heads, len(kinds))
+    rows = len(heads) - 1
+    cells = _buffer(data)
+    # Cells and what lies between them alternate; the cells are the even ones.
+    even = pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32))
+    done: list[Array] = []
+    for place, null, kind in zip(found, nulls, kinds, strict=True):
+        column = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, _buffer(place), cells])
+        if not own:
+            column = _take([column, even], _TAKE)
+        if null is not None:
+            valid = _buffer(np.packbits(~null, bitorder="little"))
+            column = pa.Array.from_buffers(pa.binary(), rows, [valid, *column.buffers()[1:]])
+        done.append(column if kind == column.type else column.cast(kind))
+    return done

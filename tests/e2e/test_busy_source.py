@@ -1,0 +1,35 @@
+"""Rows that change while a plan is being made: whatever the order of questions and changes, none of them is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from floodmark.mysql import edges
+from tests.conftest import Workspace
+from tests.stage import FILL, ORDERS
+
+
+@pytest.mark.parametrize("question", ["exists", "nth", "last"])
+def test_the_row_at_the_watermark_that_changes_between_two_questions_is_not_a_source_set_back(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    workspace.execute(ORDERS, FILL.format(n=100))
+    workspace.synced("orders")
+    real = getattr(edges, question)
+    changed: list[bool] = []
+
+    def asked(*args: Any, **more: Any) -> Any:
+        answer = real(*args, **more)
+        if not changed:
+            changed.append(True)
+            workspace.execute("UPDATE orders SET note = 'meanwhile' WHERE id = 700")
+        return answer
+
+    monkeypatch.setattr(edges, question, asked)
+    workspace.synced("orders")
+    monkeypatch.undo()
+    workspace.synced("orders")
+    assert changed
+    assert workspace.compare("orders").equal
