@@ -24,8 +24,12 @@ log = logging.getLogger("floodmark")
 
 # When copies were last cleaned by a sync: one line, the day.
 CLEANED = "watermark/backups/cleaned.txt"
-# Records of recoveries are small and few, and their rate is only seen over a while.
+# Records of recoveries and of runs are small, and recoveries' rate is only seen over a while.
 RECORD_DAYS = 30
+# What `sync --json` printed, one document of each run that did something.
+RUNS = "runs/"
+# Lists of files that a load into Redshift writes, and removes when it is done.
+MANIFESTS = "manifests/"
 
 
 def watermark_backups(config: Config, name: str) -> dict[str, Any]:
@@ -168,6 +172,11 @@ def _old_sessions(store: Store, keep: Keep, now: datetime) -> Iterator[Object]:
                 yield item
 
 
+def _old_runs(store: Store, now: datetime) -> Iterator[Object]:
+    since = f"{RUNS}{now - timedelta(days=RECORD_DAYS):%Y%m%d}"
+    return (item for item in store.list(RUNS) if item.path < since)
+
+
 def clean_daily(store: Store, keep: Keep, now: datetime | None = None) -> None:
     """What a sync does after its work: once a day, for all tables; what fails is left for tomorrow."""
     now = now or datetime.now(UTC)
@@ -177,6 +186,9 @@ def clean_daily(store: Store, keep: Keep, now: datetime | None = None) -> None:
             return
         store.put(CLEANED, day)  # first: of several syncs at once, one is enough
         _delete(store, choose(store, keep, now).all)
+        # No COPY takes an hour: what is a day old was left by a load that was killed.
+        left = (item for item in store.list(MANIFESTS) if item.modified < now - timedelta(days=1))
+        store.delete([item.path for item in (*left, *_old_runs(store, now))])
     except FloodmarkError as error:
         log.info("old copies could not be removed: %s", error.message, extra={"step": "clean"})
 

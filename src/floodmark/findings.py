@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from floodmark.model import Commit, DataFile, Finding, Position, Table, Window
 from floodmark.moves import back
 from floodmark.state.fold import Damaged, State, fold
+from floodmark.state.spans import merged, within
 from floodmark.warehouse import Ledger
 
 # Names that one finding spells out; it is one line.
@@ -83,26 +84,42 @@ def log_findings(table_name: str, state: State, log: Chain) -> list[Finding]:
     return [*found, *log.findings]
 
 
+def cleaned_files(log: Chain) -> set[str]:
+    """The files that cleans have named before they removed them."""
+    files = {c.n: [f.path for f in c.files] for c, _ in log.commits if c.is_data}
+    cleans = [c.clean for c, _ in log.commits if c.clean is not None]
+    spans = merged(span for clean in cleans for span in clean.whole)
+    found = {path for n, paths in files.items() if within(spans, n) for path in paths}
+    for clean in cleans:
+        found.update(files[n][place] for n, places in clean.some if n in files for place in places)
+    return found
+
+
 def file_findings(
-    table_name: str,
+    state: State,
     log: Chain,
     objects: Mapping[str, int],
     uncommitted: Collection[str],
     loaded: Collection[tuple[int, str]],
 ) -> list[Finding]:
-    """Files that the log names against objects (path and size); `uncommitted` are those of a run under way."""
+    """Files that the log names against objects (path and size); `uncommitted` are those of a run under way.
+
+    A cleaned file is missed only where the warehouse no longer has its rows, and nobody gave them up.
+    """
+    table_name = state.table_name
     named: dict[str, tuple[Commit, str, DataFile]] = {
         f.path: (c, digest, f) for c, digest in log.commits if c.is_data for f in c.files
     }
-    # A clean says in its claim which files it removes.
-    cleaned = {f.path for c, _ in log.commits if not c.is_data for f in c.files}
+    cleaned = cleaned_files(log)
     found = []
     for path, (commit, digest, file) in named.items():
         size = objects.get(path)
         more = {"file": path, "commit": commit.n, "loaded": (commit.n, digest) in loaded}
-        if size is None and path not in cleaned:
+        given_up = commit.n < state.superseded or within(state.dropped, commit.n)
+        if size is None and (path not in cleaned or not (more["loaded"] or given_up)):
             what = "its rows are in the warehouse" if more["loaded"] else "its rows are not in the warehouse"
-            detail = f"{path} of commit {commit.n} is not in the store; {what}"
+            why = "was cleaned" if path in cleaned else "is not in the store"
+            detail = f"{path} of commit {commit.n} {why}; {what}"
             found.append(Finding("missing_file", table_name, detail, more))
         elif size is not None and size != file.bytes:
             detail = f"{path} has {size:,} bytes, its commit {commit.n} says {file.bytes:,}"

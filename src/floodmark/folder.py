@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,8 @@ from floodmark.errors import ConfigError, FloodmarkError, TransientError
 
 PARTS = ".part"
 STALE_SECONDS = 86_400
+# Stands for an object that is too large to be one of ours: no reader takes it for a document.
+NO_DOCUMENT = b"\xff(too large to be read)"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -46,13 +49,20 @@ class Folder:
         self.root = root
         self._swept = False
 
-    def get(self, path: str) -> bytes | None:
-        """The whole object, or None when it is not there."""
+    def get(self, path: str, most: int) -> bytes | None:
+        """The whole object, None when it is not there; NO_DOCUMENT when it is larger, or no file at all."""
         with self._errors("read"):
             try:
-                return (self.root / path).read_bytes()
+                # Who opens a pipe waits for its writer, unless told not to.
+                descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
+            with open(descriptor, "rb") as file:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+                    return NO_DOCUMENT
+                data = file.read(most + 1)
+                return data if len(data) <= most else NO_DOCUMENT
 
     def create(self, path: str, data: bytes) -> bool:
         """Create the object, atomically and durably; False when it exists already."""
@@ -118,14 +128,14 @@ class Folder:
             except FileNotFoundError:
                 return None
 
-    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
-        """The object's size and its last bytes, or None when it is not there."""
+    def end(self, path: str, size: int) -> tuple[int, bytes, None] | None:
+        """The object's size, its last bytes and no ETag, or None when it is not there."""
         with self._errors("read"):
             try:
                 with (self.root / path).open("rb") as file:
                     whole = file.seek(0, os.SEEK_END)
                     file.seek(max(0, whole - size))
-                    return whole, file.read()
+                    return whole, file.read(), None
             except FileNotFoundError:
                 return None
 

@@ -19,7 +19,7 @@ from floodmark.plan import cursor_value, temporal
 from floodmark.state import Log, State, Watermark, draft
 from floodmark.state.fold import Damaged, fold
 from floodmark.state.watermark import data_position
-from floodmark.store import Store
+from floodmark.store import MOST_COPY, Store
 from floodmark.watermarks import full_name, ledger_of, must_exist, next_start
 
 # What a document that `watermark get --json` printed has at least.
@@ -67,6 +67,8 @@ def _entry(commit: Commit, after: State | None) -> dict[str, Any]:
     }
     if commit.kind == "claim":
         entry["purpose"] = commit.purpose
+    if commit.clean is not None:
+        entry["removed"] = commit.clean.files
     if commit.stages:
         entry["stages"] = list(commit.stages)
     return entry
@@ -143,10 +145,14 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
 def _printed(file: Path, table_name: str) -> dict[str, Any]:
     """The document in a file, refused when it is anything but what `watermark get --json` printed of the table."""
     try:
-        body = json.loads(file.read_bytes().decode("utf-8-sig"))
+        with file.open("rb") as stream:
+            data = stream.read(MOST_COPY + 1)
+        if len(data) > MOST_COPY:
+            raise _refused(file, "it is too large", table_name)
+        body = json.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{file} can't be read: {error.strerror or error}", table=table_name) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _refused(file, "it is no JSON document", table_name) from None
     if not isinstance(body, dict):
         raise _refused(file, "it is no JSON object", table_name)

@@ -82,7 +82,7 @@ def find(store: Store, name: str) -> tuple[list[Found], list[str]]:
             body = json.loads(data)
             if not isinstance(body, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _undecided(name, f"the older tool's watermark {path} can't be read", None) from None
         inside = body.get("table_name")
         if inside is None and path.startswith("watermarks/"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from floodmark.scratch import scratched
 from floodmark.store import Store
 
 _EPOCH = datetime(1970, 1, 1)
@@ -27,10 +27,10 @@ def oldest(store: Store, path: str, cursor: str, key: Sequence[str]) -> datetime
 
     Times come with their zone where the file has one, text as it stands. Raises Unreadable.
     """
-    with tempfile.TemporaryDirectory(prefix="floodmark-older-") as folder:
+    with scratched("floodmark-older-") as folder:
         local = store.local(path)
         if local is None:
-            local = Path(folder) / "file.parquet"
+            local = folder / "file.parquet"
             store.download(path, local)
         try:
             return _oldest(local, cursor, key)

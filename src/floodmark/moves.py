@@ -209,10 +209,14 @@ def _refuse_cleaned(log: Log, state: State) -> None:
     data = log.data(state, ())
     # A snapshot replaces all that was before it: older files are not read again.
     last = max((i for i, d in enumerate(data) if d.load_as == "replace"), default=0)
-    wanted = [f.path for c, _ in log.commits(d.n for d in data[last:]) for f in c.files]
+    files = {c.n: [f.path for f in c.files] for c, _ in log.commits(d.n for d in data[last:])}
+    wanted = [path for paths in files.values() for path in paths]
     there: set[str] = set()
     for folder in {path.rpartition("/")[0].rpartition("/")[0] for path in wanted}:
         there.update(o.path for o in log.store.list(f"{folder}/"))
+    for n in (d.n for d in data[last:] if d.cleaned):
+        if there.issuperset(files[n]):  # named by a clean that died before it removed them, or is about to
+            there.difference_update(files[n])
     gone = [path for path in wanted if path not in there]
     if gone:
         names = ", ".join(log.store.uri(path) for path in gone[:NAMED])

@@ -23,13 +23,13 @@ from obstore.store import S3Store
 
 from floodmark import folder
 from floodmark.errors import ConfigError, DataError, NoAnswer
-from floodmark.folder import PARTS, Folder, Object
+from floodmark.folder import NO_DOCUMENT, PARTS, Folder, Object
 from floodmark.s3_errors import Answer, absent, translate
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Credential
 
-__all__ = ["Object", "Store", "StoreSpec", "encode"]
+__all__ = ["MOST_COMMIT", "MOST_COPY", "NO_DOCUMENT", "Object", "Store", "StoreSpec", "encode"]
 
 # An endpoint that can't be reached fails within about ten seconds; one that is silent, within twenty.
 _CLIENT: ClientConfig = {
@@ -44,6 +44,17 @@ _RETRY: RetryConfig = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 _PART_BYTES = 8 << 20
+# What is read into memory at most, far above what Floodmark writes: a claim with 800,000 slices has 32 MiB, and a
+# copy of the watermark holds the claim twice. Whoever can write to the store must not fill a reader's memory.
+MOST_COMMIT = 32 << 20
+MOST_COPY = 80 << 20
+_MOST_BYTES = (
+    ("commits/", MOST_COMMIT),
+    ("pipeline.json", 1 << 20),
+    ("leases/", 1 << 20),
+    ("watermark/last_run", 1 << 20),
+    ("watermark/recoveries/", 1 << 20),
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +83,12 @@ class Store:
         self.spec = spec
         self._at = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
 
-    def get(self, path: str) -> bytes | None:
-        """The whole object, or None when it is not there."""
-        return self._at.get(_checked(path))
+    def get(self, path: str, most: int | None = None) -> bytes | None:
+        """The whole object, or None when it is not there.
+
+        One that has more bytes than `most` (by default, than any document of its kind) is not read: it is NO_DOCUMENT.
+        """
+        return self._at.get(_checked(path), _most(path) if most is None else most)
 
     def create(self, path: str, data: bytes) -> bool:
         """Create the object if there is none; False: there is one, perhaps from an earlier attempt of ours.
@@ -83,9 +97,9 @@ class Store:
         """
         return self._at.create(_checked(path), data)
 
-    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
-        """Write or replace the object, whole or not at all; a Path is a file to upload."""
-        self._at.put(_checked(path), data)
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None:
+        """Write or replace the object, whole or not at all; its ETag where there is one. A Path is a file to upload."""
+        return self._at.put(_checked(path), data)
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[Object]:
         """The objects whose path begins with the prefix, sorted by path; `data/t/` never shows `data/t_old/`.
@@ -106,14 +120,18 @@ class Store:
         _checked(prefix.removesuffix("/"))
         return tuple(sorted(self._at.folders(prefix)))
 
-    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
-        """How many bytes the object has, and the last of them; None when it is not there."""
+    def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
+        """How many bytes the object has, the last of them, and its ETag; None when it is not there."""
         return self._at.end(_checked(path), size)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects; those that are not there are no error."""
         if batch := [_checked(path) for path in paths]:
             self._at.delete(batch)
+
+    def versioned(self, path: str) -> bool:
+        """Whether the bucket keeps versions, told by an object of it: a deleted one then stays as an old version."""
+        return self._at.versioned(_checked(path)) if isinstance(self._at, _Bucket) else False
 
     def uri(self, path: str) -> str:
         """The object's full address, `s3://…` or `file:///…`."""
@@ -125,8 +143,11 @@ class Store:
         """The object's place on disk, when the store is a folder."""
         return None if isinstance(self._at, _Bucket) else self._at.root / _checked(path)
 
-    def download(self, path: str, to: Path) -> None:
-        """Copy the object to a file that appears whole or not at all; raises DataError when it is not there."""
+    def download(self, path: str, to: Path, most: int | None = None) -> None:
+        """Copy the object to a file that appears whole or not at all; raises DataError when it is not there.
+
+        Of one that has more bytes than `most` only so much is copied as shows that.
+        """
         chunks = self._at.stream(_checked(path))
         if chunks is None:
             raise DataError(
@@ -137,33 +158,25 @@ class Store:
             with part.open("wb") as file:
                 for chunk in chunks:
                     file.write(chunk)
+                    if most is not None and file.tell() > most:
+                        break
             os.replace(part, to)
         except OSError as error:
             raise folder.translate(error, "write to", str(to.parent)) from None
         finally:
             part.unlink(missing_ok=True)
 
-    def probe(self) -> None:
-        """Prove that the store can be read, listed, written once and only once, and deleted from."""
-        path, ours = f"probe-{uuid4().hex}.json", b'{"probe": 1}'
-        try:
-            first, second = self.create(path, ours), self.create(path, b"{}")
-            listed = [item.path for item in self.list("probe-")]
-            if not first or second or self.get(path) != ours or path not in listed:
-                raise ConfigError(
-                    f"{self.uri('')} does not keep what is written, or lets it be created twice",
-                    hint="the store must support conditional writes (If-None-Match: *) and consistent reads",
-                )
-        finally:
-            self.delete([path])
-        if self.get(path) is not None:
-            raise ConfigError(f"{self.uri('')} keeps deleted objects", hint="allow s3:DeleteObject")
+
+def _most(path: str) -> int:
+    """How many bytes a document of this path may have."""
+    return next((most for prefix, most in _MOST_BYTES if path.startswith(prefix)), MOST_COPY)
 
 
 def _checked(path: str) -> str:
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or parts[0] == PARTS:
-        raise ValueError(f"not an object's path: {path!r}")
+        # Such a path can only come from a document that someone else wrote.
+        raise DataError(f"{path[:200]!r} is no path of an object below the store's prefix")
     return path
 
 
@@ -199,10 +212,11 @@ class _Bucket:
                 **settings,
             )
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, most: int) -> bytes | None:
         with self._errors("read"):
             try:
-                data = obstore.get(self._store, path).bytes().to_bytes()
+                answer = obstore.get(self._store, path)
+                data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
             except FileNotFoundError as error:
                 if not absent(error):
                     raise
@@ -210,11 +224,11 @@ class _Bucket:
         self._seen = True
         return data
 
-    def end(self, path: str, size: int) -> tuple[int, bytes] | None:
+    def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         with self._errors("read"):
             try:
                 answer = obstore.get(self._store, path, options={"range": {"suffix": size}})
-                return answer.meta["size"], answer.bytes().to_bytes()
+                return answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"]
             except FileNotFoundError as error:
                 if not absent(error):
                     raise
@@ -234,11 +248,11 @@ class _Bucket:
                 return False
             return True
 
-    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+    def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None:
         self._must_exist()
         body = data if isinstance(data, Path | bytes) else memoryview(data).cast("B")
         with self._errors("write"):
-            obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)
+            return obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)["e_tag"]
 
     def list(self, parent: str, after: str) -> Iterator[Object]:
         with self._errors("list"):
@@ -263,6 +277,13 @@ class _Bucket:
                 if not absent(error):
                     raise
 
+    def versioned(self, path: str) -> bool:
+        with self._errors("read"):
+            try:
+                return obstore.head(self._store, path)["version"] not in (None, "null")
+            except FileNotFoundError:  # a question about the object's name has no body that says more
+                return False
+
     def stream(self, path: str) -> Iterator[bytes] | None:
         with self._errors("read"):
             try:
@@ -280,7 +301,7 @@ class _Bucket:
     def _must_exist(self) -> None:
         """Before the first write: some servers create a missing bucket without a word."""
         if not self._seen:
-            self.get("pipeline.json")
+            self.get("pipeline.json", MOST_COPY)
 
     @contextmanager
     def _errors(self, verb: str, unsure: bool = False) -> Iterator[None]:

@@ -20,6 +20,7 @@ from floodmark.state import Changed, Copy, Log, State, Watermark, claim, commit_
 from floodmark.state.fold import Damaged
 from floodmark.state.loaded import condense
 from floodmark.state.log import READERS
+from floodmark.state.publish import OTHER_VERSION
 from floodmark.store import Store, encode
 from floodmark.units import counted
 from floodmark.warehouse import Ledger, Warehouse
@@ -106,7 +107,7 @@ class _Check:
             ledger = self.warehouse.ledger(state.log, state.table.target)
             result.rows_warehouse = self.warehouse.rows(state.table.target)
         loaded = ledger.loaded(state.load_epoch)
-        result.findings += findings.file_findings(self.name, log, objects, under_way, loaded)
+        result.findings += findings.file_findings(state, log, objects, under_way, loaded)
         result.findings += findings.ledger_findings(self.name, state, log, ledger)
         if state.table is not None and result.rows_warehouse is not None and not live:
             result.findings += findings.row_findings(
@@ -147,6 +148,8 @@ def _copy_findings(
             continue  # nothing was published yet
         if why == "valid" and newest and copy.place not in current and not live:
             why = _behind(copy, state, ledger)
+        if OTHER_VERSION in why and copy.place in current:
+            continue  # an update has left it behind, as it was meant to be
         if why != "valid":
             more = {"copy": copy.path, "newest": newest}
             found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {why}", more))

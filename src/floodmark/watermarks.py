@@ -22,6 +22,8 @@ from floodmark.store import Store
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
 
+# A warehouse that is slower than this is unknown: how far the extraction got must be seen within ten seconds.
+LOOK_SECONDS = 3.5
 # The whole of a file list, where only the newest are kept in the state.
 ALL_FILES = ("processed_s3_files_truncated", "pending_s3_files_truncated")
 
@@ -57,18 +59,21 @@ def watermark_list(config: Config, names: Sequence[str] = ()) -> dict[str, Any]:
     """The watermarks of all tables that have a log, or of the given ones."""
     store = Store(config.store)
     chosen = [full_name(config, store, n) for n in names] if names else tables(store)
-    return {"tables": _documents(config, store, chosen, False)}
+    return {"tables": _documents(config, store, chosen, False, named=bool(names))}
 
 
-def _documents(config: Config, store: Store, names: Sequence[str], show_files: bool) -> list[dict[str, Any]]:
+def _documents(
+    config: Config, store: Store, names: Sequence[str], show_files: bool, named: bool = True
+) -> list[dict[str, Any]]:
+    """The documents of tables; those that someone has `named`, and that have no log, must at least be there."""
     states: dict[str, State] = {}
     for name in names:
         states[name] = Log(store, name).read()
-        if states[name].n < 0 and name not in config.tables:
+        if named and states[name].n < 0 and name not in config.tables:
             must_exist(config, name)
     behind = lags(config, states)
     documents = []
-    with Ledgers(config) as ledgers:
+    with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
             ledger = ledgers.of(state)
             document = Watermark(store, name, "").current(state, ledger.rows if ledger else None)
@@ -106,10 +111,11 @@ def must_exist(config: Config, name: str, doubt: bool = True) -> None:
 
 
 class Ledgers:
-    """What the warehouse says of tables; one that can't be asked is asked only once."""
+    """What the warehouse says of tables; one that can't be asked is asked only once, and for so many `seconds`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, seconds: float | None = None) -> None:
         self._config = config
+        self._seconds = seconds
         self._warehouse: Warehouse | None = None
         self._away = False
 
@@ -123,7 +129,7 @@ class Ledgers:
             if self._warehouse is None:
                 # Another warehouse than the pipeline's would call everything pending.
                 pipeline.check(Store(self._config.store), self._config.warehouse.label)
-                self._warehouse = open_warehouse(self._config.warehouse)
+                self._warehouse = open_warehouse(self._config.warehouse, seconds=self._seconds)
             return self._warehouse.ledger(state.log, state.table.target)
         except FloodmarkError as error:
             self._away = isinstance(error, TransientError) or self._warehouse is None

@@ -22,8 +22,9 @@ from pathlib import Path
 import pytest
 
 from floodmark import folder
+from floodmark.doctor.store import prove
 from floodmark.errors import ConfigError, DataError, FloodmarkError, NoAnswer, TransientError
-from floodmark.store import Store, StoreSpec, encode
+from floodmark.store import NO_DOCUMENT, Store, StoreSpec, encode
 from floodmark.testing.services import SeaweedFS
 
 OTHER_USER = 65534
@@ -64,6 +65,16 @@ def paths(store: Store, prefix: str, start_after: str | None = None) -> list[str
 def test_an_object_that_is_not_there_is_none(store: Store) -> None:
     assert store.get("commits/a.b/00000000000000000000.json") is None
     assert paths(store, "") == []
+
+
+def test_an_object_that_is_too_large_for_its_kind_is_not_read(store: Store) -> None:
+    store.put("pipeline.json", b" " * ((1 << 20) + 1))
+    store.put("data/a.b/f.parquet", b"x" * 100)
+    assert store.get("pipeline.json") == NO_DOCUMENT
+    assert store.get("data/a.b/f.parquet", most=99) == NO_DOCUMENT
+    assert store.get("data/a.b/f.parquet", most=100) == b"x" * 100
+    store.put("pipeline.json", b" " * (1 << 20))
+    assert len(store.get("pipeline.json") or b"") == 1 << 20
 
 
 @pytest.mark.parametrize("data", [b"", b"x", os.urandom(1 << 16)])
@@ -178,8 +189,8 @@ def test_encode_leaves_only_plain_characters() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "a//b", "a/../../b", "a/", "."])
-def test_a_path_that_leaves_the_prefix_is_a_bug(store: Store, path: str) -> None:
-    with pytest.raises(ValueError):
+def test_a_path_that_leaves_the_prefix_is_refused(store: Store, path: str) -> None:
+    with pytest.raises(DataError, match="no path of an object"):
         store.get(path)
 
 
@@ -197,8 +208,10 @@ def test_a_download_into_a_folder_that_is_full_or_gone_leaves_nothing(store: Sto
         store.download("data/x", tmp_path / "gone" / "copy")
 
 
-def test_a_probe_passes_and_leaves_nothing(store: Store) -> None:
-    store.probe()
+def test_the_proof_of_the_doctor_passes_and_leaves_nothing(store: Store) -> None:
+    checks = list(prove(store))
+    assert [check.name for check in checks] == ["read", "create", "list", "delete"]
+    assert {check.status for check in checks} == {"ok"}
     assert paths(store, "") == []
 
 

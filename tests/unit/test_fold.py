@@ -49,6 +49,12 @@ def test_a_window_in_key_order_moves_the_position_only_when_it_is_closed() -> No
     assert state.position == HIGH and state.window is None
 
 
+def test_how_far_the_clocks_are_apart_is_kept_with_the_bound() -> None:
+    history = opened(ahead=1.5)
+    assert history.add("batch", window_id="w", slices=(0,), files=files(5)).ahead is None
+    assert history.add("batch", window_id="w", slices=(1, 2, 3), files=files(5)).ahead == 1.5
+
+
 def test_the_bound_is_that_of_the_last_window_that_was_closed() -> None:
     history = opened()
     assert history.add("batch", window_id="w", slices=(0,), files=files(5)).bound is None

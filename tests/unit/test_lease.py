@@ -14,6 +14,7 @@ import pytest
 from floodmark.errors import ConflictError, TransientError
 from floodmark.model import Owner, dump, load
 from floodmark.state import Changed, Claimed, Log, State, claim, commit_path, draft, holder, this_process
+from floodmark.state.fold import NothingLeft
 from floodmark.state.lease import LeaseNote, lease_path
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.samples import TABLE, files
@@ -175,6 +176,52 @@ def test_renewals_that_fail_do_not_stop_the_run(tmp_path: Path, caplog: pytest.L
     assert "could not be renewed" in caplog.text
 
 
+def test_a_release_that_the_store_did_not_hear_holds_up_no_later_run_of_the_same_process(
+    tmp_path: Path,
+) -> None:
+    class Away(Store):
+        away = False
+
+        def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> None:
+            if self.away:
+                raise TransientError("the store is away")
+            super().put(path, data)
+
+    store = Away(StoreSpec(url=str(tmp_path)))
+    held = take(Log(store, TABLE.name), "run1")
+    store.away = True
+    held.lease.release()
+    store.away = False
+    assert not note(Log(store, TABLE.name)).released
+    take(Log(store, TABLE.name), "run2").lease.release()
+
+
+def test_a_claim_whose_answer_was_lost_holds_up_no_later_run_of_the_same_process(tmp_path: Path) -> None:
+    class Deaf(Store):
+        deaf = True
+
+        def create(self, path: str, data: bytes) -> bool:
+            super().create(path, data)
+            if self.deaf:
+                raise TransientError("no answer")
+            return False
+
+        def get(self, path: str, most: int | None = None) -> bytes | None:
+            if self.deaf and path.startswith("commits/"):
+                raise TransientError("no answer")
+            return super().get(path, most)
+
+    take(Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name), "run0").lease.release()
+    deaf = Deaf(StoreSpec(url=str(tmp_path)))
+    before = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name).read()
+    with pytest.raises(TransientError):
+        claim(Log(deaf, TABLE.name, patience=0.1, pause=0.05), before, run="run1", purpose="sync")
+    log = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name)
+    newest = log.read().claim
+    assert newest is not None and newest.run == "run1"
+    take(log, "run2").lease.release()
+
+
 def test_a_state_that_changed_since_it_was_planned_on_is_handed_back(log: Log) -> None:
     stale = log.read()
     between = take(log, "run1")
@@ -221,3 +268,16 @@ def test_of_many_runs_at_once_one_gets_the_table(log: Log) -> None:
 def test_a_lease_reads_back_as_it_was_written() -> None:
     written = LeaseNote(TABLE.name, "run1", "id", 3, ELSEWHERE, None, "a", "b")
     assert load(LeaseNote, dump(written)) == written
+
+
+def test_a_lease_is_sign_enough_that_a_table_had_state_and_makes_way_when_it_is_begun_anew(log: Log) -> None:
+    for _ in range(3):
+        with take(log, "old").lease:
+            pass
+    log.store.delete([o.path for o in log.store.list("commits/")])
+    with pytest.raises(NothingLeft, match="only the lease"):
+        log.read()
+    taken = claim(log, log.begin(), run="new", purpose="reset")
+    assert isinstance(taken, Claimed)
+    with taken.lease:
+        assert (note(log).run, note(log).n) == ("new", 1)

@@ -25,9 +25,9 @@ class Unreliable(Store):
         self.creates: list[str] = []
         self.reads: list[str] = []
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)
-        return super().get(path)
+        return super().get(path, most)
 
     def create(self, path: str, data: bytes) -> bool:
         self.creates.append(path)

@@ -36,9 +36,9 @@ class Counting(Store):
         self.lists.append(prefix)
         return super().list(prefix, start_after)
 
-    def get(self, path: str) -> bytes | None:
+    def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)
-        return super().get(path)
+        return super().get(path, most)
 
     def put(self, path: str, data: Any) -> None:
         if self.read_only:

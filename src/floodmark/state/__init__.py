@@ -3,7 +3,7 @@
 The log is the truth of what was extracted, the warehouse's ledger of what was loaded; all else is derived.
 """
 
-from floodmark.state.claims import Changed, Claimed, claim
+from floodmark.state.claims import Changed, Claimed, claim, refuse_if_held
 from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, Older, State
 from floodmark.state.lease import Holder, Lease, holder, this_process
 from floodmark.state.loaded import LedgerRow, Loaded, condense, unloaded
@@ -25,6 +25,6 @@ from floodmark.state.watermark import (
 __all__ = [
     "Changed", "Checkpoint", "ClaimInfo", "Claimed", "Copy", "DataCommit", "Failure", "FileRef", "Holder", "Lease",
     "LedgerRow", "Loaded", "Log", "Older", "State", "Taken", "Watermark", "claim", "commit_path", "condense",
-    "daily_path", "document", "draft", "examine", "holder", "observe", "parse", "primary_path", "session_path", "stamp",
-    "this_process", "unloaded",
+    "daily_path", "document", "draft", "examine", "holder", "observe", "parse", "primary_path", "refuse_if_held",
+    "session_path", "stamp", "this_process", "unloaded",
 ]  # fmt: skip

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from floodmark.errors import ConflictError
+from floodmark.errors import ConflictError, TransientError
+from floodmark.lineage import carried
 from floodmark.model import Owner, Table, Window
 from floodmark.state.fold import State
-from floodmark.state.lease import LEASE_SECONDS, Lease, holder, this_process
+from floodmark.state.lease import LEASE_SECONDS, Lease, end_unsaid, holder, this_process
 from floodmark.state.log import Log, Taken, draft
 
 
@@ -37,6 +38,7 @@ def claim(
     purpose: str,
     table: Table | None = None,
     window: Window | None = None,
+    reread: Window | None = None,
     strategy: str | None = None,
     owner: Owner | None = None,
     seconds: float = LEASE_SECONDS,
@@ -46,24 +48,31 @@ def claim(
     Raises ConflictError when a live run holds the table. A crash after the claim leaves a claim without a lease,
     which the next run takes over.
     """
-    _refuse_if_held(log, state, run, seconds)
+    refuse_if_held(log, state, run, seconds)
+    if table is not None:
+        table = carried(state.table, table, anew=state.read_upto is None)
     try:
         if state.n < 0:
             state = log.append(state, draft(state, "open", run))
         ours = draft(
             state, "claim", run,
-            owner=owner or this_process(), purpose=purpose, table=table, window=window, strategy=strategy,
+            owner=owner or this_process(), purpose=purpose, table=table, window=window, reread=reread,
+            strategy=strategy,
         )  # fmt: skip
-        state = log.append(state, ours)
+        try:
+            state = log.append(state, ours)
+        except TransientError:
+            end_unsaid(ours.id)  # it may have been written
+            raise
     except Taken:
         newer = log.read()
-        _refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
+        refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
         return Changed(newer)
     assert state.claim is not None
     return Claimed(state, Lease(log.store, log.table_name, state.claim, seconds=seconds).start())
 
 
-def _refuse_if_held(log: Log, state: State, run: str | None, seconds: float) -> None:
+def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> None:
     """A live run other than ours holds the table: exit code 3, with who and until when."""
     held = holder(log.store, log.table_name, state.claim, seconds=seconds)
     if held is not None and held.alive and held.run != run:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from floodmark.model import Commit, load
-from floodmark.state.publish import chained, examine
+from floodmark.state.publish import OTHER_VERSION, chained, examine
 from floodmark.state.watermark import Copy, daily_path, primary_path, session_path
 from floodmark.store import Store
 
@@ -39,7 +39,7 @@ class Stored:
     @property
     def damaged(self) -> bool:
         """Whether it is there and of no use to anyone; one of another version may be to that version."""
-        return isinstance(self.found, str) and self.data is not None and "version" not in self.found
+        return isinstance(self.found, str) and self.data is not None and OTHER_VERSION not in self.found
 
 
 def daily_paths(store: Store, table_name: str) -> list[str]:

@@ -1,8 +1,8 @@
 """A table's state as the fold of its commit log. Pure: no store, no clock.
 
 The fold is also the judge: a commit that breaks the chain, or that was written by a run that did not hold the
-newest claim, raises DataError. Folding a checkpoint's newer commits gives exactly the fold of the whole log, and
-a state does not grow with the log: old data commits are summed up, old file names dropped.
+newest claim, raises DataError. Folding a checkpoint's newer commits gives exactly the fold of the whole log, and a
+state does not grow with it: old data commits are summed up, old file names dropped.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from floodmark.errors import DataError
-from floodmark.model import Commit, LoadAs, Owner, Position, Table, Window
+from floodmark.model import Commit, LoadAs, Owner, Position, Seconds, Span, Table, Window
+from floodmark.state.spans import merged, within
 
-# Data commits that a state holds one by one; those before are summed up in `older`.
-RECENT_COMMITS = 500
-# Files that a state names; the published document shows at most as many.
-RECENT_FILES = 1000
+RECENT_COMMITS = 500  # that a state holds one by one; those before are summed up in `older`
+RECENT_FILES = 1000  # that a state names; the published document shows at most as many
 
 
 class Damaged(DataError):
@@ -53,7 +52,8 @@ class DataCommit(NamedTuple):
     load_as: LoadAs
     schema: str | None
     described: int  # the claim whose `table` describes these files
-    superseded: bool = False  # from before a reset of both stages: does not load by itself
+    superseded: bool = False  # from before a reset of both stages, or given up: does not load by itself
+    cleaned: bool = False  # files of it were removed: can't load again
 
 
 class FileRef(NamedTuple):
@@ -90,8 +90,10 @@ class State:
     began: Position | None = None  # where reading began: what lies before was never promised
     window: Window | None = None  # open: not all slices are committed
     done: tuple[int, ...] = ()  # its committed slices
-    bound: float | None = None  # of the last window that was closed
+    bound: Seconds | None = None  # of the last window that was closed
+    ahead: Seconds | None = None  # how far the source's clock was ahead of the reader's at that bound
     overlap: str | None = None
+    reread: Window | None = None  # open: rows that are read again, once, because columns came or changed
     strategy: str | None = None
     manual: bool = False
     manual_timestamp: str | None = None
@@ -106,16 +108,25 @@ class State:
     files: int = 0
     bytes: int = 0
     batches: int = 0
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     # what there is to load
     data: tuple[DataCommit, ...] = ()
     older: Older = Older()
+    cleaned: tuple[Span, ...] = ()  # data commits in these have lost files to a clean
+    dropped: tuple[Span, ...] = ()  # of these, those that were pending, since the last reset of both stages
     recent_files: tuple[FileRef, ...] = ()
     # clock times
     created_at: str | None = None
     updated_at: str | None = None
     last_extraction_time: str | None = None
-    moved_at: str | None = None  # the last set, reset or restore
+    moved_at: str | None = None  # the last set, reset or restore, or clean that moved the position
+    deletes_at: str | None = None  # the last look for rows that the source no longer has
+
+    @property
+    def read_upto(self) -> Position | None:
+        """The highest position of which rows may have been read; None: none were, or only whole copies."""
+        left = self.window if self.done and self.window and self.window.by != "snapshot" else None
+        return left.high if left else self.position
 
     @property
     def live(self) -> tuple[DataCommit, ...]:
@@ -132,13 +143,8 @@ def fold(state: State | None, commit: Commit, digest: str) -> State:
     """The state after one more commit, whose bytes have the given digest."""
     before = state if state is not None else State(commit.table_name)
     _check(before, commit)
-    after = replace(
-        before,
-        n=commit.n,
-        digest=digest,
-        updated_at=commit.at,
-        seconds=before.seconds + commit.seconds,
-    )
+    seconds = before.seconds + commit.seconds
+    after = replace(before, n=commit.n, digest=digest, updated_at=commit.at, seconds=seconds)
     match commit.kind:
         case "open":
             return replace(after, log=commit.log, created_at=commit.at)
@@ -156,6 +162,8 @@ def fold(state: State | None, commit: Commit, digest: str) -> State:
             return replace(_moved(after, commit), started=commit.position is not None)
         case "reset":
             return _reset(after, commit)
+        case "clean":
+            return _clean(after, commit)
 
 
 def _check(state: State, commit: Commit) -> None:
@@ -187,6 +195,8 @@ def _claim(state: State, commit: Commit) -> State:
     state = replace(state, claim=claim, strategy=commit.strategy or state.strategy)
     if commit.table is not None:
         state = replace(state, table=commit.table, described=commit.n)
+    if commit.reread is not None and (state.reread is None or commit.reread.id != state.reread.id):
+        state = replace(state, reread=commit.reread)
     if commit.window is None:  # a load, a set, …: an open window waits for the next extraction
         return state
     if state.position is None and not state.started:
@@ -201,8 +211,13 @@ def _claim(state: State, commit: Commit) -> State:
 def _data(state: State, commit: Commit, digest: str) -> State:
     if commit.window_id is not None:
         state = _mark(state, commit)
+    if state.reread is not None and commit.reread_id == state.reread.id:
+        left = replace(state.reread, done=tuple(sorted({*state.reread.done, *commit.slices})))
+        state = replace(state, reread=left if len(left.done) < left.slices else None)
     if commit.kind == "batch":
         state = replace(state, last_extraction_time=commit.at, overlap=commit.overlap or state.overlap)
+    else:
+        state = replace(state, deletes_at=commit.at)
     data = data_commit(commit, digest, state.described)
     if data is None:
         return state
@@ -246,8 +261,9 @@ def _mark(state: State, commit: Commit) -> State:
     if window is None or window.id != commit.window_id:
         raise _broken(commit, f"has slices of window {commit.window_id}, which is not open")
     state = replace(state, started=True, manual=False, manual_timestamp=None)
+    closed = replace(state, window=None, done=(), bound=window.bound, ahead=window.ahead)
     if window.by == "snapshot":
-        return replace(state, window=None, done=(), bound=window.bound)
+        return closed
     done = {*state.done, *commit.slices}
     if len(done) != len(state.done) + len(commit.slices):
         raise _broken(commit, f"commits a slice of window {window.id} a second time")
@@ -255,7 +271,7 @@ def _mark(state: State, commit: Commit) -> State:
         raise _broken(commit, f"has a slice that window {window.id} does not have")
     if len(done) == window.slices:
         # The bound moves only now: until the window is closed, rows may still wait to be read again before it.
-        return replace(state, position=window.high, window=None, done=(), bound=window.bound)
+        return replace(closed, position=window.high)
     prefix = next(i for i in range(window.slices) if i not in done)
     if window.by == "cursor" and prefix:
         state = replace(state, position=window.edges[prefix - 1])
@@ -282,9 +298,52 @@ def _compact(state: State) -> State:
     return replace(state, data=state.data[surplus:], older=older)
 
 
+def _clean(state: State, commit: Commit) -> State:
+    """Files are no longer there; commits that were given up are as if they had been superseded."""
+    clean = commit.clean
+    if clean is None:
+        raise _broken(commit, "cleans nothing")
+    cleaned = merged((*state.cleaned, *clean.whole, *((n, n) for n, _ in clean.some)))
+    older = state.older
+    for gone in clean.given_up:
+        if gone.n <= older.upto:
+            older = Older(
+                older.upto,
+                older.commits - 1,
+                older.rows - gone.rows,
+                older.files - gone.files,
+                older.bytes - gone.bytes,
+                without_digest(older.check, gone.digest),
+            )
+    state = replace(
+        state,
+        cleaned=cleaned,
+        dropped=merged((*state.dropped, *clean.dropped)),
+        data=tuple(
+            d._replace(
+                cleaned=d.files > 0 and within(cleaned, d.n),
+                superseded=d.superseded or within(clean.dropped, d.n),
+            )
+            for d in state.data
+        ),
+        older=older,
+        recent_files=tuple(f for f in state.recent_files if not within(clean.dropped, f.n)),
+        # Keys among what is given up are found again only by another look.
+        deletes_at=None if clean.given_up else state.deletes_at,
+    )
+    if not clean.moved:
+        return state
+    return replace(_moved(state, commit), began=state.began, started=commit.position is not None)
+
+
 def sum_digests(digests: Iterable[str]) -> str:
     """The sum of digests: equal for equal sets, in whatever order."""
     return f"{sum(int(d or '0', 16) for d in digests) % (1 << 256):064x}"
+
+
+def without_digest(check: str, digest: str) -> str:
+    """A sum of digests without one of them."""
+    return f"{(int(check or '0', 16) - int(digest, 16)) % (1 << 256):064x}"
 
 
 def _moved(state: State, commit: Commit) -> State:
@@ -296,6 +355,7 @@ def _moved(state: State, commit: Commit) -> State:
         window=None,
         done=(),
         bound=None,
+        ahead=None,
         overlap=None,
         manual=False,
         manual_timestamp=None,
@@ -306,7 +366,7 @@ def _moved(state: State, commit: Commit) -> State:
 def _reset(state: State, commit: Commit) -> State:
     if not commit.stages:
         raise _broken(commit, "resets no stage")
-    state = replace(state, moved_at=commit.at)
+    state = replace(state, moved_at=commit.at, deletes_at=None)
     if "load" in commit.stages:
         state = replace(state, load_epoch=commit.n)
     if "extract" not in commit.stages:
@@ -314,6 +374,7 @@ def _reset(state: State, commit: Commit) -> State:
     state = replace(
         _moved(state, replace(commit, position=None)),
         started=False,
+        reread=None,
         strategy=None,
         extract_epoch=commit.n,
         rows=0,
@@ -330,6 +391,7 @@ def _reset(state: State, commit: Commit) -> State:
         superseded=commit.n,
         data=tuple(d._replace(superseded=True) for d in state.data),
         older=Older(state.older.upto),
+        dropped=(),
     )
 
 

@@ -24,6 +24,9 @@ from floodmark.state.watermark import stamp
 from floodmark.store import Store, encode
 
 LEASE_SECONDS = 60.0
+# Claims of this process that have ended and could not say so in the store: a later run in the same process must not
+# wait for them, although their owner is alive.
+_over: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,17 @@ def holder(
     if note is not None and note.claim == claim.id:
         if note.released:
             return None
-        alive = note.expires_at > now and not _gone(note.owner)
+        alive = note.expires_at > now and not _gone(note.owner) and claim.id not in _over
         return Holder(note.run, note.owner, note.purpose, note.expires_at, alive)
     # Claimed, but the lease is not there yet or was overwritten: a fresh claim is sign of life enough.
     until = stamp(datetime.fromisoformat(claim.at) + timedelta(seconds=seconds))
-    return Holder(claim.run, claim.owner, claim.purpose, until, until > now and not _gone(claim.owner))
+    alive = until > now and not _gone(claim.owner) and claim.id not in _over
+    return Holder(claim.run, claim.owner, claim.purpose, until, alive)
+
+
+def end_unsaid(claim_id: str) -> None:
+    """Remembers, for this process, that a claim has ended that the store could not be told of."""
+    _over.add(claim_id)
 
 
 def _read(store: Store, table_name: str) -> LeaseNote | None:
@@ -172,6 +181,8 @@ class Lease:
                 self._store.put(lease_path(table_name), dump(note))
         except FloodmarkError as error:
             # A lease that is not released runs out; its run has said or is about to say what failed.
+            if released:
+                end_unsaid(note.claim)
             logger.log(
                 logging.INFO if released else logging.WARNING,
                 "%s: the lease could not be %s: %s", table_name, "released" if released else "renewed", error.message,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from floodmark.state.fold import DataCommit, State, sum_digests
+from floodmark.state.spans import within
 
 
 class LedgerRow(Protocol):
@@ -87,7 +88,11 @@ def accounts_for_older(state: State, ledger: Iterable[LedgerRow]) -> bool:
     if older.commits == 0:
         return True
     inside = [
-        r.digest for r in ledger if r.epoch == state.load_epoch and state.superseded < r.n <= older.upto
+        r.digest
+        for r in ledger
+        if r.epoch == state.load_epoch
+        and state.superseded < r.n <= older.upto
+        and not within(state.dropped, r.n)
     ]
     return len(inside) == older.commits and sum_digests(inside) == older.check
 

@@ -12,17 +12,21 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
-from floodmark.errors import ConflictError, FloodmarkError, TransientError
+from floodmark.errors import ConfigError, ConflictError, FloodmarkError, TransientError
 from floodmark.model import Commit, CommitKind, Finding, digest, dump, load, replace
+from floodmark.scratch import scratched
 from floodmark.state import copies
 from floodmark.state.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold
+from floodmark.state.lease import lease_path
 from floodmark.state.loaded import LedgerRow, accounts_for_older
 from floodmark.state.recover import put_back, recover
+from floodmark.state.spans import within
 from floodmark.state.watermark import Copy, commit_path, stamp
-from floodmark.store import Store, encode
+from floodmark.store import MOST_COMMIT, NO_DOCUMENT, Store, encode
 
 READERS = 16
 # Commits that are fetched at once, so that a long log is not held in memory whole.
@@ -84,6 +88,7 @@ class Log:
         try:
             return self.read()
         except NothingLeft:
+            self.store.delete([lease_path(self.table_name)])
             return State(self.table_name)
         except Damaged:
             if not force:
@@ -92,9 +97,13 @@ class Log:
         # The copies first: one that outlived the log would bring a part of it back.
         stored = [copies.primary(self.store, self.table_name), *copies.backups(self.store, self.table_name)]
         paths = [c.path for c in stored if c.data is not None]
-        for path in (*paths, *(commit_path(self.table_name, n) for n in self.numbers())):
-            self.store.put(aside + path, self.store.get(path) or b"")
-            self.store.delete([path])
+        with scratched("floodmark-aside-") as folder:  # they may be of any size
+            for path in (*paths, *(commit_path(self.table_name, n) for n in self.numbers())):
+                self.store.download(path, folder / "object")
+                self.store.put(aside + path, folder / "object")
+                self.store.delete([path])
+        # Of a claim with a higher number than the new log's, it would not make way for theirs.
+        self.store.delete([lease_path(self.table_name)])
         return State(self.table_name)
 
     def append(self, state: State, commit: Commit) -> State:
@@ -109,6 +118,12 @@ class Log:
         # Once, before the first attempt: the id is what tells our commit from another's.
         commit = replace(commit, id=commit.id or uuid4().hex, at=commit.at or stamp())
         data = dump(commit)
+        if len(data) > MOST_COMMIT:  # nobody would read it
+            raise ConfigError(
+                f"commit {commit.n} would have {len(data):,} bytes, more than {MOST_COMMIT:,}",
+                hint="set slice_rows higher, so that the table is read in fewer slices",
+                table=self.table_name,
+            )
         after = fold(state, commit, digest(data))
         path = commit_path(self.table_name, commit.n)
         give_up = time.monotonic() + self._patience
@@ -138,19 +153,29 @@ class Log:
     def commit(self, n: int) -> tuple[Commit, str]:
         """One commit and its digest; one that is damaged is put back from the copies or its files."""
         try:
-            return self.parse(n, self.store.get(commit_path(self.table_name, n)))
+            return self.parse(n, self._bytes(n))
         except Damaged as damage:
             return put_back(self, n, damage)
 
     def commits(self, numbers: Iterable[int]) -> Iterator[tuple[Commit, str]]:
         """Several commits and their digests, in the order given, fetched side by side."""
-        wanted = list(numbers)
-        if len(wanted) < 2:
-            yield from (self.commit(n) for n in wanted)
+        wanted = iter(numbers)  # never as a whole: after a stray object with a vast number they are very many
+        part = list(islice(wanted, CHUNK))
+        if len(part) < 2:
+            yield from (self.commit(n) for n in part)
             return
-        with ThreadPoolExecutor(min(READERS, len(wanted))) as pool:
-            for i in range(0, len(wanted), CHUNK):
-                yield from pool.map(self.commit, wanted[i : i + CHUNK])
+        with ThreadPoolExecutor(min(READERS, len(part))) as pool:
+            while part:
+                for n, data in zip(part, pool.map(self._bytes, part), strict=True):
+                    try:
+                        found = self.parse(n, data)
+                    except Damaged as damage:  # one after the other: what can't be put back ends it
+                        found = put_back(self, n, damage)
+                    yield found
+                part = list(islice(wanted, CHUNK))
+
+    def _bytes(self, n: int) -> bytes | None:
+        return self.store.get(commit_path(self.table_name, n))
 
     def data(
         self, state: State, ledger: Sequence[LedgerRow] | None = None, *, superseded: bool = False
@@ -170,8 +195,12 @@ class Log:
             if commit.table is not None:
                 described = commit.n
             data = data_commit(commit, found, described)
-            if data is not None and (superseded or data.n > state.superseded):
-                older.append(data._replace(superseded=data.n < state.superseded))
+            if data is None:
+                continue
+            gone = data.n < state.superseded or within(state.dropped, data.n)
+            if superseded or not gone:
+                cleaned = data.files > 0 and within(state.cleaned, data.n)
+                older.append(data._replace(superseded=gone, cleaned=cleaned))
         return (*older, *recent)
 
     def numbers(self, after: int = -1) -> list[int]:
@@ -229,9 +258,13 @@ class Log:
         try:
             commit = load(Commit, data)
         except ValueError:
-            raise self._damaged(n, "is unreadable") from None
+            why = "is too large to be one" if data == NO_DOCUMENT else "is unreadable"
+            raise self._damaged(n, why) from None
         if commit.n != n or commit.table_name != self.table_name:
-            raise self._damaged(n, f"is really commit {commit.n} of {commit.table_name}")
+            raise self._damaged(n, f"is really commit {str(commit.n)[:20]} of {commit.table_name[:200]}")
+        folder = f"data/{encode(self.table_name)}/"
+        if any(not f.path.startswith(folder) or "/../" in f.path for f in commit.files):
+            raise self._damaged(n, "names a file that is not the table's")
         return commit, commit.stands_for or digest(data)
 
     def _damaged(self, n: int, why: str) -> Damaged:

@@ -35,7 +35,10 @@ from floodmark.state.watermark import (
     session_path,
     stamp,
 )
-from floodmark.store import Store
+from floodmark.store import NO_DOCUMENT, Store
+
+# What is said of a copy that an earlier or later Floodmark has written: sound, but not to be read by this one.
+OTHER_VERSION = "of another version"
 
 ATTEMPTS = 3
 LOCATIONS = ("primary", "daily", "session")
@@ -69,6 +72,8 @@ def examine(data: bytes | None, table_name: str, now: datetime | None = None) ->
     """The copy in these bytes, or what is wrong with them. Whether the log knows it is not asked here."""
     if data is None:
         return "missing"
+    if data == NO_DOCUMENT:
+        return "too large to be a watermark"
     try:
         body = json.loads(data)
         if not isinstance(body, dict) or "table_name" not in body:
@@ -80,11 +85,11 @@ def examine(data: bytes | None, table_name: str, now: datetime | None = None) ->
         if digest(text) != body["checkpoint"]["sum"]:
             return "damaged: its checksum is wrong"
         if inner["version"] != CHECKPOINT_VERSION:
-            return f"of another version ({inner['version']})"
+            return f"{OTHER_VERSION} ({inner['version']})"
         found = load(Checkpoint, text)
         # The same bytes again: no field is unknown here or missing there.
         if dump(found) != text:
-            return "of another version"
+            return OTHER_VERSION
         if found.state.table_name != table_name:
             return f"the watermark of {found.state.table_name}"
         saved = dict(body["backup_metadata"])

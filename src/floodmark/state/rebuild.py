@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from floodmark.model import Commit, DataFile, Position
+from floodmark.model import Commit, DataFile, Position, by_key
 from floodmark.state.fold import DataCommit, State
 from floodmark.store import Store
 
@@ -48,7 +48,7 @@ def _from_files(
     files: list[DataFile] = []
     footers: list[dict[str, str]] = []
     for path in paths:
-        content = store.get(path)
+        content = store.get(path, most=data.bytes)
         footer = read_footer(content) if content is not None else None
         if content is None or footer is None:
             return None
@@ -64,7 +64,7 @@ def _from_files(
     kind = footers[0]["slice"].partition("/")[0]
     window = footers[0]["window"] if kind in ("window", "snapshot") else ""
     return Commit(
-        n=data.n, id=uuid4().hex, log=state.log, kind="deletes" if data.load_as == "delete" else "batch",
+        n=data.n, id=uuid4().hex, log=state.log, kind="deletes" if by_key(data.load_as) else "batch",
         table_name=state.table_name, run=footers[0]["run"], at=data.at, prev=before,
         schema=data.schema, window_id=window or None,
         slices=tuple(sorted({f.slice for f in files})) if window else (),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from floodmark.errors import DataError, FloodmarkError
 from floodmark.model import Commit, Finding, digest, dump, load
 from floodmark.state import copies
 from floodmark.state.fold import Damaged, NothingLeft, State
-from floodmark.state.lease import holder
+from floodmark.state.lease import holder, lease_path
 from floodmark.state.publish import chained, newest, render
 from floodmark.state.rebuild import rebuilt
 from floodmark.state.watermark import Copy, commit_path, document, observe, primary_path, stamp
@@ -186,14 +187,15 @@ def _put_back_tail(log: Log, tail: Iterable[bytes]) -> list[str]:
             lowest, expected = commit.n, commit.prev
         if log.store.get(commit_path(log.table_name, commit.n)) != data:
             done += _write(log, commit.n, data)
-    gone = set(range(lowest or 0)) - set(log.numbers())
-    if not gone:
+    there = [n for n in log.numbers() if n < (lowest or 0)]
+    if len(there) == (lowest or 0):
         return done
     # The log as a whole was hit: from number to number downwards, as far as each is proven by the next one.
     others = copies.carried(copies.backups(log.store, log.table_name))
-    for n in range((lowest or 0) - 1, -1, -1):
+    kept = set(there)
+    for n in sorted(kept | {n for n in others if 0 <= n < (lowest or 0)}, reverse=True):
         found = next((d for d in others.get(n, ()) if digest(d) == expected), None)
-        if n in gone and found is not None:
+        if n not in kept and found is not None:
             done += _write(log, n, found)
         known = load(Commit, found) if found is not None else log.readable(n)
         expected = known.prev if known else ""
@@ -212,13 +214,15 @@ def _write(log: Log, n: int, data: bytes) -> list[str]:
 
 def _tell(log: Log, known: State, done: list[str]) -> None:
     """A damaged log is a finding, also where all of it was put back."""
-    gone = sorted(set(range(known.n + 1)) - set(log.numbers())) if log.mend else []
+    there = [n for n in log.numbers() if n <= known.n] if log.mend else []
+    lost = known.n + 1 - len(there) if log.mend else 0
+    kept = set(there)
+    gone = list(islice((n for n in range(known.n + 1) if n not in kept), min(lost, 1000)))
     detail = f"the commit log was damaged: {', '.join(done) or 'nothing put back'}"
-    if gone:
-        detail += (
-            f"; {len(gone)} older commits ({gone[0]} to {gone[-1]}) are lost, their sums are in the copies"
-        )
-    log.findings.append(Finding("damaged_log", log.table_name, detail, {"lost": gone[:1000]}))
+    if lost:
+        highest = next(n for n in range(known.n, -1, -1) if n not in kept)
+        detail += f"; {lost} older commits ({gone[0]} to {highest}) are lost, their sums are in the copies"
+    log.findings.append(Finding("damaged_log", log.table_name, detail, {"lost": gone}))
 
 
 def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
@@ -268,9 +272,12 @@ def _check_never_begun(log: Log, wrong: list[str]) -> None:
     """A table without log and copies is a new one only if it has no data files either."""
     name, left = log.table_name, [w for w in wrong if not w.endswith(": missing")]
     files = _files(log)
-    if log.numbers() or not (left or files):
+    claimed = log.store.get(lease_path(name)) is not None  # all that is left where the files were cleaned
+    if log.numbers() or not (left or files or claimed):
         return
-    signs = f"{files:,} data files" if files else "only damaged watermark copies"
+    signs = (
+        f"{files:,} data files" if files else "only damaged watermark copies" if left else "only the lease"
+    )
     raise NothingLeft(
         f"the store has {signs} of {name} but neither its log nor a sound watermark copy: how far it was is not known",
         hint=f"restore commits/ and watermark/ from a backup of the store; or choose where to go on: "

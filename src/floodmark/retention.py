@@ -1,0 +1,94 @@
+"""`keep_files`: what a sync removes by itself, so long after its load.
+
+No request is made and nothing is claimed while nothing is due. What is due goes in portions, at most one an hour, so
+that a sync every few seconds does not write a commit each time for the files of a few seconds a week ago.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from floodmark.clean import Facts, Found, Removal, Wanted, ago, choose, moment
+from floodmark.config import TableOptions
+from floodmark.loader import Loader
+from floodmark.model import Commit
+from floodmark.report import TableReport
+from floodmark.staging import Outcome, loaded_at, read, remove
+from floodmark.state import Log, State, draft
+from floodmark.state.spans import within
+from floodmark.units import counted, duration, size
+from floodmark.warehouse import Ledger
+from floodmark.work import Work
+
+# Files may stay this much longer than asked for, and never longer than a tenth of it.
+SLACK = 3600.0
+
+
+def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
+    """The last commit whose files have been kept long enough, or None while that would hardly be worth a commit."""
+    since = {
+        row.n: moment(row.loaded_at)
+        for row in ledger.rows
+        if row.epoch == state.load_epoch and row.files and not within(state.cleaned, row.n)
+    }
+    since |= {d.n: moment(d.at) for d in state.data if d.superseded and d.files and not d.cleaned}
+    if not since or min(since.values()) > ago(now, keep + min(keep / 10, SLACK)):
+        return None
+    return max(n for n, at in since.items() if at <= ago(now, keep))
+
+
+class Run(Protocol):
+    """The run of one table after which files are removed."""
+
+    work: Work
+    options: TableOptions
+    report: TableReport
+    log: Log
+    loader: Loader
+    state: State
+
+    def hold(self, purpose: str) -> None:
+        """Makes sure that the table is claimed by this run."""
+
+    def append(self, commit: Commit) -> None:
+        """Makes a commit true, and shows it."""
+
+    def tell(self, note: str) -> None:
+        """Says something of this run."""
+
+
+def remove_due(run: Run) -> None:
+    """Removes the files that are due after a load."""
+    keep, ledger, table = run.options.keep_files, run.loader.ledger, run.state.table
+    if keep is None or ledger is None or table is None:
+        return
+    now = datetime.now(UTC)
+    if _chosen(run.log, run.state, ledger, keep, now).empty:
+        return
+    run.hold("clean")
+    run.loader.ledger = ledger = run.work.warehouse().ledger(run.state.log, table.target)
+    outcome = Outcome(run.log.table_name, _chosen(run.log, run.state, ledger, keep, now))
+    if outcome.removal.empty:
+        return
+    run.append(draft(run.state, "clean", run.work.run, clean=outcome.removal.clean))
+    try:
+        remove(run.log.store, outcome, None)
+    finally:
+        run.report.files_cleaned += outcome.deleted
+        run.report.bytes_cleaned += outcome.bytes
+    what = f"{counted(outcome.deleted, 'file')}, {size(outcome.bytes)}"
+    run.tell(f"removed {what} that were loaded more than {duration(keep)} ago (keep_files)")
+    for note in outcome.notes:
+        run.tell(note)
+
+
+def _chosen(log: Log, state: State, ledger: Ledger, keep: float, now: datetime) -> Removal:
+    """What goes: decided as `s3clean clean` decides, without a listing, and reading only what is due of the log."""
+    upto = due(state, ledger, keep, now)
+    if upto is None:
+        return Removal()
+    commits, unreadable = read(log, (n for n in range(1, upto + 1) if not within(state.cleaned, n)))
+    objects = {f.path: Found(f.bytes, f.created_at or c.at) for c, _ in commits for f in c.files}
+    facts = Facts(state, tuple(commits), objects, loaded_at(state, ledger), tuple(unreadable), upto=upto)
+    return choose(facts, Wanted(older_than=keep, since_load=True), now)
