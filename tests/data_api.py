@@ -13,7 +13,7 @@ from typing import Any
 
 import botocore.session
 import redshift_connector
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.stub import Stubber
 from botocore.validate import ParamValidator
 
@@ -33,6 +33,9 @@ class DataApi:
         self._tokens: dict[str, str] = {}
         self._lost: set[str] = set()
         self.losing: str | None = None
+        self.refusing: int | None = None  # after so many loads that were committed
+        self.batches: list[list[str]] = []
+        self._kept: list[list[str]] = []
 
     def execute_statement(self, **request: Any) -> dict[str, Any]:
         self._check("ExecuteStatement", request)
@@ -61,6 +64,9 @@ class DataApi:
     def _submit(self, token: str, statements: Sequence[str], batch: bool) -> dict[str, Any]:
         if self.losing == "all" and self._lost:
             raise EndpointConnectionError(endpoint_url="https://redshift-data")
+        if self.refusing == 0 and batch:
+            said = {"Error": {"Code": "AccessDeniedException", "Message": "not today"}}
+            raise ClientError(said, "BatchExecuteStatement")  # type: ignore[arg-type]
         if token in self._tokens:
             return {"Id": self._tokens[token]}
         id_ = f"d9b6c0c9-0747-4bf4-b142-{next(self._numbers):012}"
@@ -68,7 +74,19 @@ class DataApi:
         if self.losing and any(sql.startswith("COPY") for sql in statements):
             self._lost.add(id_)
             if self.losing == "before":
+                self._kept.append(list(statements))
                 return {"Id": id_}
+        self._run(id_, statements, batch)
+        return {"Id": id_}
+
+    def late(self) -> list[str]:
+        """Run what was submitted and lost; how it ended."""
+        kept, self._kept = self._kept, []
+        for number, statements in enumerate(kept):
+            self._run(f"late-{number}", statements, batch=True)
+        return [self._done[f"late-{number}"]["Status"] for number in range(len(kept))]
+
+    def _run(self, id_: str, statements: Sequence[str], batch: bool) -> None:
         connection = self._connect()
         subs: list[dict[str, Any]] = []
         said: dict[str, Any] = {"Id": id_, "Status": "FINISHED", "HasResultSet": False}
@@ -87,7 +105,10 @@ class DataApi:
                     self._results[f"{id_}:{number}" if batch else id_] = records
                     said["HasResultSet"] = True
             if batch:
+                self.batches.append(list(statements))
                 cursor.execute("COMMIT")
+                if self.refusing and any(sql.startswith("COPY") for sql in statements):
+                    self.refusing -= 1
         except redshift_connector.Error as error:
             problem = error.args[0]
             text = (
@@ -104,7 +125,6 @@ class DataApi:
             rest = range(len(subs) + 1, len(statements) + 1)
             said["SubStatements"] = subs + [{"Id": f"{id_}:{n}", "Status": "ABORTED"} for n in rest]
         self._done[id_] = said
-        return {"Id": id_}
 
 
 def _cell(value: Any) -> dict[str, Any]:

@@ -54,9 +54,13 @@ class Loaded:
 def pending(
     data: Iterable[DataCommit], ledger: Ledger, epoch: int, *, superseded: bool = False
 ) -> tuple[DataCommit, ...]:
-    """The commits that the ledger does not have; superseded ones only when asked for."""
+    """The commits that the ledger does not have; superseded ones only when asked for and while they have files."""
     loaded = ledger.loaded(epoch)
-    return tuple(d for d in data if (d.n, d.digest) not in loaded and (superseded or not d.superseded))
+    return tuple(
+        d
+        for d in data
+        if (d.n, d.digest) not in loaded and (not d.superseded or (superseded and not d.cleaned))
+    )
 
 
 def created_after(commits: Iterable[Commit], moment: str) -> frozenset[int]:
@@ -189,6 +193,7 @@ def load_pending(
         after = created_after((c for c, _ in log.commits(d.n for d in waiting)), manual)
     choice = choose(state, data, ledger, keyed=bool(table.key), after=after, limit=limit)
     findings = _findings(log, state, table, choice, adopt)
+    _check_there(state, choice)
     on_choice(choice)
     described = _descriptions(log, state, choice.commits)
 
@@ -211,6 +216,7 @@ def load_pending(
             run=run,
             retake=retake,
             adopt=adopt,
+            newest=state.table,
         )
         outcome = warehouse.load(request)
         retake = frozenset()
@@ -261,6 +267,26 @@ def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool)
             table=state.table_name,
         )
     return [Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]})]
+
+
+def _check_there(state: State, choice: Choice) -> None:
+    """Files that would have to load again must not have been cleaned: the warehouse was set back since."""
+    # A snapshot replaces all that was before it: older files are not read.
+    first = max((i for i, d in enumerate(choice.commits) if d.load_as == "replace"), default=0)
+    gone = [d for d in choice.commits[first:] if d.cleaned]
+    if not gone:
+        return
+    name, numbers = state.table_name, ", ".join(str(d.n) for d in gone[:10])
+    more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
+    if any(d.superseded for d in choice.commits):
+        hint = "an ordinary sync leaves superseded files out"
+    else:
+        hint = f"to read just their rows again: floodmark s3clean clean -t {name} --include-pending"
+    raise DataError(
+        f"commits that were loaded before would have to load again, and their files were cleaned: {numbers}{more}",
+        hint=f"{hint}; the whole table: floodmark watermark reset -t {name}",
+        table=name,
+    )
 
 
 def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:

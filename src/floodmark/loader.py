@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.load import Choice, Loaded, load_pending, pending
 from floodmark.model import Finding, Table
 from floodmark.report import LOAD, TableReport
@@ -33,8 +33,10 @@ class Loader:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.ledger: Ledger | None = None
+        self.loaded: list[int] = []  # the commits that this run has loaded
         self.expected = 0  # rows that the extraction is about to hand over
         self._shown = False
+        self._loaded: str | None = None  # the state up to which this run has loaded, by its digest
 
     @property
     def failed(self) -> bool:
@@ -42,7 +44,7 @@ class Loader:
         return self._error is not None
 
     def foresee(self, state: State, table: Table) -> None:
-        """Raises before rows are read what would refuse them for good: a wrong address, another's target."""
+        """Raises before rows are read what would refuse them for good: a wrong address, columns that don't fit."""
         if self._work.options.backup_only:
             return
         try:
@@ -51,6 +53,14 @@ class Loader:
             raise
         except FloodmarkError:
             return  # until the load it may be well again; if not, the rows wait
+        try:
+            self._work.warehouse().changes(table)
+        except (ConfigError, DataError):
+            raise
+        except FloodmarkError:
+            return
+        if state.log:
+            self.ledger = ledger  # the load itself looks once more, under the target's lock
         identity = self._work.known_identity()
         if not self._work.options.force:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
@@ -75,7 +85,8 @@ class Loader:
         manual = self._manual(state)
         superseded = manual is not None
         try:
-            self.ledger = self._work.warehouse().ledger(state.log, table.target)
+            if self.ledger is None or self._loaded != state.digest:
+                self.ledger = self._work.warehouse().ledger(state.log, table.target)
             data = self._log.data(state, self.ledger.rows, superseded=superseded)
             if pending(data, self.ledger, state.load_epoch, superseded=superseded):
                 self._load(claim(state), table)
@@ -156,7 +167,8 @@ class Loader:
                 on_choice=chosen,
                 on_group=loaded,
             )
-        self.ledger = result.ledger
+        self.ledger, self._loaded = result.ledger, state.digest
+        self.loaded += result.commits
         self._add(result.findings)
         self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlglot
-from redshift_connector.iam_helper import IamHelper
-from sqlglot import exp
 
-from floodmark.config import Iam, Tls, WarehouseSpec
+from floodmark.config import Tls, WarehouseSpec
 from floodmark.errors import ConfigError, DataError, TransientError
 from floodmark.model import Column, Table
 from floodmark.store import Store, StoreSpec
@@ -25,8 +20,7 @@ from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_socket import SocketTransport
-from tests.data_api import stubbed
-from tests.fill import CODES, EVENTS, ID, INT, NAME, ORDERS, SEEN, Fill, RedshiftPlace, code, row
+from tests.fill import ID, INT, NAME, ORDERS, SEEN, Fill, RedshiftPlace, row
 
 
 @pytest.fixture
@@ -223,188 +217,3 @@ def test_a_column_that_is_replaced_keeps_its_values_and_all_or_nothing(
     assert dict(place.columns("orders"))["n"] == "integer" and fill.rows("id, n") == [(1, 7)]
     fill.load(commit, table=wide)
     assert dict(place.columns("orders"))["n"] == "bigint" and fill.rows("id, n") == [(1, 7), (2, 2**40)]
-
-
-# files
-
-
-def test_a_store_that_is_a_folder_is_a_config_error(fill: Fill, tmp_path: Path) -> None:
-    fill.store = Store(StoreSpec(url=str(tmp_path)))
-    with pytest.raises(ConfigError, match="from S3 only"):
-        fill.load(fill.commit([row(1)]))
-
-
-def test_files_without_rows_are_not_in_the_manifest(fill: Fill, place: RedshiftPlace) -> None:
-    outcome = fill.load(fill.commit([row(1)], [], [row(2)]), fill.commit([]))
-    assert (outcome.rows, outcome.files) == (2, 4)
-    assert fill.rows("id") == [(1,), (2,)] and fill.ledger() == [1, 2]
-    read = place.run("SELECT trim(file_name) FROM sys_load_detail WHERE file_name LIKE '%/log-1-1-%'")
-    assert [uri for (uri,) in read if uri.startswith(fill.store.uri(""))] == [
-        fill.store.uri(f"data/shop.orders/log-1-1-{i}.parquet") for i in (0, 2)
-    ]
-
-
-def test_commits_are_copied_together_unless_a_key_is_in_them_twice(fill: Fill, place: RedshiftPlace) -> None:
-    place.server.faults.statements.clear()
-    fill.load(*(fill.commit([row(n)]) for n in range(5)))
-    assert len(sent(place, "COPY")) == 1
-    place.server.faults.statements.clear()
-    fill.load(*(fill.commit([row(n % 2, f"read {n}")]) for n in range(4)))
-    assert len(sent(place, "COPY")) == 5
-    assert fill.rows()[:2] == [(0, "read 2"), (1, "read 3")]
-
-
-# the rest of the world
-
-
-@pytest.fixture(scope="module")
-def over_tls(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
-    with RedshiftStandIn(seaweed, tls=True) as server:
-        yield server
-
-
-def securely(server: RedshiftStandIn, tls: Tls | None, **more: Any) -> Redshift:
-    limits = replace(RedshiftPlace.limits, attempts=1)
-    about = {"host": server.host, "port": server.port, "user": server.user, "database": server.database}
-    spec = WarehouseSpec("redshift", "public", **{**about, "password": server.password, **more}, tls=tls)
-    return Redshift(SocketTransport(spec, limits), iam_role=server.role, limits=limits)
-
-
-def test_tls_is_verified_with_the_ca_that_is_given(over_tls: RedshiftStandIn) -> None:
-    for mode in ("verify_identity", "verify_ca"):
-        assert securely(over_tls, Tls(mode, ca=over_tls.ca)).rows("orders") == 0  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="TLS"):
-        securely(over_tls, None).rows("orders")
-
-
-@pytest.mark.parametrize(
-    ("iam", "service", "operation", "asked", "user", "password"),
-    [
-        (Iam(cluster="c1", region="eu-central-1"), "redshift", "get_cluster_credentials",
-         {"ClusterIdentifier": "c1", "DbUser": "awsuser", "DbName": "dev", "AutoCreate": False, "DbGroups": []},
-         "DbUser", "DbPassword"),
-        (Iam(workgroup="group", region="eu-central-1"), "redshift-serverless", "get_credentials",
-         {"dbName": "dev", "workgroupName": "group"}, "dbUser", "dbPassword"),
-    ],
-)  # fmt: skip
-def test_iam_gives_the_password_of_a_cluster_or_a_workgroup(
-    over_tls: RedshiftStandIn,
-    monkeypatch: pytest.MonkeyPatch,
-    iam: Iam,
-    service: str,
-    operation: str,
-    asked: dict[str, Any],
-    user: str,
-    password: str,
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    client, stubber = stubbed(service)
-    later = datetime(2099, 1, 1, tzinfo=UTC)
-    given = {user: over_tls.user, password: over_tls.password}
-    given |= {"Expiration": later} if service == "redshift" else {"expiration": later}  # type: ignore[dict-item]
-    if service == "redshift":
-        # A host that is not one of AWS's names is taken for a custom domain first.
-        stubber.add_client_error(operation, "CustomCnameAssociationFault", "no such domain")
-    stubber.add_response(operation, given, asked)
-    stubber.activate()
-    monkeypatch.setattr(IamHelper, "get_boto3_redshift_client", staticmethod(lambda *about: client))
-    warehouse = securely(over_tls, Tls("verify_identity", ca=over_tls.ca), password=None, iam=iam)
-    assert warehouse.rows("orders") == 0
-    stubber.assert_no_pending_responses()
-    assert over_tls.password not in repr(warehouse._transport._spec)  # type: ignore[attr-defined]
-
-
-def test_loads_of_two_targets_at_once_under_serializable_isolation(seaweed: SeaweedFS, prefix: str) -> None:
-    with RedshiftStandIn(seaweed, isolation="serializable") as server:
-        place = RedshiftPlace(server, "t_both")
-        place.limits = replace(place.limits, attempts=10)
-        store = Store(StoreSpec(**seaweed.store(prefix)))
-        fills = [Fill(place, store), Fill(place, store, EVENTS, log="log-2")]
-        failed: list[BaseException] = []
-
-        def loads(fill: Fill) -> None:
-            try:
-                for n in range(5):
-                    values = row(n) if fill.table is ORDERS else {"n": n}
-                    way = "merge" if fill.table is ORDERS else "insert"
-                    place.faulty().load(fill.request(fill.commit([values], load_as=way)))  # type: ignore[arg-type]
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=loads, args=(fill,)) for fill in fills]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == []
-        assert [fill.ledger() for fill in fills] == [[1, 2, 3, 4, 5]] * 2
-        assert len(fills[0].rows("id")) == len(fills[1].rows("n")) == 5
-
-
-def test_every_statement_is_sql_that_sqlglot_reads_as_redshifts(fill: Fill, place: RedshiftPlace) -> None:
-    faults = place.server.faults
-    faults.statements.clear()
-    doc = Column("doc", "json", "json")
-    price = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
-    full = replace(
-        ORDERS,
-        columns=(ID, NAME, SEEN, INT, price, doc),
-        dist_key="id",
-        sort_key=("update_at",),
-        target="it's \\ odd",
-    )
-    fill.table = full
-    fill.load(fill.commit([{**row(1), "doc": "{}"}]))
-    late, early = fill.commit([row(2)]), fill.commit([row(1, "x"), row(1, "y")])
-    fill.load(late, early)
-    fill.load(fill.commit([{"id": 1}], load_as="delete"))
-    wide = replace(
-        full,
-        columns=(
-            ID, replace(NAME, characters=99, octets=396, type="varchar(99)"), SEEN,
-            replace(INT, type="bigint(20)", data_type="bigint"),
-            replace(price, type="decimal(12,4)", precision=12, scale=4), doc, replace(INT, name="added"),
-        ),
-    )  # fmt: skip
-    fill.load(fill.commit([{"id": 3, "price": Decimal("1.5")}], table=wide), table=wide)
-    for table, values in (
-        (CODES, code("a", 1)),
-        (CODES, code("A", 2)),
-        (replace(EVENTS, mode="full"), {"n": 1}),
-    ):
-        other = Fill(place, fill.store, table, log=f"log-{table.target}", n=fill.n)
-        fill.n += 1
-        way = "replace" if table.mode == "full" else "merge"
-        other.load(other.commit([values], load_as=way))  # type: ignore[arg-type]
-    place.open().set_epoch("pipe-1", "log-1", full.name, full.target, 99)
-    place.open().ledger("log-1", full.target)
-    warehouse = place.open(replace(place.limits, lock=0.3))
-    held = place.connect()
-    cursor = held.cursor()
-    cursor.execute("BEGIN")
-    cursor.execute("LOCK TABLE floodmark_lock_codes")
-    with pytest.raises(TransientError):
-        warehouse.set_epoch("pipe-1", "log-codes", CODES.name, "codes", 50)
-    held.close()
-
-    ours = [sql for sql in dict.fromkeys(faults.statements) if sql.split(" ")[-1] != "floodmark_lock_codes"]
-    kinds = set()
-    for sql in ours:
-        (tree,) = sqlglot.parse(sql, read="redshift")
-        assert tree is not None, sql
-        # sqlglot does not know LOCK; everything else it must understand.
-        assert not isinstance(tree, exp.Command) or sql.startswith(("LOCK TABLE ", "BEGIN", "ROLLBACK")), sql
-        kinds.add(type(tree).__name__)
-    assert {
-        "Copy",
-        "Create",
-        "Insert",
-        "Delete",
-        "Update",
-        "Alter",
-        "Select",
-        "Set",
-        "Commit",
-        "Drop",
-    } <= kinds

@@ -41,10 +41,57 @@ def test_commits_load_together_while_no_key_is_in_them_twice(fill: Fill) -> None
     assert fill.load(*fill.made).already == (1, 2)
 
 
-def test_the_later_commit_wins_however_many_there_are(fill: Fill) -> None:
-    commits = [fill.commit([row(1, f"read {n}", at=59 - n), row(10 + n, "x")]) for n in range(12)]
-    assert [r.n for r in fill.load(*commits).loaded] == list(range(1, 13))
-    assert fill.rows()[0] == (1, "read 11") and len(fill.rows()) == 13
+def committed(fill: Fill) -> int:
+    """How many batches have loaded something."""
+    assert isinstance(fill.place, DataApiPlace)
+    return len([sqls for sqls in fill.place.client.batches if any(sql.startswith("COPY") for sql in sqls)])
+
+
+def test_two_hundred_commits_that_share_keys_are_one_transaction(fill: Fill) -> None:
+    commits = [fill.commit([row(n % 7, f"read {n}", at=59 - n % 60)]) for n in range(200)]
+    fill.load(*commits)
+    assert committed(fill) == 1
+    assert fill.rows() == sorted((n % 7, f"read {n}") for n in range(193, 200)) and len(fill.ledger()) == 200
+
+
+def test_what_is_too_much_for_one_transaction_is_loaded_in_halves_exactly_once(fill: Fill) -> None:
+    # Commits of one claim that share a key: each is staged by itself, in more than 40 statements.
+    commits = [fill.commit([row(1, f"read {n}"), row(10 + n)], read=9) for n in range(6)]
+    late = fill.commit([row(1, "late")], read=9)
+    fill.load(late)
+    taken_back = frozenset({(late[0].n, late[1])})
+    outcome = fill.load(*commits, late, retake=taken_back)
+    assert [r.n for r in outcome.loaded] == list(range(1, 8)) and outcome.retaken == taken_back
+    assert fill.ledger() == list(range(1, 8))
+    assert fill.rows()[0] == (1, "late") and len(fill.rows()) == 7
+
+
+def test_a_crash_between_the_halves_leaves_the_rest_pending(fill: Fill) -> None:
+    commits = [fill.commit([row(1, f"read {n}"), row(10 + n)], read=9) for n in range(6)]
+    assert isinstance(fill.place, DataApiPlace)
+    fill.place.client.refusing = 1  # after a load AWS says no
+    with pytest.raises(ConfigError):
+        fill.load(*commits)
+    loaded = fill.ledger()
+    assert 0 < len(loaded) < 6 and loaded == list(range(1, len(loaded) + 1))
+    assert len(fill.rows()) == 1 + len(loaded)
+    fill.place.client.refusing = None
+    assert fill.load(*commits).already == tuple(loaded)
+    assert fill.rows()[0] == (1, "read 5") and len(fill.rows()) == 7
+    assert fill.ledger() == list(range(1, 7))
+
+
+def test_a_batch_that_was_given_up_and_runs_late_finds_the_ledger_changed(fill: Fill) -> None:
+    fill.table = EVENTS
+    losing(fill, "before")  # it is taken for lost, and AWS has it still
+    assert isinstance(fill.place, DataApiPlace)
+    commit = fill.commit([{"n": 1}], load_as="insert")
+    with pytest.raises(TransientError):
+        fill.load(commit)
+    losing(fill, "")
+    fill.load(commit)
+    assert fill.place.client.late() == ["FAILED"] * 3  # of three attempts
+    assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
 
 
 def test_inside_a_commit_the_higher_cursor_wins(fill: Fill) -> None:
@@ -138,6 +185,7 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
     way, stubber = transport(Iam(workgroup="group"))
     statements = [
         "SET query_group TO 'floodmark:p:orders'",
+        "SET TIMEZONE TO 'UTC'",
         "SET statement_timeout TO 5000",
         'LOCK TABLE "public"."floodmark_lock_orders"',
         "SET statement_timeout TO 3600000",
@@ -167,8 +215,8 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
 def test_an_answer_that_was_not_hoped_for_gives_a_second_batch() -> None:
     way, stubber = transport(Iam(workgroup="group"))
     failed = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Divide by zero", "SubStatements": [
-        *({"Id": f"id-1:{n}", "Status": "FINISHED"} for n in (1, 2, 3)), {"Id": "id-1:4", "Status": "FAILED"},
-        {"Id": "id-1:5", "Status": "ABORTED"}]}  # fmt: skip
+        *({"Id": f"id-1:{n}", "Status": "FINISHED"} for n in (1, 2, 3, 4)), {"Id": "id-1:5", "Status": "FAILED"},
+        {"Id": "id-1:6", "Status": "ABORTED"}]}  # fmt: skip
     stubber.add_response("batch_execute_statement", {"Id": "id-1"})
     stubber.add_response("describe_statement", failed)
     stubber.add_response("batch_execute_statement", {"Id": "id-2"})
@@ -178,10 +226,35 @@ def test_an_answer_that_was_not_hoped_for_gives_a_second_batch() -> None:
     stubber.assert_no_pending_responses()
 
 
+def test_hopes_inside_of_hopes_are_given_up_one_after_the_other() -> None:
+    way, stubber = transport(Iam(workgroup="group"))
+    sent: list[list[str]] = []
+    for number in (1, 2, 3):
+        # The check comes right after the four statements that open a batch.
+        subs = [{"Id": f"id-{number}:{n}", "Status": "FAILED" if n == 5 else "FINISHED"} for n in range(1, 6)]
+        state = (
+            {"Status": "FAILED", "Error": "ERROR: Divide by zero"} if number < 3 else {"Status": "FINISHED"}
+        )
+        stubber.add_response("batch_execute_statement", {"Id": f"id-{number}"})
+        stubber.add_response("describe_statement", {"Id": f"id-{number}", "SubStatements": subs, **state})
+    way._client.meta.events.register(
+        "provide-client-params.redshift-data.BatchExecuteStatement",
+        lambda params, **_: sent.append(params["Sqls"][4:]),
+    )
+
+    def inner() -> tuple[Choose]:
+        return (Choose("SELECT 2", 0, (Do("fair"),), lambda: (Do("sure"),)),)
+
+    steps = (Choose("SELECT 1", 0, (Do("quick"),), inner), Do("last"))
+    assert way.open().transaction(LOCK, steps).state == "committed"
+    assert [batch[-2:] for batch in sent] == [["quick", "last"], ["fair", "last"], ["sure", "last"]]
+    assert [len(batch) for batch in sent] == [3, 3, 2]
+
+
 def test_a_lock_that_is_not_given_in_time_is_told_from_a_slow_statement() -> None:
-    for number, locked in ((2, True), (4, False)):
+    for number, locked in ((3, True), (5, False)):
         way, stubber = transport(Iam(workgroup="group"))
-        subs = [{"Id": f"id-1:{n}", "Status": "FAILED" if n == number else "FINISHED"} for n in range(1, 6)]
+        subs = [{"Id": f"id-1:{n}", "Status": "FAILED" if n == number else "FINISHED"} for n in range(1, 7)]
         said = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Query (3) canceled on user's request"}
         stubber.add_response("batch_execute_statement", {"Id": "id-1"})
         stubber.add_response("describe_statement", {**said, "SubStatements": subs})

@@ -25,6 +25,7 @@ from floodmark.errors import (
 from floodmark.model import Column, Table, dump
 from floodmark.store import Store, StoreSpec
 from floodmark.warehouse.columns import same
+from tests.conftest import PATIENT
 from tests.fill import (
     CODES,
     EVENTS,
@@ -153,7 +154,7 @@ def test_an_unanswered_commit_whose_ledger_cannot_be_read_is_an_unknown_outcome(
 
 def test_two_loaders_at_once_load_once(fill: Fill) -> None:
     fill.table = EVENTS
-    commits = [fill.commit([{"n": n}], load_as="insert") for n in range(20)]
+    commits = [fill.commit([{"n": n}], load_as="insert") for n in range(8)]
 
     def loader() -> None:
         for commit in commits:
@@ -169,8 +170,8 @@ def test_two_loaders_at_once_load_once(fill: Fill) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert fill.rows("n") == [(n,) for n in range(20)]
-    assert fill.ledger() == list(range(1, 21))
+    assert fill.rows("n") == [(n,) for n in range(8)]
+    assert fill.ledger() == list(range(1, 9))
 
 
 # the later read wins
@@ -527,8 +528,6 @@ def test_a_missing_file_is_named_and_nothing_is_loaded(any_fill: Fill) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
 def test_a_file_that_is_not_what_its_commit_describes_is_refused(any_fill: Fill, damage: str) -> None:
-    if damage == "changed" and any_fill.place.kind != "duckdb":
-        pytest.skip("the bytes never come here: sizes, footers, counts and ranges are what is compared")
     commit = any_fill.commit([row(1, "a")])
     path = commit[0].files[0].path
     data = any_fill.store.get(path) or b""
@@ -574,6 +573,8 @@ for commit in commits:
 
 
 def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill) -> None:
+    if fill.place.kind != "duckdb" and not PATIENT:
+        pytest.skip("tests/faults/test_redshift_kills.py does it statement by statement")
     fill.table = EVENTS
     commits = [fill.commit([{"n": n} for _ in range(2000)], load_as="insert") for n in range(20)]
     said = {
@@ -583,7 +584,7 @@ def test_a_loader_killed_at_any_moment_leaves_whole_commits(fill: Fill) -> None:
         "store": as_json(fill.store),
     }
     slow = 1.0 if fill.place.kind == "duckdb" else 5.0
-    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.35):
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.35) if PATIENT else (0.0, 0.05, 0.1, 0.35):
         process = subprocess.Popen(
             [sys.executable, "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

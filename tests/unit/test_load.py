@@ -34,8 +34,9 @@ from floodmark.testing.samples import TABLE, History, files, window
 from floodmark.testing.samples import at as position
 from floodmark.types import file_schema
 from floodmark.warehouse import Ledger, LedgerRow
-from floodmark.warehouse.columns import TargetColumn, changes, fits
+from floodmark.warehouse.columns import TargetColumn, Wanted, fits
 from floodmark.warehouse.duckdb import DuckDB
+from floodmark.warehouse.duckdb_ddl import changes
 
 RUN = "20250819_153000_ab12"
 
@@ -211,7 +212,7 @@ def test_a_type_that_could_lose_something_does_not_fit(narrow: str, wide: str) -
 
 
 def test_changes_are_one_statement_each_and_none_when_all_fits() -> None:
-    wanted = [("id", "BIGINT"), ("b", "INTEGER"), ("c", "VARCHAR")]
+    wanted = [Wanted("id", "BIGINT"), Wanted("b", "INTEGER"), Wanted("c", "VARCHAR")]
     assert [c.statement for c in changes("main", "t", wanted, None)] == [
         'CREATE TABLE "main"."t" ("id" BIGINT, "b" INTEGER, "c" VARCHAR)'
     ]

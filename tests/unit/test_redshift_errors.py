@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from typing import Any
 
 import pytest
 import redshift_connector
@@ -150,3 +151,28 @@ def test_a_conflict_is_not_looked_up_among_load_errors() -> None:
         raise Failed(FloodmarkError("not to be asked"))
 
     assert detailed(judged(Problem("1023", CYCLE, "XX000")), ask, 42).again
+
+
+def test_a_peer_that_is_gone_is_found_by_keepalives_and_no_timeout_ends_a_long_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+
+    class Silent:
+        autocommit = False
+
+        class _usock:
+            @staticmethod
+            def setsockopt(*option: int) -> None: ...
+
+    def connect(**options: Any) -> Silent:
+        given.update(options)
+        return Silent()
+
+    monkeypatch.setattr(redshift_connector, "connect", connect)
+    spec = WarehouseSpec("redshift", "public", host="h", port=5439, user="u", password="p", database="dev")
+    SocketTransport(spec, Limits())._connect({})
+    assert given["tcp_keepalive"] and given["timeout"] is None
+    quiet = given["tcp_keepalive_idle"] + given["tcp_keepalive_interval"] * given["tcp_keepalive_count"]
+    assert quiet <= 200  # seconds: what firewalls and NAT let pass
+    assert given["ssl"] and given["sslmode"] == "verify-full"

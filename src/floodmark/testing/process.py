@@ -61,6 +61,7 @@ class Server:
 
     name = "server"
     grace = 20.0  # seconds for an orderly stop
+    patience = 1.0  # how much longer than usual a start may take
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"floodmark-{self.name}-"))
@@ -108,7 +109,7 @@ class Server:
             env={**os.environ, **(env or {})},
             start_new_session=True,  # Ctrl-C is for the parent, which then stops the server
         )
-        self._until(ready, seconds)
+        self._until(ready, seconds * self.patience)
 
     def _until(self, ready: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds

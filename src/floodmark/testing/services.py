@@ -82,6 +82,7 @@ class MariaDB(Server):
                 "--no-defaults",
                 *self._as_root(),
                 f"--datadir={self.folder / 'data'}",
+                f"--tmpdir={self.folder}",  # a server that starts clears its tmpdir of others' tables
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--innodb-flush-method=nosync",

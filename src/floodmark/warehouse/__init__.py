@@ -7,15 +7,23 @@ inside that transaction is decided by the pure functions of `decide` and `column
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.model import Commit, DataFile, Finding, Table
+from floodmark.names import DELETED
 from floodmark.store import Store
+
+if TYPE_CHECKING:
+    from floodmark.warehouse.canonical import Place
+    from floodmark.warehouse.columns import Change
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
+
+DELETED_AT = DELETED  # in a target: when a row was found gone from the source (UTC); NULL: it is there
 
 # A commit and the digest of its document: a number alone does not identify a commit.
 Numbered = tuple[Commit, str]
@@ -79,6 +87,11 @@ class LoadRequest:
     run: str
     retake: frozenset[tuple[int, str]] = frozenset()
     adopt: bool = False  # --force: take a target over, or add to rows that can't be told apart
+    newest: Table | None = None  # the table as it is now: what its columns are called, and which came later
+
+    @property
+    def now(self) -> Table:
+        return self.newest or self.table
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,15 @@ class Warehouse(Protocol):
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
 
+    def changes(self, table: Table) -> tuple[Change, ...]:
+        """What a load of the table as it is now would do to its target first, in order; nothing is changed.
+
+        DataError, with the statement that a person could run, where it could lose values.
+        """
+
+    def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:
+        """The answer to a question about the target, put in the warehouse's own words; None: there is no target."""
+
     def close(self) -> None: ...
 
 
@@ -131,6 +153,6 @@ def quote(*names: str) -> str:
 
 
 __all__ = [
-    "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
+    "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
     "Warehouse", "data_files", "quote",
 ]  # fmt: skip

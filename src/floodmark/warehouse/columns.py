@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from floodmark.errors import DataError
-from floodmark.warehouse import quote
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,29 @@ class TargetColumn:
     default: str | None = None
 
 
+class Wanted(NamedTuple):
+    """A column that rows go into, and what rows that are there get in it when it has to be added."""
+
+    name: str
+    type: str
+    fill: str | None = None
+
+
 @dataclass(frozen=True)
 class Change:
-    """One statement that makes the target fit."""
+    """One thing that is done so that the target fits: its statements, in order."""
 
-    kind: Literal["create", "add", "widen"]
-    statement: str
+    kind: Literal["create", "rename", "add", "widen"]
+    statements: tuple[str, ...]
+    outside: bool = False  # by itself, before the load's transaction
+    instead: tuple[str, ...] = ()  # inside the transaction, where the warehouse refuses that
+
+    @property
+    def statement(self) -> str:
+        return "; ".join(self.statements)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "statement": self.statement}
 
 
 @dataclass(frozen=True)
@@ -38,9 +54,10 @@ class Difference:
     """A column that the target lacks, or that is too narrow."""
 
     kind: Literal["add", "widen"]
-    name: str
+    name: str  # after the renames
     type: str
-    was: str | None = None
+    was: TargetColumn | None = None  # as it is
+    fill: str | None = None
 
 
 _ALIASES = {
@@ -52,7 +69,7 @@ _ALIASES = {
 _DIGITS = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}  # decimal digits that hold every value
 
 
-def _parsed(type_: str) -> tuple[str, tuple[int, ...]]:
+def parsed(type_: str) -> tuple[str, tuple[int, ...]]:
     """`character varying(255)` as ("VARCHAR", (255,))."""
     match = re.fullmatch(r"([A-Z0-9_ ]+?)\s*(?:\(([\d, ]+)\))?", type_.strip().upper())
     if match is None:
@@ -66,12 +83,12 @@ def _parsed(type_: str) -> tuple[str, tuple[int, ...]]:
 
 def same(one: str, other: str) -> bool:
     """Whether two spellings mean one type."""
-    return _parsed(one) == _parsed(other)
+    return parsed(one) == parsed(other)
 
 
 def fits(narrow: str, wide: str) -> bool:
     """Whether a column of the second type holds every value of the first, exactly."""
-    (a, sizes_a), (b, sizes_b) = _parsed(narrow), _parsed(wide)
+    (a, sizes_a), (b, sizes_b) = parsed(narrow), parsed(wide)
     if a in _DIGITS and b in _DIGITS:
         return _DIGITS[a] <= _DIGITS[b]
     if a in _DIGITS and b == "DECIMAL" and len(sizes_b) == 2:
@@ -85,60 +102,74 @@ def fits(narrow: str, wide: str) -> bool:
     return (a, sizes_a) == (b, sizes_b)
 
 
+def wider(one: str, other: str) -> str | None:
+    """The decimal type that holds every value of two, where there is one."""
+    digits = []
+    for kind, sizes in (parsed(one), parsed(other)):
+        if kind in _DIGITS:
+            sizes = (_DIGITS[kind], 0)
+        if kind not in (*_DIGITS, "DECIMAL") or len(sizes) != 2:
+            return None
+        digits.append((sizes[0] - sizes[1], sizes[1]))
+    scale = max(s for _, s in digits)
+    precision = max(whole for whole, _ in digits) + scale
+    return f"DECIMAL({precision},{scale})" if precision <= 38 and scale <= 37 else None
+
+
+def renamed(
+    found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
+) -> tuple[tuple[TargetColumn, str], ...]:
+    """The columns, each with the name that it is to have; a name that is taken stays with who has it."""
+    names = [column.name for column in found]
+    for old, new in renames:
+        folded = [name.lower() for name in names]
+        if old != new and old in folded and new not in folded:
+            names[folded.index(old)] = new
+    return tuple(zip(found, names, strict=True))
+
+
 def differences(
     target: str,
-    wanted: Sequence[tuple[str, str]],
+    wanted: Sequence[Wanted],
     found: Sequence[TargetColumn],
     *,
+    renames: Sequence[tuple[str, str]] = (),
     widening: Callable[[str, str], str],
     relaxing: Callable[[str], str],
 ) -> tuple[Difference, ...]:
-    """What the target lacks so that rows with the wanted columns (name, type) go into it by name.
+    """What the target lacks so that rows with the wanted columns go into it by name.
 
     Columns that the files don't have are left alone: they get their default, or NULL. What could lose values is a
     DataError with the statement of the warehouse that would do it (`widening` a column, `relaxing` its NOT NULL).
     """
+    named = renamed(found, renames)
     made: list[Difference] = []
-    have = {column.name.lower(): column for column in found}
-    for name, type_ in wanted:
+    have = {name.lower(): column for column, name in named}
+    spelled = {name.lower(): name for _, name in named}
+    for name, type_, fill in wanted:
         column = have.get(name)
         if column is None:
-            made.append(Difference("add", name, type_))
+            made.append(Difference("add", name, type_, fill=fill))
         elif not fits(type_, column.type):
             if not fits(column.type, type_):
+                type_ = wider(column.type, type_) or type_
+            if not fits(column.type, type_):
                 raise DataError(
-                    f"column {name} of {target} is {column.type} in the warehouse and {type_} in the files",
+                    f"column {column.name} of {target} is {column.type} in the warehouse and {type_} in the source",
                     hint=f"values could be lost; when they are not, run: {widening(column.name, type_)}",
                 )
-            made.append(Difference("widen", column.name, type_, column.type))
-    names = {name for name, _ in wanted}
-    for column in found:
-        if column.name.lower() not in names and not column.nullable and column.default is None:
+            made.append(Difference("widen", spelled[name], type_, column))
+    names = {name for name, _, _ in wanted}
+    for column, name in named:
+        if name.lower() not in names and not column.nullable and column.default is None:
             raise DataError(
-                f"column {column.name} of {target} is NOT NULL without a default, and the files don't have it",
+                f"column {column.name} of {target} is NOT NULL without a default, and the source does not have it",
                 hint=f"run: {relaxing(column.name)}",
             )
     return tuple(made)
 
 
-def changes(
-    schema: str, target: str, wanted: Sequence[tuple[str, str]], found: Sequence[TargetColumn] | None
-) -> tuple[Change, ...]:
-    """What has to be done so that rows with the wanted columns (name, type) go into the target, in DuckDB's words."""
-    table = quote(schema, target)
-
-    def widening(name: str, type_: str) -> str:
-        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}"
-
-    def relaxing(name: str) -> str:
-        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
-
-    if found is None:
-        columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in wanted)
-        return (Change("create", f"CREATE TABLE {table} ({columns})"),)
-    return tuple(
-        Change("add", f"ALTER TABLE {table} ADD COLUMN {quote(d.name)} {d.type}")
-        if d.kind == "add"
-        else Change("widen", widening(d.name, d.type))
-        for d in differences(target, wanted, found, widening=widening, relaxing=relaxing)
-    )
+def plain(type_: str, value: str) -> bool:
+    """Whether a value of the type stands in a statement as it is, without quotes."""
+    kind, _ = parsed(type_)
+    return (kind in _DIGITS or kind == "DECIMAL") and re.fullmatch(r"-?\d+(\.\d+)?", value) is not None

@@ -117,7 +117,7 @@ def _check_staged(request: LoadRequest, staged: Sequence[Numbered], way: LoadAs)
     """What is staged together looks alike and goes in alike, in the log's order."""
     numbers = [commit.n for commit, _ in request.commits]
     alike = all(commit.load_as == way and commit.schema == request.table.fingerprint for commit, _ in staged)
-    keyless = way in ("merge", "delete") and not request.table.key
+    keyless = way in ("merge", "delete", "mark") and not request.table.key
     if (
         not alike
         or keyless

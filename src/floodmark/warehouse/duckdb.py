@@ -1,4 +1,4 @@
-"""The embedded warehouse: a DuckDB file, open only while a load runs or the ledger is read.
+"""The embedded warehouse: a DuckDB file, open only while a load runs or the ledger is read, and a moment longer.
 
 One load is one transaction of one connection. DuckDB commits a transaction that was aborted without a word, so
 nothing is ever committed after an exception; a COMMIT that fails is settled by reading the ledger.
@@ -6,35 +6,47 @@ nothing is ever committed after an exception; a COMMIT that fails is settled by 
 
 from __future__ import annotations
 
-import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from floodmark.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome
+from floodmark.model import Table, by_key
+from floodmark.scratch import scratched
 from floodmark.types import fields
 from floodmark.warehouse import Holder, Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, data_files
 from floodmark.warehouse import duckdb_rows as put
-from floodmark.warehouse.columns import changes
+from floodmark.warehouse.canonical import DUCKDB, Place
+from floodmark.warehouse.columns import Change, renamed
 from floodmark.warehouse.decide import Decision, check_holder, decide
+from floodmark.warehouse.duckdb_ddl import changes, renamings
 from floodmark.warehouse.duckdb_errors import translated
 from floodmark.warehouse.duckdb_file import Connection, DatabaseFile
 from floodmark.warehouse.duckdb_ledger import LedgerTables
 from floodmark.warehouse.files import fetch, file_fields
+from floodmark.warehouse.places import constants, fills, placed, target_renames
 
 
 class DuckDB:
     """The Warehouse in a DuckDB file. One object may be used by several threads; loads take turns."""
 
     def __init__(
-        self, path: Path, schema: str = "main", *, memory: int = 2_000_000_000, lock_seconds: float = 5.0
+        self,
+        path: Path,
+        schema: str = "main",
+        *,
+        memory: int = 2_000_000_000,
+        lock_seconds: float = 5.0,
+        linger: float = 0.0,
     ) -> None:
         self.path = path
         self.schema = schema
-        self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds)
+        self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger)
 
     def ledger(self, log: str, target: str) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no warehouse yet."""
@@ -45,6 +57,28 @@ class DuckDB:
         """How many rows the target has; 0 when it is not there."""
         with self._file.reading() as con:
             return (put.Target(con, self.schema, target).count() or 0) if con else 0
+
+    def changes(self, table: Table) -> tuple[Change, ...]:
+        """What a load of the table as it is now would do to its target first."""
+        try:
+            with self._file.reading() as con:
+                target = put.Target(con, self.schema, table.target) if con else None
+                found = target.columns() if target and target.is_table() else None
+                wanted = put.wanted(fields(table), fills(table))
+                return changes(self.schema, table.target, wanted, found, target_renames(table))
+        except FloodmarkError as error:
+            error.of(table.name)
+            raise
+
+    def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:
+        """The answer to a question about the target, put in DuckDB's words; None: there is no target."""
+        with self._file.reading() as con:
+            found = put.Target(con, self.schema, target) if con else None
+            columns = found.columns() if found else None
+            if con is None or found is None or columns is None:
+                return None
+            types = {column.name.lower(): column.type for column in columns}
+            return con.execute(words(Place(DUCKDB, found.sql, types))).fetchall()
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -66,8 +100,9 @@ class DuckDB:
         """Load the commits that the ledger does not have, in one transaction."""
         began = time.monotonic()
         try:
-            # Decided twice: now, so that no file is fetched in vain, and again inside the transaction.
-            with self._file.reading() as con:
+            # Decided twice: now, so that no file is fetched in vain, and again inside the transaction. Opened to be
+            # written already: to open it anew would take longer than to fetch what a small load needs.
+            with self._file.writing() if self.path.exists() else self._file.reading() as con:
                 decision = decide(request, *self._seen(con, request))
             outcome = self._load(request, decision)
         except FloodmarkError as error:
@@ -76,17 +111,23 @@ class DuckDB:
         return replace(outcome, seconds=time.monotonic() - began)
 
     def close(self) -> None:
-        """Nothing is kept open between calls."""
+        """Lets the file go."""
+        self._file.close()
 
     def _load(self, request: LoadRequest, decision: Decision) -> LoadOutcome:
         if not decision.new:
             return LoadOutcome((), decision.already, findings=decision.findings)
         files = data_files(decision.staged)
         loaded = _ledger_rows(request, decision.new)
-        with tempfile.TemporaryDirectory(prefix="floodmark-load-") as folder:
-            paths = fetch(request.store, files, Path(folder), request.table.name)
+        with scratched("floodmark-load-") as folder:
+            paths = fetch(request.store, files, folder, request.table.name)
+            places = {field.name: field.target for field in placed(request.table, request.now)}
+            read = file_fields(request.table, decision.way)
             staged = put.Staged(
-                request.table, file_fields(request.table, decision.way), decision.staged, tuple(paths)
+                request.table,
+                tuple(replace(field, target=places[field.name]) for field in read),
+                decision.staged,
+                tuple(paths),
             )
             try:
                 self._transaction(request, decision, staged, loaded)
@@ -127,10 +168,20 @@ class DuckDB:
     ) -> None:
         """The rows into the target, which is made to fit first."""
         target = put.Target(con, self.schema, request.target)
-        if decision.way != "delete" or rows is None:
-            wanted = put.columns_for(fields(request.table))
-            for change in changes(self.schema, request.target, wanted, target.columns()):
-                con.execute(change.statement)
+        found, renames = target.columns(), target_renames(request.now)
+        if by_key(decision.way) and found is not None:
+            fit = renamings(self.schema, request.target, found, renames)
+        else:
+            wanted = put.wanted(placed(request.table, request.now), fills(request.now))
+            fit = changes(self.schema, request.target, wanted, found, renames)
+        side = target.weights
+        fit += renamings(self.schema, side.name, side.columns() or (), renames)
+        for statement in (s for change in fit for s in change.statements):
+            con.execute(statement)
+        there = {name.lower() for _, name in renamed(found or (), renames)}
+        staged = replace(
+            staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
+        )
         count = put.check_files(con, staged)
         self._file.make_room(con, put.widest(con, staged))
         match decision.way:
@@ -142,6 +193,8 @@ class DuckDB:
                 put.replace(target, staged, count)
             case "delete":
                 put.delete(target, staged)
+            case "mark":
+                put.mark(target, staged)
 
     def _commit(self, con: Connection) -> None:
         con.execute("COMMIT")

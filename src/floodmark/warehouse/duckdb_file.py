@@ -1,4 +1,8 @@
-"""A DuckDB file and how it is opened: only for as long as it is needed, and whole or not at all when it is new."""
+"""A DuckDB file and how it is opened: only for as long as it is needed, and whole or not at all when it is new.
+
+To open a file takes DuckDB 60 ms, so threads that use it at one time share one opening, and it stays open for a moment
+between two uses where its owner says so. Whoever else wants the file gets a chance every other second.
+"""
 
 from __future__ import annotations
 
@@ -19,47 +23,146 @@ Connection = duckdb.DuckDBPyConnection
 
 # DuckDB takes this many rows at a time, however wide they are, and holds most of them twice.
 VECTOR = 2048
+# A file that is in use all the time is let go after so long, for the moment that another process needs to see that.
+HOLD = 2.0
+LET_GO = 0.15
 
 
 class DatabaseFile:
-    """Connections to one file. Several threads may share it; they take turns."""
+    """Connections to one file. Several threads may share it; of those that write, one at a time."""
 
-    def __init__(self, path: Path, *, memory: int, lock_seconds: float) -> None:
+    def __init__(self, path: Path, *, memory: int, lock_seconds: float, linger: float = 0.0) -> None:
+        """`linger`: how many seconds the file stays open for a next use; then `close` has to be called."""
         self.path = path
-        self._turn = threading.RLock()
         self._memory = memory
         self._lock_seconds = lock_seconds
+        self._linger = linger
+        self._writers = threading.RLock()
+        self._change = threading.Condition(threading.RLock())
+        self._anchor: Connection | None = None  # keeps DuckDB's own opening of the file
+        self._writable = False
+        self._failed = False  # what failed once is not used again
+        self._users = 0
+        self._limit = memory
+        self._opened = self._used = self._shut = 0.0
+        self._inode: tuple[int, int] | None = None
+        self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection | None]:
-        """A read-only connection, None when there is no file yet."""
-        with self._turn:
-            if not self.path.exists():
-                self._check_folder()
-                yield None
-                return
-            with self._connected(read_only=True) as con:
-                yield con
+        """A connection to read by, None when there is no file yet."""
+        if not self.path.exists():
+            self._check_folder()
+            yield None
+            return
+        with self._connected(read_only=True) as con:
+            yield con
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """A connection that may write; what is not committed at its end is rolled back."""
-        with self._turn:
+        with self._writers:
             if not self.path.exists():
                 self._create()
             with self._connected(read_only=False) as con:
                 yield con
 
+    def close(self) -> None:
+        """Lets the file go, once nobody uses it; safe to call twice."""
+        with self._change:
+            self._linger = 0.0
+            if self._users == 0:
+                self._close()
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
     @contextlib.contextmanager
     def _connected(self, read_only: bool) -> Iterator[Connection]:
         try:
-            con = self._connect(read_only)
+            con = self._enter(read_only)
             try:
                 yield con
+            except BaseException:
+                self._failed = True
+                raise
             finally:
-                con.close()
+                try:
+                    con.close()
+                finally:
+                    self._leave()
         except duckdb.Error as error:
             raise translated(error, self.path) from error
+
+    def _enter(self, read_only: bool) -> Connection:
+        with self._change:
+            while self._users and not self._fit(read_only):
+                self._change.wait()
+            if self._anchor is not None and not self._fit(read_only):
+                self._close()
+            if self._anchor is None:
+                if (pause := self._shut + LET_GO - time.monotonic()) > 0:
+                    time.sleep(pause)
+                self._anchor = self._connect(read_only)
+                self._writable, self._failed, self._limit = not read_only, False, self._memory
+                self._opened, self._inode = time.monotonic(), self._identity()
+            try:
+                con = self._connect(not self._writable)
+            except BaseException:
+                if self._users == 0:
+                    self._close()
+                raise
+            self._users += 1
+            return con
+
+    def _fit(self, read_only: bool) -> bool:
+        """Whether the file as it is open now serves a use: DuckDB opens it for reading or for writing, not for both."""
+        right = self._writable or read_only
+        return right and not self._failed and self._inode == self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _leave(self) -> None:
+        with self._change:
+            self._users -= 1
+            self._used = time.monotonic()
+            if self._users == 0:
+                if self._failed or self._linger <= 0:
+                    self._close()
+                elif self._used - self._opened > HOLD:
+                    self._close()
+                    self._shut = time.monotonic()
+                elif self._timer is None:
+                    self._rest_after(self._linger)
+            self._change.notify_all()
+
+    def _rest_after(self, seconds: float) -> None:
+        # Not a daemon: native code must not be left running at the interpreter's end.
+        self._timer = threading.Timer(seconds, self._rest)
+        self._timer.start()
+
+    def _rest(self) -> None:
+        """Closes a file that nobody has used for a while."""
+        with self._change:
+            self._timer = None
+            if self._users or self._anchor is None:
+                return
+            left = self._used + self._linger - time.monotonic()
+            if left > 0:
+                self._rest_after(left)
+            else:
+                with contextlib.suppress(duckdb.Error):  # what was committed is in the log beside the file
+                    self._close()
+
+    def _close(self) -> None:
+        anchor, self._anchor = self._anchor, None
+        if anchor is not None:
+            anchor.close()
 
     def _connect(self, read_only: bool) -> Connection:
         """Open the file; somebody else's lock is waited for, for a few seconds."""
@@ -75,9 +178,10 @@ class DatabaseFile:
     def make_room(self, con: Connection, width: int) -> None:
         """Raise the memory limit for rows so wide that as many as DuckDB takes at a time would not fit into it."""
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        needed = min(2 * VECTOR * width, machine * 8 // 10)
-        if needed > self._memory:
+        needed = max(self._memory, min(2 * VECTOR * width, machine * 8 // 10))
+        if needed != self._limit:
             con.execute(f"SET memory_limit = '{needed}B'")
+            self._limit = needed
 
     def _settings(self) -> dict[str, Any]:
         return {

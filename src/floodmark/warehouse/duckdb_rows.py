@@ -1,4 +1,4 @@
-"""How the rows of Parquet files go into a DuckDB table: merged, inserted, replaced or deleted by key.
+"""How the rows of Parquet files go into a DuckDB table: merged, inserted, replaced, deleted or marked by key.
 
 The files are read where they lie; nothing is copied into a staging table. For one key the later commit wins, inside
 a commit the higher cursor (NULL lowest). Rows that lose are found by reading keys and cursors only, and only when
@@ -7,7 +7,8 @@ there are any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pyarrow as pa
 
 from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
-from floodmark.types import KEY_FIELD, Field
-from floodmark.warehouse import KEYS, Numbered, data_files, quote
-from floodmark.warehouse.columns import TargetColumn, changes, same
+from floodmark.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.warehouse import DELETED_AT, KEYS, Numbered, data_files, quote
+from floodmark.warehouse.columns import TargetColumn, Wanted, same
+from floodmark.warehouse.duckdb_ddl import changes, literal
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
 from floodmark.warehouse.files import key_fields
+from floodmark.warehouse.places import Constant
 
 WEIGHT = KEY_FIELD  # by which keys are compared as MySQL's collation compares them
 
@@ -52,15 +55,19 @@ class Target:
         ).fetchall()
         return tuple(TargetColumn(*row) for row in found) or None
 
-    def count(self) -> int | None:
-        """How many rows it has, None when there is no such table."""
+    def is_table(self) -> bool:
+        """Whether it is there; anything but a table is refused."""
         kind = kind_of(self.con, self.schema, self.name)
-        if kind is None:
-            return None
-        if kind != "BASE TABLE":
+        if kind not in (None, "BASE TABLE"):
             raise ConfigError(
                 f"the target {self.name} is a {kind.lower()}, not a table", hint="set another `target`"
             )
+        return kind is not None
+
+    def count(self) -> int | None:
+        """How many rows it has, None when there is no such table."""
+        if not self.is_table():
+            return None
         return _number(self.con, f"SELECT count(*) FROM {self.sql}")
 
 
@@ -72,6 +79,7 @@ class Staged:
     fields: tuple[Field, ...]  # of the files, in their order
     commits: tuple[Numbered, ...]
     paths: tuple[Path, ...]
+    constants: tuple[Constant, ...] = ()  # columns that the files don't have, and what rows get in them
 
     @property
     def columns(self) -> tuple[Field, ...]:
@@ -94,9 +102,9 @@ class Staged:
         return f"read_parquet([{files}]) AS s({', '.join(quote(_inner(f)) for f in self.fields)})"
 
 
-def columns_for(fields: Sequence[Field]) -> list[tuple[str, str]]:
-    """The target's columns for some fields: name and type."""
-    return [(field.name.lower(), field.duckdb) for field in fields if not field.file_only]
+def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
+    """The target's columns for some fields, and what rows that are there get in those that have to be added."""
+    return [Wanted(f.target, f.duckdb, fills.get(f.target)) for f in fields if not f.file_only]
 
 
 def check_files(con: Connection, staged: Staged) -> int:
@@ -107,6 +115,8 @@ def check_files(con: Connection, staged: Staged) -> int:
     described = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [paths]).fetchall()
     found = [(str(row[0]), str(row[1])) for row in described]
     expected = [(field.name, _file_type(field)) for field in staged.fields]
+    if found[len(expected) :] == [(READ_FIELD, "BIGINT")]:
+        found.pop()  # the order of the commits says as much
     if [name for name, _ in found] != [name for name, _ in expected]:
         raise DataError(f"the files have columns {[n for n, _ in found]}, not {[n for n, _ in expected]}")
     for (name, is_type), (_, type_) in zip(found, expected, strict=True):
@@ -176,6 +186,32 @@ def delete(target: Target, staged: Staged) -> None:
             _forget_weights(target, staged)
 
 
+def mark(target: Target, staged: Staged) -> None:
+    """Say of the rows whose keys are in the files since when they are gone: the time of their commit."""
+    if all(column.name.lower() != DELETED_AT for column in target.columns() or ()):
+        target.con.execute(f"ALTER TABLE {target.sql} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP")
+    paths = iter(staged.paths)
+    for commit, digest in staged.commits:
+        of_commit = tuple(next(paths) for _ in commit.files)
+        if of_commit:
+            _mark(
+                target, dataclasses.replace(staged, commits=((commit, digest),), paths=of_commit), commit.at
+            )
+
+
+def _mark(target: Target, staged: Staged, at: str) -> None:
+    moment = f"TIMESTAMP '{at.replace('T', ' ').removesuffix('Z')}'"
+    update = f"UPDATE {target.sql} AS t SET {quote(DELETED_AT)} = {moment} FROM"
+    there = f"t.{quote(DELETED_AT)} IS NULL"
+    if staged.weighed and target.weights.columns():
+        stored = _match(staged, "t", lambda field: f"k.{quote(field.target)}")
+        target.con.execute(
+            f"{update} {target.weights.sql} AS k, {staged.rows} "
+            f"WHERE k.{quote(WEIGHT)} = s.{quote(WEIGHT)} AND {stored} AND {there}"
+        )
+    target.con.execute(f"{update} {staged.rows} WHERE {_match(staged, 't', _value)} AND {there}")
+
+
 def _find_losers(con: Connection, staged: Staged, names: str) -> None:
     """Note the rows that another row of the same key replaces."""
     commit_of = [i for i, (commit, _) in enumerate(staged.commits) for _ in commit.files]
@@ -192,9 +228,12 @@ def _find_losers(con: Connection, staged: Staged, names: str) -> None:
 
 
 def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
-    names = ", ".join(quote(field.name.lower()) for field in staged.columns)
-    values = ", ".join(_value(field) for field in staged.columns)
-    done = _number(target.con, f"INSERT INTO {target.sql} ({names}) SELECT {values} FROM {rows}")
+    values = {field.target: _value(field) for field in staged.columns}
+    values |= {c.target: literal(c.duckdb, c.value) for c in staged.constants}
+    names = ", ".join(quote(name) for name in values)
+    done = _number(
+        target.con, f"INSERT INTO {target.sql} ({names}) SELECT {', '.join(values.values())} FROM {rows}"
+    )
     if done != expected:
         raise DataError(f"{done:,} rows went into {target.name}, and {expected:,} should have")
 
@@ -202,7 +241,7 @@ def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
 def _delete(target: Target, staged: Staged) -> None:
     """Remove what the files' keys have in the target."""
     if staged.weighed and target.weights.columns():
-        stored = _match(staged, "t", lambda field: f"k.{quote(field.name.lower())}")
+        stored = _match(staged, "t", lambda field: f"k.{quote(field.target)}")
         target.con.execute(
             f"DELETE FROM {target.sql} AS t USING {target.weights.sql} AS k, {staged.rows} "
             f"WHERE k.{quote(WEIGHT)} = s.{quote(WEIGHT)} AND {stored}"
@@ -219,11 +258,11 @@ def _keep_weights(target: Target, staged: Staged, rows: str) -> None:
     if not staged.weighed:
         con.execute(f"DROP TABLE IF EXISTS {side.sql}")
         return
-    wanted = [(WEIGHT, "BLOB"), *columns_for(staged.keys)]
-    for change in changes(side.schema, side.name, wanted, side.columns()):
+    columns = [Wanted(WEIGHT, "BLOB"), *wanted(staged.keys, {})]
+    for change in changes(side.schema, side.name, columns, side.columns()):
         con.execute(change.statement)
     _forget_weights(target, staged)
-    names = ", ".join(quote(name) for name, _ in wanted)
+    names = ", ".join(quote(column.name) for column in columns)
     values = ", ".join([f"s.{quote(WEIGHT)}", *(_value(field) for field in staged.keys)])
     con.execute(f"INSERT INTO {side.sql} ({names}) SELECT {values} FROM {rows}")
 
@@ -242,7 +281,7 @@ def _match(staged: Staged, alias: str, value: Callable[[Field], str]) -> str:
     terms = []
     for field in staged.keys:
         equal = "IS NOT DISTINCT FROM" if staged.table.column(field.column).nullable else "="
-        terms.append(f"{alias}.{quote(field.name.lower())} {equal} {value(field)}")
+        terms.append(f"{alias}.{quote(field.target)} {equal} {value(field)}")
     return " AND ".join(terms)
 
 
@@ -255,7 +294,7 @@ def _value(field: Field) -> str:
 
 def _inner(field: Field) -> str:
     """The column's name while it is read from a file; a prefix, so that none hides what DuckDB or a join adds."""
-    return WEIGHT if field.file_only else f"_source_{field.name.lower()}"
+    return WEIGHT if field.file_only else f"_source_{field.target}"
 
 
 def _file_type(field: Field) -> str:

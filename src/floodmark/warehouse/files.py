@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from floodmark.errors import DataError
-from floodmark.model import DataFile, LoadAs, Table
+from floodmark.model import DataFile, LoadAs, Table, by_key
 from floodmark.store import Store
 from floodmark.types import Field, fields
 
@@ -26,7 +27,7 @@ def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> 
         path = store.local(file.path)
         if path is None:
             path = folder / f"{number:06}.parquet"
-            store.download(file.path, path)
+            store.download(file.path, path, most=file.bytes)
         return _proven(path, file, store.uri(file.path), table)
 
     if not files:
@@ -48,7 +49,7 @@ def key_fields(table: Table, every: Sequence[Field]) -> tuple[Field, ...]:
 def file_fields(table: Table, way: LoadAs) -> tuple[Field, ...]:
     """The fields of files that go in this way: of a file of keys, only those of the key."""
     every = fields(table)
-    return key_fields(table, every) if way == "delete" else every
+    return key_fields(table, every) if by_key(way) else every
 
 
 def missing(uri: str, table: str) -> DataError:
@@ -72,12 +73,14 @@ def differs(uri: str, table: str, what: str) -> DataError:
 def _proven(path: Path, file: DataFile, uri: str, table: str) -> Path:
     """The path, when size and checksum are the commit's."""
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        # Before it is read: it may be endless.
+        if not stat.S_ISREG(found.st_mode) or found.st_size != file.bytes:
+            raise differs(uri, table, f"{found.st_size:,} bytes instead of {file.bytes:,}")
         with path.open("rb") as stream:
             checksum = hashlib.file_digest(stream, "sha256").hexdigest()
     except FileNotFoundError:
         raise missing(uri, table) from None
-    if (size, checksum) != (file.bytes, file.checksum):
-        what = f"{size:,} bytes instead of {file.bytes:,}" if size != file.bytes else "another checksum"
-        raise differs(uri, table, what)
+    if checksum != file.checksum:
+        raise differs(uri, table, "another checksum")
     return path

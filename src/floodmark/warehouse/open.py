@@ -6,16 +6,20 @@ from floodmark.config import WarehouseSpec
 from floodmark.warehouse import Warehouse
 
 
-def open_warehouse(spec: WarehouseSpec) -> Warehouse:
-    """A warehouse, not connected yet. Its driver is imported only when it is needed."""
+def open_warehouse(spec: WarehouseSpec, *, linger: float = 0.0, seconds: float | None = None) -> Warehouse:
+    """A warehouse, not connected yet. Its driver is imported only when it is needed.
+
+    `linger`: an embedded one stays open that many seconds for a next use, until it is closed. `seconds`: for whoever
+    would rather not know than wait: no connection and no answer takes longer, and nothing is tried again.
+    """
     if spec.kind == "duckdb" and spec.path is not None:
         from floodmark.warehouse.duckdb import DuckDB
 
-        return DuckDB(spec.path, spec.schema)
+        return DuckDB(spec.path, spec.schema, linger=linger)
     from floodmark.warehouse.redshift import Redshift
     from floodmark.warehouse.redshift_steps import Limits, Transport
 
-    limits = Limits()
+    limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
     transport: Transport
     if spec.transport == "data_api":
         from floodmark.warehouse.redshift_data_api import DataApiTransport

@@ -85,7 +85,7 @@ class DataApiSession:
         self._label = label
         self._poll = poll
 
-    def query(self, sql: str, lock: Lock | None = None) -> list[Row]:
+    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
         if lock is None:
             said = self._wait(self._submit([sql]))
@@ -102,10 +102,12 @@ class DataApiSession:
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
         """The steps as one batch; where an answer would have changed them, as another one."""
-        try:
-            return self._batch(lock, list(_flat(steps, hoping=True)))
-        except _Otherwise:
-            return self._batch(lock, list(_flat(steps, hoping=False)))
+        refused = 0
+        while True:
+            try:
+                return self._batch(lock, list(_flat(steps, refused)))
+            except _Otherwise:
+                refused += 1
 
     def _batch(self, lock: Lock, flat: Sequence[Do | Check]) -> Outcome:
         opening = self._opening(lock)
@@ -139,6 +141,7 @@ class DataApiSession:
         """Settings and the lock; a setting takes no snapshot, so the lock still comes before anything is seen."""
         return [
             *([f"SET query_group TO {literal(self._label[:320])}"] if self._label else []),
+            "SET TIMEZONE TO 'UTC'",
             f"SET statement_timeout TO {max(1, round(lock.seconds * 1000))}",
             f"LOCK TABLE {', '.join(lock.tables)}",
             f"SET statement_timeout TO {max(1, round(self._limits.statement * 1000))}",
@@ -237,16 +240,16 @@ def _otherwise(found: object) -> FloodmarkError:
     return FloodmarkError("otherwise")
 
 
-def _flat(steps: Sequence[Step], hoping: bool) -> Iterator[Do | Check]:
-    """The steps without a choice: the shorter way, with a check that it is one, or the one that is always right."""
+def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Check]:
+    """The steps without a choice: what is hoped for, with a check that it holds; but not the first so many hopes."""
     for step in steps:
         if not isinstance(step, Choose):
             yield step
-        elif hoping:
-            yield Check(step.sql, step.want, _otherwise)
-            yield from _flat(step.then, hoping)
+        elif refused:
+            yield from _flat(step.otherwise(), refused - 1)
         else:
-            yield from _flat(step.otherwise(), hoping)
+            yield Check(step.sql, step.want, _otherwise)
+            yield from _flat(step.then, refused)
 
 
 def _said(step: Do | Check) -> str:

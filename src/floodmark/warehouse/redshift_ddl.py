@@ -11,10 +11,20 @@ from dataclasses import dataclass
 
 from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
-from floodmark.types import MAX_VARCHAR, Field
+from floodmark.names import OURS, marked
+from floodmark.types import KEY_FIELD, MAX_VARCHAR, Field
 from floodmark.warehouse import quote
-from floodmark.warehouse.columns import Difference, TargetColumn, differences
-from floodmark.warehouse.redshift_names import column_names, folded, literal, path
+from floodmark.warehouse.columns import (
+    Change,
+    Difference,
+    TargetColumn,
+    Wanted,
+    differences,
+    plain,
+    renamed,
+)
+from floodmark.warehouse.places import fills, target_renames
+from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_steps import Row
 
 SUPER = "SUPER"
@@ -25,9 +35,19 @@ _UNKEYABLE = ("SUPER", "VARBYTE")
 class Shape:
     """What the target needs before rows go in, and which of its columns hold parsed JSON."""
 
-    before: tuple[str, ...] = ()  # each by itself, before the transaction
-    inside: tuple[str, ...] = ()  # in the load's transaction
+    changes: tuple[Change, ...] = ()
     parsed: frozenset[str] = frozenset()  # columns of the target that are SUPER
+    found: frozenset[str] = frozenset()  # columns that were there already, as they are called then
+
+    @property
+    def before(self) -> tuple[Change, ...]:
+        """Each by itself, before the transaction."""
+        return tuple(change for change in self.changes if change.outside)
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The statements in the load's transaction."""
+        return tuple(s for change in self.changes if not change.outside for s in change.statements)
 
 
 def staging_type(field: Field) -> str:
@@ -62,48 +82,76 @@ def shape(
     fields: Sequence[Field],
     found: Sequence[TargetColumn] | None,
     *,
+    newest: Table | None = None,
     side: bool = False,
 ) -> Shape:
     """How the target comes to take the fields; `side` is a table of ours that needs no keys."""
-    names = column_names(fields)
-    wanted = [(names[field.name], field.redshift) for field in fields if not field.file_only]
-    wanted = [(field.name, field.redshift) for field in fields if field.file_only and side] + wanted
+    now = newest or table
+    filled = {} if side else fills(now)
+    wanted = [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
+    wanted = [Wanted(KEY_FIELD, f.redshift) for f in fields if f.file_only and side] + wanted
     where = path(schema, target)
     if found is None:
-        columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in wanted)
-        keys = "" if side else _keys(table, dict(wanted), names)
-        parsed = frozenset(name for name, type_ in wanted if type_ == SUPER)
-        return Shape(inside=(f"CREATE TABLE {where} ({columns}){keys}",), parsed=parsed)
-    have = {column.name.lower(): column.type.upper() for column in found}
-    parsed = frozenset(name for name, _ in wanted if have.get(name) == SUPER)
+        columns = ", ".join(f"{quote(w.name)} {w.type}" for w in wanted)
+        keys = "" if side else _keys(table, {w.name: w.type for w in wanted}, _names(fields))
+        parsed = frozenset(w.name for w in wanted if w.type == SUPER)
+        return Shape((Change("create", (f"CREATE TABLE {where} ({columns}){keys}",)),), parsed)
+    renames = target_renames(now)
+    named = renamed(found, renames)
+    have = {name.lower(): column.type.upper() for column, name in named}
+    parsed = frozenset(w.name for w in wanted if have.get(w.name) == SUPER)
     # Text goes into a SUPER column as JSON, and JSON into a column for the longest text as it is.
-    compared = [(name, _compared(type_, have.get(name))) for name, type_ in wanted]
-    before: list[str] = []
-    inside: list[str] = []
-    fixed = _key_names(table, names)
-    for difference in differences(
+    compared = [w._replace(type=_compared(w.type, have.get(w.name))) for w in wanted]
+    made = list(renamings(where, named))
+    fixed = _key_names(table, _names(fields))
+    for d in differences(
         target,
         compared,
         found,
+        renames=renames,
         widening=lambda name, type_: "; ".join(_replaced(where, name, type_)),
         relaxing=lambda name: (
             f"ALTER TABLE {where} DROP COLUMN {quote(name)} (Redshift can't make it nullable)"
         ),
     ):
-        if difference.kind == "add":
-            inside.append(f"ALTER TABLE {where} ADD COLUMN {quote(difference.name)} {difference.type}")
-        elif _is_text(difference):
-            before.append(f"ALTER TABLE {where} ALTER COLUMN {quote(difference.name)} TYPE {difference.type}")
-        elif difference.name.lower() in fixed:
+        if d.kind == "add":
+            # Redshift can't take a default back: what rows get in the column is always said when they are inserted.
+            default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
+            made.append(Change("add", (f"ALTER TABLE {where} ADD COLUMN {quote(d.name)} {d.type}{default}",)))
+        elif d.was is not None and _alterable(d):
+            # Before the transaction, in which the column gets its new name.
+            longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
+            made.append(Change("widen", (longer,), True, _replaced(where, d.name, d.type)))
+        elif d.name.lower() in fixed:
             raise DataError(
-                f"column {difference.name} of {target} is {difference.was} in the warehouse and {difference.type} in "
-                "the files, and Redshift can't replace a DISTKEY or SORTKEY column",
+                f"column {d.name} of {target} is {d.was.type if d.was else ''} in the warehouse and {d.type} in the "
+                "source, and Redshift can't replace a DISTKEY or SORTKEY column",
                 hint=f"fill a new target, or first run: ALTER TABLE {where} ALTER DISTSTYLE AUTO; "
                 f"ALTER TABLE {where} ALTER SORTKEY AUTO; and leave dist_key and sort_key out",
             )
         else:
-            inside += _replaced(where, difference.name, difference.type)
-    return Shape(tuple(before), tuple(inside), parsed)
+            made.append(Change("widen", _replaced(where, d.name, d.type)))
+    return Shape(tuple(made), parsed, frozenset(have))
+
+
+def renamings(where: str, named: Sequence[tuple[TargetColumn, str]]) -> tuple[Change, ...]:
+    """The columns that have another name by now."""
+    return tuple(
+        Change("rename", (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",))
+        for column, name in named
+        if column.name != name
+    )
+
+
+def constant(type_: str, value: str | None) -> str:
+    """A value of the type inside a statement."""
+    if value is None:
+        return "NULL"
+    return value if plain(type_, value) else literal(value)
+
+
+def _names(fields: Sequence[Field]) -> dict[str, str]:
+    return {field.name: field.target for field in fields if not field.file_only}
 
 
 def _compared(type_: str, have: str | None) -> str:
@@ -112,16 +160,18 @@ def _compared(type_: str, have: str | None) -> str:
     return f"VARCHAR({MAX_VARCHAR})" if type_ == SUPER and have is not None else type_
 
 
-def _is_text(difference: Difference) -> bool:
-    return difference.type.upper().startswith("VARCHAR")
+def _alterable(difference: Difference) -> bool:
+    """Whether it is a longer VARCHAR, of a column without a default: all that Redshift alters in place."""
+    has_default = difference.was is not None and difference.was.default is not None
+    return difference.type.upper().startswith("VARCHAR") and not has_default
 
 
 def _replaced(where: str, name: str, type_: str) -> tuple[str, ...]:
     """A column in the place of a narrower one; it becomes the last, which rows that go in by name don't mind."""
-    new = quote(folded(f"{name}__wider"))
+    new = quote(marked(f"{OURS}wider_{name}"))
     return (
         f"ALTER TABLE {where} ADD COLUMN {new} {type_}",
-        f"UPDATE {where} SET {new} = {quote(name)}",
+        f"UPDATE {where} SET {new} = CAST({quote(name)} AS {type_})",
         f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
         f"ALTER TABLE {where} RENAME COLUMN {new} TO {quote(name)}",
     )

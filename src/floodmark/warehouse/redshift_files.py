@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 
 from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model import DataFile, Table
+from floodmark.scratch import scratched
 from floodmark.store import Store, encode
-from floodmark.types import Field
-from floodmark.warehouse.files import differs, missing
+from floodmark.types import READ_FIELD, Field
+from floodmark.warehouse.files import differs, fetch, missing
 
 PARALLEL = 16
 _FOOTER = 64 << 10  # bytes of a file's end that hold most footers
@@ -40,6 +41,7 @@ class Proven:
 
     file: DataFile
     ranges: dict[str, Range]  # by column: lowest and highest; no entry where there are only NULLs
+    read: tuple[int, int] | None = None  # the range of READ_FIELD; None: the file does not tell
 
     @staticmethod
     def rows(files: Sequence[Proven]) -> int:
@@ -75,11 +77,12 @@ def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -
     footer = _footer(store, file, uri, table)
     found = footer.schema_arrow
     expected = [(field.name, _in_file(field.arrow)) for field in fields]
-    if found.names != [name for name, _ in expected]:
+    told = found.names[len(expected) :] == [READ_FIELD]
+    if found.names[: len(found.names) - told] != [name for name, _ in expected]:
         raise DataError(
             f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
         )
-    for (name, type_), is_type in zip(expected, found.types, strict=True):
+    for (name, type_), is_type in zip(expected, found.types, strict=False):
         if _in_file(is_type) != type_:
             raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
     rows = footer.metadata.num_rows
@@ -87,7 +90,20 @@ def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -
         raise DataError(
             f"the file {file.path} has {rows:,} rows, and its commit says {file.rows:,}", table=table
         )
-    return Proven(file, _ranges(footer.metadata, fields))
+    return Proven(file, _ranges(footer.metadata, fields), _read(footer.metadata) if told and rows else None)
+
+
+def _read(metadata: pq.FileMetaData) -> tuple[int, int]:
+    """The range of the column that tells when the rows were read, the last one; the widest if it is not known."""
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
+        if statistics is None or not statistics.has_min_max or statistics.null_count:
+            return (0, 2**63 - 1)
+        lows.append(statistics.min)
+        highs.append(statistics.max)
+    return min(lows), max(highs)
 
 
 def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFile:
@@ -97,9 +113,13 @@ def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFil
         answer = store.end(file.path, wanted)
         if answer is None:
             raise missing(uri, table)
-        size, end = answer
+        size, end, etag = answer
         if size != file.bytes:
             raise differs(uri, table, f"{size:,} bytes instead of {file.bytes:,}")
+        if file.etag is not None and etag is not None and etag != file.etag:
+            # Written again since: a copy of the same bytes may have another ETag, so they are looked at.
+            with scratched("floodmark-load-") as folder:
+                fetch(store, [file], folder, table)
         length = struct.unpack("<I", end[-_LENGTH:-4])[0] + _LENGTH if len(end) >= _LENGTH else 0
         if end[-4:] != b"PAR1" or length > size:
             raise differs(uri, table, "no Parquet footer")
@@ -124,8 +144,11 @@ def _ranges(metadata: pq.FileMetaData, fields: Sequence[Field]) -> dict[str, Ran
             statistics = metadata.row_group(group).column(i).statistics
             rows = metadata.row_group(group).num_rows
             if statistics is not None and statistics.has_min_max:
-                lows.append(statistics.min)
-                highs.append(statistics.max)
+                try:
+                    lows.append(statistics.min)
+                    highs.append(statistics.max)
+                except OverflowError:  # the year 0, which Python doesn't know
+                    break
             elif statistics is None or statistics.null_count != rows:
                 break
         else:

@@ -6,7 +6,7 @@ transaction sees anything, and the checks under it that the ledger is still what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import ConfigError, ConflictError
@@ -15,6 +15,7 @@ from floodmark.warehouse.redshift_names import OURS, folded, literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
 
 LOCKS = f"{OURS}lock_"  # + target
+PORTION = 60_000  # bytes of a list in one statement
 _STAMP = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 _COLUMNS = {
     LEDGER: '"log_id" VARCHAR(128), "epoch" BIGINT, "n" BIGINT, "digest" VARCHAR(128), "pipeline_id" VARCHAR(128), '
@@ -122,34 +123,35 @@ class LedgerTables:
             ),
         )
 
-    def absent(self, request: LoadRequest, ledger: Ledger, new: Sequence[Numbered]) -> Step:
+    def absent(self, request: LoadRequest, ledger: Ledger, new: Sequence[Numbered]) -> tuple[Step, ...]:
         """None of the new commits is in the ledger, and nothing else of the log has come or gone."""
         ours = [(c.n, d) for c, d in new if (c.n, d) not in request.retake]
-        there = " OR ".join(f'"n" = {n} AND "digest" = {literal(digest)}' for n, digest in ours) or "1 = 0"
-        loaded = f'"epoch" = {request.epoch} AND ({there})'
-        return Check(
-            f"SELECT {_counted(loaded)} "
-            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(request.log)}',
-            f"{len(ledger.rows)}/0",
-            _meanwhile,
-            again=True,
+        mine = f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(request.log)}'
+        return tuple(
+            Check(
+                f'SELECT {_counted(f"""{loaded} AND "epoch" = {request.epoch}""")} {mine}',
+                f"{len(ledger.rows)}/0",
+                _meanwhile,
+                again=True,
+            )
+            for loaded in _listed(ours) or ("1 = 0",)
         )
 
     def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
         """Write the rows of a load, in place of those that it takes back."""
         ledger = path(self.schema, LEDGER)
-        steps: list[Step] = []
-        if request.retake:
-            gone = " OR ".join(f'"n" = {n} AND "digest" = {literal(d)}' for n, d in sorted(request.retake))
-            mine = f'"log_id" = {literal(request.log)} AND "epoch" = {request.epoch}'
-            steps.append(Do(f"DELETE FROM {ledger} WHERE {mine} AND ({gone})"))
+        mine = f'"log_id" = {literal(request.log)} AND "epoch" = {request.epoch}'
+        steps: list[Step] = [
+            Do(f"DELETE FROM {ledger} WHERE {mine} AND {gone}") for gone in _listed(sorted(request.retake))
+        ]
         who = (request.pipeline, request.table.name, request.target, request.run)
         values = []
         for row in loaded:
             stamp = row.loaded_at.replace("T", " ").removesuffix("Z")
             cells = (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, stamp)
             values.append("(" + ", ".join(literal(cell) for cell in cells) + ")")
-        steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(values)}", rows=len(values)))
+        for some in _portions(values):
+            steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(some)}", rows=len(some)))
         return tuple(steps)
 
     def set_holder(self, target: str, holder: Holder) -> tuple[Step, ...]:
@@ -180,6 +182,21 @@ def check_kind(kind: str | None, target: str) -> bool:
         what = {"v": "view", "m": "materialized view"}.get(kind, "thing that is no table")
         raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
     return True
+
+
+def _listed(commits: Iterable[tuple[int, str]]) -> tuple[str, ...]:
+    """The condition that a ledger row is of one of the commits, in parts; a list, because ORs would nest."""
+    names = [literal(f"{n}/{digest}") for n, digest in commits]
+    return tuple(
+        f"""CAST("n" AS VARCHAR) || '/' || "digest" IN ({", ".join(some)})""" for some in _portions(names)
+    )
+
+
+def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
+    """Parts of a statement in portions that the Data API takes."""
+    size = max(1, PORTION // (max((len(part.encode()) for part in parts), default=0) + 2))
+    for first in range(0, len(parts), size):
+        yield list(parts[first : first + size])
 
 
 def _counted(condition: str) -> str:

@@ -1,23 +1,18 @@
 """Names and literals as Redshift reads them. Pure.
 
-Names are folded to lower case, always quoted, never longer than 127 bytes (Redshift would cut them without a word)
-and never those of the columns that every table has. Two source columns never become one: whatever had to be changed
-carries a piece of the name's own hash.
+Names of tables are folded to lower case, always quoted and never longer than 127 bytes: Redshift would cut them
+without a word. What columns are called is the same for every warehouse: `floodmark.names`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
 from floodmark.errors import ConfigError
-from floodmark.types import KEY_FIELD, Field
+from floodmark.names import LONGEST
 from floodmark.warehouse import quote
 
-LONGEST = 127  # bytes
 OURS = "floodmark_"  # tables that begin so are Floodmark's own
-# Columns that every table has, whatever it was created with.
-_SYSTEM = frozenset(("oid", "tableoid", "ctid", "xmin", "xmax", "cmin", "cmax", "insertxid", "deletexid"))
 
 
 def folded(name: str, prefix: str = "") -> str:
@@ -28,21 +23,6 @@ def folded(name: str, prefix: str = "") -> str:
     mark = "_" + _mark(name)
     room = LONGEST - len(prefix) - len(mark)
     return prefix + name.encode()[:room].decode(errors="ignore") + mark
-
-
-def column_names(fields: Iterable[Field]) -> dict[str, str]:
-    """What each field is called in the target, by its name in the file; all different."""
-    names: dict[str, str] = {}
-    taken: set[str] = {KEY_FIELD}
-    # Those that stay as they are come first, so that no changed name takes one of theirs.
-    every = [field for field in fields if not field.file_only]
-    for field in sorted(every, key=lambda f: _column(f.name) != f.name.lower()):
-        name = _column(field.name)
-        while name in taken:
-            name = folded(f"{name}_{_mark(field.name)}")
-        taken.add(name)
-        names[field.name] = name
-    return {field.name: names[field.name] for field in every}
 
 
 def checked_target(target: str) -> str:
@@ -66,11 +46,6 @@ def literal(value: int | str) -> str:
 def path(schema: str, name: str) -> str:
     """A table's name in its schema, quoted."""
     return quote(schema.lower(), name)
-
-
-def _column(name: str) -> str:
-    lower = folded(name)
-    return f"{lower}_" if lower in _SYSTEM else lower
 
 
 def _mark(name: str) -> str:

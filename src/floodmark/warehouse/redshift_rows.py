@@ -1,77 +1,33 @@
 """How the rows of Parquet files go into a Redshift table, as steps of one transaction. Pure.
 
-COPY fills a temporary table that has the files' columns in their order; from there rows go into the target by name.
-COPY does not say which file a row came from. So commits are staged together only as long as no key is in them
-twice; where one is, they are staged one after the other, and the later read wins by coming later. Inside a commit
-the higher cursor wins, NULL lowest; which of two rows with one key and one cursor is left open.
+From the staging table rows go into the target by name. For one key the later commit wins: by the time of reading that
+the files tell, where it follows the commits' order; where it does not tell two commits apart that share a key, or in
+files of an older kind, the commits are staged one after the other, and the later read wins by coming later. Inside
+a commit the higher cursor wins, NULL lowest; which of two rows with one key and one cursor is left open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-import pyarrow as pa
+from floodmark.model import LoadAs
+from floodmark.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.warehouse import DELETED_AT, quote
+from floodmark.warehouse.redshift_files import Proven
+from floodmark.warehouse.redshift_names import OURS, literal
+from floodmark.warehouse.redshift_stage import STAGE, Put, shared_reads, stage
+from floodmark.warehouse.redshift_steps import Choose, Do, Step
 
-from floodmark.errors import DataError
-from floodmark.model import LoadAs, Table
-from floodmark.types import KEY_FIELD, Field
-from floodmark.warehouse import quote
-from floodmark.warehouse.redshift_ddl import staging_type
-from floodmark.warehouse.redshift_files import Proven, Range, as_text, ranges
-from floodmark.warehouse.redshift_names import OURS, column_names, literal, path
-from floodmark.warehouse.redshift_steps import Check, Choose, Do, Step
-
-STAGE = f"{OURS}stage"
 NEWEST = f"{OURS}newest"
 _PLACE = f"_{OURS}place"
+_LISTED = 1000  # values that a condition names one by one
 
 
-@dataclass(frozen=True)
-class Put:
-    """A target, and the files whose rows go into it."""
-
-    table: Table
-    schema: str
-    target: str  # as Redshift knows it
-    side: str  # the table beside it: MySQL's weight of a text key -> the key as it is stored
-    fields: tuple[Field, ...]  # of the files, in their order
-    parsed: frozenset[str]  # the target's columns that hold parsed JSON
-    iam_role: str | None
-    filled: bool  # whether the target has rows
-    side_filled: bool
-    manifest: Callable[[Sequence[Proven]], str]
-
-    @property
-    def names(self) -> dict[str, str]:
-        return column_names(self.fields)
-
-    @property
-    def columns(self) -> list[tuple[Field, str]]:
-        """The fields that the target has too, with their names there."""
-        return [(field, self.names[field.name]) for field in self.fields if not field.file_only]
-
-    @property
-    def keys(self) -> list[tuple[Field, str]]:
-        key = self.table.key
-        return [(f, name) for f, name in self.columns if f.column in key and f.name == f.column]
-
-    @property
-    def weighed(self) -> bool:
-        """Whether keys are compared by MySQL's weights instead of by their bytes."""
-        return any(field.file_only for field in self.fields)
-
-    @property
-    def into(self) -> str:
-        return path(self.schema, self.target)
-
-    @property
-    def beside(self) -> str:
-        return path(self.schema, self.side)
-
-
-def put(spec: Put, way: LoadAs, commits: Sequence[Sequence[Proven]]) -> tuple[Step, ...]:
-    """The steps that bring the files of some commits, in order, into the target."""
+def put(
+    spec: Put, way: LoadAs, commits: Sequence[Sequence[Proven]], at: Sequence[str] = ()
+) -> tuple[Step, ...]:
+    """The steps that bring the files of some commits, in order and each of a time, into the target."""
     files = [proven for commit in commits for proven in commit]
     steps: list[Step] = []
     if way == "replace":
@@ -80,7 +36,11 @@ def put(spec: Put, way: LoadAs, commits: Sequence[Sequence[Proven]]) -> tuple[St
             steps.append(Do(f"DELETE FROM {spec.beside}"))
     if not Proven.rows(files):
         return tuple(steps)
-    steps += _stage(spec, files)
+    if way == "mark":
+        return tuple(
+            step for commit, moment in zip(commits, at, strict=True) for step in _mark(spec, commit, moment)
+        )
+    steps += stage(spec, files)
     match way:
         case "merge":
             full = [commit for commit in commits if Proven.rows(commit)]
@@ -96,106 +56,56 @@ def put(spec: Put, way: LoadAs, commits: Sequence[Sequence[Proven]]) -> tuple[St
     return tuple(steps)
 
 
-# ---------------------------------------------------------------- staging
-
-
-def _stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
-    """The files in the staging table, and proof that they arrived as they are."""
-    rows = Proven.rows(files)
-    columns = ", ".join(f"{quote(_staged(spec, field))} {staging_type(field)}" for field in spec.fields)
-    role = f"IAM_ROLE {literal(spec.iam_role)}" if spec.iam_role else "IAM_ROLE default"
-    counted = Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded"))
-    steps: list[Step] = [
-        Do(f"CREATE TEMP TABLE {quote(STAGE)} ({columns})"),
-        Do(
-            f"COPY {quote(STAGE)} FROM {literal(spec.manifest(files))} {role} MANIFEST FORMAT AS PARQUET "
-            "STATUPDATE OFF"
-        ),
-        counted,
-        Check(f"SELECT count(*) FROM {quote(STAGE)}", rows, _miscounted(rows, "the staging table has")),
-    ]
-    if check := _range_check(spec, ranges(files, spec.fields)):
-        steps.append(check)
-    return steps
-
-
-def _range_check(spec: Put, expected: dict[str, Range | None]) -> Check | None:
-    """The lowest and highest values are those of the files; the answer is the name of a column where they aren't."""
-    cases = []
-    for field in spec.fields:
-        if field.name not in expected:
-            continue
-        column, span = quote(_staged(spec, field)), expected[field.name]
-        if span is None:
-            wrong = f"count({column}) <> 0"
-        else:
-            low, high = (f"CAST({literal(as_text(value))} AS {_exact(field)})" for value in span)
-            wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
-        cases.append(f"WHEN {wrong} THEN {literal(field.name)}")
-    if not cases:
-        return None
-
-    def error(found: object) -> DataError:
-        what = f"column {found}" if found else "a column of times or decimals"
-        return DataError(
-            f"the values of {what} have another range in Redshift than in the files; nothing was loaded",
-            hint="the files were not read as they were written; please report it with the files' schema",
-        )
-
-    return Check(f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {quote(STAGE)}", "", error)
-
-
-def _exact(field: Field) -> str:
-    return field.redshift if pa.types.is_decimal(field.arrow) else staging_type(field)
-
-
-def _staged(spec: Put, field: Field) -> str:
-    return KEY_FIELD if field.file_only else spec.names[field.name]
-
-
-def _miscounted(rows: int, what: str) -> Callable[[object], DataError]:
-    def error(found: object) -> DataError:
-        said = f"{what} {int(str(found)):,} rows" if found is not None else "the rows were miscounted"
-        return DataError(
-            f"{said}, and the commits have {rows:,}; nothing was loaded",
-            hint="floodmark watermark validate compares the files with the log",
-        )
-
-    return error
-
-
 # ---------------------------------------------------------------- into the target
 
 
 def _merge(spec: Put, commits: Sequence[Sequence[Proven]]) -> Step:
     """The newest row of each key in the place of what the target has."""
     rows = sum(Proven.rows(commit) for commit in commits)
-    identity = ", ".join(_identity(spec))
-    again = f"(SELECT {identity} FROM {quote(STAGE)} GROUP BY {identity} HAVING count(*) > 1) AS again"
-    once = _place(spec, STAGE, rows)
+    shared = shared_reads(commits)
 
     def newest() -> tuple[Step, ...]:
-        if len(commits) == 1:
-            return (_newest(spec), *_place(spec, NEWEST, None))
+        told = shared is not None
+        return (_newest(spec, told), *_place(spec, NEWEST, None))
+
+    def in_order() -> tuple[Step, ...]:
+        if len(commits) == 1 or (shared is not None and not shared):
+            return newest()
+        if shared is None:
+            return one_by_one()
+        among = f" WHERE {quote(READ_FIELD)} IN ({', '.join(map(str, sorted(shared)))})"
+        question = _twice(spec, among if len(shared) <= _LISTED else "", READ_FIELD)
+        return (Choose(question, 0, newest(), one_by_one),)
+
+    def one_by_one() -> tuple[Step, ...]:
         steps: list[Step] = [Do(f"DROP TABLE {quote(STAGE)}")]
         for i, commit in enumerate(commits):
             # What an earlier commit has put there, a later one replaces.
             later = spec if not i else replace(spec, filled=True, side_filled=spec.weighed)
-            steps += [*_stage(later, commit), _newest(later), *_place(later, NEWEST, None)]
+            steps += [*stage(later, commit), _newest(later, False), *_place(later, NEWEST, None)]
             steps += [Do(f"DROP TABLE {quote(name)}") for name in (STAGE, NEWEST)]
         return tuple(steps)
 
-    return Choose(f"SELECT count(*) FROM {again}", 0, once, newest)
+    return Choose(_twice(spec), 0, _place(spec, STAGE, rows), in_order)
 
 
-def _newest(spec: Put) -> Step:
-    """The winners of one commit in a table of their own."""
-    columns = ", ".join(quote(_staged(spec, field)) for field in spec.fields)
+def _twice(spec: Put, among: str = "", *also: str) -> str:
+    """The question how many keys there are more than once, in rows that are alike in some more columns."""
+    identity = ", ".join([*_identity(spec), *(quote(name) for name in also)])
+    again = f"SELECT {identity} FROM {quote(STAGE)}{among} GROUP BY {identity} HAVING count(*) > 1"
+    return f"SELECT count(*) FROM ({again}) AS again"
+
+
+def _newest(spec: Put, told: bool) -> Step:
+    """The winners in a table of their own; `told`: by when they were read, else the rows are of one commit."""
+    columns = ", ".join(quote(name) for name in spec.staged)
     cursor = next((name for f, name in spec.columns if f.name == f.column == spec.table.cursor), None)
-    order = f" ORDER BY {quote(cursor)} DESC NULLS LAST" if cursor is not None else ""
+    order = [f"{quote(READ_FIELD)} DESC"] if told else []
+    order += [f"{quote(cursor)} DESC NULLS LAST"] if cursor is not None else []
+    by = f" ORDER BY {', '.join(order)}" if order else ""
     return Do(
         f"CREATE TEMP TABLE {quote(NEWEST)} AS SELECT {columns} FROM (SELECT {columns}, row_number() OVER "
-        f"(PARTITION BY {', '.join(_identity(spec))}{order}) AS {quote(_PLACE)} FROM {quote(STAGE)}) "
+        f"(PARTITION BY {', '.join(_identity(spec))}{by}) AS {quote(_PLACE)} FROM {quote(STAGE)}) "
         f"AS ranked WHERE {quote(_PLACE)} = 1"
     )
 
@@ -210,11 +120,14 @@ def _place(spec: Put, source: str, rows: int | None) -> tuple[Step, ...]:
 
 
 def _insert(spec: Put, source: str, rows: int | None) -> Step:
-    names = ", ".join(quote(name) for _, name in spec.columns)
-    values = ", ".join(
-        f"JSON_PARSE({quote(name)})" if name in spec.parsed else quote(name) for _, name in spec.columns
+    values = {
+        name: f"JSON_PARSE({quote(name)})" if name in spec.parsed else quote(name) for _, name in spec.columns
+    }
+    values |= dict(spec.constants)
+    names = ", ".join(quote(name) for name in values)
+    return Do(
+        f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {quote(source)}", rows
     )
-    return Do(f"INSERT INTO {spec.into} ({names}) SELECT {values} FROM {quote(source)}", rows)
 
 
 def _delete(spec: Put, source: str = STAGE) -> list[Step]:
@@ -231,6 +144,22 @@ def _delete(spec: Put, source: str = STAGE) -> list[Step]:
         Do(f"DELETE FROM {spec.into} USING {quote(source)} WHERE {_match(spec, spec.target, source)}")
     )
     return steps
+
+
+def _mark(spec: Put, commit: Sequence[Proven], at: str) -> list[Step]:
+    """Say of the rows whose keys are in a commit's files since when they are gone: the commit's time."""
+    if not Proven.rows(commit):
+        return []
+    moment = f"CAST({literal(at.replace('T', ' ').removesuffix('Z'))} AS TIMESTAMP)"
+    update = f"UPDATE {spec.into} SET {quote(DELETED_AT)} = {moment} FROM"
+    there = f"{quote(spec.target)}.{quote(DELETED_AT)} IS NULL"
+    steps = stage(spec, commit)
+    if spec.weighed and spec.side_filled:
+        weight = f"{quote(spec.side)}.{quote(KEY_FIELD)} = {quote(STAGE)}.{quote(KEY_FIELD)}"
+        stored = _match(spec, spec.target, spec.side)
+        steps.append(Do(f"{update} {spec.beside}, {quote(STAGE)} WHERE {weight} AND {stored} AND {there}"))
+    steps.append(Do(f"{update} {quote(STAGE)} WHERE {_match(spec, spec.target, STAGE)} AND {there}"))
+    return [*steps, Do(f"DROP TABLE {quote(STAGE)}")]
 
 
 def _keep_weights(spec: Put, source: str) -> list[Step]:

@@ -190,9 +190,11 @@ class SocketSession:
             self._run(f"SET query_group TO {literal(label[:320])}")
         self.pid = int(self._run("SELECT pg_backend_pid()")[0][0])
 
-    def query(self, sql: str, lock: Lock | None = None) -> list[Row]:
+    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
         if lock is None:
+            if seconds is not None:
+                self._timeout(seconds)
             return self._run(sql)
         try:
             self._begin(lock)

@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Choose:
-    """Steps by the answer to a question; the others are made when they are needed, and always right."""
+    """Steps by the answer to a question; the others are made when they are needed, and right whatever it is."""
 
     sql: str
     want: int | str
@@ -90,8 +90,8 @@ class Session(Protocol):
 
     pid: int | None  # of the backend, once it is known
 
-    def query(self, sql: str, lock: Lock | None = None) -> list[Row]:
-        """The rows of a question; asked while holding a lock, when one is given."""
+    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
+        """The rows of a question; asked while holding a lock, when one is given; `seconds`: how long it may take."""
 
     def execute(self, sql: str) -> None:
         """A statement by itself, outside any transaction."""

@@ -34,6 +34,36 @@ CREATE FUNCTION pg_catalog.to_hex(value bytea) RETURNS text LANGUAGE sql IMMUTAB
 $$ SELECT encode(value, 'hex') $$;
 CREATE FUNCTION pg_catalog.len(value bytea) RETURNS integer LANGUAGE sql IMMUTABLE AS
 $$ SELECT octet_length(value) $$;
+CREATE FUNCTION pg_catalog.rs_strtol(value text, base integer) RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+  sign text := substring(ltrim(value) from '^[+-]');
+  digits text := ltrim(lower(ltrim(value)), '+-');
+  total numeric := 0;
+  digit integer;
+BEGIN
+  IF base = 16 AND left(digits, 2) = '0x' THEN
+    digits := substr(digits, 3);
+  END IF;
+  FOR at IN 1 .. length(digits) LOOP
+    digit := strpos('0123456789abcdefghijklmnopqrstuvwxyz', substr(digits, at, 1)) - 1;
+    IF digit < 0 OR digit >= base THEN
+      RAISE EXCEPTION 'The input % is not valid to be converted to base %', value, base USING ERRCODE = '22023';
+    END IF;
+    total := total * base + digit;
+  END LOOP;
+  RETURN CASE WHEN sign = '-' THEN -total ELSE total END;
+END $$;
+CREATE FUNCTION pg_catalog.strtol(value text, base integer) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+SELECT CASE WHEN base = 16 AND value ~ '^[0-9a-f]{15}$' THEN ('x' || value)::bit(60)::bigint
+            ELSE rs_strtol(value, base) END $$;
+-- A point is its well-known binary: byte order, type, and two numbers with their lowest byte first.
+CREATE FUNCTION pg_catalog.rs_reversed(value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+SELECT substring(value, 8, 1) || substring(value, 7, 1) || substring(value, 6, 1) || substring(value, 5, 1)
+  || substring(value, 4, 1) || substring(value, 3, 1) || substring(value, 2, 1) || substring(value, 1, 1) $$;
+CREATE FUNCTION pg_catalog.st_point(x double precision, y double precision) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT decode('0101000000', 'hex') || rs_reversed(float8send(x)) || rs_reversed(float8send(y)) $$;
+CREATE FUNCTION pg_catalog.st_ashexwkb(value bytea) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS
+$$ SELECT upper(encode(value, 'hex')) $$;
 
 -- SUPER ------------------------------------------------------------------------------------------------
 CREATE FUNCTION pg_catalog.json_parse(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$

@@ -285,10 +285,12 @@ def _text(target: Target, values: Any) -> Any:
             )
         case "binary varying":
             texts = pa.array([None if v is None else f"\\x{v.hex()}" for v in values.to_pylist()], wide)
+        case "date":
+            return _year_0(values.cast(wide))
         case "timestamp without time zone":
-            return _moment(values).cast(wide)
+            return _year_0(_moment(values).cast(wide))
         case "timestamp with time zone":
-            return pc.binary_join_element_wise(_moment(values).cast(wide), _wide("+00"), _wide(""))
+            return _year_0(pc.binary_join_element_wise(_moment(values).cast(wide), _wide("+00"), _wide("")))
         case "character varying" | "character":
             texts = values.cast(wide)
         case _:
@@ -296,6 +298,11 @@ def _text(target: Target, values: Any) -> Any:
     for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         texts = pc.replace_substring(texts, plain, escaped)
     return texts
+
+
+def _year_0(texts: Any) -> Any:
+    """Arrow's year 0 is the first before Christ to PostgreSQL."""
+    return pc.replace_substring_regex(texts, "^0000-(.*)$", r"0001-\1 BC")
 
 
 def _moment(values: Any) -> Any:

@@ -1,0 +1,162 @@
+"""Rows that the source no longer has: when they are looked for, and how they become a `deletes` commit.
+
+A key counts as deleted only when the source, asked again under the claim, has no row of it in the `where`; and never
+when that would leave next to nothing, unless the user insists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from floodmark.compare import compare
+from floodmark.config import TableOptions
+from floodmark.errors import ConfigError, DataError
+from floodmark.keyfile import write_keys
+from floodmark.model import Commit, Key, LoadAs, Table
+from floodmark.mysql import edges
+from floodmark.mysql.discover import discover
+from floodmark.mysql.keys import gone, weights
+from floodmark.plan import implausible
+from floodmark.report import TableReport
+from floodmark.state import State, draft
+from floodmark.units import counted
+from floodmark.work import Work
+
+FORCE = "look at the source; if that is right, run again with --force"
+
+
+class Run(Protocol):
+    """The run of one table that the deletes are a part of."""
+
+    work: Work
+    name: str
+    options: TableOptions
+    report: TableReport
+    state: State
+
+    def hold(self, purpose: str, table: Table) -> None:
+        """Makes sure that the table is claimed by this run, as it is described."""
+
+    def append(self, commit: Commit) -> None:
+        """Makes a commit true, and shows it."""
+
+    def tell(self, note: str) -> None:
+        """Says something of this run."""
+
+
+def check(table: Table, options: TableOptions) -> None:
+    """Refuses `deletes` where rows can't be told apart, or not be marked."""
+    where = f"tables.{table.name}.deletes"
+    if options.deletes == "ignore" or (table.mode == "full" and options.deletes == "hard"):
+        return  # a full copy has just the rows of the source, without looking for deletes
+    if table.mode == "full":
+        raise ConfigError(
+            "deletes: soft does not go with mode full: a full copy replaces all rows, so none is left to be marked",
+            hint=f"set {where}: ignore",
+            table=table.name,
+        )
+    if not table.key:
+        raise ConfigError(
+            f"deletes: {options.deletes} needs a key: without one, rows can't be told apart",
+            hint=f"set {where}: ignore, or mode: full",
+            table=table.name,
+        )
+
+
+def due(state: State, options: TableOptions, now: datetime) -> bool:
+    """Whether it is time to look for deletes: at most every `deletes_every`."""
+    if options.deletes == "ignore" or state.table is None or state.table.mode == "full":
+        return False
+    if not state.data and not state.older.commits:
+        return False  # nothing was ever replicated
+    if state.deletes_at is None:
+        return True
+    elapsed = (now - datetime.fromisoformat(state.deletes_at)).total_seconds()
+    return not 0 <= elapsed < options.deletes_every  # a time to come is another host's wrong clock
+
+
+def sweep(run: Run, *, force: bool) -> bool:
+    """Looks for deletes when it is time; whether there is something to load now.
+
+    Everything of the log must have been loaded. A look that found nothing is a commit without files, which says when
+    it was; whatever dies before that commit has changed nothing.
+    """
+    if not due(run.state, run.options, datetime.now(UTC)):
+        return False
+    with run.work.session("deletes") as session:
+        table = discover(session, run.name, run.options, run.work.config.source.database)
+    check(table, run.options)
+
+    def totals(source: int, warehouse: int) -> None:
+        if implausible(warehouse, source) and not force:
+            raise _implausible(table, warehouse - source, warehouse)
+
+    found = compare(run.work, table, run.state, only_keys=True, totals=totals)
+    way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
+    removed = remove(
+        run, table, found.extra, way, purpose="deletes", rows=found.rows_warehouse, force=force, always=True
+    )
+    if removed:
+        done = "marked as deleted" if way == "mark" else "deleted"
+        run.tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
+    return bool(removed)
+
+
+def remove(
+    run: Run,
+    table: Table,
+    keys: Sequence[Key],
+    way: LoadAs,
+    *,
+    purpose: str,
+    rows: int,
+    force: bool,
+    always: bool = False,
+) -> int:
+    """Commits the deletes of those keys that the source, asked now, does not have; how many they are.
+
+    `rows` is what the warehouse has; `always` commits also when there are none, which says when that was.
+    """
+    if not keys and not always:
+        return 0
+    began = time.monotonic()
+    run.hold(purpose, table)
+    absent: list[Key] = []
+    weighed: list[bytes | None] = []
+    if keys:
+        with run.work.session("deletes") as session:
+            absent = gone(session, table, keys)
+            weighed = weights(session, table, absent)
+            empty = len(absent) >= rows and edges.empty(session, table)
+        if absent and not force and (empty or implausible(rows, rows - len(absent))):
+            raise _implausible(table, len(absent), rows)
+    if not absent and not always:
+        return 0
+    state = run.state
+    assert state.claim is not None
+    files = write_keys(
+        run.work.store, table, absent, weighed, run=run.work.run, claim=state.claim.n, log=state.log
+    )
+    commit = draft(
+        state,
+        "deletes",
+        run.work.run,
+        schema=table.fingerprint,
+        files=files,
+        load_as=way,
+        seconds=round(time.monotonic() - began, 3),
+    )
+    run.append(commit)
+    run.report.rows_deleted += len(absent)
+    return len(absent)
+
+
+def _implausible(table: Table, deleted: int, rows: int) -> DataError:
+    return DataError(
+        f"{deleted:,} of the {rows:,} rows in {table.target} are gone from the source: nothing was deleted",
+        hint=FORCE,
+        table=table.name,
+    )

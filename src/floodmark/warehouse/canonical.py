@@ -1,0 +1,313 @@
+"""A row of the target as the text that it is compared by, its hash, and the questions for digests and rows. Pure SQL.
+
+The counterpart of `mysql/canonical.py`, in the words of DuckDB and of Redshift. Only counts, sums and hashes leave
+the warehouse, and the keys of rows in parts that differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from floodmark.compared import PIECE, Form, Scope, Span, groups
+from floodmark.model import Position, Value
+from floodmark.warehouse import DELETED_AT, quote
+from floodmark.warehouse.columns import parsed
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
+# What a printed value is when it is compared with a column again.
+_TYPES = {"day": "DATE", "moment": "TIMESTAMP", "instant": "TIMESTAMPTZ"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One warehouse's words; `{}` is the column or the text."""
+
+    text: str  # a number as text
+    float: Callable[[str], str]
+    day: str
+    moment: str
+    instant: str
+    bytes: str
+    length: str  # in bytes
+    number: str  # the first 15 hexadecimal digits of a hash
+    bare: bool = False  # whether a decimal without digits before its point is printed without a zero
+
+
+def _duckdb_float(name: str) -> str:
+    """The eight bytes, the lowest first."""
+    whole = f"hex(CAST(CAST(CAST({name} AS DOUBLE) AS BIT) AS BLOB))"
+    return "(" + " || ".join(f"substr({whole}, {at}, 2)" for at in range(15, 0, -2)) + ")"
+
+
+def _redshift_float(name: str) -> str:
+    """The eight bytes themselves: behind a byte and a word, a point's are its two numbers."""
+    return f"SUBSTRING(ST_AsHexWKB(ST_Point(CAST({name} AS DOUBLE PRECISION), 0)), 11, 16)"
+
+
+def _with_year_0(words: str, first: str) -> str:
+    """TO_CHAR knows no year 0, and prints the one before the year 1 as 1 too."""
+    return f"CASE WHEN {{0}} < {first} THEN '0000' || SUBSTRING({words}, 5) ELSE {words} END"
+
+
+_US = "TO_CHAR({}, 'YYYY-MM-DD HH24:MI:SS.US')"
+DUCKDB = Dialect(
+    text="CAST({} AS VARCHAR)",
+    float=_duckdb_float,
+    day="strftime({}, '%Y-%m-%d')",
+    moment="strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
+    instant="strftime(make_timestamp(epoch_us({})), '%Y-%m-%d %H:%M:%S.%f')",
+    bytes="hex({})",
+    length="strlen({})",
+    number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
+    bare=True,
+)
+REDSHIFT = Dialect(
+    text="CAST({} AS VARCHAR(48))",
+    float=_redshift_float,
+    day=_with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
+    moment=_with_year_0(_US.format("{0}"), "CAST('0001-01-01' AS TIMESTAMP)"),
+    instant=_US.format("{} AT TIME ZONE 'UTC'"),
+    bytes="UPPER(TO_HEX({}))",
+    length="OCTET_LENGTH({})",
+    number="STRTOL(SUBSTRING({}, 1, 15), 16)",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A target as one warehouse knows it."""
+
+    dialect: Dialect
+    table: str  # quoted, with its schema
+    types: Mapping[str, str]  # of the target's columns
+
+    def column(self, form: Form) -> str:
+        return quote(form.field.target)
+
+    def printed(self, form: Form) -> str:
+        """The value as its canonical text; NULL stays NULL."""
+        name, words = self.column(form), self.dialect
+        match form.print:
+            case "number" | "decimal":
+                return self._digits(form, name)
+            case "flag":
+                return words.text.format(f"CAST({name} AS INTEGER)")
+            case "float":
+                return words.float(name)
+            case "day":
+                return words.day.format(name)
+            case "moment":
+                return words.moment.format(name)
+            case "instant":
+                return words.instant.format(name)
+            case "bytes":
+                return words.bytes.format(name)
+            case "text digest" | "bytes digest":
+                return f"md5({name})"
+            case "pieces":
+                cuts = (f"SUBSTRING({name}, {i * PIECE + 1}, {PIECE})" for i in range(form.pieces))
+                hashed = [f"MD5({words.bytes.format(cut)})" for cut in cuts]
+                return " || ".join([words.text.format(words.length.format(name)), *hashed])
+        return name
+
+    def _digits(self, form: Form, name: str) -> str:
+        """A number with as many digits behind its point as the source has, where the target's type has more."""
+        family, sizes = parsed(self.types.get(form.field.target, ""))
+        text = self.dialect.text.format(name)
+        if family != "DECIMAL" or len(sizes) != 2:
+            return text
+        if self.dialect.bare and sizes[0] == sizes[1]:
+            text = f"CASE WHEN {name} < 0 THEN '-0' || substr({text}, 2) ELSE '0' || {text} END"
+        scale = form.column.scale or 0 if form.print == "decimal" else 0
+        tail = "0" * (sizes[1] - scale)
+        if not scale and tail:
+            tail = f".{tail}"
+        if not tail:
+            return text
+        cut = f"SUBSTRING({text}, 1, LENGTH({text}) - {len(tail)})"
+        return f"CASE WHEN {text} LIKE '%{tail}' THEN {cut} ELSE {text} END"
+
+    def element(self, form: Form) -> str:
+        """The value as a part of the row's text."""
+        value = self.printed(form)
+        if form.print == "text":
+            length = self.dialect.text.format(self.dialect.length.format(value))
+            return f"coalesce({length} || ':' || {value}, 'N')"
+        return f"coalesce({value}, 'N')"
+
+    def hashed(self, chosen: Sequence[Form]) -> str:
+        """The MD5 of the columns' text; of more than one text can hold, of the MD5s of its parts."""
+        made = [f"md5({_COMMA.join(self.element(f) for f in g)})" for g in groups(chosen)]
+        return made[0] if len(made) == 1 else f"md5({' || '.join(made)})"
+
+
+_COMMA = " || ',' || "
+
+
+# ---------------------------------------------------------------- questions
+
+
+def digests(place: Place, scope: Scope, spans: Sequence[Span], without: Sequence[str] = ()) -> str:
+    """Number, count and sum of each range; ranges in the order of the keys. `without`: hashed keys left out."""
+    inside = _inside(place, scope, spans) if scope.table.key else []
+    inside += _without(place, scope, without)
+    part = _numbered(place, scope, spans, 0) if len(spans) > 1 else "0"
+    return _summed(place, part, place.hashed(scope.forms), [*_scope(place, scope), *inside])
+
+
+def grouped(
+    place: Place, scope: Scope, digits: int, without: Sequence[str] = (), prefixes: Sequence[str] = ()
+) -> str:
+    """The same for each group by the first digits of the keys' hashes, or for some of them."""
+    part = f"substring({place.hashed(scope.keys)}, 1, {int(digits)})"
+    inside = _without(place, scope, without)
+    if prefixes:
+        inside.append(f"{part} IN ({_hexes(prefixes)})")
+    return _summed(place, part, place.hashed(scope.forms), [*_scope(place, scope), *inside])
+
+
+def _summed(place: Place, part: str, hashed: str, conditions: Sequence[str]) -> str:
+    number = f"CAST({place.dialect.number.format('h')} AS DECIMAL(38,0))"
+    inner = f"SELECT {part} AS part, {hashed} AS h FROM {place.table}{_where(conditions)}"
+    return f"SELECT part, count(*), sum({number}) FROM ({inner}) AS hashed GROUP BY part"
+
+
+def entries(place: Place, scope: Scope, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> str:
+    """Hashes and keys of the rows in some ranges, or of those whose hashed keys begin so."""
+    inside = _inside(place, scope, spans) if spans else []
+    if prefixes:
+        key = place.hashed(scope.keys)
+        inside.append(f"substring({key}, 1, {len(prefixes[0])}) IN ({_hexes(prefixes)})")
+    keys = ", ".join(place.printed(form) for form in scope.keys)
+    conditions = _where([*_scope(place, scope), *inside])
+    return f"SELECT {place.hashed(scope.forms)}, {keys} FROM {place.table}{conditions}"
+
+
+def rows(place: Place, scope: Scope, keys: Sequence[Sequence[str | None]]) -> str:
+    """The rows with these printed keys, column by column, whatever their cursors."""
+    if scope.ordered:
+        which = _any_of(place, scope, keys)
+    else:
+        which = f"{place.hashed(scope.keys)} IN ({_hexes([hash_of(scope, key) for key in keys])})"
+    shown = [place.printed(form) for form in scope.keys] + [place.element(form) for form in scope.forms]
+    conditions = _where([*_present(place), which])
+    return f"SELECT {place.hashed(scope.forms)}, {', '.join(shown)} FROM {place.table}{conditions}"
+
+
+def _any_of(place: Place, scope: Scope, keys: Sequence[Sequence[str | None]]) -> str:
+    """The condition for the rows of these keys; a list of first values is looked up, not compared one by one."""
+    named = [(place.column(form), form) for form in scope.keys]
+    first = ", ".join(dict.fromkeys(_literal(named[0][1], key[0] or "") for key in keys))
+    found = f"{named[0][0]} IN ({first})"
+    if len(named) == 1:
+        return found
+    terms = (
+        " AND ".join(f"{name} = {_literal(f, v or '')}" for (name, f), v in zip(named, key, strict=True))
+        for key in keys
+    )
+    return f"{found} AND ({' OR '.join(f'({term})' for term in terms)})"
+
+
+def hash_of(scope: Scope, key: Sequence[str | None]) -> str:
+    """The hash of a printed key, as both sides compute it."""
+    parts = [
+        "N" if v is None else (f"{len(v.encode())}:{v}" if f.print == "text" else v)
+        for f, v in zip(scope.keys, key, strict=True)
+    ]
+    return hashlib.md5(",".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return " WHERE " + " AND ".join(f"({c})" for c in conditions) if conditions else ""
+
+
+def _present(place: Place) -> list[str]:
+    """Rows that are marked as deleted are not there."""
+    return [f"{quote(DELETED_AT)} IS NULL"] if DELETED_AT in place.types else []
+
+
+def _scope(place: Place, scope: Scope) -> list[str]:
+    """Rows at or before the start were never promised; without a key, rows behind the watermark neither."""
+    found = _present(place)
+    order = scope.order
+    if not order or order[0].print not in (*_TYPES, "number"):
+        return found
+    if scope.low is not None:
+        found.append(f"{place.column(order[0])} IS NULL OR {_after(place, order, scope.low)}")
+    if scope.high is not None and not scope.table.key:
+        found.append(_upto(place, order, scope.high))
+    return found
+
+
+def _without(place: Place, scope: Scope, without: Sequence[str]) -> list[str]:
+    return [f"{place.hashed(scope.keys)} NOT IN ({_hexes(without)})"] if without else []
+
+
+def _inside(place: Place, scope: Scope, spans: Sequence[Span]) -> list[str]:
+    """Keys in any of the ranges; those that join are one."""
+    joined: list[Span] = []
+    for span in spans:
+        if joined and joined[-1].upto == span.after and span.after is not None:
+            joined[-1] = Span(joined[-1].after, span.upto)
+        else:
+            joined.append(span)
+    terms = []
+    for span in joined:
+        ends = [_after(place, scope.keys, span.after)] if span.after is not None else []
+        ends += [_upto(place, scope.keys, span.upto)] if span.upto is not None else []
+        if not ends:
+            return []
+        terms.append(" AND ".join(f"({end})" for end in ends))
+    return [" OR ".join(f"({term})" for term in terms)]
+
+
+def _numbered(place: Place, scope: Scope, spans: Sequence[Span], first: int) -> str:
+    """Which of the ranges a key is in: a tree of comparisons, as deep as the number of ranges has digits in base 2."""
+    if len(spans) == 1:
+        return str(first)
+    middle = len(spans) // 2
+    upto = spans[middle - 1].upto
+    assert upto is not None
+    left = _numbered(place, scope, spans[:middle], first)
+    right = _numbered(place, scope, spans[middle:], first + middle)
+    return f"CASE WHEN {_upto(place, scope.keys, upto)} THEN {left} ELSE {right} END"
+
+
+def _after(place: Place, columns: Sequence[Form], position: Position) -> str:
+    name, value = place.column(columns[0]), _literal(columns[0], position[0])
+    if len(position) == 1:
+        return f"{name} > {value}"
+    return f"{name} > {value} OR ({name} = {value} AND ({_after(place, columns[1:], position[1:])}))"
+
+
+def _upto(place: Place, columns: Sequence[Form], position: Position) -> str:
+    name, value = place.column(columns[0]), _literal(columns[0], position[0])
+    if len(position) == 1:
+        return f"{name} <= {value}"
+    return f"{name} < {value} OR ({name} = {value} AND ({_upto(place, columns[1:], position[1:])}))"
+
+
+def _literal(form: Form, value: Value) -> str:
+    text = str(value)
+    if form.print in ("number", "decimal"):
+        if not _NUMBER.match(text):
+            raise ValueError(f"not a number: {value!r}")
+        return text
+    zone = "+00" if form.print == "instant" else ""
+    return f"CAST('{_plain(text)}{zone}' AS {_TYPES[form.print]})"
+
+
+def _plain(text: str) -> str:
+    if not re.fullmatch(r"[-0-9 :.]+", text):
+        raise ValueError(f"not a time: {text!r}")
+    return text
+
+
+def _hexes(values: Sequence[str]) -> str:
+    return ", ".join(f"'{int(v, 16):0{len(v)}x}'" for v in values)

@@ -1,0 +1,81 @@
+"""What a load does to its target, and to the table of weights beside it, before rows go in.
+
+All of it is decided from the catalog that was read just before. What Redshift refuses inside a transaction comes before
+it and is right by itself; the rest is part of the load's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.model import LoadAs, by_key
+from floodmark.types import Field
+from floodmark.warehouse import DELETED_AT, LoadRequest, quote
+from floodmark.warehouse.columns import Change, TargetColumn, renamed
+from floodmark.warehouse.files import file_fields, key_fields
+from floodmark.warehouse.places import constants, placed, target_renames
+from floodmark.warehouse.redshift_ddl import SUPER, Shape, constant, renamings, shape
+from floodmark.warehouse.redshift_names import path
+from floodmark.warehouse.redshift_steps import Failed, Session
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How the tables come to take the files' rows."""
+
+    fields: tuple[Field, ...]  # of the files, with their names in the target
+    before: tuple[Change, ...]  # each by itself, before the transaction
+    inside: tuple[str, ...]
+    parsed: frozenset[str]  # the target's columns that hold parsed JSON
+    constants: tuple[tuple[str, str], ...]  # columns that the files don't have, and what rows get in them
+
+    @property
+    def weighed(self) -> bool:
+        return any(field.file_only for field in self.fields)
+
+
+def fitted(
+    request: LoadRequest,
+    way: LoadAs,
+    schema: str,
+    names: tuple[str, str],
+    found: tuple[Sequence[TargetColumn] | None, Sequence[TargetColumn] | None],
+) -> Fit:
+    """What to do with the target and the table beside it, by their names and by the columns that they have."""
+    table, now = request.table, request.now
+    (target, side), (there, beside) = names, found
+    places = {field.name: field.target for field in placed(table, now)}
+    read = tuple(replace(field, target=places[field.name]) for field in file_fields(table, way))
+    weighed = any(field.file_only for field in read)
+    if by_key(way) and there is not None:
+        fit = Shape(renamings(path(schema, target), renamed(there, target_renames(now))))
+    else:
+        fit = shape(table, schema, target, placed(table, now), there, newest=now)
+    about = Shape()
+    if weighed:
+        about = shape(table, schema, side, key_fields(table, read), beside, newest=now, side=True)
+    inside = [*fit.inside, *about.inside]
+    if beside is not None and not weighed and not by_key(way):
+        inside.append(f"DROP TABLE {path(schema, side)}")
+    if way == "mark" and all(column.name.lower() != DELETED_AT for column in there or ()):
+        inside.append(f"ALTER TABLE {path(schema, target)} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP")
+    given = tuple(
+        (c.target, constant(c.redshift, c.value))
+        for c in constants(table, now)
+        if c.target in fit.found and c.redshift != SUPER
+    )
+    return Fit(read, (*fit.before, *about.before), tuple(inside), fit.parsed, given)
+
+
+def altered(session: Session, change: Change) -> tuple[str, ...]:
+    """Make a change that Redshift makes only outside a transaction; what is left to do inside instead."""
+    try:
+        session.execute(change.statement)
+    except Failed as failed:
+        if "target column size should be different" in failed.error.message:
+            return ()  # somebody else has made it just now
+        if failed.code != "0A000":
+            raise
+        return change.instead
+    return ()

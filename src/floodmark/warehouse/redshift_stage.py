@@ -1,0 +1,166 @@
+"""The files of a load in a staging table of Redshift, with proof that they arrived as they are. Pure: steps out.
+
+COPY matches columns by their place and says neither where a row came from nor what it misread. So the staging table
+has the files' columns in their order, and rows and ranges are compared with what the footers say. Where all files
+tell when they were read (`READ_FIELD`), the table has that too: it is what puts the rows of one key in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from floodmark.errors import DataError
+from floodmark.model import Table
+from floodmark.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.warehouse import quote
+from floodmark.warehouse.redshift_ddl import staging_type
+from floodmark.warehouse.redshift_files import Proven, Range, as_text, ranges
+from floodmark.warehouse.redshift_names import OURS, literal, path
+from floodmark.warehouse.redshift_steps import Check, Do, Step
+
+STAGE = f"{OURS}stage"
+
+
+@dataclass(frozen=True)
+class Put:
+    """A target, and the files whose rows go into it."""
+
+    table: Table
+    schema: str
+    target: str  # as Redshift knows it
+    side: str  # the table beside it: MySQL's weight of a text key -> the key as it is stored
+    fields: tuple[Field, ...]  # of the files, in their order
+    parsed: frozenset[str]  # the target's columns that hold parsed JSON
+    constants: tuple[tuple[str, str], ...]  # columns that the files don't have, and what rows get in them
+    iam_role: str | None
+    filled: bool  # whether the target has rows
+    side_filled: bool
+    manifest: Callable[[Sequence[Proven]], str]
+
+    @property
+    def columns(self) -> list[tuple[Field, str]]:
+        """The fields that the target has too, with their names there."""
+        return [(field, field.target) for field in self.fields if not field.file_only]
+
+    @property
+    def keys(self) -> list[tuple[Field, str]]:
+        key = self.table.key
+        return [(f, name) for f, name in self.columns if f.column in key and f.name == f.column]
+
+    @property
+    def weighed(self) -> bool:
+        """Whether keys are compared by MySQL's weights instead of by their bytes."""
+        return any(field.file_only for field in self.fields)
+
+    @property
+    def into(self) -> str:
+        return path(self.schema, self.target)
+
+    @property
+    def beside(self) -> str:
+        return path(self.schema, self.side)
+
+    @property
+    def staged(self) -> list[str]:
+        """The names of the files' columns in the staging table, in order."""
+        return [staged_as(field) for field in self.fields]
+
+
+def staged_as(field: Field) -> str:
+    """What a file's column is called in the staging table."""
+    return KEY_FIELD if field.file_only else field.target
+
+
+def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
+    """The files in the staging table: one COPY, or two where older ones lack the column that tells their order."""
+    rows = Proven.rows(files)
+    types = [staging_type(field) for field in spec.fields]
+    columns = [f"{quote(name)} {type_}" for name, type_ in zip(spec.staged, types, strict=True)]
+    told, untold = [f for f in files if f.read], [f for f in files if not f.read]
+    if told:
+        columns.append(f"{quote(READ_FIELD)} BIGINT")
+    steps: list[Step] = [Do(f"CREATE TEMP TABLE {quote(STAGE)} ({', '.join(columns)})")]
+    if told:
+        steps += _copy(spec, told)
+    if Proven.rows(untold):
+        steps += _copy(spec, untold, spec.staged if told else ())
+    steps.append(
+        Check(f"SELECT count(*) FROM {quote(STAGE)}", rows, _miscounted(rows, "the staging table has"))
+    )
+    if check := _range_check(spec, ranges(files, spec.fields)):
+        steps.append(check)
+    return steps
+
+
+def _copy(spec: Put, files: Sequence[Proven], columns: Sequence[str] = ()) -> list[Step]:
+    rows = Proven.rows(files)
+    if not rows:
+        return []
+    into = quote(STAGE) + (f" ({', '.join(quote(name) for name in columns)})" if columns else "")
+    role = f"IAM_ROLE {literal(spec.iam_role)}" if spec.iam_role else "IAM_ROLE default"
+    source = literal(spec.manifest(files))
+    return [
+        Do(f"COPY {into} FROM {source} {role} MANIFEST FORMAT AS PARQUET STATUPDATE OFF"),
+        Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded")),
+    ]
+
+
+def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
+    """The values of READ_FIELD that several commits have; None when the values do not follow the commits' order.
+
+    A row with a higher value is then of a later commit, and only among rows with one of these is that not told.
+    """
+    spans = []
+    for commit in commits:
+        reads = [file.read for file in commit if file.file.rows]
+        if not all(reads):
+            return None
+        spans.append((min(read[0] for read in reads if read), max(read[1] for read in reads if read)))
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        return None
+    return frozenset(later[0] for earlier, later in pairwise(spans) if later[0] == earlier[1])
+
+
+def _range_check(spec: Put, expected: dict[str, Range | None]) -> Check | None:
+    """The lowest and highest values are those of the files; the answer is the name of a column where they aren't."""
+    cases = []
+    for field in spec.fields:
+        if field.name not in expected:
+            continue
+        column, span = quote(staged_as(field)), expected[field.name]
+        if span is None:
+            wrong = f"count({column}) <> 0"
+        else:
+            low, high = (f"CAST({literal(as_text(value))} AS {_exact(field)})" for value in span)
+            wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
+        cases.append(f"WHEN {wrong} THEN {literal(field.name)}")
+    if not cases:
+        return None
+
+    def error(found: object) -> DataError:
+        what = f"column {found}" if found else "a column of times or decimals"
+        return DataError(
+            f"the values of {what} have another range in Redshift than in the files; nothing was loaded",
+            hint="the files were not read as they were written; please report it with the files' schema",
+        )
+
+    return Check(f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {quote(STAGE)}", "", error)
+
+
+def _exact(field: Field) -> str:
+    return field.redshift if pa.types.is_decimal(field.arrow) else staging_type(field)
+
+
+def _miscounted(rows: int, what: str) -> Callable[[object], DataError]:
+    def error(found: object) -> DataError:
+        said = f"{what} {int(str(found)):,} rows" if found is not None else "the rows were miscounted"
+        return DataError(
+            f"{said}, and the commits have {rows:,}; nothing was loaded",
+            hint="floodmark watermark validate compares the files with the log",
+        )
+
+    return error

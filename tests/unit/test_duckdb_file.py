@@ -1,0 +1,131 @@
+"""One opening of a DuckDB file for several uses at one time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from floodmark.errors import TransientError
+from floodmark.warehouse.duckdb_file import DatabaseFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with duckdb.connect(tmp_path / "w.duckdb") as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS a")
+    return tmp_path / "w.duckdb"
+
+
+def lingering(path: Path) -> DatabaseFile:
+    return DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2, linger=30)
+
+
+def free(path: Path) -> bool:
+    """Whether somebody with other settings can open the file: in one process DuckDB refuses that as a lock would."""
+    try:
+        duckdb.connect(path, config={"threads": 1}).close()
+    except duckdb.Error:
+        return False
+    return True
+
+
+def rows(file: DatabaseFile) -> int:
+    with file.reading() as con:
+        assert con is not None
+        found = con.execute("SELECT count(*) FROM t").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_a_file_is_let_go_after_every_use_unless_it_is_to_linger(path: Path) -> None:
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
+    assert rows(file) == 1
+    assert free(path)
+
+
+def test_a_file_that_lingers_is_let_go_when_it_is_closed_and_by_itself_after_a_while(path: Path) -> None:
+    file = lingering(path)
+    rows(file)
+    assert not free(path)
+    file.close()
+    assert free(path)
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2, linger=0.05)
+    rows(file)
+    while not free(path):
+        threading.Event().wait(0.02)
+
+
+def test_what_is_read_beside_a_write_is_what_was_committed(path: Path) -> None:
+    file = lingering(path)
+    with ThreadPoolExecutor(1) as pool:
+        with file.writing() as con:
+            con.execute("BEGIN")
+            con.execute("INSERT INTO t VALUES (2)")
+            assert pool.submit(rows, file).result(20) == 1
+            con.execute("COMMIT")
+        assert pool.submit(rows, file).result(20) == 2
+    file.close()
+
+
+def test_what_was_not_committed_is_rolled_back_although_the_file_lingers(path: Path) -> None:
+    file = lingering(path)
+    with file.writing() as con:
+        con.execute("BEGIN")
+        con.execute("INSERT INTO t VALUES (2)")
+    assert rows(file) == 1
+    file.close()
+
+
+def test_after_a_failure_the_file_is_opened_anew(path: Path) -> None:
+    file = lingering(path)
+    with pytest.raises(RuntimeError), file.writing() as con:
+        con.execute("BEGIN")
+        con.execute("INSERT INTO t VALUES (2)")
+        raise RuntimeError
+    assert free(path)
+    assert rows(file) == 1
+    file.close()
+
+
+def test_a_file_that_was_replaced_while_it_lingered_is_the_one_that_is_used(path: Path) -> None:
+    file = lingering(path)
+    rows(file)
+    other = path.with_name("other.duckdb")
+    with duckdb.connect(other) as con:
+        con.execute("CREATE TABLE t AS SELECT * FROM range(7)")
+    other.replace(path)
+    assert rows(file) == 7
+    path.unlink()
+    with file.writing() as con:
+        con.execute("CREATE TABLE t AS SELECT * FROM range(3)")
+    file.close()
+    with duckdb.connect(path) as con:
+        assert con.execute("SELECT count(*) FROM t").fetchone() == (3,)
+
+
+def test_a_writer_waits_for_readers_that_opened_the_file_to_read(path: Path) -> None:
+    file = lingering(path)
+    wrote = threading.Event()
+
+    def write() -> None:
+        with file.writing() as con:
+            con.execute("INSERT INTO t VALUES (2)")
+        wrote.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with file.reading():
+            done = pool.submit(write)
+            assert not wrote.wait(0.2)
+        done.result(20)
+    assert rows(file) == 2
+    file.close()
+
+
+def test_a_file_that_another_process_holds_is_a_transient_error(path: Path) -> None:
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
+    with duckdb.connect(path, config={"threads": 1}), pytest.raises(TransientError), file.writing():
+        pass
