@@ -1,7 +1,7 @@
 """The JVM that Spark's driver lives in: its command line, its log file, its end.
 
 For a local master the JVM is started directly, with flags for a fast start and an archive of Spark's classes
-(`-XX:SharedArchiveFile`) when `floodmark.spark.prepare` has made one; every other case goes through Spark's own
+(`-XX:SharedArchiveFile`) when `floodmark.training` has made one; every other case goes through Spark's own
 `spark-submit`. The JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret,
 is on its command line.
 """
@@ -17,12 +17,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
+from floodmark import daemon
 from floodmark.errors import ConfigError, Interrupted, TransientError
 from floodmark.scratch import scratch
 
@@ -30,9 +31,14 @@ JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set 
 START_SECONDS = 120
 LOG_BYTES = 10 << 20
 FOLDER = "floodmark-spark-"
+# Attempts of a task whose worker was lost. Local masters know of retries only by their URL.
+ATTEMPTS = 4
 # To be changed when `prepare` runs other things than before.
 TRAINING = "2"
 
+DAEMON = "spark.python.daemon.module"
+# Settings of things that a JVM does when it is left to end by itself.
+_AT_END = ("spark.eventLog.", "spark.extraListeners", "spark.metrics.")
 # Settings that only spark-submit can act on, because they must be known before the JVM runs.
 _BEFORE_START = (
     "spark.jars",
@@ -66,7 +72,8 @@ _OPENED = [
     "sun.security.action",
     "sun.util.calendar",
 ]
-_LOGGING = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+# Absolute: executors import this from an archive that they know by a relative path.
+_LOGGING = f"-Dlog4j2.configurationFile={(Path(__file__).absolute().parent / 'log4j2.properties').as_uri()}"
 
 
 @dataclass(frozen=True)
@@ -86,9 +93,10 @@ class Jvm:
         self.training = training
         self.process: subprocess.Popen[bytes] | None = None
         self.folder: Path | None = None  # of Spark's temporary files and sockets
+        self._workers: subprocess.Popen[bytes] | None = None  # the parent of the Python workers
         self._stopped = threading.Event()
 
-    def start(self) -> Gateway:
+    def start(self, meanwhile: Callable[[], None] = lambda: None) -> Gateway:
         """Starts the JVM and waits until it listens; raises ConfigError when it can't."""
         java = find_java()
         self.folder = scratch(FOLDER)
@@ -98,6 +106,9 @@ class Jvm:
             env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if self._direct:
             command = direct_command(java, self.settings, self.training)
+            if self.settings.get(DAEMON) == daemon.MODULE:
+                self._workers, more = daemon.start_early(self.folder)
+                env |= more
         else:
             command = submit_command(self.settings, self.folder)
         with open_log(self.log_path) as log:
@@ -109,6 +120,7 @@ class Jvm:
                 env=env,
                 start_new_session=True,  # Ctrl-C is for this process, which then cancels in good order
             )
+        meanwhile()
         return self._wait(where)
 
     def _wait(self, where: Path) -> Gateway:
@@ -148,14 +160,12 @@ class Jvm:
     def stop(self, seconds: float = 10) -> None:
         """Ends the JVM: by closing its stdin, and by force when that does not do."""
         self._stopped.set()
-        process = self.process
-        if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        if self.process is not None:
+            if self._direct and not self.training and not any(k.startswith(_AT_END) for k in self.settings):
+                self.kill()  # nothing that it would do at its end is of use to anybody
+            _ended(self.process, seconds)
+        if self._workers is not None:
+            daemon.end(self._workers)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -164,6 +174,51 @@ class Jvm:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ends a process by the end of its stdin, and by force when that does not do."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
+    """Spark's settings: ours, overruled by the user's."""
+    master = conf.get("spark.master", master)
+    if master == "local":
+        master = "local[1]"
+    if master.startswith("local[") and "," not in master:
+        master = f"{master[:-1]},{ATTEMPTS}]"
+    ours = {
+        "spark.app.name": name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.task.maxFailures": str(ATTEMPTS),
+        # In its UI and event log, what settings of these names hold; Spark's own list knows no passphrase.
+        "spark.redaction.regex": "(?i)secret|password|passphrase|token|access[._-]?key",
+    }
+    if master.startswith("local"):
+        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Over TCP every task waits 40 ms for an acknowledgement.
+        ours |= {"spark.python.unix.domain.socket.enabled": "true"}
+        if other_python(conf) is None:
+            ours |= {DAEMON: daemon.MODULE}
+    else:
+        # An executor's JVM moves no rows: it is short of start-up time, not of peak speed.
+        ours |= {"spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    return {**ours, **conf, "spark.master": master}
+
+
+def other_python(settings: Mapping[str, str]) -> str | None:
+    """The Python that the workers are to run with, where the user has named one."""
+    return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
 
 
 def is_local(settings: Mapping[str, str]) -> bool:

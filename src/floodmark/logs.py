@@ -22,10 +22,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from floodmark.errors import ConfigError
+from floodmark.units import shown, shown_json
 
 KEYS = ("run", "table", "commit", "step")
 MASK = "***"
 _SECRET_NAMES = frozenset({"password", "secret_access_key", "access_key_id", "session_token", "passphrase"})
+_SECRET_SETTING = re.compile(r"secret|password|passphrase|token|access[._-]?key", re.IGNORECASE)
 # `user:password@` is what our own hints say; a real password of that name is masked when it has been learned.
 _URL_PASSWORD = re.compile(r"(?P<user>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):(?!password@)[^\s@]+@", re.IGNORECASE)
 # Below this length a secret is masked only where it stands alone: a password "a" must not blank all text.
@@ -62,6 +64,14 @@ class Scrubber:
         return self._pattern.sub(MASK, text) if self._pattern else text
 
 
+def told(name: str, text: str) -> Iterator[str]:
+    """The secrets in a setting of Spark's or Java's: its value if its name says so, and those of `-Dname=value`."""
+    if _SECRET_SETTING.search(name) and text.lower() not in ("true", "false"):
+        yield text
+    for inner, value in re.findall(r"-D([^=\s]+)=(\S+)", text):
+        yield from told(inner, value.strip("\"'"))
+
+
 def _secrets_in(value: object) -> Iterator[str]:
     if not dataclasses.is_dataclass(value):
         return
@@ -69,6 +79,10 @@ def _secrets_in(value: object) -> Iterator[str]:
         inner = getattr(value, field.name, None)
         if isinstance(inner, str) and (not field.repr or field.name in _SECRET_NAMES):
             yield inner
+        elif isinstance(inner, dict):  # settings of another program, by their names
+            yield from (
+                secret for name, text in inner.items() if isinstance(text, str) for secret in told(name, text)
+            )
         elif dataclasses.is_dataclass(inner):
             yield from _secrets_in(inner)
 
@@ -94,9 +108,10 @@ class TextLines(logging.Formatter):
         keys = " ".join(f"{key}={value}" for key, value in _keys(record, self._run).items())
         message = " ".join(record.getMessage().split("\n"))
         line = f"{_moment(record)} {record.levelname:<7} {message}" + (f" ({keys})" if keys else "")
+        lines = [self._scrub(line)]  # whatever is in it by a name: it stays one
         if record.exc_info and self._tracebacks:
-            line += "\n" + self.formatException(record.exc_info)
-        return self._scrub(line)
+            lines += self._scrub(self.formatException(record.exc_info)).split("\n")
+        return "\n".join(shown(each) for each in lines)
 
 
 class JsonLines(TextLines):
@@ -108,7 +123,7 @@ class JsonLines(TextLines):
         entry |= {"message": self._scrub(record.getMessage()), **keys}
         if record.exc_info and self._tracebacks:
             entry["traceback"] = self._scrub(self.formatException(record.exc_info))
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return shown_json(json.dumps(entry, ensure_ascii=False, default=str))
 
 
 def _scrubbed(scrub: Scrubber, value: Any) -> Any:

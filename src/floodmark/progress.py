@@ -10,12 +10,13 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from floodmark.logs import Scrubber
-from floodmark.units import count, counted, duration, rate, size
+from floodmark.units import count, counted, duration, rate, shown, size
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("floodmark.progress")
 
-Stage = Literal["extract", "load"]
 _EVERY = 5.0  # seconds between two plain lines of one table and stage
 _WIDE = 120  # columns; with fewer, numbers are worth more than bars and schema names
-_DOING = {"extract": "extracting", "load": "loading"}
-_DONE = {"extract": "extracted", "load": "loaded"}
+_DOING = {"extract": "extracting", "load": "loading", "clean": "removing", "verify": "verifying"}
+_DONE = {"extract": "extracted", "load": "loaded", "clean": "removed", "verify": "compared"}
+# What a stage is measured in; files are counted beside rows, but not beside themselves.
+_UNITS = {"clean": "file"}
 
 
 @dataclass
@@ -53,11 +55,12 @@ class Tally:
 
 def said_so_far(stage: str, tally: Tally) -> str:
     """`extracting: 500,000 of about 1,250,000 rows (40%), 312,000 rows/s, 2 files, 33.1 MB, …`."""
-    rows = counted(tally.rows, "row")
+    unit = _UNITS.get(stage, "row")
+    rows = counted(tally.rows, unit)
     if tally.expected and tally.rows <= tally.expected:
-        rows = f"{count(tally.rows)} of about {counted(tally.expected, 'row')}"
+        rows = f"{count(tally.rows)} of {'about ' * (unit == 'row')}{counted(tally.expected, unit)}"
         rows += f" ({tally.rows * 100 // tally.expected}%)"
-    parts = [rows, rate(tally.rows, tally.seconds), counted(tally.files, "file"), size(tally.bytes)]
+    parts = [rows, rate(tally.rows, tally.seconds, unit), *_written(stage, tally)]
     if tally.expected and 0 < tally.rows < tally.expected:
         left = tally.seconds * (tally.expected - tally.rows) / tally.rows
         parts.append(f"about {duration(left)} left")
@@ -66,10 +69,21 @@ def said_so_far(stage: str, tally: Tally) -> str:
 
 def said_at_end(stage: str, tally: Tally) -> str:
     """`extracted 1,250,000 rows, 5 files, 83.1 MB in 4.0 s (312,000 rows/s)`."""
-    speed = rate(tally.rows, tally.seconds)
-    amount = f"{counted(tally.rows, 'row')}, {counted(tally.files, 'file')}, {size(tally.bytes)}"
-    said = f"{_DONE.get(stage, stage)} {amount} in {duration(tally.seconds)}"
+    unit = _UNITS.get(stage, "row")
+    speed = rate(tally.rows, tally.seconds, unit)
+    parts = [counted(tally.rows, unit), *_written(stage, tally)]
+    said = (
+        f"{_DONE.get(stage, stage)} {', '.join(part for part in parts if part)} in {duration(tally.seconds)}"
+    )
     return f"{said} ({speed})" if speed else said
+
+
+def _written(stage: str, tally: Tally) -> tuple[str, ...]:
+    """Files and bytes; to compare moves none."""
+    if stage == "verify":
+        return ()
+    files = () if stage in _UNITS else (counted(tally.files, "file"),)
+    return (*files, size(tally.bytes))
 
 
 class SilentProgress:
@@ -79,6 +93,12 @@ class SilentProgress:
         self._scrub = scrub
         self._lock = threading.RLock()
         self._tallies: dict[tuple[str, str], Tally] = {}
+        self._brief: dict[str, deque[str]] | None = None
+
+    def brief(self) -> Self:
+        """For one sync after the other: a stage's end is said elsewhere, and a note only when it is news."""
+        self._brief = {}
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +112,14 @@ class SilentProgress:
     def note(self, table: str, text: str) -> None:
         """Say one line aloud."""
         self._log(logging.INFO, table, None, text)
+        if self._brief is not None:
+            known = self._brief.setdefault(table, deque(maxlen=8))
+            if text in known:
+                return
+            known.append(text)
         self._say(table, text)
 
-    def begin(self, table: str, stage: Stage, rows: int | None) -> None:
+    def begin(self, table: str, stage: str, rows: int | None) -> None:
         """A stage of a table begins; rows is an estimate."""
         with self._lock:
             self._tallies[table, stage] = Tally(rows)
@@ -133,7 +158,7 @@ class PlainProgress(SilentProgress):
         self._write = write or to_stderr
 
     def _say(self, table: str, text: str) -> None:
-        self._write(self._scrub(f"{table}: {text}" if table else text))
+        self._write(shown(self._scrub(f"{table}: {text}" if table else text)))
 
     def _moved(self, table: str, stage: str, tally: Tally) -> None:
         if tally.seconds - tally.said >= _EVERY:
@@ -141,7 +166,7 @@ class PlainProgress(SilentProgress):
             self._say(table, said_so_far(stage, tally))
 
     def _ended(self, table: str, stage: str, tally: Tally) -> None:
-        if tally.rows:
+        if tally.rows and self._brief is None:
             self._say(table, said_at_end(stage, tally))
 
 
@@ -168,19 +193,19 @@ class BarProgress(SilentProgress):
                 self._bars.stop()
                 self._bars = None
 
-    def begin(self, table: str, stage: Stage, rows: int | None) -> None:
+    def begin(self, table: str, stage: str, rows: int | None) -> None:
         super().begin(table, stage, rows)
         with self._lock:
             if self._bars is None:
                 self._bars = _bars()
                 self._bars.start()
-            name = _fitting(table, self._bars.console.width)
+            name = _fitting(shown(table), self._bars.console.width)
             self._tasks[table, stage] = self._bars.add_task(
-                f"{name} {stage}", total=rows or None, rows="0 rows", speed="", files="", left=""
+                f"{name} {stage}", total=rows or None, rows="", speed="", files="", left=""
             )
 
     def _say(self, table: str, text: str) -> None:
-        line = self._scrub(f"{table}: {text}" if table else text)
+        line = shown(self._scrub(f"{table}: {text}" if table else text))
         with self._lock:
             if self._bars is None:
                 to_stderr(line)
@@ -194,10 +219,11 @@ class BarProgress(SilentProgress):
         left = ""
         if tally.expected and 0 < tally.rows < tally.expected:
             left = duration(tally.seconds * (tally.expected - tally.rows) / tally.rows) + " left"
-        files = f"{counted(tally.files, 'file')} {size(tally.bytes)}"
-        speed = rate(tally.rows, tally.seconds)
+        unit = _UNITS.get(stage, "row")
+        files = " ".join(_written(stage, tally))
+        speed = rate(tally.rows, tally.seconds, unit)
         self._bars.update(
-            task, completed=tally.rows, rows=counted(tally.rows, "row"), speed=speed, files=files, left=left
+            task, completed=tally.rows, rows=counted(tally.rows, unit), speed=speed, files=files, left=left
         )
 
     def _ended(self, table: str, stage: str, tally: Tally) -> None:
@@ -205,7 +231,7 @@ class BarProgress(SilentProgress):
             task = self._tasks.pop((table, stage), None)
             if self._bars is not None and task is not None:
                 self._bars.remove_task(task)
-        if tally.rows:  # else it failed, which is said elsewhere
+        if tally.rows and self._brief is None:  # else it failed, which is said elsewhere
             self._say(table, said_at_end(stage, tally))
 
 

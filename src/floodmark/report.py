@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from floodmark.errors import FloodmarkError, exit_code
 
 if TYPE_CHECKING:  # the command line asks for this module before it needs the model
-    from floodmark.model import Finding
+    from floodmark.model import Finding, Lag
 
 Stage = Literal["extract", "load"]
 EXTRACT: tuple[Stage, ...] = ("extract",)
@@ -35,12 +35,15 @@ class SyncOptions:
     since: str | None = None
     until: str | None = None
     max_workers: int | None = None
+    verify_data: bool = False
     force: bool = False
 
     def mistake(self) -> str | None:
         """What does not go together, in one sentence."""
         if self.backup_only and self.load_only:
             return "--backup-only and --redshift-only exclude each other; give neither for both"
+        if self.verify_data and self.backup_only:
+            return "--verify-data compares with the warehouse, --backup-only loads nothing"
         if self.until is not None and self.since is None:
             return "--until needs --since"
         if self.since is not None and self.until is not None and _exact(self.until) <= _exact(self.since):
@@ -58,9 +61,9 @@ class Progress(Protocol):
     """Whoever watches a run."""
 
     def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: Stage, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: Stage, rows: int, files: int, bytes: int) -> None: ...
-    def end(self, table: str, stage: Stage) -> None: ...
+    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
+    def end(self, table: str, stage: str) -> None: ...
 
 
 @dataclass
@@ -73,14 +76,19 @@ class TableReport:
     rows_reread: int = 0
     bytes_written: int = 0
     files_written: int = 0
+    rows_deleted: int = 0
     rows_loaded: int = 0
     files_loaded: int = 0
+    files_cleaned: int = 0  # by `keep_files`
+    bytes_cleaned: int = 0
     commits: list[int] = field(default_factory=list)
     watermark: dict[str, Any] | None = None
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: FloodmarkError | None = None
     seconds: float = 0.0
+    lag_before: Lag | None = None  # behind the source, when the run began and when it ended
+    lag_after: Lag | None = None
 
     @property
     def exit_code(self) -> int:
@@ -101,10 +109,15 @@ class TableReport:
             "rows_reread": self.rows_reread,
             "bytes_written": self.bytes_written,
             "files_written": self.files_written,
+            "rows_deleted": self.rows_deleted,
             "rows_loaded": self.rows_loaded,
             "files_loaded": self.files_loaded,
+            "files_cleaned": self.files_cleaned,
+            "bytes_cleaned": self.bytes_cleaned,
             "commits": self.commits,
             "seconds": round(self.seconds, 3),
+            "lag_before": self.lag_before.as_json() if self.lag_before else None,
+            "lag_after": self.lag_after.as_json() if self.lag_after else None,
             "watermark": self.watermark,
             "findings": [f.as_json() for f in self.findings],
             "notes": self.notes,

@@ -1,8 +1,9 @@
 """Spark: its start, its stop, and slices run as tasks. The only module that imports pyspark.
 
-One slice is one Spark job of one task, a few of them in flight per core: a job of many tasks would hand over its
-results only when the last one has ended. A task's own errors come back as values and are raised here; a lost worker
-or executor is Spark's to retry. Rows and secrets are never in Spark's settings, descriptions or logs.
+One slice, or one range to be compared, is one Spark job of one task, a few of them in flight per core: a job of many
+tasks would hand over its results only when the last one has ended. A task's own errors come back as values and are
+raised here; a lost worker or executor is Spark's to retry. Rows and secrets are never in Spark's settings,
+descriptions or logs.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from floodmark.carried import Carried, carried
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError
-from floodmark.extract import SliceJob, SliceResult, attempt
-from floodmark.jvm import Gateway, Jvm, cache_folder, direct_command, find_java, is_local
+from floodmark.jvm import Gateway, Jvm, cache_folder, is_local, last_words, other_python, settings
+from floodmark.tasks import Job, attempt
+from floodmark.throttle import Throttle
+
+R = TypeVar("R")
 
 log = logging.getLogger("floodmark")
 
 # Jobs in flight per core: the next task is with Spark before the last one has ended.
 AHEAD = 2
+# How often it is looked whether Spark still lives, while a slice is waited for.
+LOOK_EVERY = 2.0
 # A slice whose services failed is tried again after these pauses, unless it has failed for so long already.
 PAUSES = (1.0, 3.0)
 PATIENCE = 20.0
-# Attempts of a task whose worker was lost. Local masters know of retries only by their URL.
-ATTEMPTS = 4
+# How long a cluster may leave a run without a single executor: Spark itself would wait for ever.
+DESERTED = 300.0
 
 
 class Spark:
@@ -60,7 +67,6 @@ class Spark:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._connections: threading.Semaphore | None = None
 
     # start and stop
 
@@ -68,16 +74,17 @@ class Spark:
         """Starts the JVM and the context; meant for a thread of its own while the plan is made."""
         # Py4J would report a connection that ends with the JVM as an error of its own.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        where = self._jvm.start()
+        where = self._jvm.start(meanwhile=_import_pyspark)
         try:
             self._connect(where)
         except FloodmarkError:
             raise
         except Exception as error:
+            told = _start_error(error, self.settings["spark.master"], self.log_path)  # it asks the JVM
             self._jvm.kill()
-            if self._stopped.is_set():
-                raise Interrupted("stopped while Spark was starting") from None
-            raise _start_error(error, self.settings["spark.master"], self.log_path) from None
+            raise (
+                Interrupted("stopped while Spark was starting") if self._stopped.is_set() else told
+            ) from None
         if is_local(self.settings):
             threading.Thread(target=self._warm_up, name="spark-warm-up", daemon=True).start()
 
@@ -107,8 +114,7 @@ class Spark:
         # Accumulators are not used; their server would print a traceback for a connection that ends.
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         # The Python of the workers: this one, unless told otherwise.
-        told = self.settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-        context.pythonExec = told or sys.executable
+        context.pythonExec = other_python(self.settings) or sys.executable
         self.parallelism = context.defaultParallelism
         self._base = context.parallelize(range(1), 1)
         self._context = context
@@ -119,6 +125,21 @@ class Spark:
             count = min(self.parallelism, 4)
             self._context.setJobGroup("warm-up", "start Python workers")
             self._context.runJob(self._context.parallelize(range(count), count), _imports)
+
+    @property
+    def alive(self) -> bool:
+        """Whether tasks can still be given to it: its JVM runs and its context has not been stopped."""
+        context = self._context
+        if context is None:
+            return False
+        try:  # not by the process: whoever has been forked from its parent can't wait for it
+            return not context._jsc.sc().isStopped()
+        except Exception:
+            return False
+
+    def rehearse(self) -> None:
+        """Runs what every sync runs, on two Python workers."""
+        self._context.runJob(self._context.parallelize(range(2), 2), _imports)
 
     def cancel(self) -> None:
         """Ends every running task at once; whoever waits for it gets Interrupted."""
@@ -152,53 +173,72 @@ class Spark:
 
     # slices
 
-    def submit(self, jobs: Sequence[SliceJob], group: str) -> Iterator[SliceResult]:
-        """The slices' results as they finish, in any order; the first error ends them all and is raised."""
+    def submit(self, jobs: Sequence[Job[R]], group: str, throttle: Throttle | None = None) -> Iterator[R]:
+        """The jobs' results as they finish, in any order; the first error ends them all and is raised."""
         if not jobs:
             return
+        throttle = throttle or Throttle(jobs[0].source)
         own = f"{group} #{next(self._numbers)}"
         ended = threading.Event()
-        room = self._room(jobs[0].source.max_connections)
 
-        def run(job: SliceJob) -> SliceResult:
-            what = f"extract {group} {job.slice.kind} slice {job.slice.number + 1} of {len(jobs)}"
-            return self._patiently(job, own, what, ended, room)
+        def run(job: Job[R]) -> R:
+            return self._patiently(job, own, job.title(len(jobs)), ended, throttle)
 
-        with ThreadPoolExecutor(min(len(jobs), self.parallelism * AHEAD), thread_name_prefix="slice") as pool:
-            waiting: set[Future[SliceResult]] = {pool.submit(run, job) for job in jobs}
+        most = min(len(jobs), self._at_once(jobs[0].source.max_connections))
+        with ThreadPoolExecutor(most, thread_name_prefix="slice") as pool:
+            waiting: set[Future[R]] = {pool.submit(run, job) for job in jobs}
+            alone: float | None = None
             try:
                 while waiting:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    done, waiting = wait(waiting, LOOK_EVERY, return_when=FIRST_COMPLETED)
                     for future in done:
                         yield future.result()
+                    if not done and not self.alive:
+                        raise self._lost(RuntimeError(), jobs[0].table.name)
+                    alone = None if done else self._alone(alone)
+                    if alone is not None and time.monotonic() - alone > DESERTED:
+                        raise TransientError(
+                            f"{self.settings['spark.master']} has had no executor for this run for {DESERTED:.0f} s",
+                            hint="check its workers, and what of their cores and memory is free; then run again",
+                            table=jobs[0].table.name,
+                        )
             finally:
                 ended.set()
                 if waiting:
                     pool.shutdown(wait=False, cancel_futures=True)
+                # More than once: a job that was just being handed over is not known to the first.
+                while not all(future.done() for future in waiting):
                     with suppress(Exception):
                         self._context.cancelJobGroup(own)
+                    if not self.alive:
+                        # A context that its cluster has ended answers no more; whoever asks it would wait for ever.
+                        self._jvm.kill()
+                    time.sleep(0.1)
 
-    def _room(self, connections: int) -> threading.Semaphore:
-        """Holds tasks back where Spark has more cores than the source may have connections."""
-        with self._lock:
-            if self._connections is None:
-                enough = connections >= self.parallelism
-                self._connections = threading.Semaphore(
-                    self.parallelism * 64 if enough else max(1, connections)
-                )
-            return self._connections
+    def _alone(self, since: float | None) -> float | None:
+        """Since when the cluster has no executor for this run; None where it has one."""
+        if is_local(self.settings):
+            return None
+        try:  # the driver is among those that are counted
+            others = self._context._jsc.sc().getExecutorMemoryStatus().size() - 1
+        except Exception:
+            return since
+        return None if others else since or time.monotonic()
 
-    def _patiently(
-        self, job: SliceJob, group: str, what: str, ended: threading.Event, room: threading.Semaphore
-    ) -> SliceResult:
+    def _at_once(self, connections: int) -> int:
+        """How many slices may be with Spark; how many cores a cluster has can change at any time."""
+        return self.parallelism * AHEAD if is_local(self.settings) else connections
+
+    def _patiently(self, job: Job[R], group: str, what: str, ended: threading.Event, throttle: Throttle) -> R:
         """One slice, tried again where trying again can help."""
         pauses, failing_since = iter(PAUSES), None
+        cores = self.parallelism if is_local(self.settings) else None
         while True:
-            with room:
+            with throttle.task(cores, lambda: ended.is_set() or self._stopped.is_set()):
                 if ended.is_set() or self._stopped.is_set():
                     raise Interrupted("stopped")
                 result = self._run(job, group, what)
-            if isinstance(result, SliceResult):
+            if not isinstance(result, FloodmarkError):
                 return result
             failing_since = failing_since or time.monotonic()
             pause = next(pauses, None)
@@ -211,96 +251,69 @@ class Spark:
             )
             ended.wait(pause)
 
-    def _run(self, job: SliceJob, group: str, what: str) -> SliceResult | FloodmarkError:
+    def _run(self, job: Job[R], group: str, what: str) -> R | FloodmarkError:
         """One slice as a Spark job of one task; the task's error as a value, Spark's own raised."""
         context = self._context
         if context is None:
             raise Interrupted("stopped")
+        files = () if is_local(self.settings) else carried(job.source)
+        task = _task(job, files)
         try:
             context.setJobGroup(group, what, interruptOnCancel=True)
-            [result] = context.runJob(self._base, _task(job))
+            [result] = context.runJob(self._base, task)
         except Exception as error:
             raise self._lost(error, job.table.name) from None
-        if not isinstance(result, SliceResult | FloodmarkError):
-            raise TypeError(f"a task returned {type(result).__name__}")
-        return result
+        found: R | FloodmarkError = result
+        return found
 
-    def _lost(self, error: Exception, table: str) -> FloodmarkError:
+    def answers(
+        self, task: Callable[[Iterable[int]], list[dict[str, Any]]], count: int
+    ) -> list[dict[str, Any]]:
+        """What a number of tasks answer, wherever Spark lets them run."""
+        try:
+            self._context.setJobGroup("ask", "ask the executors", interruptOnCancel=True)
+            return list(self._context.runJob(self._context.parallelize(range(count), count), task))
+        except Exception as error:
+            raise self._lost(error, None) from None
+
+    def _lost(self, error: Exception, table: str | None) -> FloodmarkError:
         """What Spark's own failure means to the operator."""
         said = _java_message(error)
-        if self._stopped.is_set() or " cancelled " in said:
+        ended = not self.alive
+        if self._stopped.is_set() or (" cancelled " in said and not ended):
             return Interrupted("stopped", table=table)
-        process = self._jvm.process
-        if process is None or process.poll() is not None or not said:
-            said = "Spark's JVM has ended"
+        if missing := _MISSING.search(_java_text(error)):
+            return ConfigError(
+                f"Spark's executors lack what a slice needs: {missing[0]}",
+                hint="install or ship Python and its packages: docs/cluster.md", table=table,
+            )  # fmt: skip
+        if ended or not said:
+            master = self.settings["spark.master"]
+            said = (
+                "Spark's JVM has ended"
+                if is_local(self.settings)
+                else f"{master} is away, or has ended the application"
+            )
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table
         )
 
 
-def settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
-    """Spark's settings: ours, overruled by the user's."""
-    master = conf.get("spark.master", master)
-    if master == "local":
-        master = "local[1]"
-    if master.startswith("local[") and "," not in master:
-        master = f"{master[:-1]},{ATTEMPTS}]"
-    ours = {
-        "spark.app.name": name,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.worker.reuse": "true",
-        "spark.python.task.killTimeout": "100ms",
-        "spark.task.maxFailures": str(ATTEMPTS),
-    }
-    if master.startswith("local"):
-        ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Over TCP every task waits 40 ms for an acknowledgement.
-        ours |= {"spark.python.unix.domain.socket.enabled": "true"}
-    return {**ours, **conf, "spark.master": master}
-
-
-def prepare() -> Path | None:
-    """Makes the archive of Spark's classes that later starts are faster with; None: it was there.
-
-    A JVM of its own runs what a sync runs and writes down at its end which classes that took. About 15 seconds.
-    """
-    spark = Spark("local[2]", name="floodmark prepare", training=True)
-    archive = _archive(direct_command(find_java(), spark.settings, training=True))
-    part = archive.with_name(f"{archive.name}.{os.getpid()}")
-    if archive.exists():
-        return None
-    try:
-        spark.start()
-        spark._context.runJob(spark._context.parallelize(range(2), 2), _imports)
-    finally:
-        spark.stop()
-    if not part.exists():
-        raise ConfigError(
-            "Java wrote no class archive", hint=f"Spark starts without it too; see {spark.log_path}"
-        )
-    part.replace(archive)
-    return archive
-
-
-def _archive(command: Sequence[str]) -> Path:
-    option = next(o for o in command if o.startswith("-XX:ArchiveClassesAtExit="))
-    return Path(option.partition("=")[2].removesuffix(f".{os.getpid()}"))
-
-
 # ---------------------------------------------------------------- what runs in the workers
 
 
-def _task(job: SliceJob) -> Callable[[Iterable[int]], list[SliceResult | FloodmarkError]]:
-    def run(_: Iterable[int]) -> list[SliceResult | FloodmarkError]:
+def _task(job: Job[R], files: tuple[Carried, ...]) -> Callable[[Iterable[int]], list[R | FloodmarkError]]:
+    def run(_: Iterable[int]) -> list[R | FloodmarkError]:
         _settle()
-        return [attempt(job)]
+        return [attempt(job, files)]
 
     return run
 
 
 def _imports(_: Iterable[int]) -> list[int]:
-    """A task that does nothing but to have this module imported."""
+    """A task that does nothing but to have imported what slices need."""
+    import floodmark.extract  # noqa: F401
+
     _settle()
     return []
 
@@ -312,6 +325,11 @@ def _settle() -> None:
 
 
 # ---------------------------------------------------------------- Py4J's manners
+
+
+def _import_pyspark() -> None:
+    """Takes a third of a second, in which the JVM has enough to do without us."""
+    import pyspark.java_gateway  # noqa: F401
 
 
 class _own_signals:
@@ -333,34 +351,43 @@ def _forget(gateway: Any) -> None:
         SparkContext._gateway, SparkContext._jvm, SparkContext._active_spark_context = None, None, None
 
 
+# What a machine of a cluster may lack, as the JVM or the worker's Python says it.
+_MISSING = re.compile(
+    r"Cannot run program \"[^\"]*\"|ModuleNotFoundError: [^\n]*|\[PYTHON_VERSION_MISMATCH\] [^\n.]*"
+)
 _LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (.+?)(?: Consider |\. |\n|$)")
+
+
+def _java_text(error: Exception) -> str:
+    """All that an exception from the JVM says; empty when it is none, or the JVM is gone."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        return str(error.java_exception.getMessage()).strip() if isinstance(error, Py4JJavaError) else ""
+    except Exception:
+        return ""
 
 
 def _java_message(error: Exception) -> str:
     """The telling line of an exception from the JVM, without stack and boilerplate; empty when there is none."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    if not isinstance(error, Py4JJavaError):
-        return ""
-    try:
-        text = str(error.java_exception.getMessage()).strip()
-    except Exception:  # the JVM is gone
-        return ""
+    text = _java_text(error)
+    if "Traceback (most recent call last)" in text:
+        said = [line for line in text.splitlines() if re.match(r"[A-Za-z_.]+(Error|Exception|Exit)\b", line)]
+        return said[-1][:300] if said else "a Python worker failed"
     if found := _LOST.search(text):
         return f"{found[2].rpartition('Exception: ')[2]} ({found[1]} times)"[:300]
     return text.partition("\n")[0][:300]
 
 
 def _start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError:
-    line = _java_message(error) or (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    try:
+        line = _java_message(error) or str(error).strip().splitlines()[-1]
+    except Exception:  # the JVM is gone, and its words with it
+        line = last_words(log_path)
     hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
-    if any(word in line.lower() for word in ("unresponsive", "connect", "timed out", "refused", "stopped")):
+    if any(
+        word in line.lower()
+        for word in ("unresponsive", "connect", "timed out", "refused", "stopped", "starthook")
+    ):
         return TransientError(f"Spark did not start: {line[:300]}", hint=hint)
     return ConfigError(f"Spark did not start: {line[:300]}", hint=hint)
-
-
-if __name__ == "__main__":
-    from floodmark import spark  # under its own name: workers can't import __main__
-
-    made = spark.prepare()
-    print(f"Spark's classes are in {made}" if made else "Spark's classes were prepared already")

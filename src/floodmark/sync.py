@@ -6,29 +6,38 @@ loads, an open window that it finishes, and orphans that no commit names.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from floodmark import legacy
 from floodmark import plan as planning
 from floodmark.config import Config, TableOptions
 from floodmark.copies import Keep, clean_daily
-from floodmark.errors import ConflictError, DataError, FloodmarkError, Interrupted
-from floodmark.extract import SliceJob, SliceResult
+from floodmark.deletes import check as check_deletes
+from floodmark.deletes import sweep
+from floodmark.errors import ConflictError, FloodmarkError, bug
+from floodmark.extract import SliceResult
+from floodmark.lag import measured
+from floodmark.lineage import carried
 from floodmark.loader import Loader
-from floodmark.model import LoadAs, Slice, Table, replace
+from floodmark.model import Commit, Lag, LoadAs, Slice, Table, replace
+from floodmark.moved import verify_moved
 from floodmark.mysql.connect import Session
-from floodmark.mysql.convert import REDSHIFT, UNLIMITED
 from floodmark.mysql.discover import discover
 from floodmark.plan import Plan, Request
+from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
+from floodmark.retention import remove_due
 from floodmark.spark import Spark
 from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
 from floodmark.survey import survey
 from floodmark.system import Start
 from floodmark.warehouse import LedgerRow
+from floodmark.warm import WarmSpark
 from floodmark.work import Work
 
 log = logging.getLogger("floodmark")
@@ -37,8 +46,6 @@ log = logging.getLogger("floodmark")
 COMMIT_EVERY = 2.0
 # How often a plan is made anew because another run's commit came between.
 REPLANS = 3
-# How long an interrupted run may take to leave its tables in good order.
-GRACE = 5.0
 
 
 def sync(
@@ -48,7 +55,7 @@ def sync(
     options: SyncOptions,
     progress: Progress,
     run: str,
-    spark: Spark | None = None,
+    spark: Spark | WarmSpark | None = None,
 ) -> SyncReport:
     """Brings the tables up to date; every table's outcome is in the report, whatever became of the others.
 
@@ -57,7 +64,8 @@ def sync(
     began = time.monotonic()
     with Work(config, options, progress, run, spark) as work:
         tables, unknown = work.resolve(names, all_tables)
-        reports = [*unknown, *_each(work, tables)]
+        runs = [TableRun(work, name, len(tables)) for name in tables]
+        reports = [*unknown, *work.side_by_side([one.go for one in runs])]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
         _leave(work, report)
     return report
@@ -74,26 +82,6 @@ def _leave(work: Work, report: SyncReport) -> None:
         if report.ok:
             raise
         log.info("the run's report could not be written: %s", error.message)
-
-
-def _each(work: Work, tables: Sequence[str]) -> list[TableReport]:
-    """The tables side by side where the strategy allows it, else one after the other."""
-    side_by_side = work.options.strategy in ("auto", "inter-table")
-    workers = min(len(tables), work.options.max_workers or work.tables_at_once) if side_by_side else 1
-    runs = [TableRun(work, name, len(tables)) for name in tables]
-    pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="table")
-    futures = [pool.submit(run.go) for run in runs]
-    try:
-        # Short waits keep the main thread open to signals.
-        while not all(f.done() for f in futures):
-            wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
-    except (Interrupted, KeyboardInterrupt):
-        pool.shutdown(wait=False, cancel_futures=True)
-        work.interrupt()
-        wait(futures, GRACE)  # who still waits for a service then is left behind
-        raise
-    pool.shutdown()
-    return [f.result() for f in futures]
 
 
 class TableRun:
@@ -121,6 +109,7 @@ class TableRun:
         self.state = State(name)
         self.seen = False  # whether the store has told us the state
         self.lease: Lease | None = None
+        self.changed: Counter[str] = Counter()  # values that policies have changed, by column
         self.last_commit = time.monotonic()
 
     def go(self) -> TableReport:
@@ -131,28 +120,31 @@ class TableRun:
             self.seen = True
             self.work.known_identity()
             if not self.work.options.load_only:
-                self._extract()
+                self.extract()
             if not self.work.options.backup_only and not self.work.options.dry_run:
-                self.loader.finish(self.state, self._claim_load)
+                self.load()
+                if not self.work.options.load_only and sweep(self, force=self.request.force):
+                    self.load()
+                remove_due(self)
             self._settle()
+            verify_moved(self)
         except FloodmarkError as error:
             self.loader.abandon()
             self._fail(error.of(self.name))
         except Exception as error:  # a bug in one table must not take the others' reports with it
             log.debug("unexpected", exc_info=True, extra={"table": self.name})
             self.loader.abandon()
-            self._fail(FloodmarkError(f"a bug in Floodmark: {type(error).__name__}: {error}", table=self.name,
-                                      hint="run with --debug for the traceback"))  # fmt: skip
+            self._fail(bug(error).of(self.name))
         finally:
-            if self.lease is not None:
-                self.lease.release()
-        self.report.findings += self.log.findings
+            self.release()
+        self.report.findings += [*self.log.findings, *changed_values(self.state.table, self.changed)]
         self.report.seconds = time.monotonic() - began
         return self.report
 
     # plan, extract, commit
 
-    def _extract(self) -> None:
+    def extract(self) -> None:
+        """Plans, claims and reads until nothing is left of what the run is to read."""
         for _ in range(REPLANS):
             plan = self._plan()
             if not plan.empty or self.report.strategy is None:
@@ -162,10 +154,11 @@ class TableRun:
             self._say(plan.notes, told)
             if plan.empty or self.work.options.dry_run:
                 return
+            self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
             if not self._claim("sync", plan):
                 continue
-            self._read(plan)  # who does not get the table has not started Spark for it
+            self.read(plan)
             if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
@@ -174,11 +167,15 @@ class TableRun:
         with self.work.session("plan") as session:
             table = discover(session, self.name, self.options, self.work.config.source.database)
             self.work.check_target(table)
+            check_deletes(table, self.options)
             state, start = self.state, None
             if state.position is None:
                 start = self.work.start(self.name)
                 state = self._taken_over(session, table, start)
-            return survey(session, table, state, self.options, self.request, start)
+            elif self.report.lag_before is None:
+                self.report.lag_before = self._lag(session, table)
+            expected = partial(self.work.warm_up_for, self.log, self.state)
+            return survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
 
     def _taken_over(self, session: Session, table: Table, start: Start) -> State:
         """The state, with the older tool's position when the table has none of ours; a commit, but for a dry run."""
@@ -199,6 +196,10 @@ class TableRun:
                 self.report.commits.append(self.state.n)
         return self.state
 
+    def tell(self, note: str) -> None:
+        """Says something of this run."""
+        self._say((note,))
+
     def _say(self, notes: Sequence[str], told: Sequence[str] = ()) -> None:
         for note in notes:
             if note not in self.report.notes:
@@ -216,6 +217,7 @@ class TableRun:
             purpose=purpose,
             table=plan.table if plan else table,
             window=plan.window if plan else None,
+            reread=plan.reread if plan else None,
             strategy=plan.strategy if plan else None,
         )
         self.state = taken.state
@@ -227,62 +229,62 @@ class TableRun:
         self.last_commit = time.monotonic()
         return True
 
+    def load(self) -> None:
+        """Loads what is left to be loaded."""
+        self.loader.finish(self.state, self._claim_load)
+
     def _claim_load(self, state: State) -> State:
         """The state under a claim of ours, for a load."""
         self.state = state
+        self.hold("load")
+        return self.state
+
+    def hold(self, purpose: str, table: Table | None = None) -> None:
+        """Makes sure that the table is ours, as it is described."""
         for _ in range(REPLANS):
-            if self.lease is not None or self._claim("load"):
-                return self.state
+            same = table is None or carried(self.state.table, table) == self.state.table
+            held = self.lease is not None and same
+            if held or self._claim(purpose, table=table):
+                return
         raise ConflictError("other runs keep changing the table", hint="try again when they are done")
 
-    def _read(self, plan: Plan) -> None:
+    def read(self, plan: Plan) -> None:
+        """Extracts and commits what the plan says, under our claim; loads run beside it."""
         self.work.spark()  # rates and times of arrival are without its start
         self.work.progress.begin(self.name, "extract", plan.rows)
         self.loader.expected = plan.rows
+        if plan.reread_slices:
+            self._gather(plan, plan.reread_slices, self._commit_reread)
         if plan.again:
             results = list(self._slices(plan, plan.again))
             load_as: LoadAs = "merge" if plan.table.key else plan.load_as
             self.report.rows_reread += sum(r.rows for r in results)
             self._commit(plan, results, window_id=None, load_as=load_as, overlap=plan.overlap)
         if plan.slices:
-            self._read_window(plan)
+            self._gather(plan, plan.slices, self._commit_window)
         self.work.progress.end(self.name, "extract")
 
-    def _read_window(self, plan: Plan) -> None:
-        assert plan.window is not None
+    def _gather(
+        self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
+    ) -> None:
+        """Reads the pieces and commits them a few at a time, or one by one where the plan says so."""
         if plan.in_order:
-            for piece in plan.slices:
-                self._commit_window(plan, list(self._slices(plan, [piece])))
+            for piece in pieces:
+                commit(plan, list(self._slices(plan, [piece])))
             return
         waiting: list[SliceResult] = []
-        for result in self._slices(plan, plan.slices):
+        for result in self._slices(plan, pieces):
             waiting.append(result)
             if time.monotonic() - self.last_commit >= COMMIT_EVERY:
-                self._commit_window(plan, waiting)
+                commit(plan, waiting)
                 waiting = []
         if waiting:
-            self._commit_window(plan, waiting)
+            commit(plan, waiting)
 
     def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
         """The pieces, each a Spark task, as they finish."""
-        jobs = [
-            SliceJob(
-                source=self.work.config.source,
-                store=self.work.config.store,
-                table=plan.table,
-                slice=piece,
-                run=self.work.run,
-                claim=self.state.n,
-                max_file_rows=max(self.request.slice_rows, 1),
-                log=self.state.log,
-                window=plan.window.id if plan.window else None,
-                # Where no index leads to the rows, the first one may be a whole scan away.
-                read_timeout=60 if plan.table.cursor_index else 600,
-                limits=REDSHIFT if self.work.config.warehouse.kind == "redshift" else UNLIMITED,
-            )
-            for piece in pieces
-        ]
-        for result in self.work.spark().submit(jobs, self.name):
+        jobs = self.work.jobs(plan, pieces, self.state, self.request.slice_rows)
+        for result in self.work.submit(jobs, self.name):
             self.work.progress.advance(self.name, "extract", result.rows, len(result.files), result.bytes)
             yield result
 
@@ -290,18 +292,15 @@ class TableRun:
         assert plan.window is not None
         rows = sum(r.rows for r in results)
         if plan.table.mode == "full":
-            self._check_plausible(rows)
+            before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
+            planning.check_snapshot(before, rows, self.request.force)
         self.report.rows_extracted += rows
         self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as)
 
-    def _check_plausible(self, rows: int) -> None:
-        """A truncated or wrong source must not empty the warehouse."""
-        before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
-        if planning.implausible(before, rows) and not self.request.force:
-            raise DataError(
-                f"the table has {rows:,} rows where the last snapshot had {before:,}: not swapped in",
-                hint="if that is right, run the sync again with --force",
-            )
+    def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
+        assert plan.reread is not None
+        self.report.rows_reread += sum(r.rows for r in results)
+        self._commit(plan, results, window_id=None, load_as="merge", reread_id=plan.reread.id)
 
     def _commit(
         self,
@@ -311,10 +310,11 @@ class TableRun:
         window_id: str | None,
         load_as: LoadAs,
         overlap: str | None = None,
+        reread_id: str | None = None,
     ) -> None:
         """Makes the files of these slices true, then shows it."""
         files = tuple(f for r in results for f in r.files)
-        if not files and window_id is None and overlap is None:
+        if not files and window_id is None and overlap is None and reread_id is None:
             return
         now = time.monotonic()
         commit = draft(
@@ -323,23 +323,38 @@ class TableRun:
             self.work.run,
             schema=plan.table.fingerprint,
             window_id=window_id,
-            slices=tuple(sorted(r.slice.number for r in results)) if window_id else (),
+            reread_id=reread_id,
+            slices=tuple(sorted(r.slice.number for r in results)) if window_id or reread_id else (),
             files=files,
             load_as=load_as,
             overlap=overlap,
             seconds=round(now - self.last_commit, 3),
         )
-        self.state = self.log.append(self.state, commit)
-        self.last_commit = now
-        self.report.commits.append(self.state.n)
-        self.report.files_written += len(files)
-        self.report.bytes_written += sum(f.bytes for f in files)
-        log.debug("committed", extra={"table": self.name, "commit": self.state.n, "step": "commit"})
-        self.watermark.publish(self.state, self._ledger_rows(), succeeded=EXTRACT)
+        self.append(commit)
+        for result in results:
+            self.changed.update(dict(result.changed))
         if files and not self.work.options.backup_only:
             self.loader.offer(self.state, plan.table)
 
+    def release(self) -> None:
+        """Lets the table go."""
+        if self.lease is not None:
+            self.lease.release()
+
+    def append(self, commit: Commit) -> None:
+        """Makes a commit true, then shows it."""
+        self.state = self.log.append(self.state, commit)
+        self.last_commit = time.monotonic()
+        self.report.commits.append(self.state.n)
+        self.report.files_written += len(commit.files)
+        self.report.bytes_written += commit.bytes
+        log.debug("committed", extra={"table": self.name, "commit": self.state.n, "step": "commit"})
+        self.watermark.publish(self.state, self._ledger_rows(), succeeded=EXTRACT)
+
     # reporting
+
+    def _lag(self, session: Session, table: Table) -> Lag | None:
+        return measured(session, table, self.state.position, self.options.cursor_timezone)
 
     def _ledger_rows(self) -> Sequence[LedgerRow] | None:
         return self.loader.ledger.rows if self.loader.ledger is not None else None
@@ -347,6 +362,10 @@ class TableRun:
     def _settle(self) -> None:
         """The run ended well: what people see is up to date, and written only if something changed."""
         publish = not self.report.idle
+        self.report.lag_after = self.report.lag_before
+        if self.report.rows_extracted and self.state.table is not None:
+            with contextlib.suppress(FloodmarkError), self.work.session("lag") as session:
+                self.report.lag_after = self._lag(session, self.state.table)
         rows = self._ledger_rows()
         if publish:
             self.report.watermark = self.watermark.publish(self.state, rows, succeeded=EXTRACT)

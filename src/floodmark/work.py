@@ -7,26 +7,42 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from fnmatch import fnmatchcase
+from functools import partial
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakSet
 
 from floodmark.config import Config
 from floodmark.errors import ConfigError, Interrupted
-from floodmark.model import Table
+from floodmark.extract import SliceJob
+from floodmark.model import Slice, Table
 from floodmark.mysql.connect import Session
+from floodmark.mysql.convert import REDSHIFT, UNLIMITED
 from floodmark.mysql.discover import list_tables, resolve
+from floodmark.mysql.looks import Looks
+from floodmark.plan import Plan
 from floodmark.report import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
-from floodmark.state import Log, Watermark, pipeline, stamp
+from floodmark.state import Log, State, Watermark, pipeline, refuse_if_held, stamp
 from floodmark.store import Store
 from floodmark.system import Start, start
+from floodmark.tasks import Job
+from floodmark.throttle import Throttle
 from floodmark.warehouse import Warehouse
 from floodmark.warehouse.open import open_warehouse
+from floodmark.warm import WarmSpark
 
-TABLES_AT_ONCE = 4
+T = TypeVar("T")
+R = TypeVar("R")
+
+TABLES_AT_ONCE = 8
+# How long an embedded warehouse stays open for the next table's question or load.
+LINGER = 0.25
+# How long an interrupted run may take to leave its tables in good order.
+GRACE = 5.0
 # Counts and edges of a large table without an index take a while; a server that is gone is noticed sooner.
 PATIENCE = 300
 
@@ -35,8 +51,14 @@ class Work:
     """The shared part of one run; a context manager that stops what it started."""
 
     def __init__(
-        self, config: Config, options: SyncOptions, progress: Progress, run: str, spark: Spark | None = None
+        self,
+        config: Config,
+        options: SyncOptions,
+        progress: Progress,
+        run: str,
+        spark: Spark | WarmSpark | None = None,
     ) -> None:
+        """A Spark that is handed over is used, and left to whoever has it."""
         self.config = config
         self.options = options
         self.progress = progress
@@ -47,14 +69,16 @@ class Work:
         self.loading = threading.Lock()
         self._lock = threading.Lock()
         self._targets: dict[str, str] = {}
-        self._borrowed = spark  # somebody else's, who stops it
-        self._spark: Spark | None = None
-        self._started: Future[None] | None = None
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark")
+        self._own_spark = not isinstance(spark, WarmSpark)
+        self._spark = (
+            spark if isinstance(spark, WarmSpark) else WarmSpark(config, f"floodmark {run}", running=spark)
+        )
         self._identity: pipeline.Identity | None = None
         self._warehouse: Warehouse | None = None
         self._sessions: WeakSet[Session] = WeakSet()
-        self._stopped = threading.Event()
+        # Not by way of this object: in a resident sync, what refers to itself keeps its connections for long.
+        self.throttle = Throttle(config.source, partial(progress.note, ""))
+        self.looks = Looks()
         self.interrupted = False
 
     def __enter__(self) -> Work:
@@ -64,7 +88,6 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._starter.shutdown(wait=True)
         if self._warehouse is not None:
             self._warehouse.close()
 
@@ -75,23 +98,42 @@ class Work:
             asking = list(self._sessions)
         for session in asking:
             session.abort()
-        if self._borrowed is not None:
-            self._borrowed.cancel()
+        self._spark.cancel()
         self.stop()
 
     def stop(self) -> None:
         """Stops the Spark that this run has started, and whatever runs on it; safe to call twice."""
-        self._stopped.set()
-        with self._lock:
-            spark, self._spark = self._spark, None
-        if spark is not None:
-            spark.stop()
+        if self._own_spark:
+            self._spark.stop()
+
+    def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
+        """What came of one run per table, side by side where the strategy allows it, else one after the other."""
+        together = self.options.strategy in ("auto", "inter-table")
+        workers = min(len(runs), self.options.max_workers or self.tables_at_once) if together else 1
+        pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="table")
+        futures = [pool.submit(run) for run in runs]
+        try:
+            # Short waits keep the main thread open to signals.
+            while not all(f.done() for f in futures):
+                wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
+        except (Interrupted, KeyboardInterrupt):
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.interrupt()
+            wait(futures, GRACE)  # who still waits for a service then is left behind
+            raise
+        pool.shutdown()
+        return [f.result() for f in futures]
 
     # source
 
     def session(self, purpose: str) -> Session:
         """A connection to the source, for questions."""
-        session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE)
+        leave = self.throttle.enter()
+        try:
+            session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=leave)
+        except BaseException:
+            leave()
+            raise
         with self._lock:
             self._sessions.add(session)
         if self.interrupted:
@@ -102,37 +144,8 @@ class Work:
         """The full names of the tables that the user means, and what is to be said of those that are none."""
         if self.options.load_only and not all_tables and all("." in name for name in names):
             return list(dict.fromkeys(names)), []  # the source may be away
-        found: dict[str, None] = {}
-        unknown: list[TableReport] = []
         with self.session("plan") as session:
-            database = self.config.source.database
-            if all_tables and not self.config.tables:
-                found = dict.fromkeys(list_tables(session, database))
-            for name in self.config.tables if all_tables else names:
-                if all_tables and any(c in name for c in "*?["):
-                    found |= {t: None for t in list_tables(session, database) if fnmatchcase(t, name)}
-                    continue
-                try:
-                    found[resolve(session, name, database)] = None
-                except ConfigError as error:  # the other tables still get their turn
-                    unknown.append(TableReport(name, error=error.of(name)))
-        shared = self._shared_targets(found)
-        return [name for name in found if name not in shared], [*unknown, *shared.values()]
-
-    def _shared_targets(self, names: Iterable[str]) -> dict[str, TableReport]:
-        """The tables that would fill one target: none of them is read, so that none comes first by chance."""
-        by_target: dict[str, list[str]] = {}
-        for name in names:
-            table = name.partition(".")[2]
-            # With more dots, which part is the schema is known only when the table has been looked at.
-            if "." not in table:
-                by_target.setdefault((self.config.options(name).target or table).lower(), []).append(name)
-        return {
-            name: TableReport(name, error=_shared(target, next(n for n in sharing if n != name), name))
-            for target, sharing in by_target.items()
-            if len(sharing) > 1
-            for name in sharing
-        }
+            return meant(session, self.config, names, all_tables)
 
     def check_target(self, table: Table) -> None:
         """Two tables must not fill one target."""
@@ -174,32 +187,88 @@ class Work:
 
     # Spark and warehouse
 
+    def warm_up_for(self, log: Log, state: State) -> None:
+        """Begins to start Spark: the table has rows to read. Raises ConflictError when another run holds it."""
+        if not self.options.dry_run:
+            refuse_if_held(log, state, self.run)
+            self.warm_up()
+
     def warm_up(self) -> None:
-        """Begins to start Spark, so that it is there when the plan has been claimed."""
-        with self._lock:
-            if self._borrowed is None and self._spark is None and not self._stopped.is_set():
-                name = f"floodmark {self.run}"
-                self._spark = Spark(self.config.spark_master, self.config.spark_conf, name=name)
-                self._started = self._starter.submit(self._spark.start)
+        """Begins to start Spark unless it runs, and says so."""
+        self._spark.warm_up(lambda: self.progress.note("", "starting Spark"))
 
     def spark(self) -> Spark:
         """Spark, running."""
-        if self._borrowed is not None:
-            return self._borrowed
         self.warm_up()
-        with self._lock:
-            spark, started = self._spark, self._started
-        if spark is None or started is None:
-            raise Interrupted("the run has been stopped")
-        started.result()
-        return spark
+        return self._spark.get()
+
+    def submit(self, jobs: Sequence[Job[R]], group: str) -> Iterator[R]:
+        """The results of the jobs, as Spark tasks, as they finish; within this run's limits on the source."""
+        return self.spark().submit(jobs, group, self.throttle)
+
+    def jobs(self, plan: Plan, pieces: Sequence[Slice], state: State, file_rows: int) -> list[SliceJob]:
+        """The Spark tasks that read the pieces of a table under a claim."""
+        return [
+            SliceJob(
+                source=self.config.source,
+                store=self.config.store,
+                table=plan.table,
+                slice=piece,
+                run=self.run,
+                claim=state.n,
+                max_file_rows=max(file_rows, 1),
+                log=state.log,
+                window=plan.window.id if plan.window else None,
+                # Where no index leads to the rows, the first one may be a whole scan away.
+                read_timeout=60 if plan.table.cursor_index else 600,
+                limits=REDSHIFT if self.config.warehouse.kind == "redshift" else UNLIMITED,
+            )
+            for piece in pieces
+        ]
 
     def warehouse(self) -> Warehouse:
         """The warehouse that this pipeline fills."""
         with self._lock:
             if self._warehouse is None:
-                self._warehouse = open_warehouse(self.config.warehouse)
+                self._warehouse = open_warehouse(self.config.warehouse, linger=LINGER)
             return self._warehouse
+
+
+def meant(
+    session: Session, config: Config, names: Sequence[str], all_tables: bool
+) -> tuple[list[str], list[TableReport]]:
+    """The full names of the tables that the user means, and what is to be said of those that are none."""
+    found: dict[str, None] = {}
+    unknown: list[TableReport] = []
+    database = config.source.database
+    if all_tables and not config.tables:
+        found = dict.fromkeys(list_tables(session, database))
+    for name in config.tables if all_tables else names:
+        if all_tables and any(c in name for c in "*?["):
+            found |= {t: None for t in list_tables(session, database) if fnmatchcase(t, name)}
+            continue
+        try:
+            found[resolve(session, name, database)] = None
+        except ConfigError as error:  # the other tables still get their turn
+            unknown.append(TableReport(name, error=error.of(name)))
+    shared = _shared_targets(config, found)
+    return [name for name in found if name not in shared], [*unknown, *shared.values()]
+
+
+def _shared_targets(config: Config, names: Iterable[str]) -> dict[str, TableReport]:
+    """The tables that would fill one target: none of them is read, so that none comes first by chance."""
+    by_target: dict[str, list[str]] = {}
+    for name in names:
+        table = name.partition(".")[2]
+        # With more dots, which part is the schema is known only when the table has been looked at.
+        if "." not in table:
+            by_target.setdefault((config.options(name).target or table).lower(), []).append(name)
+    return {
+        name: TableReport(name, error=_shared(target, next(n for n in sharing if n != name), name))
+        for target, sharing in by_target.items()
+        if len(sharing) > 1
+        for name in sharing
+    }
 
 
 def _shared(target: str, other: str, name: str) -> ConfigError:

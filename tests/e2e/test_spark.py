@@ -1,14 +1,14 @@
-"""Slices as tasks of a real Spark: results, errors, lost workers, and what is left after a kill."""
+"""Slices as tasks of a real Spark: results, errors, lost workers, and silence."""
 
 from __future__ import annotations
 
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -66,10 +66,10 @@ def ids(job: SliceJob, results: list[SliceResult]) -> list[int]:
 
 
 def python_workers(spark: Spark) -> list[int]:
-    """The forked workers; their parent is pyspark's daemon, a child of the JVM."""
-    jvm = spark._jvm.process
-    assert jvm is not None
-    return [pid for daemon in children(jvm.pid) for pid in children(daemon)]
+    """The forked workers; their parent is the daemon that was started beside the JVM, or by it."""
+    jvm, early = spark._jvm.process, spark._jvm._workers
+    assert jvm is not None and early is not None
+    return [pid for daemon in (early.pid, *children(jvm.pid)) for pid in children(daemon)]
 
 
 def children(pid: int) -> list[int]:
@@ -181,68 +181,55 @@ def test_a_killed_worker_costs_a_retry_and_no_row(spark: Callable[[], Spark], jo
 
 
 PROGRAM = """
-import sys, pickle, threading, time
+import sys, pickle, threading
 from floodmark.errors import FloodmarkError
 from floodmark.spark import Spark
-jobs, mode = pickle.loads(sys.stdin.buffer.read()), sys.argv[1]
+jobs, sleeping = pickle.loads(sys.stdin.buffer.read())
 spark = Spark("local[2]")
 spark.start()
-print(spark._jvm.process.pid, flush=True)
-if mode == "cancel":
-    threading.Timer(1.0, spark.cancel).start()
+print(sum(r.rows for r in spark.submit(jobs, "t")), flush=True)
+threading.Timer(1.0, spark.cancel).start()
 try:
-    print(sum(r.rows for r in spark.submit(jobs, "t")), flush=True)
+    list(spark.submit(sleeping, "t"))
 except FloodmarkError as error:
     print(type(error).__name__, flush=True)
 spark.stop()
 """
 
 
-def start(jobs: list[SliceJob], mode: str) -> subprocess.Popen[bytes]:
-    import pickle
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, mode],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def test_neither_a_run_nor_its_cancel_leaves_a_word_of_spark_on_the_terminal(jobs: list[SliceJob]) -> None:
+    sleeping = [replace(job, table=replace(job.table, where="SLEEP(1) = 0")) for job in jobs]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=pickle.dumps((jobs, sleeping)), capture_output=True, timeout=90
     )
-    assert process.stdin is not None
-    process.stdin.write(pickle.dumps(jobs))
-    process.stdin.close()
-    process.stdin = None
-    return process
+    assert (done.stdout.split(), done.stderr) == ([str(ROWS).encode(), b"Interrupted"], b"")
+    assert done.returncode == 0
 
 
-def sleeping(jobs: list[SliceJob]) -> list[SliceJob]:
-    return [replace(job, table=replace(job.table, where="SLEEP(1) = 0")) for job in jobs]
+ASKED = """
+import os, pickle, sys
+from floodmark import daemon
+from floodmark.spark import Spark
+jobs, mode = pickle.loads(sys.stdin.buffer.read()), sys.argv[1]
+if mode == "late":
+    daemon.start_early = lambda folder: (None, {daemon.WHERE: str(folder / "gone")})
+spark = Spark("local[2]")
+spark.start()
+print(sum(r.rows for r in spark.submit(jobs, "t")), spark._jvm.process.pid)
+daemon, imported = spark._context.runJob(spark._base, lambda _: [os.getppid(), "floodmark.extract" in sys.modules])
+parent = int(open(f"/proc/{daemon}/stat").read().rpartition(")")[2].split()[1])
+print(daemon, imported, {os.getpid(): "early", spark._jvm.process.pid: "late"}[parent], flush=True)
+spark.stop()
+"""
 
 
-def test_nothing_outlives_a_killed_driver(jobs: list[SliceJob]) -> None:
-    driver = start(sleeping(jobs), "run")
-    assert driver.stdout is not None
-    jvm = int(driver.stdout.readline())
-    deadline = time.monotonic() + 30
-    while not (workers := [w for d in children(jvm) for w in children(d)]):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    driver.kill()
-    driver.communicate()
-    deadline = time.monotonic() + 15
-    while any(os.path.exists(f"/proc/{pid}/exe") for pid in (jvm, *workers)):
-        assert time.monotonic() < deadline, "the JVM or a Python worker has outlived its driver"
-        time.sleep(0.1)
-
-
-def test_a_cancel_is_quick_and_silent(jobs: list[SliceJob]) -> None:
-    driver = start(sleeping(jobs), "cancel")
-    said, noise = driver.communicate(timeout=60)
-    assert said.split()[1] == b"Interrupted"
-    assert noise == b""
-    assert driver.returncode == 0
-
-
-def test_a_run_leaves_no_word_of_spark_on_the_terminal(jobs: list[SliceJob]) -> None:
-    driver = start(jobs, "run")
-    said, noise = driver.communicate(timeout=60)
-    assert (said.split()[1], noise) == (str(ROWS).encode(), b"")
+@pytest.mark.parametrize("mode", ["early", "late"])
+def test_workers_come_from_the_daemon_that_was_started_with_the_jvm_else_from_one_that_the_jvm_starts(
+    jobs: list[SliceJob], mode: str
+) -> None:
+    command = [sys.executable, "-c", ASKED, mode]
+    done = subprocess.run(command, input=pickle.dumps(jobs), capture_output=True, timeout=90)
+    rows, jvm, daemon, imported, parent = done.stdout.split()
+    assert (done.returncode, int(rows), imported, done.stderr) == (0, ROWS, b"True", b"")
+    assert parent.decode() == mode
+    assert not any(os.path.exists(f"/proc/{int(pid)}/exe") for pid in (jvm, daemon))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,9 @@ from floodmark.jvm import (
     direct_command,
     find_java,
     last_words,
+    settings,
     submit_command,
 )
-from floodmark.scratch import scratch
-from floodmark.spark import settings
 
 
 @pytest.fixture
@@ -138,15 +136,3 @@ def test_last_words_are_the_error_and_not_its_stack(tmp_path: Path) -> None:
     file.write_text("fine\njava.lang.Exception: bad thing\n\tat a.b(Error.java)\n\tat c.d\nbye\n")
     assert last_words(file) == "java.lang.Exception: bad thing"
     assert last_words(tmp_path / "none") == "it left no message"
-
-
-def test_what_a_killed_process_left_is_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
-    left, ours, other = (
-        tmp_path / f"floodmark-spark-{x}" for x in (f"{ended}-a", f"{os.getpid()}-b", "notes")
-    )
-    for folder in (left, ours, other):
-        folder.mkdir()
-    assert scratch("floodmark-spark-").is_dir()
-    assert not left.exists() and ours.exists() and other.exists()

@@ -1,0 +1,143 @@
+"""The parent of Spark's Python workers on this machine: pyspark's own daemon, with all that slices need imported before it forks.
+
+Imports take a second. So the process is started together with the JVM, and has done them when the JVM asks for its
+daemon (`python -m floodmark.daemon`): that one only hands over its pipes and its environment, and stays for as long
+as they are in use. Where there is nobody to hand over to, it becomes the daemon itself. Either ends with the JVM, whose
+end closes its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+MODULE = "floodmark.daemon"
+# Where the early one listens; in the environment of the JVM, and so of whom it starts.
+WHERE = "FLOODMARK_DAEMON"
+_EARLY = "--early"
+# What the JVM calls the module that the workers run; another one is not ours to prepare for.
+_WORKER = "pyspark.worker"
+_LENGTH = 8
+
+
+def start_early(folder: Path) -> tuple[subprocess.Popen[bytes] | None, dict[str, str]]:
+    """Starts it beside the JVM, and says what the JVM's environment has to hold; it ends when this process does.
+
+    One that can't be started costs time only.
+    """
+    where = str(folder / "daemon")
+    try:
+        # A group of its own: pyspark's daemon makes one for itself and its workers, and Ctrl-C is not for them.
+        process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, _EARLY, where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+    except OSError:
+        return None, {}
+    return process, {WHERE: where}
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it and its workers, which have nothing to finish once the JVM is gone; safe to call twice."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def main(arguments: list[str]) -> None:
+    """The early one when it is told where to listen, else the one that the JVM has started."""
+    if arguments[:1] == [_EARLY]:
+        _wait_to_be_asked(arguments[1])
+        return
+    where = os.environ.pop(WHERE, None)
+    if where is None or arguments[:1] not in ([], [_WORKER]) or not _handed_over(where):
+        _be_daemon()
+
+
+def _be_daemon() -> None:
+    _prepare()
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def _prepare() -> None:
+    """Imports what tasks need, and keeps it out of the garbage collections that pyspark makes after every one."""
+    import gc
+
+    # Threads that are there before a fork are not there after it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import pyspark.daemon
+    import pyspark.worker  # noqa: F401
+
+    import floodmark.extract
+    import floodmark.spark  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
+def _wait_to_be_asked(where: str) -> None:
+    """Prepares, then becomes the daemon with the pipes and the environment of whoever asks; gives up with its parent."""
+    import select
+
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(where)
+    server.listen(1)  # whoever asks while the imports go on waits
+    _prepare()
+    ready, _, _ = select.select([server, sys.stdin], [], [])
+    if server not in ready:
+        return  # its parent has ended, or needs it no more
+    asking, _ = server.accept()
+    os.unlink(where)
+    server.close()
+    first, files, _, _ = socket.recv_fds(asking, _LENGTH, 3)
+    length = int.from_bytes(first, "big")
+    data = b""
+    while len(data) < length and (part := asking.recv(length - len(data))):
+        data += part
+    environment: Mapping[str, str] = json.loads(data)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    asking.sendall(b"!")
+    os.set_inheritable(asking.fileno(), False)
+    from pyspark.daemon import manager
+
+    manager()  # the connection stays open until this process ends
+
+
+def _handed_over(where: str) -> bool:
+    """Whether the early daemon has taken over; returns when it has ended."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.connect(where)
+            data = json.dumps(dict(os.environ)).encode()
+            socket.send_fds(link, [len(data).to_bytes(_LENGTH, "big")], [0, 1, 2])
+            link.sendall(data)
+            if link.recv(1) != b"!":
+                return False
+            with suppress(OSError):
+                link.recv(1)
+            return True
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
