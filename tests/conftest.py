@@ -7,9 +7,7 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,24 +16,35 @@ import duckdb
 import pytest
 import yaml
 
+from floodmark import tunnel
 from floodmark.config import load
 from floodmark.report import SyncOptions, SyncReport, new_run
 from floodmark.spark import Spark
 from floodmark.sync import sync
-from floodmark.testing import reaper
 from floodmark.testing.compare import Comparison, compare
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.sshd import Sshd
+from tests.commands import Command, Template
 
+TEMPLATE = Template()
+# Whether everything is wanted, however long it takes.
+PATIENT = bool(os.environ.get("FLOODMARK_LONG"))
 KINDS = ("unit", "contract", "e2e", "faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder, so that `-m "not e2e"` works."""
+    """Mark each test with its folder, so that `-m "not e2e"` works; long ones run only when they are asked for."""
     for item in items:
+        if item.get_closest_marker("long") and not PATIENT:
+            item.add_marker(pytest.mark.skip(reason="long: FLOODMARK_LONG=1"))
         for kind in KINDS:
             if kind in item.path.parts:
                 item.add_marker(getattr(pytest.mark, kind))
+
+
+def pytest_sessionfinish() -> None:
+    TEMPLATE.end()
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +126,7 @@ class Floodmark:
     """Runs the real command as a process: `floodmark("sync", "-t", "s.t")`."""
 
     cwd: Path
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Command] = field(default_factory=list)
 
     def __call__(
         self, *args: str, timeout: float = 180, cwd: Path | None = None, env: Mapping[str, str] | None = None
@@ -127,34 +136,20 @@ class Floodmark:
             stdout, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
-            stdout, stderr = process.communicate()
+            stdout, stderr = process.communicate(20)
             pytest.fail(f"floodmark {' '.join(args)}: no end within {timeout} s\n{stdout}\n{stderr}")
         return Result(process.returncode, stdout, stderr)
 
-    def start(
-        self, *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
+    def start(self, *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Command:
         """Start it and go on; whatever of it is left is killed at the test's end."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FLOODMARK_", "AWS_"))}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "floodmark", *args],
-            cwd=cwd or self.cwd,
-            env={**inherited, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=reaper.die_with_parent,
-        )
+        process = TEMPLATE.start(args, cwd or self.cwd, {**inherited, **(env or {})})
         self.started.append(process)
         return process
 
     def kill_all(self) -> None:
         for process in self.started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
-            process.wait()
+            process.close()
 
 
 @pytest.fixture
@@ -187,7 +182,9 @@ class Workspace:
                 self.config[name] = {**self.config.get(name, {}), **section}
             else:
                 self.config[name] = section
-        (self.folder / "floodmark.yaml").write_text(yaml.safe_dump(self.config, allow_unicode=True))
+        file = self.folder / "floodmark.yaml"
+        file.write_text(yaml.safe_dump(self.config, allow_unicode=True))
+        file.chmod(0o600)  # it holds the password
 
     def sync(self, *tables: str, **options: Any) -> SyncReport:
         """A sync in this process, on the Spark that all tests share: for what needs many syncs, not a process."""
@@ -277,3 +274,33 @@ def s3_workspace(
 ) -> Workspace:
     """A workspace whose store is S3."""
     return make_workspace(database, store=seaweed.store(prefix))
+
+
+@pytest.fixture
+def redshift_workspace(s3_workspace: Workspace, redshift: RedshiftStandIn) -> Workspace:
+    """A workspace whose store is S3 and whose warehouse is a schema of its own in the stand-in."""
+    redshift.faults.clear()
+    s3_workspace.write(
+        warehouse={
+            "url": redshift.url(),
+            "schema": f"t_{secrets.token_hex(4)}",
+            "iam_role": redshift.role,
+            "tls": {"mode": "disabled"},
+        }
+    )
+    return s3_workspace
+
+
+@pytest.fixture(scope="session")
+def bastion() -> Iterator[Sshd]:
+    with Sshd() as server:
+        yield server
+        tunnel.close_all()
+
+
+@pytest.fixture
+def own_bastion() -> Iterator[Sshd]:
+    """One that a test may stop, or give another key."""
+    with Sshd() as server:
+        yield server
+        tunnel.close_all()

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import redshift_connector
 
 from floodmark.config import Iam, Tls, WarehouseSpec
-from floodmark.model import Column, Commit, DataFile, LoadAs, Table
+from floodmark.model import Column, Commit, DataFile, LoadAs, Table, by_key
 from floodmark.store import Store
 from floodmark.testing.redshift import Fault, RedshiftStandIn
-from floodmark.types import file_schema
+from floodmark.types import READ_FIELD, file_schema
 from floodmark.warehouse import LoadOutcome, LoadRequest, Numbered, Warehouse
 from floodmark.warehouse.duckdb import DuckDB
 from floodmark.warehouse.duckdb_file import Connection
@@ -210,28 +210,43 @@ class Fill:
     warehouse: Warehouse | None = None
 
     def commit(
-        self, *files: list[dict[str, Any]], load_as: LoadAs = "merge", table: Table | None = None
+        self,
+        *files: list[dict[str, Any]],
+        load_as: LoadAs = "merge",
+        table: Table | None = None,
+        at: str = "",
+        read: int | None = -1,
     ) -> Numbered:
-        """One more commit of the log, a file for each list of rows."""
+        """One more commit of the log, a file for each list of rows; `read` as a slice of its claim has it.
+
+        By default each commit has a claim of its own; None: files of an older kind, which don't tell.
+        """
         table = table or self.table
         self.n += 1
-        written = tuple(self._file(rows, table, load_as, i) for i, rows in enumerate(files))
+        told = None if by_key(load_as) or load_as == "replace" or not table.key else read
+        when = self.n * 2 + 1 if told == -1 else told
+        written = tuple(self._file(rows, table, load_as, i, when) for i, rows in enumerate(files))
         commit = Commit(
-            self.n, f"id{self.n}", self.log, "deletes" if load_as == "delete" else "batch", table.name, "run", "", "",
+            self.n, f"id{self.n}", self.log, "deletes" if by_key(load_as) else "batch", table.name, "run", at, "",
             schema=table.fingerprint, files=written, load_as=load_as,
         )  # fmt: skip
         self.made.append((commit, f"digest-{self.log}-{self.n}"))
         return self.made[-1]
 
-    def _file(self, rows: list[dict[str, Any]], table: Table, load_as: LoadAs, i: int) -> DataFile:
+    def _file(
+        self, rows: list[dict[str, Any]], table: Table, load_as: LoadAs, i: int, read: int | None
+    ) -> DataFile:
         schema = file_schema(table)
-        if load_as == "delete":
+        if by_key(load_as):
             schema = pa.schema([f for f in schema if f.name in (*table.key, "_floodmark_key")])
+        if read is not None:
+            schema = schema.append(pa.field(READ_FIELD, pa.int64()))
+            rows = [{**values, READ_FIELD: read} for values in rows]
         body = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), body, store_schema=False)
         data, path = body.getvalue(), f"data/{table.name}/{self.log}-{self.n}-{i}.parquet"
-        self.store.put(path, data)
-        return DataFile(path, len(rows), len(data), hashlib.sha256(data).hexdigest(), i)
+        etag = self.store.put(path, data)
+        return DataFile(path, len(rows), len(data), hashlib.sha256(data).hexdigest(), i, etag=etag)
 
     def request(self, *commits: Numbered, **more: Any) -> LoadRequest:
         table = more.pop("table", self.table)

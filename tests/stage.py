@@ -45,12 +45,12 @@ class Gate:
         self._link.close()  # whoever still waits at the gate goes on
 
 
-def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Waits for something to come true, and returns it."""
+def until(true: Callable[[], Any], seconds: float = 30.0, pause: float = 0.02) -> Any:
+    """Waits for something to come true, and returns it; what is dear to ask for is asked for with longer pauses."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, f"not true within {seconds} s"
-        time.sleep(0.005)
+        time.sleep(pause)
     return found
 
 
@@ -98,7 +98,7 @@ def all_gone(processes: list[Process], seconds: float = 8.0) -> bool:
     def gone() -> bool:
         return not numbers & {(p.pid, p.started) for p in _processes()}
 
-    until(gone, seconds)
+    until(gone, seconds, pause=0.05)
     return True
 
 

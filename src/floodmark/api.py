@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark import config as configuration
-from floodmark import copies, history, moves, planview, system, validate, watermarks
+from floodmark import copies, history, moves, planview, s3clean, system, validate, watermarks
+from floodmark.clean import Wanted
 from floodmark.config import Config
 from floodmark.errors import ConfigError, FloodmarkError, exit_code
 from floodmark.moments import timestamp as moment
-from floodmark.report import Progress, Stage, SyncOptions, new_run
+from floodmark.report import Progress, SyncOptions, new_run
+from floodmark.values import duration
 
 if TYPE_CHECKING:
     from floodmark.spark import Spark
@@ -44,9 +46,9 @@ class Quiet:
     """Watches a sync without a word."""
 
     def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: Stage, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: Stage, rows: int, files: int, bytes: int) -> None: ...
-    def end(self, table: str, stage: Stage) -> None: ...
+    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
+    def end(self, table: str, stage: str) -> None: ...
 
 
 class Pipeline:
@@ -87,6 +89,29 @@ class Pipeline:
     def plan(self, table: str, **options: Any) -> Document:
         """What the next sync of a table would do; writes nothing."""
         return planview.plan(self.config, table, _options({"dry_run": True, **options})).as_json()
+
+    def verify(
+        self,
+        *tables: str,
+        show: int = 20,
+        repair: bool = False,
+        force: bool = False,
+        progress: Progress | None = None,
+        spark: Spark | None = None,
+    ) -> Document:
+        """Source against warehouse, down to the rows; differences are in the document, a failure is raised."""
+        from floodmark.repair import verified
+        from floodmark.verify import verify
+
+        if not tables:
+            raise ConfigError("name the tables")
+        watch, one = progress or Quiet(), verified if repair else None
+        document, _ = verify(
+            self.config, tables, watch, new_run(), named=show, spark=spark, one=one, force=force
+        )
+        if any(t["error"] for t in document["tables"]):
+            raise SyncFailed(document)
+        return document
 
     # watermarks
 
@@ -159,6 +184,53 @@ class Pipeline:
     def watermark_validate(self, *tables: str, repair: bool = False) -> Document:
         """What is tracked against what is really there; `ok` is False when there are findings."""
         return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
+
+    # staged files
+
+    def s3clean_list(self, *tables: str) -> Document:
+        """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
+        return s3clean.s3clean_list(self.config, tables)
+
+    def s3clean_clean(
+        self,
+        *tables: str,
+        all_tables: bool = False,
+        older_than: str | None = None,
+        pattern: str | None = None,
+        include_pending: bool = False,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Document:
+        """Removes files whose rows are in the warehouse: `s3clean_clean("shop.orders", older_than="7d")`.
+
+        Asks nobody. `force` lets a table without a key be moved back by `include_pending`.
+        """
+        if bool(tables) == all_tables:
+            raise ConfigError("name the tables, or say all_tables=True")
+        wanted = Wanted(_seconds(older_than), pattern, include_pending)
+        return s3clean.s3clean_clean(
+            self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
+        )
+
+    def s3clean_orphans(
+        self,
+        *tables: str,
+        older_than: str | None = None,
+        pattern: str | None = None,
+        dry_run: bool = False,
+    ) -> Document:
+        """Removes files that no commit names and that nobody can commit any more. Asks nobody."""
+        if not tables:
+            raise ConfigError("name the tables")
+        wanted = Wanted(_seconds(older_than), pattern)
+        return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else duration(text)
+    except ValueError as error:
+        raise ConfigError(f"older_than {error}") from None
 
 
 def _options(given: dict[str, Any]) -> SyncOptions:

@@ -88,6 +88,7 @@ class Demo:
             where = (
                 f"url: {self.warehouse.url()}\n  iam_role: {self.warehouse.role}\n  tls: {{mode: disabled}}"
             )
+        self.config.touch(mode=0o600)  # it holds passwords
         self.config.write_text(
             _CONFIG.format(
                 source=self.db.url(settlement.DATABASE),

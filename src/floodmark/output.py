@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from floodmark.errors import FloodmarkError, TransientError
-from floodmark.units import clock, count, counted, data_time, duration, rate, size
+from floodmark.units import clock, count, counted, data_time, duration, rate, shown, shown_json, size
 
 Document = dict[str, Any]
 Scrub = Callable[[str], str]
@@ -22,6 +22,7 @@ Scrub = Callable[[str], str]
 _FREE_TEXT = frozenset({"message", "hint", "detail", "last_error", "notes"})
 _COLOURS = {"success": "32", "pending": "33", "failed": "31"}
 _UNKNOWN = "unknown"
+_LONGEST = 1600  # characters of an error's line
 
 
 def coloured(stream: Any) -> bool:
@@ -46,10 +47,17 @@ def emit(text: str) -> None:
         raise TransientError(f"the result could not be written to stdout: {why}", hint=hint) from error
 
 
-def emit_json(document: Document, scrub: Scrub) -> None:
-    """The one document that `--json` prints."""
+def emit_json(document: Document, scrub: Scrub, indent: int | None = 2) -> None:
+    """A document as `--json` prints it; on one line without an indent."""
     utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    emit(json.dumps(scrubbed(document, scrub), indent=2, ensure_ascii=not utf8, default=str))
+    text = json.dumps(scrubbed(document, scrub), indent=indent, ensure_ascii=not utf8, default=str)
+    emit(shown_json(text))
+
+
+def emit_lines(lines: Sequence[str]) -> None:
+    """A result for people to stdout."""
+    painted = coloured(sys.stdout)
+    emit("\n".join(shown(line, painted) for line in lines))
 
 
 def scrubbed(value: Any, scrub: Scrub) -> Any:
@@ -68,12 +76,24 @@ def _scrubbed(value: Any, scrub: Scrub, free: bool) -> Any:
 def error_lines(error: Document) -> list[str]:
     """An error as people see it: what failed and for which table, then what to do."""
     message = str(error.get("message") or "failed").strip()
-    if error.get("kind") != "config":  # a config's mistakes are a list; all else is one line
-        message = " ".join(message.split())
+    listed = error.get("kind") == "config" and " mistakes:\n" in message
+    # A config's mistakes are a list; all else is one line, whatever a server or a document put into it.
+    message = "\n".join(_printable(line) for line in (message.split("\n") if listed else [message]))
     table = error.get("table")
     said = f"{table}: {message}" if table and not message.startswith(str(table)) else message
-    hint = " ".join(str(error.get("hint") or "").split())
+    hint = _printable(str(error.get("hint") or ""))
+    if not listed:
+        said = _printable(said)
     return [f"floodmark: {said}", *([f"  {hint}"] if hint else [])]
+
+
+def _printable(line: str) -> str:
+    """The text on one line, without the control characters that would steer a terminal."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    text = indent + " ".join(line.split())
+    if len(text) > _LONGEST:  # only a document or a server that means harm says so much
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 4 :]}"
+    return shown(text)
 
 
 def failure(error: FloodmarkError) -> Document:
@@ -117,7 +137,7 @@ def watermark_lines(document: Document, show_files: bool, paint: bool = False) -
     lines += ["  Next incremental sync"]
     lines += _entry("Will start from", start + note)
     if document.get("last_error"):
-        lines += ["  Last error", f"    {' '.join(str(document['last_error']).split())}"]
+        lines += ["  Last error", f"    {_printable(str(document['last_error']))}"]
     if show_files:
         for title, files in (("Files waiting for the load", pending), ("Files loaded", processed)):
             lines += [f"  {title}", *(f"    {file}" for file in files or ["none"])]
@@ -169,7 +189,10 @@ def _status(status: str | None, paint: bool, width: int = 0) -> str:
 
 def lag(document: Document) -> str:
     """How far the extraction is behind the source, when that is known."""
-    seconds, ids = document.get("lag_seconds"), document.get("lag_ids")
+    return _behind(document.get("lag_seconds"), document.get("lag_ids"))
+
+
+def _behind(seconds: float | None, ids: int | None) -> str:
     if seconds is None and ids is not None:
         return f"{count(int(ids))} ids"
     return _UNKNOWN if seconds is None else duration(float(seconds))
@@ -225,6 +248,28 @@ def sync_lines(document: Document, dry_run: bool) -> list[str]:
     return lines
 
 
+def cycle_line(document: Document) -> str:
+    """One cycle of a resident sync: `2025-08-14 16:45:33 UTC  shop.orders: 100 rows extracted, 100 loaded, 1.2 s`."""
+    tables = document["tables"]
+    failed = [table["error"] for table in tables if table["error"]]
+    failed += [document["error"]] if document["error"] else []
+    parts = []
+    if failed:
+        first = next((e for e in failed if e["code"] == document["exit_code"]), failed[0])
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        said = "; ".join(line.strip().removeprefix("floodmark: ") for line in error_lines(first))
+        parts.append(f"failed, exit code {document['exit_code']}: {said}{more}")
+    moved = [table for table in tables if not table["error"]]
+    if moved:
+        names = moved[0]["table"] if len(moved) == 1 else counted(len(moved), "table")
+        extracted = sum(table["rows_extracted"] + table["rows_reread"] for table in moved)
+        loaded = sum(table["rows_loaded"] for table in moved)
+        parts.append(f"{names}: {counted(extracted, 'row')} extracted, {count(loaded)} loaded")
+    if not parts:
+        parts.append(f"up to date, {counted(document['tables_idle'], 'table')}")
+    return f"{clock(document['at'])}  {'; '.join(parts)}, {duration(float(document['seconds']))}"
+
+
 def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
     extracted, reread, loaded = table["rows_extracted"], table["rows_reread"], table["rows_loaded"]
     state = "ok" if table["ok"] else f"failed (exit code {table['exit_code']})"
@@ -239,6 +284,8 @@ def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
         amount += f", {speed}" if speed and not dry_run else ""
         verb = "would extract" if dry_run else "extracted"
         lines += _said(verb, f"{counted(extracted, 'row')}{again}, {amount}")
+    if table.get("rows_deleted"):
+        lines += _said("deleted", f"{counted(table['rows_deleted'], 'row')} that the source no longer has")
     if loaded or table["files_loaded"]:
         amount = f"{counted(loaded, 'row')}, {counted(table['files_loaded'], 'file')}"
         lines += _said("would load" if dry_run else "loaded", amount)
@@ -247,6 +294,10 @@ def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
         waiting = len(watermark.get("pending_s3_files") or [])
         where = f"{position(watermark) or 'at the start'}, commit {watermark.get('commit')}"
         lines += _said("watermark", where + (f", {counted(waiting, 'file')} waiting" if waiting else ""))
+    before, after = table.get("lag_before"), table.get("lag_after")
+    if extracted and after:
+        was = f"{_behind(before['seconds'], before['ids'])} → " if before else ""
+        lines += _said("lag", was + _behind(after["seconds"], after["ids"]))
     for finding in table.get("findings") or []:
         lines += _said("finding", f"{finding['kind']}: {finding['detail']}")
     return lines
@@ -254,3 +305,31 @@ def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
 
 def _said(label: str, value: str) -> list[str]:
     return [f"  {label:<14}{value}"]
+
+
+def verify_lines(document: Document) -> list[str]:
+    """What `verify` says of each table."""
+    lines: list[str] = []
+    for table in document["tables"]:
+        if table["error"]:
+            lines.append(f"{table['table']}: not compared")
+            continue
+        seconds = duration(float(table["seconds"]))
+        kinds = [f"{count(table[k])} {k}" for k in ("missing", "extra", "different") if table[k]]
+        if table["ok"]:
+            lines.append(f"{table['table']}: {counted(table['rows_source'], 'row')} agree, {seconds}")
+        else:
+            where = f"{count(table['rows_source'])} at the source, {count(table['rows_warehouse'])} in the warehouse"
+            lines.append(f"{table['table']}: {', '.join(kinds) or 'not the same'}; rows: {where}, {seconds}")
+        if table.get("repaired"):
+            lines += _said("repair", f"repaired {counted(table['repaired'], 'row')}")
+        if table["rows_left_out"]:
+            lines += _said(
+                "left out", f"{counted(table['rows_left_out'], 'row')} changed since the watermark"
+            )
+        lines += [line for note in table["notes"] for line in _said("note", note)]
+        lines += [f"  {f['kind']:<14}{f['detail']}" for f in table["findings"]]
+        more = table["missing"] + table["extra"] + table["different"] - len(table["findings"])
+        if more > 0:
+            lines.append(f"  and {count(more)} more (--show N names more)")
+    return lines

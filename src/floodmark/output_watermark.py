@@ -26,6 +26,7 @@ def history_lines(document: Document) -> list[str]:
 def _commit(commit: Document) -> tuple[str, ...]:
     kind = commit["kind"] + (f" ({commit['purpose']})" if commit.get("purpose") else "")
     kind += f" ({', '.join(commit['stages'])})" if commit.get("stages") else ""
+    kind += f" ({counted(commit['removed'], 'file')})" if "removed" in commit else ""
     data = commit["kind"] in ("batch", "deletes")
     place = commit["position"]
     return (

@@ -27,12 +27,14 @@ FILL = "INSERT INTO orders SELECT seq, 'n', '2025-03-01' + INTERVAL seq MINUTE F
 def orders(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     workspace.execute(ORDERS, FILL)
     monkeypatch.chdir(workspace.folder)
-    alone = Pipeline.sync
+    for method in (Pipeline.sync, Pipeline.verify):
 
-    def on_shared_spark(self: Pipeline, *tables: str, **options: Any) -> dict[str, Any]:
-        return alone(self, *tables, spark=workspace.spark(), **options)
+        def on_shared_spark(
+            self: Pipeline, *tables: str, alone: Any = method, **options: Any
+        ) -> dict[str, Any]:
+            return dict(alone(self, *tables, spark=workspace.spark(), **options))
 
-    monkeypatch.setattr(Pipeline, "sync", on_shared_spark)
+        monkeypatch.setattr(Pipeline, method.__name__, on_shared_spark)
     return workspace
 
 

@@ -17,10 +17,11 @@ from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS, descendants
 
 SYNC = {"run", "ok", "seconds", "tables"}
-# Beyond the contract's own: `seconds` of the table, and `notes`, what was said of it on the way.
+# Beyond the contract's own: `seconds` of the table, `notes`, what was said of it on the way, and its lag.
 TABLE = {
     "table", "ok", "exit_code", "strategy", "rows_extracted", "rows_reread", "bytes_written", "files_written",
     "rows_loaded", "files_loaded", "commits", "watermark", "findings", "error", "seconds", "notes",
+    "lag_before", "lag_after", "rows_deleted", "files_cleaned", "bytes_cleaned",
 }  # fmt: skip
 WATERMARK = {
     "table_name", "commit", "last_mysql_extraction_time", "last_mysql_data_timestamp", "last_mysql_data_id",
@@ -53,7 +54,7 @@ def watched(orders: Workspace, *args: str) -> tuple[dict[str, Any], set[str], st
         shown |= set(
             subprocess.run(["ps", "-eo", "args", "-ww"], capture_output=True, text=True).stdout.splitlines()
         )
-        time.sleep(0.02)
+        time.sleep(0.1)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
     return json.loads(stdout), names, "\n".join(shown) + stderr + stdout

@@ -20,6 +20,7 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
+from floodmark.names import target_name
 from floodmark.spark import Spark
 from floodmark.testing.services import MariaDB
 from tests.conftest import Database, Floodmark, Workspace
@@ -166,9 +167,10 @@ def decimal(p: int, s: int) -> Kind:
     values = (nines, "-" + nines, least, "-" + least, "0")
     if p > 38 or s > 37:
         return Kind(f"DECIMAL({p},{s})", values, "VARCHAR", UTF8, fraction(p, s))
-    width = ((10**p - 1).bit_length() + 8) // 8  # the fewest bytes that hold the precision, with its sign
+    kept = 20 if p == 19 else p  # Redshift's eight bytes end before 19 nines
+    width = ((10**kept - 1).bit_length() + 8) // 8  # the fewest bytes that hold the precision, with its sign
     return Kind(
-        f"DECIMAL({p},{s})", values, f"DECIMAL({p},{s})", f"FIXED_LEN_BYTE_ARRAY({width}) DECIMAL({p},{s})",
+        f"DECIMAL({p},{s})", values, f"DECIMAL({kept},{s})", f"FIXED_LEN_BYTE_ARRAY({width}) DECIMAL({kept},{s})",
         fraction(p, s), told=POINTED,
     )  # fmt: skip
 
@@ -463,8 +465,12 @@ def test_files_have_the_types_that_copy_takes_in_the_tables_order(synced: Synced
         "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'zoo'"
         " ORDER BY ordinal_position"
     )
-    assert [(name.lower(),) for name in found] == target
-    assert [n for n in found if not n.endswith("__srid")] == [n for (n,) in mysql]
+    columns = [
+        name for name in found if not name.startswith("_floodmark_")
+    ]  # what only files have comes last
+    assert [*found][: len(columns)] == columns
+    assert [(name.lower(),) for name in columns] == target
+    assert [n for n in columns if not n.endswith("__srid")] == [n for (n,) in mysql]
 
 
 def test_files_hold_to_the_strict_dialect(synced: Synced) -> None:
@@ -511,7 +517,7 @@ def test_column_names_may_hold_anything(workspace: Workspace, key: str) -> None:
     # Twice, so that rows are merged by their key and not only inserted.
     workspace.execute(f"UPDATE t SET {quoted[0]} = -1, `up date` = '2025-06-01' WHERE `i``d` = 1")
     workspace.synced("t")
-    wanted = ", ".join('"' + name.replace('"', '""').lower() + '"' for name in names)
+    wanted = ", ".join('"' + target_name(name).replace('"', '""') + '"' for name in names)
     assert workspace.query(f'SELECT {wanted} FROM t ORDER BY "i`d"') == workspace.execute(
         f"SELECT {', '.join(quoted)} FROM t ORDER BY `i``d`"
     )

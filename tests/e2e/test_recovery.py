@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from floodmark import Pipeline
 from floodmark.config import load
-from floodmark.errors import DataError
+from floodmark.errors import ConfigError, DataError
 from floodmark.state import Log, State
 from floodmark.store import Store
 from tests.conftest import Workspace
@@ -250,3 +251,34 @@ def test_a_sync_with_nothing_to_do_and_copies_in_order_writes_nothing(events: Ta
     events.sync()
     assert seen() == before
     assert isinstance(Log(events.store, events.name).read(), State) and seen() == before
+
+
+def test_copies_that_an_update_left_behind_are_no_findings(workspace: Workspace) -> None:
+    table = Table(workspace)
+    table.add()
+    first = table.sync()["watermark"]["backup_metadata"]["session_id"]
+    path = f"watermark/backups/sessions/{first}/{table.name}.json"
+    body = json.loads(table.store.get(path) or b"")
+    body["checkpoint"]["body"]["written_by_another"] = True
+    text = json.dumps(body["checkpoint"]["body"], ensure_ascii=False, separators=(",", ":")).encode()
+    body["checkpoint"]["sum"] = hashlib.sha256(text).hexdigest()
+    table.store.put(path, json.dumps(body).encode())
+    assert "another version" in str(table.pipeline.watermark_validate(table.name))
+    table.add()
+    table.sync()
+    assert table.pipeline.watermark_validate(table.name)["tables"][0]["findings"] == []
+
+
+def test_what_is_left_of_a_dropped_table_does_not_hide_the_others(workspace: Workspace) -> None:
+    workspace.execute(EVENTS.format(name="events"), FILL.format(name="events", first=0, rows=5))
+    workspace.synced("events")
+    # A folder whose objects are gone, as some servers keep it in their listings for a while.
+    gone = f"{workspace.database.name}.dropped"
+    (workspace.folder / "lake" / "commits" / gone).mkdir()
+    pipeline = Pipeline(workspace.folder / "floodmark.yaml")
+    listed = {
+        found["table_name"]: found["mysql_rows_extracted"] for found in pipeline.watermark_list()["tables"]
+    }
+    assert listed[f"{workspace.database.name}.events"] == 5
+    with pytest.raises(ConfigError, match="no table"):
+        pipeline.watermark_get(gone)

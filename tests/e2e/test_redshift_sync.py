@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import pytest
@@ -14,21 +13,10 @@ from tests.stage import FILL, ORDERS
 
 
 @pytest.fixture
-def orders(s3_workspace: Workspace, redshift: RedshiftStandIn) -> Workspace:
-    """A workspace whose warehouse is a schema of its own in the stand-in."""
-    redshift.faults.clear()
-    s3_workspace.execute(ORDERS, FILL.format(n=2000))
-    warehouse = {
-        "url": redshift.url(),
-        "schema": f"t_{secrets.token_hex(4)}",
-        "iam_role": redshift.role,
-        "tls": {"mode": "disabled"},
-    }
-    s3_workspace.write(
-        warehouse=warehouse,
-        defaults={"dist_key": "id", "sort_key": ["update_at"], "slice_rows": 500},
-    )
-    return s3_workspace
+def orders(redshift_workspace: Workspace) -> Workspace:
+    redshift_workspace.execute(ORDERS, FILL.format(n=2000))
+    redshift_workspace.write(defaults={"dist_key": "id", "sort_key": ["update_at"], "slice_rows": 500})
+    return redshift_workspace
 
 
 def schema(workspace: Workspace) -> str:
@@ -68,11 +56,25 @@ def test_a_load_that_failed_is_made_up_for_by_the_next_run(
     assert equal(orders, redshift)
 
 
-def test_text_that_redshift_can_not_hold_is_refused_with_key_and_column(orders: Workspace) -> None:
-    orders.execute(
-        "ALTER TABLE orders ADD COLUMN body MEDIUMTEXT",
-        "UPDATE orders SET body = REPEAT('x', 65536) WHERE id = 70",
-    )
-    report = orders.sync("orders").as_json()["tables"][0]
-    assert report["exit_code"] == 6
-    assert "body" in report["error"]["message"] and "70" in report["error"]["message"]
+def test_deletes_leave_redshift_or_are_marked_there_and_a_reload_brings_nothing_back(
+    orders: Workspace, redshift: RedshiftStandIn
+) -> None:
+    def ids(where: str) -> list[int]:
+        found = redshift.execute(f"SELECT id FROM {schema(orders)}.orders WHERE {where} ORDER BY id")
+        return [row[0] for row in found]
+
+    orders.write(tables={"orders": {"deletes": "hard", "deletes_every": "0s"}})
+    orders.synced("orders")
+    orders.execute("DELETE FROM orders WHERE id % 100 = 0")
+    assert orders.synced("orders")["rows_deleted"] == 20
+    assert equal(orders, redshift)
+    orders.write(tables={"orders": {"deletes": "soft", "deletes_every": "0s"}})
+    orders.execute("DELETE FROM orders WHERE id IN (7, 14, 21)")
+    assert orders.synced("orders")["rows_deleted"] == 3
+    orders.execute("INSERT INTO orders (id, amount) VALUES (14, 1)")
+    assert orders.synced("orders")["rows_deleted"] == 0
+    assert ids("_deleted_at IS NOT NULL") == [7, 21] and len(ids("1 = 1")) == 1980
+    before = ids("_deleted_at IS NULL")
+    orders.run("watermark", "reset", "-t", "orders", "--redshift-only").ok()
+    orders.synced("orders", load_only=True)
+    assert ids("_deleted_at IS NULL") == before and ids("_deleted_at IS NOT NULL") == [7, 21]

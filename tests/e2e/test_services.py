@@ -86,6 +86,7 @@ def test_mariadb_runs_in_a_time_zone_given_by_the_machine_or_by_name() -> None:
         assert server.execute(ask) == [(8,)]
 
 
+@pytest.mark.long
 def test_the_clocks_of_a_mariadb_go_back_at_the_wanted_moment() -> None:
     moment = (datetime.now(UTC) + timedelta(seconds=20)).replace(microsecond=0)
     with MariaDB(system_time_zone=clocks_go_back(moment)) as server:

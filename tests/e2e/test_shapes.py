@@ -579,6 +579,7 @@ def test_a_partitioned_table_is_one_table(workspace: Workspace) -> None:
     assert workspace.compare("t").equal
 
 
+@pytest.mark.long
 def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",

@@ -67,7 +67,7 @@ def each(rows: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     "zones",
     [
-        {"system_time_zone": "Asia/Shanghai"},
+        pytest.param({"system_time_zone": "Asia/Shanghai"}, marks=pytest.mark.long),
         {"system_time_zone": "America/Los_Angeles"},
         {"system_time_zone": "America/Los_Angeles", "default_time_zone": "+08:00"},
     ],

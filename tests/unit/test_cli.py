@@ -53,6 +53,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("FLOODMARK_CONFIG", raising=False)
     path = tmp_path / "floodmark.yaml"
     path.write_text(CONFIG)
+    path.chmod(0o600)
     return path
 
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 import click
 
 from floodmark import __version__, output
-from floodmark.cli import pipeline, watermark, watermark_past
+from floodmark.cli import pipeline, s3clean, setup, verify, watermark, watermark_past
 from floodmark.cli.options import Group, Settings
 from floodmark.cli.signals import CODES, Signals, interrupted
-from floodmark.errors import ConfigError, FloodmarkError, Interrupted
+from floodmark.errors import ConfigError, FloodmarkError, Interrupted, bug
 
 MAIN = threading.main_thread()
 
@@ -32,9 +32,10 @@ def app() -> None:
     Every committed row arrives exactly once, whatever dies on the way; run the same command again.
 
     \b
-    First steps, with a floodmark.yaml that says at least
-      source: {url: "mysql://reader:${MYSQL_PASSWORD}@host:3306/shop"}
-    \b
+    First steps:
+      floodmark init --source mysql://reader:secret@host:3306/shop
+                                               writes floodmark.yaml, without the password
+      floodmark doctor                         what would fail, and what to do
       floodmark plan -t shop.orders            what would be read, and every column's type
       floodmark sync -t shop.orders            do it; again and again, for what is new
       floodmark watermark get -t shop.orders   how far it got
@@ -46,7 +47,15 @@ def app() -> None:
     """
 
 
-for command in (pipeline.sync, pipeline.plan, watermark.watermark, pipeline.demo):
+for command in (
+    *setup.COMMANDS,
+    pipeline.sync,
+    pipeline.plan,
+    verify.verify,
+    watermark.watermark,
+    s3clean.s3clean,
+    pipeline.demo,
+):
     app.add_command(command)
 
 for command in watermark_past.COMMANDS:
@@ -59,9 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
+    # numpy's algebra, which nothing here uses, would start a thread for every core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(arguments)
     settings = Settings.foreseen(given)
     with settings.stack, Signals(lambda error: _failed(error, error, settings)) as signals:
+        settings.stopped = lambda: signals.code
         try:
             code = _answer(given, settings)
         except click.exceptions.Exit as done:
@@ -109,9 +121,7 @@ def _told(error: BaseException, signals: Signals) -> FloodmarkError:
         return ConfigError(_sentence(error), hint=f"see `{where} --help`")
     if isinstance(error, click.ClickException):
         return ConfigError(error.format_message())
-    said = f"a bug in Floodmark: {type(error).__name__}: {error}"
-    hint = "run with --debug for the traceback, and report it; nothing committed is lost"
-    return FloodmarkError(said, hint=hint)
+    return bug(error)
 
 
 def _sentence(error: click.UsageError) -> str:

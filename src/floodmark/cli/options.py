@@ -6,6 +6,7 @@ The global options are parameters of every command and group, collected into one
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from floodmark import logs, output, progress
 from floodmark.errors import ConfigError
 from floodmark.moments import timestamp
 from floodmark.report import new_run
+from floodmark.units import shown
+from floodmark.values import duration
 
 if TYPE_CHECKING:
     from floodmark.config import Config
@@ -42,6 +45,7 @@ class Settings:
     scrub: logs.Scrubber = field(default_factory=logs.Scrubber)
     stack: ExitStack = field(default_factory=ExitStack)
     logging: bool = False
+    stopped: Callable[[], int | None] = lambda: None  # the exit code of a signal that has come
 
     @classmethod
     def foreseen(cls, arguments: Sequence[str]) -> Settings:
@@ -64,6 +68,7 @@ class Settings:
         """The configuration; from here on its secrets are masked."""
         from floodmark import config
 
+        self.scrub.add(os.environ.get(name, "") for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
         loaded = config.load(self.config)
         self.scrub.learn(loaded)
         return loaded
@@ -80,7 +85,7 @@ class Settings:
         if self.json:
             output.emit_json(document, self.scrub)
         else:
-            output.emit("\n".join(lines()))
+            output.emit_lines(lines())
 
     def complain(self, error: dict[str, Any], cause: BaseException | None = None) -> None:
         """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
@@ -95,7 +100,8 @@ class Settings:
         for line in output.error_lines(told):
             progress.to_stderr(line)
         if self.debug and cause is not None:
-            progress.to_stderr(self.scrub("".join(traceback.format_exception(cause)).rstrip()))
+            told_all = self.scrub("".join(traceback.format_exception(cause)).rstrip())
+            progress.to_stderr("\n".join(shown(line) for line in told_all.split("\n")))
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -170,6 +176,23 @@ def timestamp_option(name: str, help: str, future: bool = True) -> Callable[[F],
     return click.option(name, metavar="TS", callback=check, help=help)
 
 
+def duration_option(name: str, help: str) -> Callable[[F], F]:
+    """An option that takes a duration, in seconds to the command."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        try:
+            seconds = duration(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r} {error}", ctx, parameter) from None
+        if seconds <= 0:
+            raise click.BadParameter("must be at least 1s", ctx, parameter)
+        return seconds
+
+    return click.option(name, metavar="DURATION", callback=check, help=help)
+
+
 def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     if any(not name.strip() for name in value):
         raise click.BadParameter("a table's name is empty", ctx, parameter)
@@ -215,7 +238,7 @@ def confirm(question: str, force: bool) -> None:
         raise ConfigError(
             f"{question} There is no terminal to ask on", hint="say --force to do it without being asked"
         )
-    if not click.confirm(question, err=True):
+    if not click.confirm(shown(question), err=True):
         raise ConfigError("nothing was changed")
 
 

@@ -7,13 +7,25 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from floodmark import output
-from floodmark.cli.options import Command, Settings, many_tables, one_table, pass_settings, timestamp_option
+from floodmark.cli.options import (
+    Command,
+    Settings,
+    duration_option,
+    many_tables,
+    one_table,
+    pass_settings,
+    timestamp_option,
+)
+from floodmark.cli.resident import stay
 from floodmark.report import SyncOptions
+
+if TYPE_CHECKING:
+    from floodmark.config import Config
 
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 
@@ -55,18 +67,26 @@ Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
     is_flag=True,
     help="Only S3 → warehouse: load the files that wait.",
 )
+@click.option(
+    "--verify-data",
+    is_flag=True,
+    help="Compare what was loaded with the source; exit code 7 when they differ.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 @timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark, which does not move.")
 @timestamp_option("--until", "With --since: only rows with cursor <= TS.")
 @click.option("--max-workers", type=click.IntRange(min=1), metavar="N", help="Tables at once.")
+@duration_option(
+    "--every", "Stay and sync that often, as 30s or 5m, on a Spark that stays warm, until Ctrl-C or SIGTERM."
+)
 @click.option(
     "--force", is_flag=True, help="Let through what is refused because it would double or remove rows."
 )
 @pass_settings
 def sync(
     settings: Settings, tables: tuple[str, ...], all_tables: bool, strategy: Strategy, limit: int | None,
-    max_chunks: int | None, backup_only: bool, load_only: bool, dry_run: bool,
-    since: str | None, until: str | None, max_workers: int | None, force: bool,
+    max_chunks: int | None, backup_only: bool, load_only: bool, verify_data: bool, dry_run: bool,
+    since: str | None, until: str | None, max_workers: int | None, every: float | None, force: bool,
 ) -> int:  # fmt: skip
     """Copy what is new: MySQL → S3 → warehouse.
 
@@ -81,8 +101,10 @@ def sync(
       floodmark sync --all --max-workers 4
       floodmark sync -t shop.orders --backup-only
       floodmark sync -t shop.orders --redshift-only
+      floodmark sync -t shop.orders --verify-data
       floodmark sync -t shop.orders --limit 10000 --max-chunks 3
       floodmark sync -t shop.orders --since 2025-08-01 --until "2025-08-02 12:00:00"
+      floodmark sync --all --every 30s
     """
     if tables and all_tables:
         raise click.UsageError("-t and --all exclude each other")
@@ -90,12 +112,18 @@ def sync(
         raise click.UsageError("which tables? Give -t schema.table, or --all")
     options = SyncOptions(
         strategy=strategy, limit=limit, max_chunks=max_chunks, backup_only=backup_only, load_only=load_only,
-        dry_run=dry_run, since=since, until=until, max_workers=max_workers,
+        dry_run=dry_run, since=since, until=until, max_workers=max_workers, verify_data=verify_data,
         force=force,
     )  # fmt: skip
     if mistake := options.mistake():
         raise click.UsageError(mistake)
+    once = {"--dry-run": dry_run, "--since": since is not None, "--force": force}
+    if every is not None and any(once.values()):
+        raise click.UsageError(f"--every repeats a sync; {next(n for n in once if once[n])} is for once")
     config = settings.load()
+    if every is not None:
+        _warn_of_exposed_secrets(settings, config)
+        return stay(settings, config, tables, all_tables, options, every)
     from floodmark.sync import sync as run_sync
 
     with settings.progress() as progress:
@@ -105,7 +133,19 @@ def sync(
     for table in document["tables"]:
         if table.get("error"):
             settings.complain(table["error"])
+    if report.ok:  # a failure stays one or two lines
+        _warn_of_exposed_secrets(settings, config)
     return int(report.exit_code)
+
+
+def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
+    """A line each when others can read a secret of the configuration, or change it."""
+    from floodmark.doctor.configuration import exposed, secrets
+
+    with settings.progress() as progress:
+        for check in (*secrets(config.path), *exposed(config)):
+            if check.status == "warning":
+                progress.note("", f"warning: {check.detail}; {check.hint}")
 
 
 @click.command(cls=Command)
@@ -115,7 +155,8 @@ def plan(settings: Settings, table: str) -> int:
     """Show what the next sync would do.
 
     The window and its slices, rows that need attention (before the start, without a cursor value, in the
-    future), and the type of every column from MySQL to the warehouse. Nothing is written.
+    future), the statements that the warehouse would be given first, and the type of every column from MySQL to
+    the warehouse, with a mark where a policy decides. Needs no Spark; nothing is written.
 
     \b
     Examples:
@@ -127,7 +168,9 @@ def plan(settings: Settings, table: str) -> int:
 
     report = next_plan(config, table, SyncOptions(dry_run=True))
     settings.result(report.as_json(), report.lines)
-    return 0
+    if report.outlook.refused is not None:
+        settings.complain(report.outlook.refused.as_json())
+    return report.exit_code
 
 
 @click.command(cls=Command)

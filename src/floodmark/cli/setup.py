@@ -1,0 +1,99 @@
+"""The commands before the first sync: `init` writes a configuration, `doctor` looks for what would fail."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from floodmark import output as results
+from floodmark.cli.options import Command, Settings, many_tables, pass_settings
+from floodmark.errors import ConfigError
+
+
+@click.command(cls=Command)
+@many_tables("Only this table; may be given several times. Default: those of the configuration, or all.")
+@click.option(
+    "--spark",
+    "start_spark",
+    is_flag=True,
+    help="Start Spark and ask its executors for their Python packages. Takes longer, on a cluster up to minutes.",
+)
+@pass_settings
+def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool) -> int:
+    """Look for what would make a sync fail, and say what to do.
+
+    The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
+    key, cursor and index; the store's rights and its conditional writes; the warehouse's rights; Java, Spark,
+    memory, packages. Changes nothing: one probe object in the store is removed again. Takes seconds, and at most
+    15 when nothing answers. Exit code 2 when there is a failure; warnings alone are 0.
+
+    \b
+    Examples:
+      floodmark doctor
+      floodmark doctor -t shop.orders
+      floodmark doctor --spark --json
+    """
+    from floodmark.doctor import Check, document, examine
+    from floodmark.output_doctor import check_lines, summary_lines
+
+    began = time.monotonic()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    paint = results.coloured(sys.stdout)
+    found: list[Check] = []
+    for checks in examine(settings.config, tables, start_spark, settings.scrub.learn):
+        found += checks
+        if not settings.json:
+            lines = check_lines(
+                [check.as_json() for check in checks], min(width, 120) if width else None, paint
+            )
+            results.emit_lines(
+                [settings.scrub(line) for line in lines[0 if len(found) > len(checks) else 1 :]]
+            )
+    said = document(found, began)
+    settings.result(said, lambda: summary_lines(said))
+    return 0 if said["ok"] else ConfigError.code
+
+
+@click.command(cls=Command)
+@click.option(
+    "--source",
+    metavar="URL",
+    help="mysql://user:password@host:3306/database; the database may be left out. The password is not written down.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The file to write. Default: --config, then $FLOODMARK_CONFIG, then ./floodmark.yaml.",
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@pass_settings
+def init(settings: Settings, source: str | None, output: Path | None, force: bool) -> int:
+    """Write a commented floodmark.yaml, with the source's tables.
+
+    Each table is listed with how it will be read: key, cursor, mode, rows, and what is unfortunate about it. If the
+    source does not answer, the file is written without tables. The password stays out of it: the file says
+    ${MYSQL_PASSWORD}, to be exported before the next command. Nothing is asked, nothing else is changed.
+
+    \b
+    Examples:
+      floodmark init --source mysql://reader:secret@db.internal:3306/shop
+      floodmark init --source 'mysql://reader:${MYSQL_PASSWORD}@db.internal/shop'
+      floodmark init --output other.yaml
+    """
+    from floodmark import config
+    from floodmark.initial import initial
+
+    # Whatever happens from here on, the password is masked; also one that makes the URL unreadable.
+    settings.scrub.add([(source or "").partition("://")[2].rpartition("@")[0].partition(":")[2]])
+    made = initial(config.place(output or settings.config), source, force)
+    document = made.as_json()
+    settings.result(document, lambda: [settings.scrub(line) for line in made.lines()])
+    return 0
+
+
+COMMANDS = (init, doctor)

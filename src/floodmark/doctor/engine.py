@@ -1,0 +1,209 @@
+"""Spark: Java, its own version, memory, space for temporary files, and the Python packages where tasks run.
+
+On this machine tasks run under this Python, so looking here is enough. On other machines only a task can tell: a
+Spark is started for it, which takes a JVM and a place in the cluster's queue, and so has to be asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from floodmark.config import Config
+from floodmark.doctor import told
+from floodmark.doctor.check import Check, Section
+from floodmark.doctor.memory import available, cores, judged_executors, judged_memory
+from floodmark.doctor.reach import reach
+from floodmark.errors import FloodmarkError
+from floodmark.jvm import JAVA_HINT, find_java, settings, spark_home
+from floodmark.spark import Spark
+from floodmark.units import counted, size
+
+SECTION = Section("spark")
+LEAST_JAVA = 17
+LITTLE_SPACE = 1 << 30
+JAVA_SECONDS = 10
+SPARK_SECONDS = 150.0
+
+
+def examine_engine(config: Config, start: bool) -> Iterator[Check]:
+    """What a Spark of this configuration would need; with `start`, a Spark is started and its executors asked."""
+    conf = settings(config.spark_master, config.spark_conf, "floodmark doctor")
+    master = conf["spark.master"]
+    local = master.startswith("local")
+    java = _java()
+    yield java
+    yield _spark(conf)
+    if local:
+        duckdb = config.warehouse.kind == "duckdb"
+        yield judged_memory(
+            SECTION, available(), cores(master), conf.get("spark.driver.memory", "512m"), duckdb
+        )
+    else:
+        yield from judged_executors(SECTION, conf)
+        yield from _master(master)
+    yield space(Path(conf.get("spark.local.dir", "").split(",")[0] or tempfile.gettempdir()))
+    if start and java.status == "failure":
+        yield from SECTION.skipped("packages", "see Java")
+    elif start:
+        yield from _asked(config)
+    elif local:
+        yield from _packages_here(conf)
+    else:
+        yield from SECTION.skipped("packages", "only a task can tell: `floodmark doctor --spark` starts one")
+
+
+# ---------------------------------------------------------------- Java and Spark
+
+
+def _java() -> Check:
+    try:
+        program = find_java()
+        done = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
+        )
+    except FloodmarkError as error:
+        return SECTION.failed("Java", error)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return SECTION.failure("Java", f"java can't be run: {error}", JAVA_HINT)
+    return java(done.stderr or done.stdout, program)
+
+
+def java(said: str, program: str) -> Check:
+    """What `java -version` says."""
+    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    if found is None:
+        return SECTION.failure("Java", f"{program} does not say its version: {said.strip()[:100]}", JAVA_HINT)
+    if int(found[1]) < LEAST_JAVA:
+        return SECTION.failure(
+            "Java", f"{program} is Java {found[1]}, and Spark needs {LEAST_JAVA} or newer", JAVA_HINT
+        )
+    return SECTION.ok("Java", f"{found[0].split(chr(34))[1]}, {program}")
+
+
+def _spark(conf: Mapping[str, str]) -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        spark_home()
+        ours = version("pyspark")
+    except (FloodmarkError, PackageNotFoundError):
+        return SECTION.failure("Spark", "the package pyspark is not installed", "pip install floodmark")
+    other = os.environ.get("SPARK_HOME")
+    if other:
+        release = Path(other) / "RELEASE"
+        told = re.search(r"Spark (\S+)", release.read_text(errors="replace")) if release.is_file() else None
+        if told and told[1] != ours:
+            return SECTION.warning(
+                "Spark",
+                f"SPARK_HOME is Spark {told[1]}, and the package pyspark is {ours}",
+                "unset SPARK_HOME, or install the pyspark of the same version",
+            )
+    return SECTION.ok("Spark", f"{ours}, master {conf['spark.master']}")
+
+
+def _master(master: str) -> Iterator[Check]:
+    """The way to a standalone master; where YARN's or Kubernetes' is, only Spark knows."""
+    if master.startswith("spark://"):
+        host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+        if host and port.isdigit():
+            yield from reach(SECTION, host.strip("[]"), int(port), "master")
+
+
+def space(folder: Path) -> Check:
+    """Where tasks and loads put their temporary files."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return SECTION.failure(
+            "temp files",
+            f"{folder} is no folder that this user may write to",
+            "set TMPDIR, or spark.local.dir",
+        )
+    free = shutil.disk_usage(folder).free
+    if free < LITTLE_SPACE:
+        return SECTION.warning(
+            "temp files",
+            f"{folder}: only {size(free)} free",
+            "make room, or set TMPDIR to a larger disk",
+        )
+    return SECTION.ok("temp files", f"{folder}, {size(free)} free")
+
+
+# ---------------------------------------------------------------- Python packages
+
+
+def packages(ours: Mapping[str, Any], theirs: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
+    """What the Pythons of tasks have, against what this one has; one check for each that differs, or one for all."""
+    seen = {str(one["host"]): one for one in theirs}
+    good = True
+    for host, one in seen.items():
+        wrong = [f"{name} can't be imported ({why})" for name, why in one["missing"].items()]
+        wrong += [
+            f"{name} {version}, here {ours['packages'].get(name)}"
+            for name, version in one["packages"].items()
+            if version != ours["packages"].get(name)
+        ]
+        if one["python"].split(".")[:2] != ours["python"].split(".")[:2]:
+            wrong.insert(0, f"Python {one['python']}, here {ours['python']}")
+        if wrong:
+            good = False
+            yield SECTION.failure(
+                "packages",
+                f"tasks on {host}: {'; '.join(wrong)}",
+                "install the same there, or name the right Python in spark.conf's spark.pyspark.python",
+            )
+    if good:
+        listed = ", ".join(f"{name} {version}" for name, version in ours["packages"].items())
+        yield SECTION.ok("packages", f"Python {ours['python']}, {listed}; tasks on {', '.join(sorted(seen))}")
+
+
+def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
+    """Tasks on this machine run under this Python, or under the one that was named."""
+    named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    theirs = told.tell()
+    if shutil.which(named) != shutil.which(sys.executable):
+        try:
+            done = subprocess.run(
+                [named, told.__file__], capture_output=True, text=True, timeout=JAVA_SECONDS, check=True
+            )
+            theirs = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            yield SECTION.failure(
+                "packages",
+                f"the Python of the tasks, {named}, can't be run: {error}",
+                "correct spark.pyspark.python or PYSPARK_PYTHON",
+            )
+            return
+    yield from packages(told.tell(), [theirs])
+
+
+def asker() -> Callable[[Iterable[int]], list[dict[str, Any]]]:
+    """A task that tells what it runs with. It takes the text along: a module of ours may be missing there."""
+    text = Path(told.__file__).read_text()
+
+    def run(_: Iterable[int]) -> list[dict[str, Any]]:
+        scope: dict[str, Any] = {"__name__": "told"}
+        exec(text, scope)
+        return [scope["tell"]()]
+
+    return run
+
+
+def _asked(config: Config) -> Iterator[Check]:
+    """A Spark is started, and a few tasks tell what they run with."""
+    spark = Spark(config.spark_master, config.spark_conf, name="floodmark doctor")
+    try:
+        spark.start()
+        yield SECTION.ok("start", f"Spark starts, and runs {counted(spark.parallelism, 'task')} at once")
+        yield from packages(told.tell(), spark.answers(asker(), 2 * spark.parallelism))
+    except FloodmarkError as error:
+        yield SECTION.failed("start", error)
+    finally:
+        spark.stop()

@@ -1,0 +1,256 @@
+"""The source: the way to it, the log-in, and what the server says of itself, judged.
+
+Thin functions ask, pure ones judge (`judged`): what is lost without a privilege or on a replica is said, not only
+that it is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from floodmark import tunnel
+from floodmark.config import Config, SourceSpec, Ssh
+from floodmark.doctor.check import Check, Section
+from floodmark.doctor.reach import nearby, reach
+from floodmark.doctor.tables import examine_tables
+from floodmark.errors import FloodmarkError
+from floodmark.mysql.connect import Session
+from floodmark.mysql.server import Server, look
+from floodmark.plan import OVERLAP_SECONDS
+from floodmark.units import duration, size
+
+SECTION = Section("source")
+TABLES = Section("tables")
+CONNECT_SECONDS = 4
+ANSWER_SECONDS = 8
+SKEW_SECONDS = 30.0
+SMALL_PACKET = 16 << 20
+# Connections besides those of the tasks: plans of several tables at once, questions about locks and lag.
+BESIDE = 5
+_LATER = ("TLS", "version", "clock", "privileges", "role", "limits")
+
+
+def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
+    """The source, then its tables: over one connection, because one log-in is enough."""
+    spec = config.source
+    for check in _way(spec):
+        yield check
+        if check.status == "failure":
+            yield from SECTION.skipped(("log-in", *_LATER), f"see {check.name}")
+            yield from TABLES.skipped("tables", f"see {check.name} of the source")
+            return
+    try:
+        session = Session(
+            spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor"
+        )
+    except FloodmarkError as error:
+        step = "TLS" if any(word in error.message for word in ("TLS", "SSL", "certificate")) else "log-in"
+        yield SECTION.failed(step, error)
+        yield from SECTION.skipped([name for name in _LATER if name != step], f"see {step}")
+        yield from TABLES.skipped("tables", f"see {step} of the source")
+        return
+    with session:
+        yield SECTION.ok(
+            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
+        )
+        try:
+            yield from judged(look(session), spec)
+        except FloodmarkError as error:
+            yield SECTION.failed("answer", error)
+            yield from TABLES.skipped("tables", "the source does not answer")
+            return
+        yield from examine_tables(session, config, names)
+
+
+# ---------------------------------------------------------------- the way there
+
+
+def _way(spec: SourceSpec) -> Iterator[Check]:
+    if spec.socket is not None:
+        if Path(spec.socket).is_socket():
+            yield SECTION.ok("socket", spec.socket)
+        else:
+            yield SECTION.failure(
+                "socket",
+                f"there is no socket {spec.socket}",
+                "check ?socket= in source.url, and that MySQL runs",
+            )
+    elif spec.ssh is not None:
+        yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
+    else:
+        yield from reach(SECTION, spec.host, spec.port)
+
+
+def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
+    """A bastion's name and port, and whether it lets us in; what is behind it shows at the log-in."""
+    for check in reach(section, ssh.host, ssh.port, "bastion"):
+        yield check
+        if check.status == "failure":
+            return
+    try:
+        tunnel.local_port(ssh, host, port)
+    except FloodmarkError as error:
+        yield section.failed("tunnel", error)
+        return
+    who = f" as {ssh.user}" if ssh.user else ""
+    yield section.ok("tunnel", f"{ssh.host}:{ssh.port} lets us in{who}, its host key is the known one")
+
+
+# ---------------------------------------------------------------- what the server says
+
+
+def judged(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    """The server's facts as checks."""
+    yield encryption(server, spec)
+    yield _version(server)
+    yield clock(server.skew, server.unsure, server.zone)
+    yield from _privileges(server, spec)
+    yield from _role(server)
+    yield from _limits(server, spec)
+
+
+def encryption(server: Server, spec: SourceSpec) -> Check:
+    """Whether somebody in between could read or pretend."""
+    mode = spec.tls.mode if spec.tls else None
+    private = spec.socket is not None or nearby(spec.host)
+    if not server.cipher:
+        if private:
+            return SECTION.ok("TLS", "not encrypted, and needs not be: the server is on this machine")
+        if spec.ssh is not None:
+            return SECTION.ok(
+                "TLS", f"not encrypted between {spec.ssh.host} and {spec.host}; by ssh up to there"
+            )
+        return SECTION.warning(
+            "TLS",
+            f"passwords and rows travel to {spec.host} in plain text",
+            "switch TLS on at the server and set source.tls: {mode: verify_identity, ca: …}",
+        )
+    how = f"{server.tls_version}, {server.cipher}"
+    if mode in ("verify_ca", "verify_identity"):
+        checked = "authority and host name" if mode == "verify_identity" else "authority"
+        return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
+    if private:
+        return SECTION.ok("TLS", f"{how}; certificate not verified")
+    return SECTION.warning(
+        "TLS",
+        f"{how}; but the certificate is not verified: another server could pretend to be {spec.host}",
+        "set source.tls: {mode: verify_identity, ca: the server's CA}",
+    )
+
+
+def _version(server: Server) -> Check:
+    least = (10, 3) if server.mariadb else (5, 7)
+    if server.numbers and server.numbers < least:
+        return SECTION.warning(
+            "version",
+            f"{server.version} is older than anything Floodmark has been used with",
+            f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later",
+        )
+    name = server.version if server.mariadb else f"MySQL {server.version}"
+    return SECTION.ok("version", name)
+
+
+def clock(skew: float, unsure: float, zone: str) -> Check:
+    """The server's clock against this machine's."""
+    apart = abs(skew) - unsure
+    if apart > SKEW_SECONDS:
+        way = "ahead of" if skew > 0 else "behind"
+        return SECTION.warning(
+            "clock",
+            f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}",
+            "set both clocks by NTP: times such as `watermark set today` are read by this machine's clock",
+        )
+    return SECTION.ok("clock", f"{abs(skew):.2f} s apart from this machine's; zone {zone}")
+
+
+def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    if server.trust.process:
+        yield SECTION.ok("privileges", "PROCESS: open transactions are seen")
+        return
+    yield SECTION.warning(
+        "privileges",
+        "no PROCESS privilege: open transactions can't be seen, so every sync reads the last "
+        f"{OVERLAP_SECONDS:g} s before the watermark again, and rows of longer transactions can be missed",
+        f"GRANT PROCESS ON *.* TO '{spec.user}'@'…'",
+    )
+
+
+def _role(server: Server) -> Iterator[Check]:
+    again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
+    replica = server.replication
+    if replica is not None and not replica.running:
+        yield SECTION.warning(
+            "role",
+            f"a replica whose replication does not run: {replica.error or 'it was stopped'}",
+            "START REPLICA (START SLAVE) there: until then nothing new arrives",
+        )
+    elif replica is not None or any("replica" in reason for reason in server.trust.reasons):
+        lag = "its lag is not known (REPLICATION CLIENT or SLAVE MONITOR would show it)"
+        if replica is not None:
+            lag = (
+                "its lag is not known"
+                if replica.behind is None
+                else f"{replica.behind:g} s behind its primary"
+            )
+        yield SECTION.warning(
+            "role",
+            f"a replica, {lag}; rows arrive later than their cursor says, so {again}",
+            "keep overlap_seconds above the largest lag, or read from the primary",
+        )
+    elif any("cluster" in reason for reason in server.trust.reasons):
+        yield SECTION.warning(
+            "role",
+            f"a member of a multi-primary cluster: other members' transactions can't be seen, so {again}",
+        )
+    else:
+        yield SECTION.ok("role", "primary" + (", read-only" if server.read_only else ""))
+
+
+def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    packet = server.max_allowed_packet
+    if packet < SMALL_PACKET:
+        yield SECTION.warning(
+            "packet size",
+            f"max_allowed_packet is {size(packet)}: longer values stop the sync (exit code 6)",
+            "SET GLOBAL max_allowed_packet = 67108864, and in the server's configuration",
+        )
+    else:
+        yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
+    yield _connections(server, spec)
+    if server.statement_seconds:
+        yield SECTION.warning(
+            "timeouts",
+            f"the server ends statements after {duration(server.statement_seconds)}: large slices may not get through",
+            "raise max_statement_time (MySQL: max_execution_time) for this user, or lower slice_rows",
+        )
+    elif server.wait_timeout < 60:
+        yield SECTION.warning(
+            "timeouts",
+            f"the server closes connections that are idle for {server.wait_timeout} s",
+            "raise wait_timeout to 600 or more",
+        )
+    else:
+        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, statements without a limit")
+
+
+def _connections(server: Server, spec: SourceSpec) -> Check:
+    needed = spec.max_connections + BESIDE
+    free = server.max_connections - server.connected
+    if server.user_connections is not None and server.user_connections < needed:
+        return SECTION.warning(
+            "connections",
+            f"{spec.user} may have {server.user_connections} connections, a sync may want {needed}",
+            f"lower source.max_connections to {max(1, server.user_connections - BESIDE)}, or raise the user's limit",
+        )
+    if free < needed:
+        return SECTION.warning(
+            "connections",
+            f"{server.connected} of the server's {server.max_connections} connections are in use, a sync may want "
+            f"{needed} more",
+            f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})",
+        )
+    return SECTION.ok(
+        "connections",
+        f"{free} of {server.max_connections} free, a sync takes up to {spec.max_connections} for its tasks",
+    )

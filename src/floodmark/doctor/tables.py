@@ -1,0 +1,159 @@
+"""The tables: how each will be read and why, and what makes that slow, lossy or impossible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from floodmark.config import Config
+from floodmark.doctor.check import Check, Section
+from floodmark.errors import FloodmarkError
+from floodmark.model import Table
+from floodmark.mysql import edges
+from floodmark.mysql.connect import Session
+from floodmark.mysql.discover import CLOCKS, discover
+from floodmark.planview import mark
+from floodmark.types import fields, quote
+from floodmark.units import counted
+from floodmark.work import meant
+
+SECTION = Section("tables")
+MOST = 100
+SECONDS = 7.0  # then the tables that are left are only counted
+_MODES = {
+    "upsert": "merged by key",
+    "append": "new rows only",
+    "full": "read whole by every sync",
+}
+
+
+def examine_tables(session: Session, config: Config, names: Sequence[str]) -> Iterator[Check]:
+    """Each table that is meant: those of the command, else those of the configuration, else all."""
+    try:
+        found, unknown = meant(session, config, names, all_tables=not names)
+    except FloodmarkError as error:
+        yield SECTION.failed("tables", error)
+        return
+    for report in unknown:
+        if report.error is not None:
+            yield Section("tables", report.table).failed("table", report.error)
+    if not found and not unknown:
+        where = f"in {config.source.database}" if config.source.database else "on the server"
+        yield SECTION.warning(
+            "tables",
+            f"{config.source.user} sees no table {where}",
+            f"GRANT SELECT ON … TO '{config.source.user}'@'…', or correct the database in source.url",
+        )
+    began = time.monotonic()
+    for number, name in enumerate(found):
+        if number >= MOST or time.monotonic() - began > SECONDS:
+            left = counted(len(found) - number, "more table")
+            yield SECTION.warning(
+                "tables", f"{left} not looked at", "name those of interest: doctor -t schema.table"
+            )
+            return
+        yield from examine_table(session, config, name)
+
+
+def examine_table(session: Session, config: Config, name: str) -> list[Check]:
+    """One table."""
+    section = Section("tables", name)
+    try:
+        table = discover(session, name, config.options(name), config.source.database)
+        rows = edges.table_rows(session, table)
+    except FloodmarkError as error:
+        return [section.failed("table", error)]
+    return judged(table, rows, config.warehouse.kind, configured=config.options(table.name).mode is not None)
+
+
+def judged(table: Table, rows: int, warehouse: str, configured: bool = False) -> list[Check]:
+    """A table's facts as checks: how it is read, then what is unfortunate about it."""
+    section = Section("tables", table.name)
+    why = ", as configured" if configured else ""
+    checks = [section.ok("reading", f"{reading(table)}{why}, about {counted(rows, 'row')}")]
+    notes = list(table.notes)
+    if not table.key and not configured and not any(_KEYLESS in note for note in notes):
+        notes.append(f"The table {_KEYLESS}, so every sync reads all of it.")
+    for note in notes:
+        name, hint = _about(note, table)
+        if name:
+            checks.append(section.warning(name, _sentence(note), hint))
+    if bound := [
+        (f, said) for f in fields(table) if (said := mark(f, table, warehouse) or "").startswith("over ")
+    ]:
+        listed = ", ".join(f"{f.name} ({table.column(f.column).type})" for f, _ in bound)
+        done = {"error": "stop the sync", "truncate": "are cut", "null": "become NULL"}[table.overflow]
+        checks.append(
+            section.warning(
+                "columns",
+                f"{listed}: longer values than Redshift holds {done} (overflow: {table.overflow})",
+                "choose `overflow` for the table: error, truncate or null; or exclude the column",
+            )
+        )
+    return checks
+
+
+def reading(table: Table) -> str:
+    """`upsert by (updated_at, id), merged by key id`."""
+    how = f"{table.mode}, {_MODES[table.mode]}"
+    if table.mode == "upsert":
+        how = f"upsert, merged by key ({', '.join(table.key)})"
+    if table.cursor is None:
+        return how
+    cursor = table.column(table.cursor)
+    index = f"index {table.cursor_index}" if table.cursor_index else "no index"
+    digits = " (whole seconds)" if cursor.data_type in CLOCKS and not cursor.fraction else ""
+    return f"{how}; cursor {cursor.name} {cursor.type}{digits}, {index}"
+
+
+def _index(table: Table) -> str:
+    # InnoDB's indexes end in the primary key by themselves.
+    return f"ALTER TABLE {quote(table.schema)}.{quote(table.table)} ADD INDEX ({quote(table.order[0])})"
+
+
+def _sentence(note: str) -> str:
+    """A note as the other checks are worded; a column's name at its beginning stays as it is."""
+    first = note.partition(" ")[0]
+    return (first.lower() if first in ("No", "The", "Nothing") else first) + note[len(first) :].rstrip(".")
+
+
+_KEYLESS = "has no key"
+# What discovery notes, by a piece of its wording: the check's name, and what can be done.
+_NOTES: tuple[tuple[str, str, Callable[[Table], str | None]], ...] = (
+    # Positions are (cursor, key): equal cursors cost nothing but a moment's wait.
+    ("has no sub-second digits", "", lambda _: None),
+    ("No index begins with", "index", _index),
+    ("can be NULL", "nullable", lambda t: f"make {t.cursor} NOT NULL, with DEFAULT CURRENT_TIMESTAMP"),
+    (_KEYLESS, "key", lambda _: "add a primary key, or name a unique `key` in the configuration"),
+    ("can't be the key", "key", lambda _: "add a primary key, or name a unique `key` in the configuration"),
+    ("No unique index assures", "key", lambda t: f"add a unique index on ({', '.join(t.key)})"),
+    (
+        "No column tells",
+        "cursor",
+        lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`",
+    ),
+    ("is not used as the cursor", "cursor", lambda _: "name it as `cursor` if it grows with every change"),
+    (
+        "no ON UPDATE CURRENT_TIMESTAMP",
+        "cursor",
+        lambda t: f"add ON UPDATE CURRENT_TIMESTAMP to {t.cursor}, or make sure that the application sets it",
+    ),
+    (
+        "changes of old ones are not",
+        "cursor",
+        lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change",
+    ),
+    (
+        "may not read every column",
+        "privileges",
+        lambda t: f"GRANT SELECT ON {quote(t.schema)}.{quote(t.table)}",
+    ),
+)
+
+
+def _about(note: str, table: Table) -> tuple[str, str | None]:
+    """The check that a note belongs to (none: it is not worth one), and what can be done about it."""
+    for words, name, hint in _NOTES:
+        if words in note:
+            return name, hint(table)
+    return "note", None

@@ -1,0 +1,44 @@
+"""What a Python has of what tasks need. Needs nothing but Python itself: it runs where all else may be missing.
+
+As a script it prints the answer; other machines get its text and run it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import socket
+import sys
+from typing import Any
+
+# The packages that tasks need, by the module that each of them is.
+PACKAGES = {
+    "floodmark": "floodmark",
+    "pyspark": "pyspark",
+    "pyarrow": "pyarrow",
+    "obstore": "obstore",
+    "mysqlclient": "MySQLdb",
+}
+
+
+def tell() -> dict[str, Any]:
+    """The host, Python's version, and each package's, or why it can't be imported."""
+    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for name, module in PACKAGES.items():
+        try:
+            version = getattr(importlib.import_module(module), "__version__", None)
+            found[name] = str(version or importlib.metadata.version(name))
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+    return {
+        "host": socket.gethostname(),
+        "python": sys.version.split()[0],
+        "packages": found,
+        "missing": missing,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(tell()))

@@ -1,0 +1,277 @@
+"""The first configuration: a commented floodmark.yaml with the tables that the source has, written in one go.
+
+The password never gets into the file, nor on the screen: it stays in a variable. A source that does not answer
+costs the list of tables, nothing else. An existing file is never overwritten unless that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from floodmark.config import SourceSpec, TableOptions, source_from
+from floodmark.doctor.tables import judged
+from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.mysql import edges
+from floodmark.mysql.connect import Session
+from floodmark.mysql.discover import discover, list_tables
+from floodmark.units import counted
+from floodmark.values import expand
+
+VARIABLE = "MYSQL_PASSWORD"
+EXAMPLE = f"mysql://reader:${{{VARIABLE}}}@127.0.0.1:3306/mydatabase"
+CONNECT_SECONDS = 5
+SECONDS = 20.0  # then the tables that are left are listed without a closer look
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source as it was given: what to connect to, and what to write down."""
+
+    spec: SourceSpec
+    written: str  # the URL for the file, without a password
+    variable: str | None  # to be exported before the file is of use
+
+
+@dataclass(frozen=True)
+class Found:
+    """One table of the source."""
+
+    table: str
+    reading: str | None = None  # None: it was not looked at
+    remarks: tuple[str, ...] = ()
+    error: str | None = None  # why it can't be copied
+    target: str | None = None  # where its own name is taken by another table's
+
+
+@dataclass(frozen=True)
+class Initial:
+    """What was written, and what is left to do."""
+
+    path: Path
+    source: str | None  # where the tables come from; None: no source was given
+    tables: tuple[Found, ...]
+    export: str | None  # the variable that has to get the password; None: it has it, or there is none
+    unanswered: FloodmarkError | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": True,
+            "path": str(self.path),
+            "tables": [asdict(found) for found in self.tables],
+            "export": self.export,
+            "source_error": self.unanswered.as_json() if self.unanswered else None,
+        }
+
+    def lines(self) -> list[str]:
+        """What the user sees."""
+        if self.source is None:
+            what = ""
+        elif self.unanswered is not None:
+            what = ", without tables: the source did not let us look"
+        else:
+            remarks = sum(bool(found.remarks or found.error) for found in self.tables)
+            what = f", with {counted(len(self.tables), 'table')} of {self.source}"
+            what += f"; {remarks} with remarks, see there" if remarks else ""
+        lines = [f"Wrote {self.path}{what}"]
+        if self.unanswered is not None:
+            lines += [f"  {' '.join(self.unanswered.message.split())}"]
+            lines += [f"  {self.unanswered.hint}"] if self.unanswered.hint else []
+        command = "floodmark doctor"
+        if self.path != Path("floodmark.yaml").absolute():
+            command = f"floodmark --config {self.path} doctor"
+        steps = ["edit source.url in it"] if self.source is None else []
+        if self.export is not None:
+            steps.append(
+                f"put the password into the environment: read -rs {self.export} && export {self.export}"
+            )
+        steps.append(command)
+        return [*lines, *(f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))]
+
+
+def initial(path: Path, url: str | None, force: bool) -> Initial:
+    """Look at the source, if there is one, and write the file."""
+    _check(path, force)
+    if url is None:
+        _write(path, text(EXAMPLE, (), None), force)
+        return Initial(path, None, (), None if VARIABLE in os.environ else VARIABLE, None)
+    given = understood(url)
+    tables: tuple[Found, ...] = ()
+    unanswered: FloodmarkError | None = None
+    try:
+        with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
+            tables = tuple(_tables(session, given.spec.database))
+    except FloodmarkError as error:
+        unanswered = error
+        if given.variable is None and not given.spec.password:
+            given = _with_variable(given)
+    where = given.spec.socket or f"{given.spec.host}:{given.spec.port}"
+    where += f"/{given.spec.database}" if given.spec.database else ""
+    listed = None if unanswered else f"{where}, {date.today()}"
+    _write(path, text(given.written, tables, listed), force)
+    known = given.variable is None or os.environ.get(given.variable) == given.spec.password
+    return Initial(path, where, tables, None if known else given.variable, unanswered)
+
+
+# ---------------------------------------------------------------- the URL
+
+
+def understood(url: str) -> Given:
+    """The URL parted into what connects and what may be written: a password in it becomes a variable."""
+    spec = source_from(url)
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, _, password = login.partition(":")
+    if re.fullmatch(r"\$\{[^}]*\}", url) or "${" in password.replace("$${", ""):
+        used = re.findall(r"(?<!\$)\$\{(\w+)\}", url)
+        return Given(spec, url, used[-1] if used else None)
+    if not password and VARIABLE in os.environ:
+        return _with_variable(Given(replace(spec, password=expand(f"${{{VARIABLE}}}")), url, None))
+    if not password:
+        return Given(spec, url, None)
+    return Given(spec, f"{scheme}://{user}:${{{VARIABLE}}}{at}{place}", VARIABLE)
+
+
+def _with_variable(given: Given) -> Given:
+    """The same with a password from the variable."""
+    scheme, _, rest = given.written.partition("://")
+    login, at, place = rest.rpartition("@")
+    written = f"{scheme}://{login.partition(':')[0]}:${{{VARIABLE}}}{at}{place}"
+    return replace(given, written=written, variable=VARIABLE)
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def _tables(session: Session, database: str | None) -> Iterator[Found]:
+    names = list_tables(session, database)
+    taken = Counter(name.partition(".")[2].lower() for name in names)
+    until = time.monotonic() + SECONDS
+    for name in names:
+        found = _table(session, name, database) if time.monotonic() < until else Found(name)
+        if taken[name.partition(".")[2].lower()] > 1:
+            found = replace(found, target=name.replace(".", "_").lower())
+        yield found
+
+
+def _table(session: Session, name: str, database: str | None) -> Found:
+    try:
+        table = discover(session, name, TableOptions(), database)
+        first, *others = judged(table, edges.table_rows(session, table), "duckdb")
+    except FloodmarkError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return Found(name, error=" ".join(f"{error.message}{hint}".split()))
+    return Found(name, first.detail, tuple(check.detail for check in others))
+
+
+# ---------------------------------------------------------------- the file
+
+_HEAD = """\
+# Floodmark copies MySQL tables into a warehouse, incrementally: every committed row, exactly once.
+#   floodmark doctor        looks for what would fail, and says what to do
+#   floodmark sync --all    copies what is new; run it again and again
+# Only source.url is required. Paths are relative to this file; ${{NAME}} takes an environment variable.
+
+source:
+  url: {url}
+  # tls: {{mode: verify_identity, ca: ca.pem}}         # disabled | required | verify_ca | verify_identity
+  # ssh: {{host: bastion.example.com, user: me}}       # through a bastion whose host key is known
+  # max_connections: 8                               # Spark tasks never open more
+
+store:                                               # where the Parquet files and the log of commits are
+  url: ./lake                                        # or s3://bucket/prefix
+  # region: us-east-1
+  # endpoint: http://127.0.0.1:8333                  # S3-compatible servers
+  # access_key_id: ${{S3_KEY}}                         # else AWS's variables, profile file or instance role
+  # secret_access_key: ${{S3_SECRET}}
+
+warehouse:
+  url: duckdb:///warehouse.duckdb                    # or redshift://loader:${{REDSHIFT_PASSWORD}}@host:5439/dev
+  # schema: main                                     # Redshift: public
+  # iam_role: arn:aws:iam::123456789012:role/loader  # what Redshift reads the bucket with
+
+# spark: {{master: "local[*]"}}
+
+defaults:                                            # any key of a table may stand here
+  start: "2025-01-01 00:00:00"                       # rows with an earlier cursor are left out; null reads everything
+"""
+_NO_TABLES = """
+# Without `tables`, `sync --all` copies every table of the source. Those named here, alone:
+# tables:
+#   {schema}.orders:
+#     cursor: updated_at                             # the column that tells what has changed
+#     key: [id]
+#     mode: upsert                                   # upsert | append | full
+"""
+_TABLES = """
+# Found at {where}. `sync --all` copies the tables named here; without `tables`, every one.
+# How each is read was found out and will be again; keys such as cursor, key, mode, where or exclude overrule it.
+tables:
+"""
+
+
+def text(url: str, tables: Sequence[Found], where: str | None) -> str:
+    """The file."""
+    head = _HEAD.format(url=_scalar(url))
+    copied = [found for found in tables if found.error is None]
+    if where is None or not copied:
+        schema = re.sub(r"\W.*", "", url.rpartition("/")[2]) or "shop"
+        return head + _NO_TABLES.format(schema=schema)
+    return head + _TABLES.format(where=where) + "".join(_entry(found) for found in tables)
+
+
+def _entry(found: Found) -> str:
+    if found.error is not None:
+        return f"  # can't be copied: {found.error}\n  # {_scalar(found.table)}:\n"
+    lines = [f"  # {found.reading}"] if found.reading else []
+    lines += [f"  #   ! {remark}" for remark in found.remarks]
+    lines.append(f"  {_scalar(found.table)}:")
+    if found.target is not None:
+        lines.append(f"    target: {_scalar(found.target)}  # another schema has a table of the same name")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _scalar(value: str) -> str:
+    """A text as YAML takes it, in quotes where it needs them."""
+    return (
+        value
+        if re.fullmatch(r"[A-Za-z_][\w.$/:@{}?=%+&~-]*\w", value)
+        else json.dumps(value, ensure_ascii=False)
+    )
+
+
+def _check(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise ConfigError(
+            f"{path} is there already, and stays as it is",
+            hint="--force writes it anew; --output FILE writes another",
+        )
+
+
+def _write(path: Path, content: str, force: bool) -> None:
+    """The whole file or none; without `force` only where there was none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if not force:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(content)
+            return
+        draft.write_text(content, encoding="utf-8")
+        draft.replace(path)
+    except FileExistsError:
+        _check(path, force)
+        raise
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{path} can't be written: {error.strerror}",
+            hint="name a file in a folder that exists: --output FILE",
+        ) from None

@@ -1,0 +1,111 @@
+"""`verify --repair`: rows that are missing or differ are extracted again, rows that are extra become deletes.
+
+All of it under one claim, as commits like any other that move no position; the later read wins. Whatever dies in
+between leaves commits that the next sync loads, or nothing. Then source and warehouse are compared again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from floodmark.compare import Differences, compare
+from floodmark.deletes import remove
+from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.model import Key, LoadAs, Slice, Table
+from floodmark.mysql import edges
+from floodmark.mysql.discover import discover
+from floodmark.mysql.keys import gone
+from floodmark.plan import Plan, strategy_of
+from floodmark.report import TableReport
+from floodmark.survey import check_not_set_back
+from floodmark.sync import TableRun
+from floodmark.verify import Verified, findings
+from floodmark.work import Work
+
+# Keys that one task reads at most; few are spread over several tasks.
+KEYS_PER_SLICE = 20_000
+SPREAD = 8
+FEWEST = 500
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair found, did, and left."""
+
+    table: Table
+    before: Differences
+    after: Differences
+    report: TableReport
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read again or removed."""
+        return self.report.rows_reread + self.report.rows_extracted + self.report.rows_deleted
+
+
+def repair(work: Work, name: str) -> Repaired:
+    """Compares, mends what differs, and compares again; what was pending is loaded first."""
+    run = TableRun(work, name, 1)
+    try:
+        run.state = run.log.read()
+        work.known_identity()
+        run.load()
+        with work.session("verify") as session:
+            table = discover(session, name, run.options, work.config.source.database)
+        found = compare(work, table, run.state)
+        if not found:
+            return Repaired(table, found, found, run.report)
+        _mend(run, table, found)
+        run.load()
+        return Repaired(table, found, compare(work, table, run.state), run.report)
+    finally:
+        run.loader.abandon()
+        run.release()
+
+
+def verified(work: Work, name: str, named: int) -> Verified:
+    """What `verify --repair` says of one table: what was repaired, and what is left."""
+    began = time.monotonic()
+    try:
+        done = repair(work, name)
+    except FloodmarkError as error:
+        work.progress.end(name, "verify")
+        return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
+    seconds = time.monotonic() - began
+    return Verified(name, done.after, findings(done.table, done.after, named), seconds, repaired=done.rows)
+
+
+def _mend(run: TableRun, table: Table, found: Differences) -> None:
+    if table.mode == "full":
+        run.extract()  # a new snapshot takes the place of everything
+        return
+    if not table.key:
+        raise ConfigError(
+            "a table without a key can't be repaired row by row",
+            hint=f"read it again into an empty target: floodmark watermark reset -t {table.name} --force",
+            table=table.name,
+        )
+    if found.extra:
+        with run.work.session("verify") as session:
+            check_not_set_back(session, table, run.state, edges.last(session, table, None))
+    run.hold("repair", table)
+    with run.work.session("verify") as session:
+        absent = set(gone(session, table, found.extra))
+    # A row that is there twice, or reads otherwise than at the source, is extra too: it is read again.
+    again = (key for key in found.extra if key not in absent)
+    pieces = slices((*found.missing, *(key for key, _ in found.different), *again))
+    if pieces:
+        strategy = strategy_of(run.request, len(pieces))
+        run.read(Plan(table, strategy, again=pieces, load_as="merge"))
+    way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
+    rows = found.rows_warehouse
+    remove(run, table, tuple(absent), way, purpose="repair", rows=rows, force=run.request.force)
+
+
+def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
+    """The keys as slices of one task each."""
+    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
+    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
+    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))

@@ -1,0 +1,206 @@
+"""`verify --repair`: what differs is read again, what is extra is deleted, and then both sides agree."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import duckdb
+import pytest
+
+from floodmark.config import load
+from floodmark.errors import ConfigError, DataError
+from floodmark.repair import Repaired, repair
+from floodmark.report import SyncOptions, new_run
+from floodmark.validate import watermark_validate
+from floodmark.work import Work
+from tests.conftest import Silent, Workspace
+from tests.stage import commits, until
+
+ORDERS = """CREATE TABLE orders (
+  id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40), price DOUBLE,
+  update_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""
+FILL = """INSERT INTO orders (id, note, price, update_at)
+  SELECT seq * 3, IF(seq % 9, CONCAT('n', seq), ''), seq / 7, '2025-03-01' + INTERVAL (seq DIV 40) SECOND
+  FROM seq_1_to_{n}"""
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS, FILL.format(n=3000))
+    workspace.synced("orders")
+    return workspace
+
+
+def mend(workspace: Workspace, table: str = "orders", **options: Any) -> Repaired:
+    config = load(workspace.folder / "floodmark.yaml")
+    with Work(config, SyncOptions(**options), Silent(), new_run(), workspace.spark()) as work:
+        return repair(work, f"{workspace.database.name}.{table}")
+
+
+def plant(workspace: Workspace, *statements: str) -> None:
+    with duckdb.connect(str(workspace.warehouse)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def planted(workspace: Workspace) -> None:
+    """Seven rows that are not as they should be."""
+    plant(
+        workspace,
+        "DELETE FROM orders WHERE id IN (300, 303)",
+        "INSERT INTO orders SELECT id + 1, note, price, update_at FROM orders WHERE id IN (600, 603)",
+        "UPDATE orders SET note = NULL WHERE id = 27",
+        "UPDATE orders SET price = nextafter(price, 1e9) WHERE id = 900",
+        "UPDATE orders SET update_at = update_at + INTERVAL 1 MICROSECOND WHERE id = 903",
+    )
+
+
+def same(workspace: Workspace, table: str = "orders", columns: str = "id, note, price, {}") -> bool:
+    """Whether both sides have the same rows, independently of the pipeline."""
+    ours = columns.format("CAST(UNIX_TIMESTAMP(update_at) * 1000000 AS SIGNED)")
+    mysql = workspace.execute(f"SELECT {ours} FROM {table}")
+    stored = workspace.query(f"SELECT {columns.format('epoch_us(update_at)')} FROM {table}")
+    return sorted(map(repr, mysql)) == sorted(map(repr, stored))
+
+
+def no_findings(workspace: Workspace) -> None:
+    found = watermark_validate(load(workspace.folder / "floodmark.yaml"), run="20250101_000000_test")
+    assert found["ok"], found
+
+
+def test_what_was_planted_is_mended_and_nothing_else_is_touched(orders: Workspace) -> None:
+    before = commits(orders)
+    planted(orders)
+    done = mend(orders)
+    assert (len(done.before.missing), len(done.before.extra), len(done.before.different)) == (2, 2, 3)
+    assert not done.after and done.rows == 7
+    assert same(orders)
+    new = commits(orders)[len(before) :]
+    assert [(c["kind"], c["load_as"]) for c in new[1:]] == [("batch", "merge"), ("deletes", "delete")]
+    assert (new[0]["kind"], new[0]["purpose"], new[1]["window_id"]) == ("claim", "repair", None)
+    assert sum(f["rows"] for f in new[1]["files"]) == 5, "only those rows were read again"
+    again = orders.synced("orders")
+    assert (again["rows_extracted"], again["commits"]) == (0, []), "no position has moved"
+    no_findings(orders)
+
+
+def test_a_repair_that_finds_nothing_claims_and_writes_nothing(orders: Workspace) -> None:
+    before = commits(orders)
+    assert mend(orders).rows == 0
+    assert commits(orders) == before
+
+
+def test_extra_rows_are_marked_where_deletes_are_soft(orders: Workspace) -> None:
+    orders.write(tables={"orders": {"deletes": "soft"}})
+    planted(orders)
+    done = mend(orders)
+    assert not done.after and done.report.rows_deleted == 2
+    assert orders.query("SELECT id FROM orders WHERE _deleted_at IS NOT NULL ORDER BY id") == [(601,), (604,)]
+
+
+def test_a_row_that_is_there_twice_is_there_once_afterwards(orders: Workspace) -> None:
+    plant(orders, "INSERT INTO orders SELECT * FROM orders WHERE id = 300")
+    done = mend(orders)
+    assert done.before and not done.after
+    assert same(orders)
+
+
+def test_many_missing_rows_are_read_again_by_several_tasks(orders: Workspace) -> None:
+    plant(orders, "DELETE FROM orders WHERE id > 3000")
+    done = mend(orders)
+    assert not done.after and done.report.rows_reread == 2000
+    assert same(orders)
+
+
+def test_a_repair_does_not_follow_an_emptied_source_unless_the_user_insists(orders: Workspace) -> None:
+    orders.execute("DELETE FROM orders")
+    with pytest.raises(DataError, match="3,000 of the 3,000 rows"):
+        mend(orders)
+    assert orders.query("SELECT count(*) FROM orders") == [(3000,)]
+    assert not mend(orders, force=True).after
+    assert orders.query("SELECT count(*) FROM orders") == [(0,)]
+    no_findings(orders)
+
+
+def test_a_source_that_was_set_back_is_not_followed(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE old LIKE orders", "INSERT INTO old SELECT * FROM orders WHERE id <= 8000")
+    orders.execute(
+        "DROP TABLE orders", "ALTER TABLE old RENAME orders", "ALTER TABLE orders AUTO_INCREMENT = 8001"
+    )
+    with pytest.raises(DataError, match="set back"):
+        mend(orders)
+    assert orders.query("SELECT count(*) FROM orders") == [(3000,)]
+
+
+def test_pending_files_are_loaded_before_anything_is_compared(orders: Workspace) -> None:
+    orders.execute("UPDATE orders SET note = 'new' WHERE id <= 30")
+    orders.synced("orders", backup_only=True)
+    done = mend(orders)
+    assert not done.before and not done.after
+    assert same(orders)
+
+
+def test_text_keys_are_mended_as_their_collation_compares_them(workspace: Workspace) -> None:
+    workspace.execute(
+        "CREATE TABLE codes (code VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, n INT, update_at TIMESTAMP(6) "
+        "NOT NULL DEFAULT CURRENT_TIMESTAMP(6), KEY (update_at))",
+        "INSERT INTO codes (code, n) SELECT CONCAT('Größe ', seq), seq FROM seq_1_to_300",
+    )
+    workspace.synced("codes")
+    workspace.execute("UPDATE codes SET code = UPPER(code) WHERE n = 5", "DELETE FROM codes WHERE n = 7")
+    plant(workspace, "DELETE FROM codes WHERE n = 9", "UPDATE codes SET n = 0 WHERE n = 11")
+    assert not mend(workspace, "codes").after
+    assert same(workspace, "codes", "code, n, {}")
+
+
+def test_a_full_copy_is_made_anew(workspace: Workspace) -> None:
+    workspace.execute(
+        "CREATE TABLE orders (a INT, b INT)", "INSERT INTO orders SELECT seq, 1 FROM seq_1_to_200"
+    )
+    workspace.synced("orders")
+    plant(workspace, "UPDATE orders SET b = 2 WHERE a = 7")
+    done = mend(workspace)
+    assert done.before and not done.after
+    assert workspace.query("SELECT DISTINCT b FROM orders") == [(1,)]
+
+
+def test_a_table_without_a_key_is_not_repaired_row_by_row(workspace: Workspace) -> None:
+    workspace.write(tables={"orders": {"mode": "append", "cursor": "at"}})
+    workspace.execute(
+        "CREATE TABLE orders (at DATETIME NOT NULL, n INT)",
+        "INSERT INTO orders SELECT '2025-03-01' + INTERVAL seq SECOND, seq FROM seq_1_to_100",
+    )
+    workspace.synced("orders")
+    plant(workspace, "UPDATE orders SET n = 0 WHERE n = 50")
+    with pytest.raises(ConfigError, match="without a key"):
+        mend(workspace)
+
+
+def test_a_repair_that_is_killed_after_its_commit_is_finished_by_the_next_sync(orders: Workspace) -> None:
+    planted(orders)
+    before = len(commits(orders))
+    process = orders.run.start("verify", "-t", "orders", "--repair")
+    until(lambda: len(commits(orders)) >= before + 2 or process.poll() is not None, 120)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = [c["kind"] for c in commits(orders)[before:]]
+    assert done[:2] == ["claim", "batch"]
+    orders.synced("orders")
+    if "deletes" in done:
+        assert same(orders)
+    left = mend(orders)
+    assert not left.before.missing and not left.before.different and not left.after
+    assert same(orders)
+    no_findings(orders)
+
+
+@pytest.mark.long
+def test_the_command_says_what_it_repaired(orders: Workspace) -> None:
+    planted(orders)
+    assert orders.run("verify", "-t", "orders").code == 7
+    result = orders.run("verify", "-t", "orders", "--repair").ok()
+    assert "repaired 7 rows" in result.stdout
+    document = orders.run("verify", "-t", "orders", "--repair", "--json").ok().json
+    assert document["ok"] and document["tables"][0]["repaired"] == 0

@@ -1,0 +1,69 @@
+"""A source that went back in time: its rows, by a failover or a restore, or its clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from floodmark import settle
+from tests.conftest import Workspace
+from tests.e2e.test_bounds import OLD, ORDERS
+
+
+def test_a_row_at_the_watermark_that_is_an_older_version_of_itself_stops_the_run_though_newer_rows_are_there(
+    workspace: Workspace,
+) -> None:
+    """A failover to a replica that was behind: it lacks the last updates, and life goes on there."""
+    workspace.execute(
+        ORDERS.format(digits=""), OLD.format(n=10), "CREATE TABLE behind AS SELECT * FROM orders"
+    )
+    workspace.execute("UPDATE orders SET note = 'lost' WHERE id IN (4, 5)")
+    workspace.synced("orders")
+    workspace.execute("TRUNCATE orders", "INSERT INTO orders SELECT * FROM behind")
+    time.sleep(1.1)
+    workspace.execute("UPDATE orders SET note = 'after' WHERE id = 1")
+    report = workspace.sync("orders")
+    error = report.tables[0].error
+    assert report.exit_code == 6 and error is not None
+    assert "older version" in error.message and "verify" in (error.hint or "")
+
+
+def test_rows_that_were_written_after_the_sources_clock_was_set_back_are_read(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.execute(
+        ORDERS.format(digits=""), OLD.format(n=10), "UPDATE orders SET note = 'now' WHERE id = 3"
+    )
+    workspace.synced("orders")
+    # An hour passes here, and none at the source: its clock was set back by that hour. What it has written since then
+    # lies before the watermark.
+    workspace.execute(
+        "SET timestamp = UNIX_TIMESTAMP() - 1800", "UPDATE orders SET note = 'back' WHERE id = 5"
+    )
+    right = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(settle.time, "time", lambda: right() + 3600)
+        report = workspace.sync("orders")
+    assert report.exit_code == 0 and "set back by 3,6" in " ".join(report.tables[0].notes)
+    assert workspace.compare("orders").equal
+
+
+def test_without_a_key_a_clock_that_was_set_back_is_said_aloud(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's clock, and nothing else, decides that it is certain: it shows less than the last bound."""
+    name = f"{workspace.database.name}.events"
+    workspace.write(tables={name: {"mode": "append", "cursor": "at", "overlap_seconds": 0}})
+    workspace.execute(
+        "CREATE TABLE events (n INT, at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP, KEY (at))",
+        "INSERT INTO events (n) SELECT seq FROM seq_1_to_10",
+    )
+    workspace.synced("events")
+    right = settle.bounds.now
+    with monkeypatch.context() as patch:
+        patch.setattr(settle.bounds, "now", lambda session: right(session) - 3600)
+        report = workspace.sync("events")
+    error = report.tables[0].error
+    assert report.exit_code == 6 and error is not None and "clock was set back" in error.message
+    assert workspace.sync("events").exit_code == 0

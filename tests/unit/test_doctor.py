@@ -1,0 +1,250 @@
+"""What `doctor` makes of facts: the judging functions, the lanes, the text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from email.utils import formatdate
+
+import pytest
+
+from floodmark.config import SourceSpec, Tls, WarehouseSpec
+from floodmark.doctor import source, store, warehouse
+from floodmark.doctor.check import Check, Section, at_once
+from floodmark.doctor.configuration import in_clear
+from floodmark.doctor.engine import java, packages
+from floodmark.doctor.memory import amount, cores, judged_executors, judged_memory
+from floodmark.doctor.reach import nearby
+from floodmark.errors import TransientError
+from floodmark.mysql.bounds import Trust
+from floodmark.mysql.server import Replication, Server, replication
+from floodmark.output_doctor import check_lines, summary_lines
+from floodmark.s3_place import _skew
+from floodmark.warehouse.redshift_facts import region
+
+HERE = Section("spark")
+SERVER = Server(
+    version="10.11.6-MariaDB", zone="SYSTEM (CET)", skew=0.1, unsure=0.01, max_allowed_packet=64 << 20,
+    max_connections=200, connected=3, user_connections=None, wait_timeout=28800, statement_seconds=0,
+    cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(True, ()), read_only=False, replication=None,
+)  # fmt: skip
+SPEC = SourceSpec("db.example.com", 3306, "reader", "secret", tls=Tls("verify_identity"))
+
+
+def judged(server: Server, spec: SourceSpec = SPEC) -> dict[str, Check]:
+    return {check.name: check for check in source.judged(server, spec)}
+
+
+# the source
+
+
+def test_a_server_that_is_right_gets_no_warning() -> None:
+    assert {check.status for check in judged(SERVER).values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("skew", "unsure", "status"),
+    [(0.0, 0.0, "ok"), (29.0, 0.0, "ok"), (-29.0, 0.0, "ok"), (31.0, 0.1, "warning"), (-7200.0, 0.1, "warning"),
+     (31.0, 5.0, "ok")],
+)  # fmt: skip
+def test_clocks_that_are_apart_are_a_warning_unless_the_answer_took_as_long(
+    skew: float, unsure: float, status: str
+) -> None:
+    check = source.clock(skew, unsure, "UTC")
+    assert check.status == status
+    if status == "warning":
+        assert ("ahead of" if skew > 0 else "behind") in check.detail
+        assert "NTP" in (check.hint or "")
+
+
+def test_encryption_is_judged_by_what_could_be_in_between() -> None:
+    plain = replace(SERVER, cipher="", tls_version="")
+    assert "plain text" in judged(plain)["TLS"].detail
+    assert judged(plain, replace(SPEC, host="127.0.0.1"))["TLS"].status == "ok"
+    assert judged(plain, replace(SPEC, socket="/run/mysqld.sock"))["TLS"].status == "ok"
+    unverified = judged(SERVER, replace(SPEC, tls=Tls("required")))["TLS"]
+    assert unverified.status == "warning" and "not verified" in unverified.detail
+    assert "host name" in judged(SERVER)["TLS"].detail
+
+
+def test_a_replica_says_its_lag_and_what_follows() -> None:
+    trust = Trust(True, ("the server is a replica, whose rows arrive later than their cursor says",))
+    role = judged(replace(SERVER, trust=trust, replication=Replication(True, 12.0)))["role"]
+    assert role.status == "warning" and "12 s behind" in role.detail and "600 s" in role.detail
+    assert "not known" in judged(replace(SERVER, trust=trust))["role"].detail
+
+
+def test_the_slowest_channel_of_a_replica_counts_in_either_dialect() -> None:
+    good = {
+        "Slave_IO_Running": "Yes",
+        "Slave_SQL_Running": "Yes",
+        "Seconds_Behind_Master": "3",
+        "Last_IO_Error": "",
+    }
+    new = {"Replica_IO_Running": "Yes", "Replica_SQL_Running": "Yes", "Seconds_Behind_Source": "7"}
+    assert replication([good, new]) == Replication(True, 7.0)
+    broken = {
+        **good,
+        "Slave_IO_Running": "Connecting",
+        "Seconds_Behind_Master": None,
+        "Last_IO_Error": "no  route",
+    }
+    assert replication([good, broken]) == Replication(False, None, "no route")
+
+
+def test_few_connections_small_packets_and_old_versions_are_warnings() -> None:
+    found = judged(
+        replace(SERVER, connected=195, max_allowed_packet=1 << 20, version="10.1.2-MariaDB", wait_timeout=10)
+    )
+    for name in ("connections", "packet size", "version", "timeouts"):
+        assert found[name].status == "warning" and found[name].hint, name
+    assert judged(replace(SERVER, version="5.6.50-log"))["version"].status == "warning"
+    assert judged(replace(SERVER, version="8.0.36"))["version"].detail == "MySQL 8.0.36"
+
+
+# the store and the warehouse
+
+
+@pytest.mark.parametrize(
+    ("skew", "status"),
+    [(0.0, "ok"), (30.0, "ok"), (-61.0, "warning"), (901.0, "failure"), (-3600.0, "failure")],
+)
+def test_the_clock_of_the_store(skew: float, status: str) -> None:
+    assert store.clock(skew).status == status
+
+
+def test_a_date_header_is_taken_for_the_second_that_it_names() -> None:
+    now = 1_800_000_000.7
+    assert _skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
+    assert _skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)
+    assert _skew(formatdate(now - 100, usegmt=True), now, now + 0.1) == pytest.approx(-99.7)
+    assert _skew(None, now, now) is None
+
+
+def test_bucket_and_cluster_must_be_in_one_region() -> None:
+    assert warehouse.regions("eu-west-1", "us-east-1").status == "failure"
+    assert warehouse.regions("eu-west-1", "eu-west-1").status == "ok"
+    assert warehouse.regions(None, "eu-west-1").status == "ok"
+    host = "examplecluster.abc123xyz789.eu-central-1.redshift.amazonaws.com"
+    assert region(WarehouseSpec("redshift", "public", host=host)) == "eu-central-1"
+    serverless = "wg.123456789012.us-gov-west-1.redshift-serverless.amazonaws.com"
+    assert region(WarehouseSpec("redshift", "public", host=serverless)) == "us-gov-west-1"
+    assert region(WarehouseSpec("redshift", "public", host="127.0.0.1")) is None
+
+
+def test_without_a_role_there_must_be_a_default_one() -> None:
+    role = "arn:aws:iam::123456789012:role/loader"
+    assert warehouse.iam_role(role, None).status == "ok"
+    assert warehouse.iam_role("loader", None).status == "failure"
+    assert warehouse.iam_role(None, role).status == "ok"
+    assert warehouse.iam_role(None, "").status == "failure"
+    assert warehouse.iam_role(None, None).status == "ok"
+
+
+# Spark
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [('openjdk version "17.0.15" 2025-04-15', "ok"), ('java version "1.8.0_402"', "failure"),
+     ('openjdk version "21" 2023', "ok"), ("what?", "failure")],
+)  # fmt: skip
+def test_java_is_read_in_all_its_spellings(said: str, status: str) -> None:
+    assert java(said, "/usr/bin/java").status == status
+
+
+def test_memory_is_what_tasks_take_against_what_is_free() -> None:
+    assert (amount("512m"), amount("2G"), amount("1024"), amount("x")) == (512 << 20, 2 << 30, 1024, None)
+    assert (cores("local[3,4]"), cores("local")) == (3, 1)
+    assert judged_memory(HERE, 8 << 30, 4, "512m", duckdb=True).status == "ok"
+    assert judged_memory(HERE, 1 << 30, 4, "512m", duckdb=True).status == "warning"
+    conf = {"spark.master": "yarn", "spark.executor.memory": "2g", "spark.executor.cores": "4"}
+    [check] = judged_executors(HERE, conf)
+    assert check.status == "warning" and "800m" in (check.hint or "")
+    [check] = judged_executors(HERE, {**conf, "spark.executor.memoryOverhead": "1g"})
+    assert check.status == "ok"
+
+
+def test_packages_that_are_missing_or_others_are_named_by_host() -> None:
+    ours = {"host": "here", "python": "3.11.7", "packages": {"pyarrow": "26", "obstore": "1"}, "missing": {}}
+    same = {**ours, "host": "a"}
+    [good] = packages(ours, [same, same])
+    assert good.status == "ok" and "tasks on a" in good.detail
+    lacking = {**ours, "host": "b", "packages": {"pyarrow": "25"}, "missing": {"obstore": "No module"}}
+    other = {**ours, "host": "c", "python": "3.12.1"}
+    found = list(packages(ours, [same, lacking, other]))
+    assert [check.status for check in found] == ["failure", "failure"]
+    assert "on b: obstore can't be imported (No module); pyarrow 25, here 26" in found[0].detail
+    assert "on c: Python 3.12.1, here 3.11.7" in found[1].detail
+
+
+# secrets, places
+
+
+def test_secrets_in_clear_are_found_and_variables_are_not() -> None:
+    assert in_clear({"source": {"url": "mysql://u:${PW}@h/d"}}) == []
+    assert in_clear({"source": {"url": "mysql://u@h/d"}, "warehouse": {"url": "duckdb:///w"}}) == []
+    assert in_clear({"source": {"url": "${URL}"}}) == []
+    clear = {"source": {"url": "mysql://u:p@h/d"}, "store": {"secret_access_key": "x"}}
+    assert in_clear(clear) == ["source.url", "store.secret_access_key"]
+    assert in_clear({"source": {"url": "mysql://u:$${PW}@h/d"}}) == ["source.url"]
+
+
+def test_this_machine_is_known_by_its_names() -> None:
+    assert all(nearby(host) for host in ("localhost", "127.0.0.1", "::1", "127.1.2.3"))
+    assert not any(nearby(host) for host in ("db", "10.0.0.1", ""))
+
+
+# lanes
+
+
+def test_a_lane_that_hangs_keeps_what_it_has_and_says_so() -> None:
+    never = threading.Event()
+
+    def hanging() -> Iterator[Check]:
+        yield HERE.ok("Java", "17")
+        never.wait(30)
+
+    def failing() -> Iterator[Check]:
+        yield HERE.ok("Spark", "4")
+        raise TransientError("it broke", hint="mend it")
+
+    began = time.monotonic()
+    hung, failed = at_once([("spark", hanging(), 0.2), ("spark", failing(), 5.0)])
+    assert time.monotonic() - began < 3
+    assert [check.status for check in hung] == ["ok", "failure"]
+    assert "no end within 0.2 s" in hung[1].detail and "Java" in hung[1].detail
+    assert (failed[1].detail, failed[1].hint) == ("it broke", "mend it")
+    never.set()
+
+
+# the text
+
+
+def test_lines_fit_the_terminal_and_are_whole_where_there_is_none() -> None:
+    long = HERE.warning("memory", "a word " * 40, "another word " * 20)
+    skipped = HERE.skipped(("one", "two"), "see memory")
+    table = [
+        Section("tables", "shop.orders").ok("reading", "upsert"),
+        Section("tables", "shop.orders").warning("x", "y"),
+    ]
+    checks = [check.as_json() for check in (long, *skipped, *table)]
+    for width in (80, 120):
+        lines = check_lines(checks, width)
+        assert max(len(line) for line in lines) <= width
+        assert "  skipped  one, two: see memory" in lines
+    assert any(len(line) > 200 for line in check_lines(checks, None))
+    assert "  warning  shop.orders: upsert" in check_lines(checks, 80)
+    assert "\x1b[33m" in "".join(check_lines(checks, 80, paint=True))
+
+
+def test_the_last_line_says_what_to_do_next() -> None:
+    counts = {"ok": 3, "warning": 1, "failure": 0, "skipped": 0}
+    assert (
+        summary_lines({"ok": True, "counts": counts})[-1]
+        == "3 ok, 1 warning, 0 failures; ready: floodmark sync --all"
+    )
+    counts = {"ok": 3, "warning": 0, "failure": 1, "skipped": 2}
+    assert "1 failure, 2 skipped; mend" in summary_lines({"ok": False, "counts": counts})[-1]
