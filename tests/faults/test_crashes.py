@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.commands import Command
 from tests.conftest import Workspace
 from tests.stage import (
     FILL,
@@ -51,7 +51,7 @@ def gate(orders: Workspace) -> Iterator[Gate]:
         yield gate
 
 
-def started(orders: Workspace, gate: Gate | None = None) -> subprocess.Popen[str]:
+def started(orders: Workspace, gate: Gate | None = None) -> Command:
     """A sync that has claimed the table, slice by slice; the gate is closed before its first slice."""
     process = orders.run.start("sync", "-t", "orders", "-s", "sequential")
     until(lambda: len(commits(orders)) >= 2 or process.poll() is not None)
@@ -87,7 +87,7 @@ def test_killed_right_after_its_claim(orders: Workspace, gate: Gate) -> None:
 
 def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
-    until(lambda: len(batches(orders)) == 2)
+    until(lambda: len(batches(orders)) == 2, 90)
     family = descendants(process.pid)
     assert {"java"} < {p.name for p in family}  # and Python workers that wait at the gate
     process.kill()
@@ -115,7 +115,7 @@ def test_killed_inside_a_load(orders: Workspace, moment: str) -> None:
     # The file is opened for writing by the transaction; what it writes first is the .wal, when it commits.
     opened = orders.warehouse.name if moment == "inside the transaction" else f"{orders.warehouse.name}.wal"
     process = orders.run.start("sync", "-t", "orders", "--redshift-only")
-    until(lambda: _writes(process.pid, opened) or process.poll() is not None)
+    until(lambda: _writes(process.pid, opened) or process.poll() is not None, pause=0.002)
     process.kill()
     assert process.wait() == -signal.SIGKILL, "the load was over before it could be killed"
     table = orders.synced("orders")
@@ -143,6 +143,7 @@ def _writes(pid: int, name: str) -> bool:
     return False
 
 
+@pytest.mark.long  # the laboratory does it by steps
 def test_killed_again_and_again_at_random(orders: Workspace) -> None:
     orders.write(defaults={"slice_rows": 100})
     pauses = [random.uniform(0.5, 4.5) for _ in range(3)]
@@ -156,7 +157,9 @@ def test_killed_again_and_again_at_random(orders: Workspace) -> None:
     arrives_once(orders)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_signal_ends_a_sync_within_seconds_in_good_order(
     orders: Workspace, gate: Gate, number: signal.Signals, code: int
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
 import pytest
 
 from tests.conftest import Workspace
@@ -43,7 +44,10 @@ def holding(orders: Workspace, gate: Gate) -> Iterator[Any]:
     gate.close()
     published = orders.folder / "lake" / "watermark" / "tables" / f"{orders.database.name}.orders.json"
     until(
-        lambda: published.exists() and json.loads(published.read_bytes())["redshift_rows_loaded"] == 2 * SLICE
+        lambda: (
+            published.exists() and json.loads(published.read_bytes())["redshift_rows_loaded"] == 2 * SLICE
+        ),
+        90,
     )
     assert len(batches(orders)) == 2
     yield process
@@ -59,6 +63,15 @@ def arrives_once(orders: Workspace, total: int = ROWS) -> None:
     assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(total, total)]
     comparison = orders.compare("orders")
     assert comparison.equal, comparison.differences
+
+
+def free(orders: Workspace) -> bool:
+    """Whether nobody has the warehouse's file open."""
+    try:
+        orders.query("SELECT 1")
+    except duckdb.IOException:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- one run at a time
@@ -108,6 +121,7 @@ def test_what_is_known_can_be_seen_while_a_sync_runs_and_when_everything_else_is
 def test_a_run_that_was_paused_and_overtaken_cannot_commit(
     orders: Workspace, gate: Gate, holding: Any
 ) -> None:
+    until(lambda: free(orders), 30, pause=0.1)  # paused with the file open, it would keep others from it
     os.kill(holding.pid, signal.SIGSTOP)
     gate.open()
     note = json.loads(lease(orders).read_bytes())

@@ -2,103 +2,27 @@
 
 from __future__ import annotations
 
-import http.client
-import itertools
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from floodmark import Pipeline
 from floodmark.testing.services import SeaweedFS
 from tests.conftest import Workspace
+from tests.faults.lab.httpproxy import HttpProxy, Trouble
 from tests.stage import FILL, ORDERS, Gate
-
-BUSY = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>slow down</Message></Error>'
-
-# What happens to a request, by its number: None is nothing.
-Trouble = Callable[[int], str | None]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Passes a request on as it is, unless there is trouble."""
-
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def handle_one(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        trouble = self.server.trouble(next(self.server.numbers))
-        if trouble == "delay":
-            time.sleep(1)
-        if trouble == "busy":
-            return self._answer(503, [("Content-Type", "application/xml")], BUSY)
-        if trouble == "drop":
-            return self._drop()
-        link = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
-        try:
-            link.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                link.putheader(name, value)
-            link.endheaders(body or None)
-            answer = link.getresponse()
-            data = answer.read()
-            if trouble == "lose":  # it happened, but the answer is lost
-                return self._drop()
-            return self._answer(answer.status, answer.getheaders(), data)
-        finally:
-            link.close()
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_one
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-        self.send_response_only(status)
-        for name, value in headers:
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
-        length = {k.lower(): v for k, v in headers}.get("content-length") if self.command == "HEAD" else None
-        self.send_header("Content-Length", length or str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def _drop(self) -> None:
-        self.close_connection = True
-        self.connection.close()
-
-    def log_message(self, *args: Any) -> None: ...
-
-
-class Proxy(ThreadingHTTPServer):
-    """An HTTP proxy in front of the store that makes trouble."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, behind: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind = behind
-        self.numbers = itertools.count(1)
-        self.trouble: Trouble = lambda n: None
-
-    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
 
 @contextmanager
-def proxied(workspace: Workspace, seaweed: SeaweedFS) -> Iterator[Proxy]:
-    proxy = Proxy(seaweed.port)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    workspace.write(store={"endpoint": f"http://127.0.0.1:{proxy.server_address[1]}"})
+def proxied(workspace: Workspace, seaweed: SeaweedFS) -> Iterator[HttpProxy]:
+    proxy = HttpProxy(seaweed.port)
+    workspace.write(store={"endpoint": f"http://127.0.0.1:{proxy.port}"})
     try:
         yield proxy
     finally:
-        proxy.shutdown()
-        proxy.server_close()
+        proxy.close()
 
 
 TROUBLES: dict[str, Trouble] = {

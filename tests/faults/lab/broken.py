@@ -1,0 +1,39 @@
+"""The protections that the laboratory takes out of the product to test itself, and where each must be caught."""
+
+from __future__ import annotations
+
+# The switch, what it breaks, and the experiments that must catch it (the beginnings of their replays).
+BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "strict-cursor": (
+        "`cursor > x` alone instead of (cursor, key): the other rows of a shared timestamp are passed over",
+        ("crash:folder/sync --limit/", "histories"),
+    ),
+    "session-zone": (
+        "the bound in the session's zone instead of the server's: it lies above what can still commit",
+        ("writers:folder/a long statement/", "histories"),
+    ),
+    "ledger-outside": (
+        "the ledger's rows in a transaction of their own, after the data's",
+        ("crash:folder/load without a key/",),
+    ),
+    "ledger-number": (
+        "a commit counts as loaded by its number alone",
+        ("fences:folder/the log begins anew", "fences:folder/the store begins anew"),
+    ),
+    "commit-first": (
+        "files are uploaded after the commit that names them",
+        ("crash:folder/incremental sync/",),
+    ),
+    "overwrite": (
+        "a plain overwrite instead of create-if-absent",
+        ("fences:folder/sync, by another sync/", "fences:folder/sync without a key, by another/"),
+    ),
+    "no-claim": (
+        "a claim is no fence: whoever finds its number taken commits behind it",
+        ("fences:folder/sync, by another sync/", "fences:folder/sync without a key, by another/"),
+    ),
+    "next-number": (
+        "the next number instead of the same one after a lost answer",
+        ("crash:folder/incremental sync/lost/", "crash:folder/incremental sync/"),
+    ),
+}

@@ -1,0 +1,116 @@
+"""Spark's faults on a standalone cluster of two workers: an executor dies, a machine is lost, the driver is killed.
+
+Each is a sync with executors in processes of their own, which know the product by the archive that was shipped to them.
+A cluster starts slowly, so these experiments are few.
+"""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floodmark.testing.spark_cluster import SparkCluster
+
+from .bench import Bench, bound
+from .lab import Lab, Outcome, note, settle, timed, watermark_known
+from .prepared import FILL, ORDERS
+from .services import ROOT
+from .spawn import INJECT
+from .truth import Source
+
+ROWS, SLICE = 400, 50
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is lost, when, and how the command may end."""
+
+    said: str
+    plan: dict[str, Any]
+    allowed: tuple[int, ...]
+
+
+LOSSES = (
+    Loss("an executor lost in mid-slice",
+         {"task": {"kind": "executor lost in mid-slice", "times": 1, "once": True, "after": 0.2}}, (0,)),
+    Loss("an executor lost after it wrote",
+         {"task": {"kind": "executor lost at its end", "times": 1, "once": True}}, (0,)),
+    Loss("a machine lost with its executor", {"task": {"kind": "machine lost", "times": 1, "once": True}}, (0,)),
+    Loss("driver killed, its executors go on", {"label": "data file", "when": "driver before"}, (-9,)),
+    Loss("every machine lost", {"task": {"kind": "machine lost", "times": 99}, "hurry": True}, (4,)),
+)  # fmt: skip
+
+
+def cluster(lab: Lab) -> Iterator[Outcome]:
+    """Every loss in turn; nothing of it in the short part."""
+    for turn in range(0 if lab.quick and lab.only is None else 3):
+        for loss in LOSSES:
+            own = f"cluster:s3/{loss.said}/{turn}"
+            if lab.wanted(own):
+                yield _experiment(lab, loss, own)
+
+
+def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
+    running = _cluster(lab)
+    began, bench = time.monotonic(), _bench(lab)
+    source = Source(bench.services.database(), "orders")
+    mariadb = bench.services.mariadb
+    mariadb.execute(ORDERS, FILL.format(n=ROWS), database=source.database)
+    conf = {"spark.submit.pyFiles": str(_shipped(lab)), "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "512m"}  # fmt: skip
+    bench.clear(
+        source.database,
+        defaults={"settle_seconds": 0.1, "slice_rows": SLICE},
+        spark={"master": running.master.url, "conf": conf},
+    )
+    counted = lab.services.scratch / f"attempts-{lab.dice(own).getrandbits(48):x}"
+    counted.unlink(missing_ok=True)
+    plan = dict(loss.plan)
+    if "task" in plan:
+        plan["task"] = {**plan["task"], "file": str(counted)}
+    outcome = Outcome("cluster", "first sync [s3]", loss.said, "a task on one of two workers", own)
+    started = bench.start("sync", "-t", source.name, plan=plan, own_jvm=True)
+    ended = note(outcome, bench.wait(started, 4 * bound()), loss.allowed)
+    outcome.code = ended.code
+    outcome.hit = counted.exists() if "task" in plan else ended.code == -9
+    for worker in running.workers:  # a machine that was lost comes back
+        if not worker.running:
+            worker.start()
+    watermark_known(bench, source, outcome)
+    # What is left to do needs no cluster.
+    bench.config["spark"] = {"master": "local[2]"}
+    bench.write()
+    settle(bench, source, outcome)
+    mariadb.execute(f"DROP DATABASE {source.database}")
+    return timed(outcome, began)
+
+
+def _cluster(lab: Lab) -> SparkCluster:
+    kept = lab.services.kept
+    if ("cluster", "") not in kept:
+        made = SparkCluster(workers=2, cores=1, memory="512m")
+        lab.services.keep_open(made)
+        kept["cluster", ""] = made
+    found: SparkCluster = kept["cluster", ""]
+    return found
+
+
+def _bench(lab: Lab) -> Bench:
+    found: Bench = lab.services.kept.setdefault(("bench", "cluster"), Bench(lab.services, "s3", "-cluster"))
+    found.broken = lab.broken
+    return found
+
+
+def _shipped(lab: Lab) -> Path:
+    """The product, and the laboratory's part of every task, as a cluster gets them."""
+    place = lab.services.scratch / "floodmark.zip"
+    if not place.exists():
+        with zipfile.ZipFile(place, "w") as archive:
+            for package in (ROOT / "src" / "floodmark", INJECT / "labinject"):
+                for file in package.rglob("*.py"):
+                    archive.write(file, file.relative_to(package.parent))
+    return place

@@ -1,0 +1,196 @@
+"""Builds that are broken on purpose: each switch takes one protection out of the product.
+
+The laboratory must catch every one of them; that is how it is tested itself. A switch changes only processes whose
+plan names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from labinject.plan import PLAN
+
+_installed: set[str] = set()
+
+
+def install() -> None:
+    """Put the switch of the plan in place, if it names one; once per process."""
+    if PLAN.broken and PLAN.broken not in _installed:
+        _installed.add(PLAN.broken)
+        globals()["_" + PLAN.broken.replace("-", "_")]()
+
+
+def _swap(owner: Any, name: str, switch: str, broken: Callable[..., Any]) -> None:
+    """Replace a function where the plan says so; the broken one gets the right one first."""
+    right = getattr(owner, name)
+
+    def either(*args: Any, **options: Any) -> Any:
+        if PLAN.broken == switch:
+            return broken(right, *args, **options)
+        return right(*args, **options)
+
+    setattr(owner, name, either)
+
+
+def _strict_cursor() -> None:
+    """`cursor > x` alone: the other rows of a shared timestamp are passed over."""
+    from floodmark.mysql import sql
+
+    def after(right: Any, table: Any, columns: Any, position: Any) -> Any:
+        return right(table, columns, position[:1])
+
+    _swap(sql, "after", "strict-cursor", after)
+
+
+def _session_zone() -> None:
+    """The bound in the session's zone (UTC) where the cursor is in the server's."""
+    from floodmark.mysql import bounds
+
+    _swap(
+        bounds,
+        "zone_offsets",
+        "session-zone",
+        lambda right, session, zone: lambda moments: bounds.offsets(session, moments),
+    )
+
+
+def _ledger_outside() -> None:
+    """The ledger's rows in a transaction of their own, after that of the data."""
+    from floodmark.warehouse.duckdb import DuckDB
+    from floodmark.warehouse.duckdb_ledger import LedgerTables
+
+    def transaction(right: Any, self: Any, request: Any, decision: Any, staged: Any, loaded: Any) -> None:
+        right(self, request, decision, staged, ())
+        with self._file.writing() as con:
+            con.execute("BEGIN")
+            LedgerTables(con, self.schema).record(request, loaded)
+            con.execute("COMMIT")
+
+    def record(right: Any, self: Any, request: Any, loaded: Any) -> None:
+        if loaded:
+            right(self, request, loaded)
+
+    _swap(DuckDB, "_transaction", "ledger-outside", transaction)
+    _swap(LedgerTables, "record", "ledger-outside", record)
+
+
+def _ledger_number() -> None:
+    """A commit counts as loaded when its number was, of whichever log, epoch and digest."""
+    from floodmark.warehouse import LEDGER, Ledger, quote
+    from floodmark.warehouse.duckdb_ledger import LedgerTables, kind_of
+
+    class Numbers(frozenset):  # type: ignore[type-arg]
+        def __contains__(self, item: object) -> bool:
+            return any(isinstance(item, tuple) and item[0] == n for n, _ in self)
+
+        def __sub__(self, other: Any) -> Any:
+            return Numbers(frozenset(self) - frozenset(other))
+
+    def read(right: Any, self: Any, log: str, target: str) -> Any:
+        found = right(self, log, target)
+        if kind_of(self.con, self.schema, LEDGER) is None:
+            return found
+        others = self.con.execute(
+            f"SELECT n, digest, epoch, rows, files, '2026-01-01T00:00:00.000000Z', target "
+            f"FROM {quote(self.schema, LEDGER)} WHERE log_id <> ?",
+            [log],
+        ).fetchall()
+        from floodmark.warehouse import LedgerRow
+
+        return replace(found, rows=(*found.rows, *(LedgerRow(*row) for row in others)))
+
+    def loaded(right: Any, self: Any, epoch: int) -> Any:
+        return Numbers((row.n, row.digest) for row in self.rows)
+
+    _swap(LedgerTables, "read", "ledger-number", read)
+    _swap(Ledger, "loaded", "ledger-number", loaded)
+
+
+def _commit_first() -> None:
+    """Files are uploaded after the commit that names them."""
+    from floodmark.state.log import Log
+    from floodmark.store import Store
+
+    def put(right: Any, self: Any, path: str, data: Any) -> None:
+        if not path.startswith("data/") or isinstance(data, Path):
+            right(self, path, data)
+            return
+        spool = Path(PLAN.raw["spool"]) / path
+        spool.parent.mkdir(parents=True, exist_ok=True)
+        spool.write_bytes(bytes(data))
+
+    def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
+        after = right(self, state, commit)
+        for file in commit.files:
+            self.store.put(file.path, Path(PLAN.raw["spool"]) / file.path)
+        return after
+
+    _swap(Store, "put", "commit-first", put)
+    _swap(Log, "append", "commit-first", append)
+
+
+def _overwrite() -> None:
+    """A plain put where only a create is safe: the last writer wins."""
+    from floodmark.store import Store
+
+    def create(right: Any, self: Any, path: str, data: bytes) -> bool:
+        self.put(path, data)
+        return True
+
+    _swap(Store, "create", "overwrite", create)
+
+
+def _no_claim() -> None:
+    """A claim is no fence: whoever finds its number taken goes on behind it, and nobody asks who holds the table."""
+    from floodmark.state import claims, fold
+    from floodmark.state.log import Log, Taken
+
+    def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
+        while True:
+            try:
+                return right(self, state, commit)
+            except Taken:
+                state = self.fold_on(state)
+                commit = replace(commit, n=state.n + 1, prev=state.digest)
+            except fold.Damaged:
+                raise
+
+    def check(right: Any, state: Any, commit: Any) -> None:
+        claim = replace(state.claim, run=commit.run) if state.claim is not None else None
+        right(replace(state, claim=claim), commit)
+
+    def append_unasked(right: Any, self: Any, state: Any, commit: Any) -> Any:
+        claim = replace(state.claim, run=commit.run) if state.claim is not None else None
+        return append(right, self, replace(state, claim=claim), commit)
+
+    _swap(Log, "append", "no-claim", append_unasked)
+    _swap(fold, "_check", "no-claim", check)
+    _swap(claims, "refuse_if_held", "no-claim", lambda right, *args: None)
+
+
+def _next_number() -> None:
+    """After a lost answer the next number, not the same one again."""
+    from floodmark.errors import TransientError
+    from floodmark.model import digest, dump
+    from floodmark.state.fold import fold
+    from floodmark.state.log import Log
+    from floodmark.state.watermark import commit_path
+
+    def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
+        while True:
+            data = dump(commit)
+            after = fold(state, commit, digest(data))
+            try:
+                if self.store.create(commit_path(self.table_name, commit.n), data):
+                    return after
+                return right(self, state, commit)
+            except TransientError:
+                state = replace(state, n=commit.n, digest=digest(data))
+                commit = replace(commit, n=commit.n + 1, prev=state.digest)
+                time.sleep(0.05)
+
+    _swap(Log, "append", "next-number", append)

@@ -1,0 +1,83 @@
+"""Spark for experiments: the JVM that the laboratory keeps running, and a plan that travels with every task."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from labinject.plan import PLAN
+
+
+def install() -> None:
+    """Let tasks carry the plan; and, where the plan names a JVM, use that one. Once per process."""
+    if "pyspark.daemon" in sys.modules or "pyspark.worker" in sys.modules:
+        return  # a worker starts no tasks
+    from floodmark import spark
+
+    if hasattr(spark.Spark, "lab"):
+        return
+    spark.Spark.lab = True
+    task = spark._task
+    spark._task = lambda job, files: _armed(task(job, files), dict(PLAN.raw), job.title(0))
+    if PLAN.spark is not None:
+        spark.Spark.start, spark.Spark.stop = _attach, _detach
+
+
+def _armed(
+    run: Callable[[Iterable[int]], Any], plan: dict[str, Any], title: str
+) -> Callable[[Iterable[int]], Any]:
+    def armed(rows: Iterable[int]) -> Any:
+        import labinject
+        from labinject import tasks
+
+        labinject.armed_for_a_task(plan)
+        try:
+            return tasks.struck(run, rows, title)
+        finally:
+            labinject.PLAN.take({})
+
+    return armed
+
+
+def _attach(self: Any) -> None:
+    """A SparkContext of this process around the one that the laboratory's JVM has."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    assert PLAN.spark is not None
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(PLAN.spark["port"])
+    os.environ["PYSPARK_GATEWAY_SECRET"] = PLAN.spark["secret"]
+    gateway = launch_gateway()
+    del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    jvm = gateway.jvm
+    settings = jvm.org.apache.spark.SparkConf(False)
+    for name, value in {**self.settings, **PLAN.spark["conf"]}.items():
+        settings.set(name, value)
+    inner = jvm.org.apache.spark.SparkContext.getOrCreate(settings)
+    context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(inner)
+    own = SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=inner.getConf()))
+    own._accumulatorServer.handle_error = lambda *_: None
+    own._javaAccumulator = jvm.PythonAccumulatorV2(PLAN.spark["ear"])
+    inner.register(own._javaAccumulator)
+    own.pythonExec = sys.executable
+    self.parallelism = own.defaultParallelism
+    self._gateway, self._context, self._base = gateway, own, own.parallelize(range(1), 1)
+    # Groups of jobs are cancelled by name, and other processes use the same JVM.
+    self._numbers = itertools.count(os.getpid() * 1000)
+
+
+def _detach(self: Any) -> None:
+    """Leave the JVM to the next one."""
+    self._stopped.set()
+    with self._lock:
+        context, self._context = self._context, None
+        if context is not None:
+            threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()
+        if self._gateway is not None:
+            with suppress(Exception):
+                self._gateway.close()

@@ -1,0 +1,155 @@
+"""Results: a line of JSON for every experiment, by seed, written as it ends; and tables of them.
+
+`fixed.json` says of failures, by seed and replay, what became of them: a commit that removed the cause, or `void: …`
+where the laboratory itself was wrong and the run proves nothing. Runs that were void are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from .broken import BROKEN
+from .lab import RECOVERY, Outcome
+from .services import ROOT
+
+RESULTS = ROOT / "tests" / "faults" / "results"
+VERDICTS = ("survived", "lost", "doubled", "hung", "failed")
+BUILDS = "broken.jsonl"
+
+Kept = dict[str, Any]
+
+
+@dataclass
+class Sum:
+    """What came of the experiments that did one thing."""
+
+    runs: int = 0
+    survived: int = 0
+    lost: int = 0
+    doubled: int = 0
+    hung: int = 0
+    failed: int = 0
+    fixed: int = 0
+    recovery: float = 0.0
+
+    def add(self, other: Kept) -> None:
+        self.runs += other["runs"]
+        bad = other["verdict"] != "survived"
+        self.survived += other["runs"] - bad
+        if bad:
+            name = "fixed" if other.get("became") else other["verdict"]
+            setattr(self, name, getattr(self, name) + 1)
+        if not other.get("became"):
+            self.recovery = max(self.recovery, other["recovery"])
+
+
+def line(outcome: Outcome, seed: int) -> Kept | None:
+    """An experiment as it is kept; None when its fault did not strike and nothing is wrong either."""
+    bad = outcome.verdict != "survived"
+    if outcome.group == "setup":
+        return None
+    if not bad and not (outcome.hit and outcome.strikes):
+        return None
+    found: Kept = {
+        "seed": seed,
+        "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "group": outcome.group,
+        "scenario": outcome.scenario,
+        "fault": outcome.fault,
+        "step": outcome.step,
+        "replay": outcome.replay,
+        "runs": max(1, outcome.strikes),
+        "verdict": outcome.verdict,
+        "code": outcome.code,
+        "recovery": round(outcome.recovery, 2),
+        "cpu": round(outcome.cpu, 2),
+        "load": round(outcome.load, 1),
+        "seconds": round(outcome.seconds, 1),
+    }
+    if outcome.then and not bad:
+        found["then"] = outcome.then
+    if outcome.said:
+        found["said"] = outcome.said
+    if bad:
+        found["problems"] = [f"{p.kind}: {p.text}"[:1500] for p in outcome.problems[:5]]
+    return found
+
+
+def add(outcome: Outcome, seed: int) -> None:
+    """Keep an experiment; what was kept stays, however the laboratory ends."""
+    found = line(outcome, seed)
+    if found is not None:
+        _append(f"{seed}.jsonl", found)
+
+
+def add_broken(name: str, seed: int, seen: Outcome | None, runs: int, seconds: float) -> None:
+    """Keep how a broken build was caught, or that it was not."""
+    found = {"build": name, "seed": seed, "runs": runs, "seconds": round(seconds), "by": seen and seen.replay,
+             "problem": seen and f"{seen.problems[0].kind}: {seen.problems[0].text}"[:300]}  # fmt: skip
+    _append(BUILDS, found)
+
+
+def _append(name: str, found: Kept) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / name).open("a") as file:
+        file.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def kept(void: bool = False) -> list[Kept]:
+    """All results so far, each failure with what became of it; or those that are void."""
+    became = _became()
+    found = [one for path in sorted(RESULTS.glob("[0-9]*.jsonl")) for one in _read(path.name)]
+    for one in found:
+        if one["verdict"] == "survived" and one["recovery"] > RECOVERY:
+            one["verdict"], one["problems"] = "failed", [f"slow: the watermark took {one['recovery']} s"]
+        if one["verdict"] != "survived":
+            one["became"] = became.get(f"{one['seed']} {one['replay']}")
+    found = [one for one in found if str(one.get("became")).startswith("void:") is void]
+    return [each for one in found for each in (one, *_after(one))]
+
+
+def _after(one: Kept) -> list[Kept]:
+    """The runs of an experiment that were struck after the first: on the way back from it."""
+    quiet = {"recovery": 0.0, "cpu": 0.0, "said": []}
+    return [{**one, **quiet, "fault": fault, "step": step} for fault, step in one.get("then", ())]
+
+
+def builds() -> list[Kept]:
+    """How each broken build was caught, the last time that it was tried."""
+    last = {one["build"]: one for one in _read(BUILDS)}
+    return [last[name] for name in BROKEN if name in last]
+
+
+def _read(name: str) -> list[Kept]:
+    path = RESULTS / name
+    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def _became() -> dict[str, str]:
+    path = RESULTS / "fixed.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def table(found: Iterable[Kept], *by: str) -> list[str]:
+    """A table in Markdown: runs and what came of them, by the given fields."""
+    sums: dict[tuple[str, ...], Sum] = {}
+    for one in found:
+        sums.setdefault(tuple(one[name] for name in by), Sum()).add(one)
+    head = [*by, "runs", *VERDICTS, "fixed since", "longest recovery"]
+    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(by) + "--:|" * (len(head) - len(by))]
+    for at, s in sorted(sums.items()):
+        cells = [s.runs, s.survived, s.lost, s.doubled, s.hung, s.failed, s.fixed, f"{s.recovery:.1f} s"]
+        rows.append("| " + " | ".join(map(str, [*at, *cells])) + " |")
+    return rows
+
+
+def total(found: Iterable[Kept]) -> Sum:
+    """The sum of all results."""
+    whole = Sum()
+    for one in found:
+        whole.add(one)
+    return whole

@@ -1,0 +1,53 @@
+"""Runs experiments until the time is over: one group after the other, one experiment each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import MySQLdb
+
+from floodmark.errors import FloodmarkError
+
+from .groups import GROUPS
+from .lab import Lab, Outcome
+
+# Experiments of a group in one round: those that have most steps to strike, and are short, more often.
+WEIGHTS = {"crash": 4, "fences": 2, "network": 3}
+
+
+def run(
+    lab: Lab,
+    groups: Sequence[str] = (),
+    seconds: float = 1800.0,
+    stop: Callable[[Outcome], bool] = lambda outcome: False,
+) -> Iterator[Outcome]:
+    """The outcomes as they come, until all groups are done, the time is over, or one makes it stop."""
+    deadline = time.monotonic() + seconds
+    turns = {name: GROUPS[name](lab) for name in groups or GROUPS}
+    while turns:
+        for name in [n for n in turns for _ in range(WEIGHTS.get(n, 1))]:
+            if time.monotonic() > deadline:
+                return
+            try:
+                outcome = next(turns[name], None) if name in turns else None
+            except (
+                AssertionError,
+                OSError,
+                RuntimeError,
+                MySQLdb.Error,
+                FloodmarkError,
+            ) as error:  # a server that is gone
+                print(f"           {name} can't go on: {type(error).__name__}: {error}", flush=True)
+                outcome = None
+            if outcome is None:
+                turns.pop(name, None)
+                continue
+            yield outcome
+            if stop(outcome):
+                return
+
+
+def caught(outcome: Outcome) -> bool:
+    """Whether an experiment has shown that something is wrong."""
+    return outcome.verdict != "survived"

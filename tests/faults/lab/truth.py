@@ -1,0 +1,179 @@
+"""Reads source, store and warehouse directly: by a MySQL connection of its own, as raw JSON and Parquet, by DuckDB.
+
+Nothing of the product's code is used here, so that a mistake there can't hide itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+
+from .bench import Bench
+
+Row = dict[str, Any]
+# (cursor, key); compared as Python compares tuples.
+Place = tuple[Any, ...]
+START = "2025-01-01 00:00:00"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table of the source, as the laboratory made it."""
+
+    database: str
+    table: str
+    key: str | None = "id"
+    cursor: str | None = "update_at"
+    start: str | None = START
+    extra: frozenset[Any] = field(default_factory=frozenset)  # keys that were deleted there on purpose
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True)
+class RawCommit:
+    """One commit as it lies in the store."""
+
+    n: int
+    body: dict[str, Any]
+    digest: str
+
+    @property
+    def kind(self) -> str:
+        return str(self.body["kind"])
+
+    @property
+    def rows(self) -> int:
+        return sum(f["rows"] for f in self.body["files"])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One row of the ledger."""
+
+    log: str
+    epoch: int
+    n: int
+    digest: str
+    rows: int
+
+
+def plain(value: Any) -> Any:
+    """A value in the one form in which sides are compared: no zones, no text of numbers, no trailing zeros."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    if isinstance(value, Decimal):
+        return value.normalize()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return value
+
+
+def place(cells: list[Any] | tuple[Any, ...] | None) -> Place | None:
+    """A position of the log as a place that can be compared with rows."""
+    if cells is None:
+        return None
+    return tuple(datetime.fromisoformat(c) if isinstance(c, str) and "-" in c else c for c in cells)
+
+
+def source_rows(bench: Bench, source: Source) -> list[Row]:
+    """What the source has now."""
+    link = bench.services.mariadb.connect(source.database)
+    try:
+        cursor = link.cursor()
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SELECT * FROM `{source.table}`")
+        names = [column[0].lower() for column in cursor.description]
+        return [dict(zip(names, map(plain, row), strict=True)) for row in cursor.fetchall()]
+    finally:
+        link.close()
+
+
+def commits(bench: Bench, table: str) -> list[RawCommit]:
+    """The table's log, in order of the objects' names."""
+    found = []
+    for path in bench.objects(f"commits/{table}/"):
+        data = bench.get(path) or b""
+        body = json.loads(data)
+        digest = body.get("stands_for") or sha256(data).hexdigest()
+        found.append(RawCommit(int(path.rpartition("/")[2].removesuffix(".json")), body, digest))
+    return found
+
+
+def file_rows(bench: Bench, path: str) -> tuple[list[Row], str] | None:
+    """The rows of a data file and its checksum; None when it is not there."""
+    data = bench.get(path)
+    return None if data is None else (_rows(data), sha256(data).hexdigest())
+
+
+@lru_cache(maxsize=512)
+def _rows(data: bytes) -> list[Row]:
+    """The same files come by again and again: experiments begin from copies."""
+    rows = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()
+    return [{name.lower(): plain(value) for name, value in row.items()} for row in rows]
+
+
+def _ask(bench: Bench, sql: str) -> list[Row] | None:
+    """The rows of a question to the warehouse; None when what it asks for is not there."""
+    if bench.stack == "redshift":
+        return _ask_redshift(bench, sql)
+    if not bench.warehouse.exists():
+        return None
+    with duckdb.connect(str(bench.warehouse), read_only=True) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        try:
+            return list(connection.sql(sql).to_arrow_table().to_pylist())
+        except duckdb.CatalogException:
+            return None
+
+
+def _ask_redshift(bench: Bench, sql: str) -> list[Row] | None:
+    server = bench.services.redshift
+    table = sql.rpartition("FROM ")[2].strip().strip('"')
+    names = [
+        str(row[0])
+        for row in server.execute(
+            "SELECT column_name::text FROM information_schema.columns "
+            f"WHERE table_schema = '{bench.schema}' AND table_name = '{table}' ORDER BY ordinal_position"
+        )
+    ]
+    if not names:
+        return None
+    chosen = ", ".join(f'"{name}"' for name in names)
+    rows = server.execute(f'SELECT {chosen} FROM {bench.schema}."{table}"')
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def warehouse_rows(bench: Bench, target: str) -> list[Row]:
+    """What the target has; nothing when it is not there."""
+    found = _ask(bench, f'SELECT * FROM "{target}"') or []
+    return [{name.lower(): plain(value) for name, value in row.items()} for row in found]
+
+
+def ledger(bench: Bench, table: str) -> list[Loaded]:
+    """What the warehouse says was loaded of a table, of all logs and epochs."""
+    rows = _ask(bench, "SELECT * FROM floodmark_ledger") or []
+    found = [
+        Loaded(r["log_id"], r["epoch"], r["n"], r["digest"], r["rows"])
+        for r in rows
+        if r["source_table"] == table
+    ]
+    return sorted(found, key=lambda r: (r.epoch, r.n))
+
+
+def tamper(bench: Bench) -> None:
+    """Somebody changes the target by hand: rows are removed, others altered."""
+    with duckdb.connect(str(bench.warehouse)) as connection:
+        connection.execute("DELETE FROM orders WHERE id % 4 = 0")
+        connection.execute("UPDATE orders SET note = 'by hand' WHERE id % 9 = 0")

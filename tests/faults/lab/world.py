@@ -1,0 +1,212 @@
+"""Group 5: the world around: full disks, clocks that jump, a source that was set back.
+
+A full disk is a real one: a small tmpfs, mounted where the store, the warehouse or the temporary files lie (this needs
+root). Clocks are libfaketime's, for one process and never for the machine. What can't be had here is left out, and the
+laboratory says so once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .bench import Bench
+from .checker import Problem
+from .clocks import Clock, clock
+from .lab import Lab, Outcome, note, settle, timed, watermark_known
+from .prepared import FILL, ORDERS
+from .truth import Source
+
+Way = Callable[[Lab, str], Outcome | None]
+SYNC, LOAD = ("sync", "-t", "{t}"), ("sync", "-t", "{t}", "--redshift-only")
+
+
+def world(lab: Lab) -> Iterator[Outcome]:
+    """Each of the ways in turn, again and again with other numbers."""
+    ways: tuple[tuple[str, Way], ...] = (
+        ("store full, load", lambda lab, own: _full(lab, own, "store", "orders", "pending", LOAD)),
+        ("warehouse full, load", lambda lab, own: _full(lab, own, "warehouse", "orders", "pending", LOAD)),
+        ("warehouse full, load without a key",
+         lambda lab, own: _full(lab, own, "warehouse", "events", "pending", LOAD)),
+        ("temporary files full, load", lambda lab, own: _full(lab, own, "temporary", "orders", "pending", LOAD)),
+        ("temporary files full, sync", lambda lab, own: _full(lab, own, "temporary", "orders", "synced", SYNC)),
+        ("store full, sync", lambda lab, own: _full(lab, own, "store", "orders", "synced", SYNC)),
+        ("warehouse full, first sync", lambda lab, own: _full(lab, own, "warehouse", "orders", "empty", SYNC)),
+        ("restored from a backup", lambda lab, own: _restored(lab, own, writes=False)),
+        ("failed over to a replica behind", lambda lab, own: _restored(lab, own, writes=True)),
+        ("command's clock an hour back", lambda lab, own: _clock(lab, own, -3600)),
+        ("command's clock an hour ahead, then right", lambda lab, own: _clock(lab, own, 3600)),
+        ("command's clock jumps", lambda lab, own: _clock(lab, own, 0, jump=True)),
+    )  # fmt: skip
+    missing: set[str] = set()
+    for turn in range(1 if lab.quick else 30):
+        for name, way in lab.dice("world", turn).sample(ways, len(ways)):
+            own = f"world:{name}/{turn}"
+            if name in missing or not lab.wanted(own):
+                continue
+            outcome = way(lab, own)
+            if outcome is None:
+                missing.add(name)
+            else:
+                yield outcome
+
+
+def _left_out(what: str) -> None:
+    print(f"           left out: {what}", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------- full disks
+
+
+class SmallDisk:
+    """A tmpfs that holds a folder's files and hardly more, in the folder's place."""
+
+    def __init__(self, folder: Path, room: int) -> None:
+        self.folder = folder
+        self._aside = folder.with_name(f"{folder.name}.aside")
+        page = os.sysconf("SC_PAGE_SIZE")
+        # tmpfs counts whole pages, and nothing for folders.
+        used = sum(-(-f.stat().st_size // page) * page for f in folder.rglob("*") if f.is_file())
+        self._size = used + room
+
+    def __enter__(self) -> None:
+        self.folder.rename(self._aside)
+        self.folder.mkdir()
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "floodmark-lab", str(self.folder)],
+            check=True,
+        )
+        shutil.copytree(self._aside, self.folder, dirs_exist_ok=True, symlinks=True)
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self._aside)
+        shutil.copytree(self.folder, self._aside, symlinks=True)
+        subprocess.run(["umount", str(self.folder)], check=True)
+        self.folder.rmdir()
+        self._aside.rename(self.folder)
+
+
+def _full(lab: Lab, own: str, what: str, family: str, kept: str, command: tuple[str, ...]) -> Outcome | None:
+    if os.geteuid() != 0:
+        return _left_out("full disks need root, for a mount")
+    began, dice = time.monotonic(), lab.dice(own)
+    bench = lab.bench("s3" if what == "temporary" else "folder")
+    source = lab.prepared(bench).lay(family, kept)
+    args = tuple(part.format(t=source.name) for part in command)
+    outcome = Outcome("world", f"{own.partition(', ')[2].rpartition('/')[0]} [{bench.stack}]",
+                      f"disk full: {what}", "", own)  # fmt: skip
+    room = dice.choice([0, 1, 2, 4, 8, 16, 64, 256]) * 4096
+    outcome.step = "with some room left" if room > 65536 else "with little room left"
+    folder = {"store": bench.folder / "lake", "warehouse": bench.folder, "temporary": bench.folder / "tmp"}[
+        what
+    ]
+    folder.mkdir(exist_ok=True)
+    lake = bench.folder / "lake"
+    outside = bench.folder.with_name("lake-outside")
+    if what == "warehouse":  # the store lies elsewhere
+        lake.mkdir(exist_ok=True)
+        shutil.rmtree(outside, ignore_errors=True)
+        lake.rename(outside)
+        lake.symlink_to(outside)
+    with SmallDisk(folder, max(4096, room)):
+        plan = {"tmp": str(folder)} if what == "temporary" else {}
+        ended = note(outcome, bench.run(*args, plan=plan), (0, 4))
+    if what == "warehouse":
+        lake.unlink()
+        outside.rename(lake)
+    outcome.code, outcome.hit = ended.code, ended.code != 0
+    watermark_known(bench, source, outcome)
+    note(outcome, bench.run(*args), (0,))
+    settle(bench, source, outcome)
+    return timed(outcome, began)
+
+
+# ---------------------------------------------------------------- a source that was set back
+
+
+def _restored(lab: Lab, own: str, writes: bool) -> Outcome:
+    """The source is what it was some commits ago: said aloud, unless what was written since makes up for it."""
+    began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
+    source = Source(bench.services.database(), "orders")
+    execute = bench.services.mariadb.execute
+    execute(ORDERS, FILL.format(n=120), database=source.database)
+    bench.clear(source.database, defaults={"settle_seconds": 0.1, "slice_rows": 50})
+    bench.config["tables"] = {source.name: {}}
+    bench.write()
+    said = "failed over to a replica that was behind" if writes else "restored from an older backup"
+    outcome = Outcome("world", "sync [folder]", said, "between two syncs", own)
+    execute("CREATE TABLE backup AS SELECT * FROM orders", database=source.database)
+    changed = dice.choice([
+        "UPDATE orders SET note = 'since' WHERE id % 4 = 0",
+        "INSERT INTO orders (id, amount, note) SELECT 5000 + seq, seq, 'since' FROM seq_1_to_20",
+    ])  # fmt: skip
+    execute(changed, database=source.database)
+    note(outcome, bench.run("sync", "-t", source.name), (0,))
+    _put_back(bench, source, writes)
+    # Rows that were only inserted, and whose ids were given again since, are lost by the source without a trace.
+    allowed = (0,) if writes and "INSERT" in changed else (6,)
+    ended = note(outcome, bench.run("sync", "-t", source.name), allowed)
+    outcome.code = ended.code
+    if ended.code == 6:
+        if "set back" not in ended.stderr:
+            outcome.problems.append(Problem("said", f"not said why: {ended.stderr[-300:]}"))
+        watermark_known(bench, source, outcome)
+        # The way out that it names: the time of the backup, and what differs since.
+        way = ("watermark", "set", "-t", source.name, "--timestamp", "2025-02-28 00:00:00")
+        note(outcome, bench.run(*way), (0,))
+        note(outcome, bench.run("sync", "-t", source.name), (0,))
+        note(outcome, bench.run("verify", "-t", source.name, "--repair"), (0,))
+    # Rows that only the lost part of the source had stay in the warehouse, until `verify --repair` or deletes.
+    gone = frozenset(range(5001, 5021))
+    settle(bench, Source(source.database, source.table, extra=gone), outcome)
+    return timed(outcome, began)
+
+
+def _put_back(bench: Bench, source: Source, writes: bool) -> None:
+    """The rows of the backup, in a table that is made anew as a restore does; then, perhaps, life goes on."""
+    execute = bench.services.mariadb.execute
+    execute("DROP TABLE orders", ORDERS, "INSERT INTO orders SELECT * FROM backup", database=source.database)
+    if writes:
+        time.sleep(1.1)  # a clock that goes on
+        execute(
+            "UPDATE orders SET note = 'after' WHERE id % 6 = 0",
+            "INSERT INTO orders (amount, note) SELECT seq, 'after' FROM seq_1_to_9",
+            database=source.database,
+        )
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def _clock(lab: Lab, own: str, seconds: int, jump: bool = False) -> Outcome | None:
+    """A sync under a clock that is wrong, or becomes so; then one under the right clock."""
+    set_clock: Clock | None = clock(lab.services)
+    if set_clock is None:
+        return _left_out("libfaketime is not there and can't be fetched (Debian's package libfaketime)")
+    began, dice = time.monotonic(), lab.dice(own)
+    bench = lab.bench(dice.choice(["folder", "folder", "s3"]))
+    family, kept = dice.choice([("orders", "synced"), ("orders", "interrupted"), ("events", "synced")])
+    source = lab.prepared(bench).lay(family, kept)
+    said = own.partition(":")[2].rpartition("/")[0]
+    outcome = Outcome("world", f"sync, {family} {kept} [{bench.stack}]", said, "whole run", own)
+    with set_clock.wrong(bench, seconds):
+        at = dice.randint(1, 12)
+        running = bench.start("sync", "-t", source.name, plan={"at": at, "when": "pause"} if jump else None)
+        if jump:
+            outcome.hit = set_clock.stopped(bench, running)
+            set_clock.set(dice.choice([-3600, 3600, -30, 30]))
+            outcome.step = "in mid-run"
+            set_clock.go_on(running)
+        # S3 refuses a request whose time is off by a quarter of an hour, and the command says that it is the clock.
+        ended = note(outcome, bench.wait(running), (0,) if bench.stack == "folder" else (0, 2))
+    if ended.code == 2 and "clock is wrong" not in ended.stderr:
+        outcome.problems.append(Problem("said", f"not said why: {ended.stderr[-300:]}"))
+    outcome.code = ended.code
+    watermark_known(bench, source, outcome)
+    settle(bench, source, outcome)
+    return timed(outcome, began)

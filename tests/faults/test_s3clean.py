@@ -1,0 +1,282 @@
+"""Cleaning while others work or die: no commit ever waits for a file that is gone, nothing is removed too much."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import secrets
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+import duckdb
+import pytest
+
+from floodmark import Pipeline
+from floodmark.model import DataFile
+from floodmark.report import new_run
+from floodmark.state import Claimed, Log, claim, draft, stamp
+from floodmark.store import Store, encode
+from floodmark.testing.services import SeaweedFS
+from tests.conftest import Workspace
+from tests.stage import FILL, ORDERS, Gate, all_gone, commits, descendants, until
+
+SLICE = 250
+BELOW = 2 * SLICE * 7
+
+
+def pipeline(workspace: Workspace) -> Pipeline:
+    return Pipeline(workspace.folder / "floodmark.yaml")
+
+
+def valid(workspace: Workspace) -> None:
+    found = pipeline(workspace).watermark_validate()
+    assert found["ok"], [f for t in found["tables"] for f in t["findings"]]
+
+
+def plant(workspace: Workspace, commits: int, files: int) -> list[str]:
+    """Loaded commits with so many small files each; their paths."""
+    store, name, run = Store(pipeline(workspace).config.store), f"{workspace.database.name}.orders", new_run()
+    log = Log(store, name)
+    paths = [
+        [f"data/{encode(name)}/{run}/{n}-{k}-{secrets.token_hex(2)}.parquet" for k in range(files)]
+        for n in range(commits)
+    ]
+
+    def put(path: str) -> None:
+        local = store.local(path)
+        if local is None:
+            store.put(path, b"row")
+            return
+        local.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # ten thousand times flushed to the disk takes minutes
+        local.write_bytes(b"row")
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(put, (p for each in paths for p in each)))
+    taken = claim(log, log.read(), run=run, purpose="sync")
+    assert isinstance(taken, Claimed)
+    state, rows = taken.state, []
+    with taken.lease:
+        for each in paths:
+            made = tuple(DataFile(path, 1, 3, "00", 0, created_at=stamp()) for path in each)
+            state = log.append(state, draft(state, "batch", run, files=made, schema="s"))
+            rows.append((state.log, 0, state.n, state.digest, "", name, "orders", run, files, files, stamp()))
+    columns = "log_id, epoch, n, digest, pipeline_id, source_table, target, run, rows, files, loaded_at"
+    with duckdb.connect(str(workspace.warehouse)) as connection:
+        places = ", ".join("?" * 11)
+        connection.executemany(f"INSERT INTO floodmark_ledger ({columns}) VALUES ({places})", rows)
+    return [p for each in paths for p in each]
+
+
+def staged(workspace: Workspace) -> set[str]:
+    store = Store(pipeline(workspace).config.store)
+    return {o.path for o in store.list(f"data/{encode(workspace.database.name)}.orders/")}
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    return _orders(workspace)
+
+
+@pytest.fixture
+def s3_orders(s3_workspace: Workspace) -> Workspace:
+    return _orders(s3_workspace)
+
+
+def _orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS, FILL.format(n=100))
+    workspace.synced("orders")
+    return workspace
+
+
+# many files
+
+
+def test_ten_thousand_files_go_at_once_and_the_log_stays_small(orders: Workspace) -> None:
+    paths = plant(orders, 20, 500)
+    began = time.monotonic()
+    done = orders.run("s3clean", "clean", "-t", "orders", "--force", "--json").ok().json
+    assert done["deleted"] == len(paths) + 1 and staged(orders) == set()
+    assert time.monotonic() - began < 120
+    assert len(json.dumps(commits(orders)[-1])) < 2000
+    valid(orders)
+    assert orders.synced("orders")["commits"] == []
+
+
+def test_thousands_of_files_go_from_s3(s3_orders: Workspace) -> None:
+    paths = plant(s3_orders, 5, 500)
+    listed = s3_orders.run("s3clean", "list", "-t", "orders").ok().stdout.splitlines()
+    assert len(listed) == len(paths) + 1  # three pages of a listing
+    result = s3_orders.run("s3clean", "clean", "-t", "orders", "--force").ok()
+    assert staged(s3_orders) == set()
+    assert len(result.stdout.splitlines()) == len(paths) + 2
+    assert "removed 2,501 files" in result.stderr
+    valid(s3_orders)
+
+
+# crashes
+
+
+@pytest.mark.parametrize("moment", ["before the first file", "between two"])
+def test_a_clean_that_is_killed_leaves_nothing_that_anybody_misses(orders: Workspace, moment: str) -> None:
+    paths = plant(orders, 10, 400)
+    before = len(commits(orders))
+    process = orders.run.start("s3clean", "clean", "-t", "orders", "--force")
+    until(lambda: len(commits(orders)) == before + 2, pause=0.002)
+    first = orders.folder / "lake" / sorted(paths)[0]
+    if moment == "between two":
+        until(lambda: not first.exists(), pause=0.002)
+    process.kill()
+    process.wait()
+    left = staged(orders)
+    assert left, "the clean was over before it could be killed"
+    assert commits(orders)[-1]["kind"] == "clean"
+    found = pipeline(orders).watermark_validate()["tables"][0]["findings"]
+    assert {f["kind"] for f in found} <= {"stale_copy"}
+    # For the log they are gone: they never load again.
+    assert orders.run("watermark", "reset", "-t", "orders", "--redshift-only").code == 6
+    assert orders.synced("orders")["commits"] == []
+    assert pipeline(orders).s3clean_clean("orders")["deleted"] == len(left)
+    assert staged(orders) == set()
+    valid(orders)
+
+
+# other runs
+
+
+@pytest.fixture
+def gated(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS, FILL.format(n=2000))
+    return workspace
+
+
+def test_nothing_is_removed_that_a_running_sync_then_commits(gated: Workspace) -> None:
+    with Gate(gated, BELOW) as gate:
+        gated.write(tables={f"{gated.database.name}.orders": {"where": gate.where, "slice_rows": SLICE}})
+        process = gated.run.start("sync", "-t", "orders", "-s", "intra-table")
+        until(lambda: len(commits(gated)) >= 2 or process.poll() is not None, 120)
+        gate.close()
+        # Files of slices that are read but not committed yet look like orphans to whoever does not ask.
+        until(lambda: (gated.folder / "lake" / "data").exists() and len(staged(gated)) >= 2, 120, pause=0.1)
+        for command in ("orphans", "clean"):
+            result = gated.run("s3clean", command, "-t", "orders", "--force")
+            assert result.code == 3 and "holds the table" in result.stderr
+        shown = gated.run("s3clean", "list", "-t", "orders", "--json").ok().json["files"]
+        assert shown and "orphan" not in {f["state"] for f in shown}
+        gate.open()
+        assert process.wait(120) == 0, process.communicate()
+    valid(gated)
+    gated.write(tables={f"{gated.database.name}.orders": {"slice_rows": SLICE}})
+    assert gated.compare("orders").equal
+    assert pipeline(gated).s3clean_orphans("orders")["deleted"] == 0
+
+
+def test_what_a_dead_run_has_left_is_removed_and_its_window_is_finished(gated: Workspace) -> None:
+    with Gate(gated, BELOW) as gate:
+        gated.write(tables={f"{gated.database.name}.orders": {"where": gate.where, "slice_rows": SLICE}})
+        process = gated.run.start("sync", "-t", "orders", "--backup-only", "-s", "intra-table")
+        until(lambda: len(commits(gated)) >= 2 or process.poll() is not None, 120)
+        gate.close()
+        until(lambda: (gated.folder / "lake" / "data").exists() and staged(gated), 120, pause=0.1)
+        workers = descendants(process.pid)
+        process.kill()
+        process.wait()
+    assert all_gone(workers, 30)  # until then they may still write
+    named = {f["path"] for c in commits(gated) if c["kind"] == "batch" for f in c["files"]}
+    orphans = staged(gated) - named
+    dry = pipeline(gated).s3clean_orphans("orders", dry_run=True)
+    done = gated.run("s3clean", "orphans", "-t", "orders", "--force", "--json").ok().json
+    assert [f["uri"] for f in done["files"]] == [f["uri"] for f in dry["files"]]
+    assert done["deleted"] == len(orphans) and staged(gated) == named
+    valid(gated)
+    gated.write(tables={f"{gated.database.name}.orders": {"slice_rows": SLICE}})
+    gated.synced("orders")
+    assert gated.compare("orders").equal
+    valid(gated)
+
+
+def test_orphans_are_not_guessed_at_when_a_commit_is_lost(orders: Workspace) -> None:
+    plant(orders, 1, 1)
+    orders.execute("UPDATE orders SET note = 'x' WHERE id = 7")
+    orders.synced("orders")
+    log = orders.folder / "lake" / "commits" / f"{orders.database.name}.orders"
+    sorted(log.iterdir())[2].write_bytes(b"{}")
+    before = staged(orders)
+    result = orders.run("s3clean", "orphans", "-t", "orders", "--force")
+    assert result.code == 6 and "look like orphans" in result.stderr
+    assert staged(orders) == before
+    # What other commits name may go all the same.
+    assert pipeline(orders).s3clean_clean("orders")["deleted"] == 2
+
+
+def test_a_table_whose_files_are_all_cleaned_never_starts_over_silently(orders: Workspace) -> None:
+    pipeline(orders).s3clean_clean("orders")
+    lake = orders.folder / "lake"
+    for part in ("commits", "watermark"):
+        for path in (lake / part).rglob("*.json"):
+            path.unlink()
+    result = orders.run("sync", "-t", "orders")
+    assert result.code == 6 and "neither its log nor a sound watermark copy" in result.stderr
+
+
+# buckets that keep versions
+
+
+def test_a_bucket_that_keeps_versions_is_cleaned_and_says_what_stays(
+    s3_workspace: Workspace, seaweed: SeaweedFS, prefix: str
+) -> None:
+    spec = seaweed.store(prefix)
+    client: Any = boto3.client(
+        "s3", endpoint_url=spec["endpoint"], region_name="us-east-1",
+        aws_access_key_id=spec["access_key_id"], aws_secret_access_key=spec["secret_access_key"],
+    )  # fmt: skip
+    client.create_bucket(Bucket=prefix)
+    client.put_bucket_versioning(Bucket=prefix, VersioningConfiguration={"Status": "Enabled"})
+    s3_workspace.write(store={"url": f"s3://{prefix}/lake"})
+    workspace = _orders(s3_workspace)
+    done = workspace.run("s3clean", "clean", "-t", "orders", "--force", "--json").ok().json
+    assert done["deleted"] == 1 and "keeps versions" in " ".join(done["tables"][0]["notes"])
+    assert staged(workspace) == set() and workspace.run("s3clean", "list").ok().stdout == ""
+    valid(workspace)
+    versions = client.list_object_versions(Bucket=prefix, Prefix="lake/data/")
+    assert (len(versions["Versions"]), len(versions["DeleteMarkers"])) == (1, 1)
+    assert pipeline(workspace).s3clean_clean("orders")["deleted"] == 0
+
+
+# a terminal
+
+
+def test_a_terminal_is_asked_and_shown_a_table(orders: Workspace) -> None:
+    shown = _typed(orders.folder, "", "s3clean", "list", "-t", "orders")
+    assert "STATE" in shown and "loaded:" in shown and "100 rows" in shown
+    refused = _typed(orders.folder, "n\n", "s3clean", "clean", "-t", "orders")
+    assert f"Remove the staged files of {orders.database.name}.orders (1 file," in refused
+    assert "nothing was changed" in refused and len(staged(orders)) == 1
+    done = _typed(orders.folder, "y\n", "s3clean", "clean", "-t", "orders")
+    assert "removed 1 file" in done and staged(orders) == set()
+
+
+def _typed(folder: Path, answer: str, *args: str) -> str:
+    """What a terminal shows of a command, and what is typed there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "floodmark", *args], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, answer.encode())
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    process.wait(60)
+    os.close(ours)
+    return shown.decode()
