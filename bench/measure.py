@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,29 +63,44 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(0.1):
-            children: dict[int, list[int]] = defaultdict(list)
-            stats: dict[int, list[str]] = {}
-            for entry in os.listdir("/proc"):
-                if entry.isdigit() and (stat := _stat(int(entry))):
-                    stats[int(entry)] = stat
-                    children[int(stat[1])].append(int(entry))
-            tree = [self._root]
-            for pid in tree:
-                tree += children[pid]
-                if pid in stats:
-                    self._note(pid, stats[pid])
+            for pid, stat in _tree(self._root):
+                self._note(pid, stat)
 
     def _note(self, pid: int, stat: list[str]) -> None:
         one = self.usage.seen.setdefault(pid, Seen(""))
         one.role = "driver" if pid == self._root else _role(pid) or one.role
-        one.cpu = (int(stat[11]) + int(stat[12])) / TICKS
+        one.cpu = _cpu(stat)
         one.peak = max(one.peak, _peak(pid))
+
+
+def tree_cpu() -> float:
+    """CPU seconds so far of this process and all below it that are still there."""
+    return sum(_cpu(stat) for _, stat in _tree(os.getpid()))
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of one process so far."""
     stat = _stat(pid)
-    return (int(stat[11]) + int(stat[12])) / TICKS if stat else 0.0
+    return _cpu(stat) if stat else 0.0
+
+
+def _tree(root: int) -> Iterator[tuple[int, list[str]]]:
+    """A process and all below it that are there now, with their fields."""
+    children: dict[int, list[int]] = defaultdict(list)
+    stats: dict[int, list[str]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (stat := _stat(int(entry))):
+            stats[int(entry)] = stat
+            children[int(stat[1])].append(int(entry))
+    tree = [root]
+    for pid in tree:
+        tree += children[pid]
+        if pid in stats:
+            yield pid, stats[pid]
+
+
+def _cpu(stat: list[str]) -> float:
+    return (int(stat[11]) + int(stat[12])) / TICKS
 
 
 def _stat(pid: int) -> list[str]:
@@ -104,7 +120,7 @@ def _role(pid: int) -> str:
         return ""
     if b"java" in command.split(b"\0")[0]:
         return "jvm"
-    return "worker" if b"pyspark.daemon" in command else "other"
+    return "worker" if b"floodmark.daemon" in command else "other"
 
 
 def _peak(pid: int) -> int:

@@ -1,96 +1,144 @@
-"""`make bench`: how fast MySQL reaches S3 as Parquet, on private servers of this machine.
+"""`make bench`: Floodmark beside its peers and the machine's limits, in one run, on private servers.
 
-ROWS (default 2,000,000) rows of the settlement table are extracted twice: by the whole command from a cold start, and
-by a sync on a Spark that runs already. Rates include the servers' work, which shares the machine; CPU seconds are the
-contender's own, its children included. RUNS repeats all of it.
+ROWS (default 2,000,000) rows of the settlement table. Every contender runs RUNS times (default 3), interleaved, so that what
+the machine does meanwhile hits all alike; the table shows medians, the results keep every run. ONLY=floodmark,dlt chooses
+contenders, SCENES=0 leaves out the smaller scenes, PROFILE=1 shows where Floodmark's CPU goes instead.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from measure import Usage, Watch, cpu_seconds
+import report
+import scenes
+from stage import HERE, Figure, Stage
 
 from floodmark.testing import settlement
 from floodmark.testing.services import MariaDB, SeaweedFS
 
 ROWS = int(os.environ.get("ROWS", "2000000").replace("_", "").replace(",", ""))
-RUNS = int(os.environ.get("RUNS", "1"))
-MASTER = os.environ.get("MASTER", "local[*]")
-HERE = Path(__file__).parent
+RUNS = int(os.environ.get("RUNS", "3"))
+PEERS = HERE / ".venv" / "bin" / "python"
+PLACE = HERE / "contenders"
+
+
+def floodmark_cold(stage: Stage) -> Figure:
+    config, prefix = stage.place()
+    command = stage.floodmark(config, "sync", "-t", settlement.NAME, "--backup-only")
+    return stage.run("floodmark", command, prefix)
+
+
+def floodmark_steady(stage: Stage) -> Figure:
+    config, prefix = stage.place()
+    command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "extract"]
+    return stage.run("floodmark, warm Spark", command, prefix)
+
+
+def dlt(stage: Stage) -> Figure:
+    config, prefix = stage.place()
+    task = stage.task(config, prefix)
+    return stage.run("dlt, ConnectorX", [str(PEERS), str(PLACE / "dlt_connectorx.py"), str(task)], prefix)
+
+
+def spark_jdbc(stage: Stage) -> Figure:
+    config, prefix = stage.place()
+    task = stage.task(config, prefix)
+    figure = stage.run("Spark JDBC (to disk)", [sys.executable, str(PLACE / "spark_jdbc.py"), str(task)])
+    folder = config.parent / "parquet"
+    size = sum(f.stat().st_size for f in folder.glob("*.parquet"))
+    shutil.rmtree(folder)
+    return Figure(**{**vars(figure), "bytes": size})
+
+
+def drain(stage: Stage) -> Figure:
+    config, prefix = stage.place()
+    task = stage.task(config, prefix)
+    return stage.run("limit: drain", [sys.executable, str(PLACE / "limits.py"), "drain", str(task)])
+
+
+def parquet(stage: Stage) -> Figure:
+    """The files of Floodmark's last run, written again from memory."""
+    last = stage.folder / "run1" / "floodmark.yaml"
+    task = stage.task(last, "run1")
+    return stage.run("limit: Parquet", [sys.executable, str(PLACE / "limits.py"), "parquet", str(task)])
+
+
+CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
+    "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "jdbc": spark_jdbc,
+    "drain": drain, "parquet": parquet,
+}  # fmt: skip
 
 
 def main() -> None:
-    with MariaDB(buffer_pool="2G") as mariadb, SeaweedFS() as s3, tempfile.TemporaryDirectory() as folder:
+    chosen = [n for n in os.environ.get("ONLY", "").split(",") if n] or list(CONTENDERS)
+    if unknown := set(chosen) - set(CONTENDERS):
+        sys.exit(f"bench: no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    if os.environ.get("PROFILE") or {"dlt", "jdbc"} & set(chosen):
+        _prepare()
+    with (
+        MariaDB(buffer_pool="4G") as mariadb,
+        SeaweedFS() as s3,
+        tempfile.TemporaryDirectory(prefix="floodmark-bench-") as folder,
+    ):
         began = time.monotonic()
         settlement.create(mariadb, ROWS)
-        print(f"{ROWS:,} rows in MariaDB after {time.monotonic() - began:.0f} s; {os.cpu_count()} cores\n")
         print(
-            f"{'':14}{'seconds':>9}{'rows/s':>10}{'MB':>6}   CPU-s per million rows            peak memory, MB"
+            f"{ROWS:,} rows in MariaDB after {time.monotonic() - began:.0f} s; {os.cpu_count()} cores",
+            flush=True,
         )
-        print(f"{'':14}{'':25}   ours  (driver, JVM, workers) servers  driver, JVM, worker")
+        stage = Stage(mariadb, s3, Path(folder), ROWS)
+        if os.environ.get("PROFILE"):
+            report.profile(stage)
+            return
+        figures: list[Figure] = []
         for number in range(RUNS):
-            for name in ("cold", "steady"):
-                config = write_config(Path(folder) / f"{name}{number}", mariadb, s3, f"{name}{number}")
-                servers = cpu_seconds(mariadb.pid) + cpu_seconds(s3.pid)
-                result, usage = run(name, config)
-                servers = cpu_seconds(mariadb.pid) + cpu_seconds(s3.pid) - servers
-                print(line(name, result, usage, servers), flush=True)
+            for name in chosen:
+                figure = CONTENDERS[name](stage)
+                print(f"  run {number + 1}  {report.one_line(figure)}", flush=True)
+                figures.append(figure)
+        print("\n" + report.table(figures), flush=True)
+        seen = []
+        if os.environ.get("SCENES", "1") != "0":
+            for scene in scenes.all_scenes(stage):
+                print(f"  {scene.name:<44}{scene.text}", flush=True)
+                seen.append(scene)
+        print(f"\nstored as {report.store(ROWS, figures, seen)}")
+        if stage.standin is not None:
+            stage.standin.stop()
 
 
-def write_config(folder: Path, mariadb: MariaDB, s3: SeaweedFS, prefix: str) -> Path:
-    """A configuration with a store prefix of its own. JSON is YAML."""
-    folder.mkdir()
-    file = folder / "floodmark.yaml"
-    config = {
-        "source": {"url": mariadb.url(settlement.DATABASE)},
-        "store": s3.store(prefix),
-        "spark": {"master": MASTER},
-        "defaults": {"start": None, "settle_seconds": 0},
-    }
-    file.write_text(json.dumps(config))
-    return file
-
-
-def run(name: str, config: Path) -> tuple[dict[str, Any], Usage]:
-    """One contender: its result, and what it used."""
-    command = [sys.executable, "-m", "floodmark", "--config", str(config), "--json"]
-    command += ["sync", "-t", settlement.NAME, "--backup-only"]
-    if name == "steady":
-        command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME]
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with Watch(process) as usage:
-        output, _ = process.communicate()
-    seconds = time.monotonic() - began
-    if process.returncode:
-        sys.exit(f"{name}: exit code {process.returncode}\n{output}")
-    said = json.loads(output)
-    if name == "cold":
-        (table,) = said["tables"]
-        said = {"rows": table["rows_extracted"], "bytes": table["bytes_written"], "seconds": seconds}
-    if said["rows"] != ROWS:
-        sys.exit(f"{name}: {said['rows']:,} rows instead of {ROWS:,}")
-    return said, usage
-
-
-def line(name: str, said: dict[str, Any], usage: Usage, servers: float) -> str:
-    million = said["rows"] / 1e6
-    roles = ("driver", "jvm", "worker")
-    parts = ", ".join(f"{usage.cpu_of(role) / million:.2f}" for role in roles)
-    peaks = ", ".join(f"{usage.peak(role) >> 20}" for role in roles)
-    rate = said["rows"] / said["seconds"]
-    return (
-        f"{name:14}{said['seconds']:9.2f}{rate:10,.0f}{said['bytes'] / 1e6:6.0f}   "
-        f"{usage.cpu / million:.2f}  ({parts})       {servers / million:.2f}     {peaks}"
-    )
+def _prepare() -> None:
+    """The peers' environment and MariaDB's JDBC driver, below bench/.venv."""
+    venv, wanted = HERE / ".venv", (HERE / "requirements.txt").read_text()
+    stamp = venv / "stamp"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("bench: installing the peers into bench/.venv (a minute or two)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
+        pip = [str(venv / "bin" / "pip"), "install", "-qq", "-r", str(HERE / "requirements.txt")]
+        if subprocess.run(pip, check=False).returncode:
+            sys.exit("bench: pip could not install bench/requirements.txt")
+        stamp.write_text(wanted)
+    if not list((venv / "java").glob("**/mariadb-java-client*.jar")):
+        with tempfile.TemporaryDirectory() as folder:
+            got = subprocess.run(
+                ["apt-get", "download", "-qq", "libmariadb-java"],
+                cwd=folder,
+                check=False,
+                stderr=subprocess.DEVNULL,
+            )
+            files = list(Path(folder).glob("*.deb"))
+            if got.returncode or not files:
+                sys.exit(
+                    "bench: apt-get could not download libmariadb-java; leave it out with ONLY=floodmark,dlt,…"
+                )
+            subprocess.run(["dpkg-deb", "-x", str(files[0]), str(venv / "java")], check=True)
 
 
 if __name__ == "__main__":

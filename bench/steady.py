@@ -1,6 +1,6 @@
-"""One sync without the load, on a Spark that is warm already; prints its figures as JSON.
+"""One sync on a Spark that is warm already; prints its figures as JSON.
 
-python bench/steady.py CONFIG TABLE
+python bench/steady.py CONFIG TABLE extract|both
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import json
 import sys
 import time
 from pathlib import Path
+
+from measure import tree_cpu
 
 from floodmark.config import load
 from floodmark.report import SyncOptions, new_run
@@ -26,23 +28,22 @@ class Silent:
 
 
 def main() -> None:
-    config = load(Path(sys.argv[1]))
+    config, table, what = load(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
     began = time.monotonic()
     spark = Spark(config.spark_master, config.spark_conf, name="floodmark bench")
     spark.start()
     started = time.monotonic() - began
     time.sleep(3)  # the workers' imports
-    began = time.monotonic()
-    report = sync(
-        config, [sys.argv[2]], False, SyncOptions(backup_only=True), Silent(), new_run(), spark=spark
-    )
-    seconds = time.monotonic() - began
+    began, cpu = time.monotonic(), tree_cpu()
+    options = SyncOptions(backup_only=what == "extract")
+    report = sync(config, [table], False, options, Silent(), new_run(), spark=spark)
+    seconds, cpu = time.monotonic() - began, tree_cpu() - cpu
     spark.stop()
-    (table,) = report.as_json()["tables"]
-    if table["error"]:
-        sys.exit(str(table["error"]))
-    print(json.dumps({"rows": table["rows_extracted"], "bytes": table["bytes_written"],
-                      "files": table["files_written"], "seconds": seconds, "spark_start": started}))  # fmt: skip
+    (done,) = report.as_json()["tables"]
+    if done["error"]:
+        sys.exit(str(done["error"]))
+    print(json.dumps({"rows": done["rows_extracted"], "loaded": done["rows_loaded"], "bytes": done["bytes_written"],
+                      "seconds": seconds, "cpu": cpu, "spark_start": started}))  # fmt: skip
 
 
 if __name__ == "__main__":

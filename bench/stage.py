@@ -1,0 +1,155 @@
+"""Where the contenders run: private servers, a filled table, and one folder and one store prefix for each run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measure import Usage, Watch, cpu_seconds
+
+from floodmark.testing import settlement
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import MariaDB, SeaweedFS
+
+HERE = Path(__file__).parent
+CONNECTIONS = os.cpu_count() or 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one run of one contender took. Seconds are without the process's start where it can tell them."""
+
+    name: str
+    rows: int
+    seconds: float
+    wall: float
+    bytes: int
+    cpu: float
+    servers: float
+    peak: int
+    peaks: dict[str, int] = field(default_factory=dict)
+    steady_cpu: float | None = None  # without the process's start, where it can tell
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cold_rate(self) -> float:
+        return self.rows / self.wall
+
+
+@dataclass
+class Stage:
+    """The servers, and what is run against them."""
+
+    mariadb: MariaDB
+    s3: SeaweedFS
+    folder: Path
+    rows: int
+    standin: RedshiftStandIn | None = None
+    count: int = 0
+
+    def place(self, warehouse: dict[str, Any] | None = None, **defaults: Any) -> tuple[Path, str]:
+        """A folder with a configuration of its own, and the store prefix that it names."""
+        self.count += 1
+        prefix = f"run{self.count}"
+        folder = self.folder / prefix
+        folder.mkdir()
+        config = {
+            "source": {"url": self.mariadb.url(settlement.DATABASE)},
+            "store": self.s3.store(prefix),
+            "defaults": {"start": None, "settle_seconds": 0, **defaults},
+            **({"warehouse": warehouse} if warehouse else {}),
+        }
+        (folder / "floodmark.yaml").write_text(json.dumps(config))  # JSON is YAML
+        return folder / "floodmark.yaml", prefix
+
+    def redshift(self) -> dict[str, Any]:
+        """The stand-in as a warehouse; it is started when it is first asked for."""
+        if self.standin is None:
+            self.standin = RedshiftStandIn(self.s3)
+            self.standin.start()
+        return {"url": self.standin.url(), "iam_role": self.standin.role, "tls": {"mode": "disabled"}}
+
+    def task(self, config: Path, prefix: str) -> Path:
+        """What a contender that is not Floodmark is told."""
+        key, secret = self.s3.writer
+        file = config.with_name("task.json")
+        file.write_text(json.dumps({
+            "source": self.mariadb.url(settlement.DATABASE), "table": settlement.NAME, "rows": self.rows,
+            "bucket": f"s3://{self.s3.bucket}/{prefix}", "endpoint": self.s3.endpoint, "key": key, "secret": secret,
+            "connections": CONNECTIONS, "config": str(config), "folder": str(config.parent / "parquet"),
+            "jar": str(next(iter((HERE / ".venv" / "java").glob("**/mariadb-java-client*.jar")), "")),
+        }))  # fmt: skip
+        return file
+
+    def floodmark(self, config: Path, *args: str) -> list[str]:
+        return [sys.executable, "-m", "floodmark", "--config", str(config), "--json", *args]
+
+    def run(self, name: str, command: list[str], prefix: str = "", rows: int | None = None) -> Figure:
+        """One contender: how long it took, and what it and the servers used."""
+        servers = self._servers()
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+        )
+        with Watch(process) as usage:
+            output, complaint = process.communicate()
+        wall = time.monotonic() - began
+        if process.returncode:
+            sys.exit(f"{name}: exit code {process.returncode}\n{output[-2000:]}{complaint[-2000:]}")
+        said = _last_document(output)
+        moved = said.get("rows", 0)
+        if "tables" in said:
+            moved = sum(
+                t.get("rows_extracted") or t.get("rows_loaded") or t.get("rows_source") or 0
+                for t in said["tables"]
+            )
+        wanted = self.rows if rows is None else rows
+        if moved != wanted:
+            sys.exit(f"{name}: {moved:,} rows instead of {wanted:,}")
+        size = self.stored(prefix) if prefix else 0
+        return Figure(
+            name, moved, said["seconds"] if "tables" not in said and "seconds" in said else wall, wall,
+            size or said.get("bytes", 0), usage.cpu, self._servers() - servers, _total_peak(usage),
+            {role: usage.peak(role) for role in ("driver", "jvm", "worker", "other")}, said.get("cpu"),
+        )  # fmt: skip
+
+    def stored(self, prefix: str) -> int:
+        """The bytes of the Parquet files below a prefix."""
+        from floodmark.store import Store, StoreSpec
+
+        return sum(
+            o.bytes for o in Store(StoreSpec(**self.s3.store(prefix))).list("") if o.path.endswith(".parquet")
+        )
+
+    def _servers(self) -> float:
+        return cpu_seconds(self.mariadb.pid) + cpu_seconds(self.s3.pid)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "RUNTIME__DLTHUB_TELEMETRY": "false",
+        "RUNTIME__LOG_LEVEL": "ERROR",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _last_document(output: str) -> dict[str, Any]:
+    """The JSON that a command ended with; peers print other things before it."""
+    try:
+        return dict(json.loads(output))
+    except ValueError:
+        return dict(json.loads(output.strip().splitlines()[-1]))
+
+
+def _total_peak(usage: Usage) -> int:
+    return sum(s.peak for s in usage.seen.values())
