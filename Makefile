@@ -1,6 +1,6 @@
 # `make` prints the targets. Everything runs from .venv, which `make setup` builds.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench format lock clean
+.PHONY: help setup demo test check faults bench format lock audit clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -14,7 +14,7 @@ setup: ## install what is missing: Debian's packages and .venv (a second run tak
 demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in
 	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(ARGS)
 
-test: setup ## all tests, three at a time (about ten minutes); ARGS="tests/unit -k ties" for some
+test: setup ## all tests, three at a time (ten minutes or so on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
 	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 check: setup ## ruff, mypy --strict, import-linter
@@ -23,7 +23,13 @@ check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: setup ## rows/s and CPU-seconds per million rows
+MINUTES ?= 30
+faults: setup ## the fault laboratory for MINUTES=30; GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
+	@PYTHONPATH=src $(BIN)/python -m tests.faults.lab --minutes $(MINUTES) $(if $(GROUP),--group $(GROUP)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(BROKEN),--broken $(BROKEN)) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
+
+bench: setup ## Floodmark beside dlt, Spark JDBC and the limits; ROWS=…, RUNS=3, ONLY=…, PROFILE=1
 	@$(BIN)/python bench/run.py $(ARGS)
 
 format: setup ## put the code into the project's form
@@ -33,6 +39,9 @@ format: setup ## put the code into the project's form
 lock: setup ## write requirements.lock from what .venv holds
 	$(BIN)/pip freeze --exclude-editable --exclude floodmark > requirements.lock
 
+audit: ## requirements.lock against the vulnerabilities that PyPI knows of (needs its JSON API)
+	@python3 scripts/audit
+
 clean: ## remove .venv, caches and build products
-	rm -rf .venv build dist bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
