@@ -233,7 +233,7 @@ COMMITS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(COMMITS, st.booleans(), st.integers(1, 6), st.integers(0, 12))
 def test_whatever_is_cleaned_is_named_exactly_and_loads_never_again(
     shapes: list[tuple[int, bool, int, bool]], include: bool, recent: int, reset: int

@@ -1,0 +1,90 @@
+"""What the tests of the command line share (a configuration with secrets, and a pipeline whose steps the test writes),
+and those of the configuration (a file that is read, and what is said of its mistakes).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from floodmark.config import Config, load
+from floodmark.errors import ConfigError
+
+# What a property costs is not what it says; on a busy machine a deadline fails those that hold.
+settings.register_profile("floodmark", deadline=None)
+settings.load_profile("floodmark")
+
+PASSWORD = "s3cr;t/p@ss"
+STORE_KEY = "wJalrXUtnFEMI/K7MDENG"
+CONFIG = f"""
+source:
+  url: mysql://reader:{PASSWORD.replace("/", "%2F").replace("@", "%40")}@127.0.0.1:3306/shop
+store:
+  url: s3://bucket/prefix
+  endpoint: http://127.0.0.1:1
+  region: us-east-1
+  access_key_id: AKIAEXAMPLE00
+  secret_access_key: {STORE_KEY}
+"""
+DOCUMENT: dict[str, Any] = {
+    "table_name": "shop.orders", "commit": 42,
+    "last_mysql_extraction_time": "2025-08-14T16:45:33.123456Z",
+    "last_mysql_data_timestamp": "2025-08-14T15:30:22.000000", "last_mysql_data_id": [1250000],
+    "mysql_rows_extracted": 1250000, "mysql_status": "success",
+    "last_redshift_load_time": "2025-08-14T17:12:45.654321Z", "redshift_rows_loaded": 1000000,
+    "redshift_status": "pending", "s3_file_count": 250, "processed_s3_files": ["s3://b/1.parquet"],
+    "pending_s3_files": ["s3://b/2.parquet", "s3://b/3.parquet"], "last_error": None, "metadata": {},
+}  # fmt: skip
+Step = Callable[..., Any]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration with secrets, in the folder where the command runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLOODMARK_CONFIG", raising=False)
+    path = tmp_path / "floodmark.yaml"
+    path.write_text(CONFIG)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A pipeline whose steps the test writes: what lies below the command line, without services."""
+    module = ModuleType("below")
+    for name in ("sync", "planview", "watermarks", "moves"):
+        monkeypatch.setitem(sys.modules, f"floodmark.{name}", module)
+    return module
+
+
+def does(pipeline: ModuleType, **steps: Step) -> None:
+    for name, step in steps.items():
+        setattr(pipeline, name, step)
+
+
+SOURCE = "source: {url: 'mysql://reader@db.internal/shop'}\n"
+Load = Callable[[str], Config]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Load:
+    def read(text: str) -> Config:
+        file = tmp_path / "floodmark.yaml"
+        file.write_text(text)
+        return load(file)
+
+    return read
+
+
+def mistakes(read: Load, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert caught.value.code == 2
+    return caught.value.message
