@@ -10,8 +10,6 @@ import io
 import itertools
 import json
 import multiprocessing
-import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -22,9 +20,11 @@ import pyarrow.parquet as pq
 from floodmark.config import load
 from floodmark.model import Slice
 from floodmark.mysql import sql
+from floodmark.mysql.answer import Answer
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.store import Store
+from floodmark.types import fields
 
 SLICE = 250_000
 
@@ -44,22 +44,23 @@ def main() -> None:
 def _nothing(_: int) -> None: ...
 
 
-def _drains(task: dict[str, Any]) -> list[tuple[str, str]]:
+def _drains(task: dict[str, Any]) -> list[tuple[str, str, list[Any]]]:
     config = load(Path(task["config"]))
     with Session(config.source, purpose="bench") as session:
         table = discover(session, task["table"], config.options(task["table"]), config.source.database)
     edges = [*range(0, task["rows"], SLICE), task["rows"]]
     pieces = [Slice("window", i, "key", (a,), (b,)) for i, (a, b) in enumerate(itertools.pairwise(edges))]
-    return [(task["config"], sql.select(table, piece)) for piece in pieces]
+    types = [field.arrow for field in fields(table)]
+    return [(task["config"], sql.select(table, piece), types) for piece in pieces]
 
 
-def drain(job: tuple[str, str]) -> tuple[int, float]:
-    """One slice's answer, byte by byte into nothing."""
-    config, query = job
+def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
+    """One slice's answer, asked for as Floodmark does, byte by byte into nothing."""
+    config, query, types = job
     with Session(load(Path(config)).source, purpose="bench") as session:
-        link = session._link
-        link.send_query(query.encode())
-        wire = socket.socket(fileno=os.dup(link.fileno()))
+        wire = session._wire
+        if not Answer(wire, types, 60)._prepared(query.encode()):
+            session._link.send_query(query.encode())
         wire.setblocking(True)
         buffer, total, tail = bytearray(1 << 20), 0, b""
         # The answer ends with an EOF packet: five bytes of content, the first of them 0xfe.
@@ -69,7 +70,6 @@ def drain(job: tuple[str, str]) -> tuple[int, float]:
                 raise SystemExit("the server hung up")
             total += got
             tail = bytes(buffer[got - 9 : got]) if got >= 9 else (tail + bytes(buffer[:got]))[-9:]
-        wire.close()
         return total, 0.0
 
 

@@ -34,7 +34,12 @@ def described(spec: SourceSpec, name: str = "t", **options: Any) -> Table:
         return discover(session, name, TableOptions(**options), spec.database)
 
 
-BOTH = pytest.mark.parametrize("plain", [True, False], ids=["off the socket", "through the driver"])
+@pytest.fixture(params=["prepared", "as text", "through the driver"])
+def plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rows are read off the socket, as they are of a prepared statement or as text."""
+    if request.param == "as text":
+        monkeypatch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
+    return bool(request.param != "through the driver")
 
 
 def reading(session: Session, table: Table, plain: bool = True, **more: Any) -> Batches:
@@ -96,7 +101,6 @@ def proxy(spec: SourceSpec) -> Iterator[Proxy]:
         yield made
 
 
-@BOTH
 def test_a_cut_anywhere_in_the_stream_raises(
     database: Any, spec: SourceSpec, proxy: Proxy, plain: bool
 ) -> None:
@@ -123,7 +127,6 @@ def test_a_cut_anywhere_in_the_stream_raises(
     proxy.left = None
 
 
-@BOTH
 def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Proxy, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_1000")
     table = described(spec)
@@ -135,7 +138,6 @@ def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Pr
         assert time.monotonic() - started < 10
 
 
-@BOTH
 def test_a_killed_reader_raises(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
@@ -151,7 +153,6 @@ def test_a_killed_reader_raises(database: Any, spec: SourceSpec, plain: bool) ->
                 list(batches)
 
 
-@BOTH
 def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
@@ -175,7 +176,6 @@ def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSp
         time.sleep(0.1)
 
 
-@BOTH
 def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
@@ -191,7 +191,6 @@ def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: Sour
     assert gc.isenabled()
 
 
-@BOTH
 def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     with Session(spec) as session:
@@ -203,7 +202,6 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-@BOTH
 def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT, j JSON)",
@@ -225,7 +223,6 @@ def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, pl
     pa.default_memory_pool().release_unused()
 
 
-@BOTH
 def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT)", "INSERT INTO t VALUES (1, repeat('x', 1500000))"
@@ -250,7 +247,6 @@ def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpe
         database.execute(f"SET GLOBAL max_allowed_packet = {packet}")
 
 
-@BOTH
 def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec, plain: bool) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(9))", "INSERT INTO t VALUES (1, '1x'), (2, 'y')"
@@ -263,7 +259,6 @@ def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: Sour
         assert session.rows("SELECT 1 + 1") == [(b"2",)]
 
 
-@BOTH
 def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(
     database: Any, spec: SourceSpec, plain: bool
 ) -> None:
@@ -285,7 +280,6 @@ def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(
             session.rows("SELECT 1")
 
 
-@BOTH
 def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec, plain: bool) -> None:
     sizes = [2**24 - 8, 2**24, 5 << 20, 255, 0]
     database.execute(

@@ -25,14 +25,16 @@ def spec(database: Any) -> SourceSpec:
 
 
 def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
-    """The table through discovery and reader, in the order of its id; off the socket and through the driver alike."""
+    """The table through discovery and reader, in the order of its id; in all ways that rows can be read alike."""
     found: list[Any] = []
     with Session(spec(database), purpose="test") as session:
         table = discover(session, name, TableOptions(**options), database.name)
         assert session.plain
-    for plain in (True, False):
-        with Session(spec(database), purpose="test") as session:
-            session.plain = plain
+    for way in ("prepared", "as text", "through the driver"):
+        with Session(spec(database), purpose="test") as session, pytest.MonkeyPatch.context() as patch:
+            session.plain = way != "through the driver"
+            if way == "as text":
+                patch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
             chosen = ", ".join(f.select for f in fields(table))
             batches = record_batches(session, table, f"SELECT {chosen} FROM `{name}` ORDER BY id")
             schema = pa.schema([(f.name, f.arrow) for f in fields(table)])
@@ -40,12 +42,15 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
                 found.append(pa.Table.from_batches(list(batches), schema))
             except DataError as error:
                 found.append(error)
-    first, second = found
+    first, *others = found
+    for other in others:
+        if isinstance(first, DataError):
+            assert str(first) == str(other) and first.hint == other.hint
+        else:
+            assert [str(c.to_pylist()) for c in first.columns] == [str(c.to_pylist()) for c in other.columns]
     if isinstance(first, DataError):
-        assert str(first) == str(second) and first.hint == second.hint
         raise first
     first.validate(full=True)
-    assert [str(c.to_pylist()) for c in first.columns] == [str(c.to_pylist()) for c in second.columns]
     return first
 
 

@@ -19,9 +19,9 @@ from floodmark.mysql.convert import (
     Limits,
     Unfit,
     converter,
-    gathered_as,
     to_arrow,
 )
+from floodmark.mysql.wire import gathered
 from floodmark.types import fields
 
 
@@ -112,7 +112,7 @@ def test_an_impossible_date_is_an_error_by_default(cell: bytes) -> None:
 def test_impossible_dates_become_null_and_are_counted() -> None:
     t = table("date", zero_dates="null")
     field, changes = fields(t)[0], Changes()
-    cells = pa.array([b"2020-02-29", *IMPOSSIBLE, None], gathered_as(field))
+    cells = pa.array([b"2020-02-29", *IMPOSSIBLE, None], gathered(field.arrow))
     found = converter(field, t, UNLIMITED, changes)(cells).to_pylist()
     assert found == [datetime.date(2020, 2, 29), None, None, None, None, None]
     assert changes.values == 4
@@ -175,7 +175,7 @@ def test_text_with_a_nul_follows_the_policy_where_the_warehouse_knows_none() -> 
 def test_what_the_limits_change_is_counted() -> None:
     t = table("longblob", overflow="truncate")
     field, changes = fields(t)[0], Changes()
-    cells = pa.array([b"abc", b"ab", b"abcd"], gathered_as(field))
+    cells = pa.array([b"abc", b"ab", b"abcd"], gathered(field.arrow))
     assert converter(field, t, Limits(binary=2), changes)(cells).to_pylist() == [b"ab", b"ab", b"ab"]
     assert changes.values == 2
 

@@ -1,20 +1,22 @@
 """The answer to a query, read from the connection's own socket, past the driver.
 
 The driver makes an object of every cell, which costs more than all the rest. It has read nothing of an answer as long
-as it was only told to send; so on a plain connection the answer can be taken off the socket here. Packets come in their
-order and only the server's own end packet is an end: a cut, a stall and a foreign byte raise what the driver raises.
+as it was only told to send; so on a plain connection the answer can be taken off the socket here. The query is prepared
+first, so that numbers and moments arrive as such; where that can't be, the answer is one of the text protocol. Packets
+come in their order and only the server's own end packet is an end: a cut, a stall and a foreign byte raise what the
+driver raises.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from floodmark.mysql import wire
+from floodmark.mysql import binary, wire
 from floodmark.mysql.wire import END, FULL, Array, length_at, lost, malformed
 
 # The receive buffer: a row that does not fit gets one of its own.
@@ -26,38 +28,78 @@ LONGEST = 1 << 30
 
 
 class Answer:
-    """The answer to the query that was just sent, as blocks of columns; like a result of the driver's.
+    """The answer to a query, as blocks of columns; like a result of the driver's.
 
     Nobody else may read from the socket until the end; after it the connection is free again.
     """
 
     def __init__(
-        self, link: socket.socket, kinds: Sequence[pa.DataType], seconds: int, buffer: int = BUFFER
+        self, link: socket.socket, wanted: Sequence[pa.DataType], seconds: int, buffer: int = BUFFER
     ) -> None:
-        """`kinds` are binary or large_binary, for each column; `seconds` is how long the server may be silent."""
+        """`wanted` is what becomes of each column; `seconds` is how long the server may be silent."""
         self.warnings = 0
         self.refused = False  # in place of a result: the connection is in order
-        self._link, self._kinds = link, kinds
+        self._link, self._wanted = link, wanted
+        self._kinds: list[binary.Kind] | None = None  # of a prepared statement
+        self._statement = b""
+        self._stray: int | None = None  # the number of a packet that may come before the answer
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._patience = seconds * 1000 or None
-        self._buffer = bytearray(buffer)
+        self._size = buffer
+        self._buffer = bytearray(buffer + binary.SLACK)
         self._view = memoryview(self._buffer)
         self._data = np.frombuffer(self._buffer, np.uint8)
         self._at = self._end = 0  # what is in the buffer and not looked at yet
+        self._heads = [0]  # where packets begin, as far as they were followed, from the front of the buffer
         self._number = 1  # of the next packet
         self._ended = self._classic = False
 
+    def ask(self, query: bytes, send: Callable[[bytes], None]) -> None:
+        """Asks, and waits for the first row, or the error that the server gives instead; `send` sends a query as text."""
+        if b"?" in query or not self._prepared(query):
+            send(query)
+        self.begin()
+
+    def _prepared(self, query: bytes) -> bool:
+        """Whether the server has prepared the query, and was told to run it.
+
+        What it refuses to prepare, and columns that are not exact in this protocol, are left to the text protocol.
+        """
+        self._say(binary.PREPARE + query)
+        packet = self._packet()
+        if packet[:1] == b"\xff":
+            self._number = 1
+            return False
+        if len(packet) < 9 or packet[0]:
+            raise malformed()
+        self._statement, columns = packet[1:5], packet[5] | packet[6] << 8
+        if columns != len(self._wanted) or packet[7:9] != b"\0\0":
+            raise malformed()
+        self._kinds = binary.layout([self._packet() for _ in range(columns)], self._wanted)
+        # An end packet may follow, if both sides have not agreed to leave it out. What comes next will tell.
+        self._stray, self._number = self._number & 0xFF, 1
+        if self._kinds is None:
+            self._say(binary.CLOSE + self._statement)
+            return False
+        self._say(binary.execution(self._statement))
+        return True
+
     def begin(self) -> None:
-        """Waits for the first row, or the error that the server gives instead."""
+        """Waits for the first row of what was asked, or the error that the server gives instead."""
         packet = self._packet()
         if packet[:1] == b"\xff":
             self.refused = True
             raise wire.refusal(packet)
-        if wire.columns_in(packet) != len(self._kinds):
+        columns, described = wire.columns_in(packet)
+        if columns != len(self._wanted):
             raise malformed()
-        for _ in self._kinds:
-            self._packet()
+        if described:
+            definitions = [self._packet() for _ in range(columns)]
+            if self._kinds is not None and binary.layout(definitions, self._wanted) != self._kinds:
+                raise malformed()  # the table is another one by now
+        elif self._kinds is None:
+            raise malformed()
         self._wait_for_packet()
         # Behind the descriptions there is an end packet, or none if both sides have agreed to leave it out.
         self._classic = length_at(self._buffer, 0) == 5 and self._buffer[4] == END
@@ -69,16 +111,19 @@ class Answer:
         if self._ended:
             return []
         self._to_front()
-        heads = [0]
+        heads, self._heads = self._heads, [0]
         while True:
-            wire.follow(self._buffer, heads, self._end, most)
+            wire.follow(self._buffer, heads, self._end)
             if len(heads) > most or self._is_end(heads):
                 break
-            if len(heads) == 1 and self._end >= 4 and 4 + length_at(self._buffer, 0) > len(self._buffer):
+            if len(heads) == 1 and self._end >= 4 and 4 + length_at(self._buffer, 0) > self._size:
                 return self._large()
-            if self._end == len(self._buffer):
+            if self._end == self._size:
                 break
             self._receive()
+        if len(heads) > most + 1:
+            self._heads = [at - heads[most] for at in heads[most:]]
+            del heads[most + 1 :]
         return self._block(heads)
 
     def _block(self, heads: list[int]) -> list[Array]:
@@ -91,12 +136,23 @@ class Answer:
         if self._is_end(heads):
             self.warnings = wire.warnings_in(bytes(self._view[heads[-2] + 4 : heads[-1]]), self._classic)
             self._ended = True
+            if self._statement and self._kinds and not self.warnings:  # which would be forgotten
+                self._say(binary.CLOSE + self._statement)
             at = at[:-1]
         if len(at) == 1:
             return []
-        if (np.diff(at) < 4 + len(self._kinds)).any() or (self._data[at[:-1] + 4] >= END).any():
-            raise malformed()  # too short for a row; or an end, and more behind it
-        return wire.columns_of(self._data[: at[-1]], at, self._kinds)
+        return self._columns(self._data, at)
+
+    def _columns(self, data: wire.Numbers, at: wire.Numbers, own: bool = False) -> list[Array]:
+        """The columns of the rows whose packets begin at these places. Too short for a row, or an end: malformed."""
+        first, sizes = data[at[:-1] + 4], np.diff(at) - 4
+        if self._kinds is not None:
+            if first.any() or (sizes < binary.smallest(len(self._kinds))).any():
+                raise malformed()
+            return binary.columns_of(data, at, self._kinds, own)
+        if (not own and (first >= END).any()) or (sizes < len(self._wanted)).any():
+            raise malformed()
+        return wire.columns_of(data[: at[-1]], at, [wire.gathered(w) for w in self._wanted], own)
 
     def _is_end(self, heads: list[int]) -> bool:
         """Whether the last whole packet is not a row; no row that fits into the buffer begins like that."""
@@ -112,6 +168,11 @@ class Answer:
         packet = bytes(self._view[4:end])
         if end > self._end:
             raise malformed()
+        if self._stray is not None:
+            stray, self._stray = self._stray, None
+            if self._buffer[3] == stray and len(packet) == 5 and packet[0] == END:
+                self._at = end
+                return self._packet()
         # What a server says before it hangs up has no number in the order.
         if self._buffer[3] != self._number & 0xFF and packet[:1] != b"\xff":
             raise malformed()
@@ -122,7 +183,7 @@ class Answer:
     def _wait_for_packet(self) -> None:
         """Until the next packet is there, or the buffer is full of it."""
         self._to_front()
-        while self._end < 4 or self._end < min(4 + length_at(self._buffer, 0), len(self._buffer)):
+        while self._end < 4 or self._end < min(4 + length_at(self._buffer, 0), self._size):
             self._receive()
 
     # ---------------------------------------------------------------- rows that don't fit
@@ -141,8 +202,9 @@ class Answer:
                 raise wire.too_large()
             self._number = (self._number + 1) & 0xFF
             self._append(row, length)
-        data = np.frombuffer(row, np.uint8)
-        return wire.columns_of(data, np.array([0, len(row)], np.int64), self._kinds, own=True)
+        at = np.array([0, len(row)], np.int64)
+        row += bytes(binary.SLACK)
+        return self._columns(np.frombuffer(row, np.uint8), at, own=True)
 
     def _append(self, row: bytearray, length: int) -> None:
         """What the packet at the front has: first the bytes in the buffer, then from the socket without a copy."""
@@ -164,7 +226,16 @@ class Answer:
             self._at, self._end = 0, len(rest)
 
     def _receive(self) -> None:
-        self._end += self._receive_into(self._view[self._end : self._end + RECEIVE])
+        self._end += self._receive_into(self._view[self._end : min(self._end + RECEIVE, self._size)])
+
+    def _say(self, command: bytes) -> None:
+        """Sends a command; commands are small but for a long query."""
+        sent = memoryview(wire.packets(command))
+        while sent:
+            try:
+                sent = sent[self._link.send(sent, socket.MSG_NOSIGNAL) :]
+            except OSError as error:
+                raise lost() from error
 
     def _receive_into(self, view: memoryview) -> int:
         while True:

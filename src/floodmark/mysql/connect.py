@@ -1,6 +1,6 @@
 """Connections to the source: read-only sessions with fixed settings, TLS that is enforced, bounded waits.
 
-Cells arrive as the bytes of MySQL's text protocol. Every failure becomes a Floodmark error here, so no caller knows
+Cells arrive as the bytes of MySQL's text protocol, unless `columns` reads them past the driver. Every failure becomes a Floodmark error here, so no caller knows
 the driver. A session never falls back to plain text when TLS was asked for.
 """
 
@@ -130,12 +130,14 @@ class Session:
             self.close()
             raise translated(error, self.spec) from error
 
-    def columns(self, sql: str, size: int, kinds: Sequence[pa.DataType]) -> Stream[list[Any]]:
-        """The same as a stream of columns, past the driver; for sessions that are `plain`."""
+    def columns(self, sql: str, size: int, wanted: Sequence[pa.DataType]) -> Stream[list[Any]]:
+        """The same as a stream of columns, past the driver; for sessions that are `plain`.
+
+        `wanted` are the types that the columns will have; numbers and moments may have theirs already.
+        """
         try:
-            self._link.send_query((self._label + sql).encode())
-            self._answer = Answer(self._wire, kinds, self._read_timeout)
-            self._answer.begin()
+            self._answer = Answer(self._wire, wanted, self._read_timeout)
+            self._answer.ask((self._label + sql).encode(), self._link.send_query)
         except _mysql.MySQLError as error:
             if self._answer is None or not self._answer.refused:
                 self.close()

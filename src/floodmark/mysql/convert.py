@@ -1,4 +1,4 @@
-"""Cells of MySQL's text protocol into Arrow arrays, a column at a time, exactly.
+"""Cells of MySQL's protocol into Arrow arrays, a column at a time, exactly: texts, or numbers and moments already.
 
 Casts of Arrow's own do the work; Python looks at single values only where a cast has failed. A value that can't be
 represented is never guessed at: the table's policies (`zero_dates`, `overflow`) decide, and what they change is
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from floodmark.model import Table
+from floodmark.mysql.wire import gathered
 from floodmark.types import MAX_VARBYTE, MAX_VARCHAR, Field, is_moment
 
 # pyarrow's stubs can't follow arrays whose type is known only at run time.
@@ -67,12 +68,6 @@ class Changes:
         self.columns[of.column] += pc.sum(which).as_py() or 0
 
 
-def gathered_as(field: Field) -> pa.DataType:
-    """The type in which raw cells are gathered."""
-    large = pa.types.is_large_string(field.arrow) or pa.types.is_large_binary(field.arrow)
-    return pa.large_binary() if large else pa.binary()
-
-
 def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> Convert:
     """The function from raw cells to the field's array. Made once per column: it runs for every batch."""
     if field.raw:
@@ -96,7 +91,7 @@ def _tells_rows_apart(field: Field, table: Table) -> bool:
 
 def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limits = UNLIMITED) -> Array:
     """The cells of one column; for few values. The reader keeps its converters."""
-    return converter(field, table, limits, Changes())(pa.array(cells, gathered_as(field)))
+    return converter(field, table, limits, Changes())(pa.array(cells, gathered(field.arrow)))
 
 
 def _same(cells: Array) -> Array:
@@ -108,7 +103,7 @@ def _numbers(field: Field) -> Convert:
 
     def convert(cells: Array) -> Array:
         try:
-            return _cast([cells.view(_TEXT)], options)
+            return _cast([_readable(cells)], options)
         except pa.ArrowInvalid:
             index = next(i for i in range(len(cells)) if not _casts(cells[i : i + 1], options))
             what = f"{cells[index].as_py()!r}, which is no value of type {field.arrow}"
@@ -117,9 +112,14 @@ def _numbers(field: Field) -> Convert:
     return convert
 
 
+def _readable(cells: Array) -> Array:
+    """The cells as text, unless they are numbers or moments already."""
+    return cells.view(_TEXT) if pa.types.is_binary(cells.type) else cells
+
+
 def _casts(cell: Array, options: Any) -> bool:
     try:
-        _cast([cell.view(_TEXT)], options)
+        _cast([_readable(cell)], options)
     except pa.ArrowInvalid:
         return False
     return True
@@ -161,7 +161,7 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
     options = pc.CastOptions.safe(parsed)
 
     def convert(cells: Array) -> Array:
-        text = cells.view(_TEXT)
+        text = _readable(cells)
         try:
             return _cast([text], options).view(field.arrow)
         except pa.ArrowInvalid:

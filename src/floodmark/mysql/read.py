@@ -7,14 +7,15 @@ any cut of the connection raises, and so does a warning that a value was lost on
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 import pyarrow as pa
 
 from floodmark.errors import DataError
 from floodmark.model import Table
 from floodmark.mysql.connect import Cells, Session, Stream
-from floodmark.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter, gathered_as
+from floodmark.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
+from floodmark.mysql.wire import gathered
 from floodmark.types import fields, file_schema, quote
 
 # Rows per fetch: enough to pay for a call per column, few enough that their cells stay in the processor's cache.
@@ -46,7 +47,7 @@ class Batches:
         self._session, self._table, self._sql, self._limit = session, table, sql, rows
         self._fields = fields(table)
         self._schema = file_schema(table)
-        self._types = [gathered_as(f) for f in self._fields]
+        self._types = [gathered(f.arrow) for f in self._fields]
         self._changes = Changes()
         self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
         self._wide = [i for i, f in enumerate(self._fields) if f.max_bytes > WIDE_ROW // 4]
@@ -76,7 +77,7 @@ class Batches:
         gc.disable()  # millions of short-lived tuples, and never a cycle among them
         try:
             if self._session.plain:
-                with self._session.columns(self._sql, self._limit, self._types) as blocks:
+                with self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields]) as blocks:
                     yield from self._join(blocks)
             else:
                 wide = sum(f.max_bytes for f in self._fields) > WIDE_ROW
@@ -128,7 +129,7 @@ class Batches:
 
     def _batch(self, pieces: list[list[Array]]) -> pa.RecordBatch:
         columns = zip(*pieces, strict=True)
-        cells = pieces[0] if len(pieces) == 1 else [pa.concat_arrays(column) for column in columns]
+        cells = pieces[0] if len(pieces) == 1 else [_whole(column) for column in columns]
         pieces.clear()
         done: list[Array] = []
         for i, convert in enumerate(self._converters):
@@ -147,7 +148,7 @@ class Batches:
     def _row(self, cells: list[Array], index: int) -> str:
         """Which row it is, by its key."""
         key = [
-            f"{field.name} = {(cells[i][index].as_py() or b'NULL').decode(errors='backslashreplace')}"
+            f"{field.name} = {_shown(cells[i][index].as_py())}"
             for i, field in enumerate(self._fields)
             if field.column in self._table.key and field.name == field.column
         ]
@@ -168,3 +169,16 @@ class Batches:
                 hint="raise max_allowed_packet on the source, or exclude the column",
                 table=self._table.name,
             )
+
+
+def _whole(pieces: Sequence[Array]) -> Array:
+    """The pieces of a column as one. Moments are texts in a piece with one that is none, and then everywhere."""
+    if len({piece.type for piece in pieces}) > 1:
+        pieces = [p if pa.types.is_binary(p.type) else p.cast(pa.string()).view(pa.binary()) for p in pieces]
+    return pa.concat_arrays(pieces)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

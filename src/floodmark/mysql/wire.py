@@ -63,15 +63,28 @@ def refusal(packet: bytes) -> Exception:
     return kind(code, text.decode(errors="replace"))
 
 
-def columns_in(packet: bytes) -> int:
-    """How many columns the result has, as its first packet says."""
+def packets(command: bytes) -> bytes:
+    """A command as it travels: in packets, of which only the last one is shorter than the longest."""
+    pieces = [command[at : at + FULL] for at in range(0, len(command) + 1, FULL)]
+    heads = (struct.pack("<I", len(p) | (n & 0xFF) << 24) for n, p in enumerate(pieces))
+    return b"".join(head + piece for head, piece in zip(heads, pieces, strict=True))
+
+
+def gathered(wanted: pa.DataType) -> pa.DataType:
+    """The type in which cells are gathered that become this one."""
+    large = pa.types.is_large_string(wanted) or pa.types.is_large_binary(wanted)
+    return pa.large_binary() if large else pa.binary()
+
+
+def columns_in(packet: bytes) -> tuple[int, bool]:
+    """How many columns the result has, and whether their descriptions follow, as its first packet says."""
     count, at = (packet[0], 1) if packet and packet[0] < _NULL else (0, 0)
     if packet[:1] == b"\xfc" and len(packet) >= 3:
         count, at = packet[1] | packet[2] << 8, 3
-    # MariaDB says in one more byte that the descriptions of the columns follow.
-    if not count or packet[at:] not in (b"", b"\1"):
+    # MariaDB says in one more byte whether they follow: not if it has sent the same when the statement was prepared.
+    if not count or packet[at:] not in (b"", b"\0", b"\1"):
         raise malformed()
-    return count
+    return count, packet[at:] != b"\0"
 
 
 def warnings_in(packet: bytes, classic: bool) -> int:
@@ -104,16 +117,14 @@ def length_at(buffer: bytearray, at: int) -> int:
     return int(_LENGTH.unpack_from(buffer, at)[0]) & FULL
 
 
-def follow(buffer: bytearray, heads: list[int], end: int, most: int) -> None:
-    """Goes on from the last of the packets' beginnings, over those that are there as a whole, up to `most`."""
+def follow(buffer: bytearray, heads: list[int], end: int) -> None:
+    """Goes on from the last of the packets' beginnings, over those that are there as a whole."""
     at, last, length, add = heads[-1], end - 4, _LENGTH.unpack_from, heads.append
-    for _ in range(most + 1 - len(heads)):
-        if at > last:
-            break
+    while at <= last:
         at += 4 + (length(buffer, at)[0] & FULL)
-        if at > end:
-            break
         add(at)
+    if at > end:
+        heads.pop()
 
 
 def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[Numbers | None]]:
@@ -129,9 +140,7 @@ def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[N
         for column in range(columns):
             length = data[at]
             at += 1
-            null = None
-            if length.max() >= _NULL:
-                null, length = _long(data, at, length)
+            null, length = length_of(data, at, length)
             nulls.append(null)
             found[column, 0::2] = at
             at += length
@@ -143,8 +152,10 @@ def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[N
     return found, nulls
 
 
-def _long(data: Numbers, at: Numbers, first: Numbers) -> tuple[Numbers | None, Numbers]:
-    """The NULLs and the lengths of cells of which some are not short; moves `at` to where the cells begin."""
+def length_of(data: Numbers, at: Numbers, first: Numbers) -> tuple[Numbers | None, Numbers]:
+    """The NULLs and the lengths of cells from their first bytes; moves `at` to where the cells begin."""
+    if first.max() < _NULL:
+        return None, first
     null = first == _NULL
     length = np.where(null, 0, first).astype(np.int64)
     for mark, count in ((_TWO, 2), (_THREE, 3), (_EIGHT, 8)):
@@ -164,17 +175,27 @@ def _long(data: Numbers, at: Numbers, first: Numbers) -> tuple[Numbers | None, N
 def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[pa.DataType], own: bool = False) -> list[Array]:
     """The cells of the rows as arrays of `kinds`, binary or large_binary; `own`: of one row, which are not copied."""
     found, nulls = places(data, heads, len(kinds))
-    rows = len(heads) - 1
-    cells = _buffer(data)
-    # Cells and what lies between them alternate; the cells are the even ones.
-    even = pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32))
-    done: list[Array] = []
-    for place, null, kind in zip(found, nulls, kinds, strict=True):
-        column = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, _buffer(place), cells])
-        if not own:
-            column = _take([column, even], _TAKE)
-        if null is not None:
-            valid = _buffer(np.packbits(~null, bitorder="little"))
-            column = pa.Array.from_buffers(pa.binary(), rows, [valid, *column.buffers()[1:]])
-        done.append(column if kind == column.type else column.cast(kind))
-    return done
+    even = pa.array(np.arange(0, 2 * (len(heads) - 1), 2, dtype=np.int32))
+    return [
+        cells(data, place, null, kind, even, own)
+        for place, null, kind in zip(found, nulls, kinds, strict=True)
+    ]
+
+
+def cells(
+    data: Numbers, place: Numbers, null: Numbers | None, kind: pa.DataType, even: Array, own: bool
+) -> Array:
+    """The cells of one column, from their beginnings and ends. Between two is what lies between them: `even` are the cells."""
+    column = pa.Array.from_buffers(pa.binary(), len(place) - 1, [None, _buffer(place), _buffer(data)])
+    if not own:
+        column = _take([column, even], _TAKE)
+    column = nullable(column, null)
+    return column if kind == column.type else column.cast(kind)
+
+
+def nullable(column: Array, null: Numbers | None) -> Array:
+    """The column with its NULLs."""
+    if null is None:
+        return column
+    valid = _buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(column.type, len(column), [valid, *column.buffers()[1:]])
