@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,6 +165,10 @@ class RedshiftPlace:
         finally:
             connection.close()
 
+    def sent(self, *words: str) -> list[str]:
+        """The statements since the test began that begin with some words."""
+        return [sql for sql in self.server.faults.statements if sql.startswith(words)]
+
     def columns(self, target: str) -> list[tuple[str, str]]:
         return self.run(f"SELECT \"column\", type FROM pg_table_def WHERE tablename = '{target}'")
 
@@ -174,6 +181,15 @@ class RedshiftPlace:
         options = self.server.options()
         options.pop("ssl")
         return {"kind": "redshift", "schema": self.schema, "iam_role": self.server.role, **options}
+
+
+@contextmanager
+def own_schema(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
+    """A schema of its own in the stand-in, which has no faults before and after."""
+    redshift.faults.clear()
+    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    redshift.faults.clear()
+    redshift.resume()
 
 
 class DataApiPlace(RedshiftPlace):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,29 +14,14 @@ import pytest
 from floodmark.config import Tls, WarehouseSpec
 from floodmark.errors import ConfigError, DataError, TransientError
 from floodmark.model import Column, Table
-from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_socket import SocketTransport
 from tests.fill import ID, INT, NAME, ORDERS, SEEN, Fill, RedshiftPlace, row
 
 
 @pytest.fixture
-def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
-    redshift.faults.clear()
-    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
-    redshift.faults.clear()
-
-
-@pytest.fixture
-def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
-    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
-
-
-def sent(place: RedshiftPlace, *words: str) -> list[str]:
-    """The statements of this test that begin with some words."""
-    return [sql for sql in place.server.faults.statements if sql.startswith(words)]
+def place(redshift_place: RedshiftPlace) -> RedshiftPlace:
+    return redshift_place
 
 
 # values
@@ -182,7 +166,7 @@ def test_a_longer_text_is_altered_outside_the_transaction(fill: Fill, place: Red
     place.server.faults.statements.clear()
     table = wider(40)
     fill.load(fill.commit([row(2, "b" * 40)], table=table), table=table)
-    (alter,) = sent(place, "ALTER TABLE")
+    (alter,) = place.sent("ALTER TABLE")
     statements = list(place.server.faults.statements)
     assert statements.index(alter) < statements.index("BEGIN") and "TYPE VARCHAR(160)" in alter
     fill.load(fill.commit([row(3, "c")]))  # older files still fit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,27 +9,13 @@ import pytest
 
 from floodmark.errors import ConfigError
 from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse import Numbered
 from tests.fill import ID, INT, ORDERS, SEEN, Fill, RedshiftPlace, row
 
 
 @pytest.fixture
-def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
-    redshift.faults.clear()
-    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
-    redshift.faults.clear()
-
-
-@pytest.fixture
-def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
-    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
-
-
-def sent(place: RedshiftPlace, *words: str) -> list[str]:
-    """The statements of this test that begin with some words."""
-    return [sql for sql in place.server.faults.statements if sql.startswith(words)]
+def place(redshift_place: RedshiftPlace) -> RedshiftPlace:
+    return redshift_place
 
 
 def test_a_store_that_is_a_folder_is_a_config_error(fill: Fill, tmp_path: Path) -> None:
@@ -54,7 +38,7 @@ def copies(fill: Fill, place: RedshiftPlace, *commits: Numbered) -> int:
     """How many COPYs a load takes."""
     place.server.faults.statements.clear()
     fill.load(*commits)
-    return len(sent(place, "COPY"))
+    return len(place.sent("COPY"))
 
 
 def test_many_commits_take_one_copy_though_they_share_keys(fill: Fill, place: RedshiftPlace) -> None:

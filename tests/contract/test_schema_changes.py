@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,26 +13,10 @@ from floodmark.lineage import carried
 from floodmark.model import Column, Table
 from floodmark.store import Store, StoreSpec
 from tests.conftest import PATIENT
-from tests.fill import CODES, ID, INT, NAME, ORDERS, SEEN, DuckPlace, Fill, Place, RedshiftPlace, code, row
+from tests.fill import CODES, ID, INT, NAME, ORDERS, SEEN, Fill, Place, RedshiftPlace, code, row
 
 LONG = replace(NAME, characters=200, octets=800, type="varchar(200)")
 PRICE = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
-
-
-@pytest.fixture(params=["duckdb", "redshift"])
-def fill(request: pytest.FixtureRequest, tmp_path: Path) -> Fill:
-    if request.param == "duckdb":
-        return Fill(DuckPlace(tmp_path), Store(StoreSpec(url=str(tmp_path / "lake"))))
-    server = request.getfixturevalue("redshift")
-    server.faults.clear()
-    store = Store(StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))))
-    return Fill(RedshiftPlace(server, f"t_{secrets.token_hex(4)}"), store)
-
-
-@pytest.fixture
-def place(redshift: Any) -> RedshiftPlace:
-    redshift.faults.clear()
-    return RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
 
 
 def then(before: Table, *columns: Column, renames: tuple[tuple[str, str], ...] = ()) -> Table:
@@ -169,25 +151,25 @@ def everything(target: str) -> tuple[Table, Table]:
 
 
 def test_a_crash_between_any_two_statements_is_made_up_for(
-    place: RedshiftPlace, seaweed: Any, prefix: str
+    redshift_place: RedshiftPlace, seaweed: Any, prefix: str
 ) -> None:
     store = Store(StoreSpec(**seaweed.store(prefix)))
-    faults = place.server.faults
-    once = replace(place.limits, attempts=1)
+    faults = redshift_place.server.faults
+    once = replace(redshift_place.limits, attempts=1)
     k, armed = 1, 0
     while not armed:
         first, second = everything(f"orders_{k}")
-        fill = Fill(place, store, first, log=f"log-{k}")
+        fill = Fill(redshift_place, store, first, log=f"log-{k}")
         fill.load(fill.commit([{**row(1, "a"), "n": 1, "price": Decimal("1.25")}]))
         changed = fill.commit([{"id": 2, "Title": "b" * 200, "n": 1 << 40, "new": 9}], table=second)
-        fill.warehouse = place.faulty(once)
+        fill.warehouse = redshift_place.faulty(once)
         faults.drop_at(k, after=bool(k % 2))
         try:
             fill.load(changed, table=second, newest=second)
         except FloodmarkError as error:
             assert error.code in (4, 5)
         armed = faults.armed
-        fill.warehouse = place.open()
+        fill.warehouse = redshift_place.open()
         fill.load(changed, table=second, newest=second)
         found = fill.rows("id, title, n, price, new")
         assert found == [(1, "a", 1, Decimal("1.2500"), 3), (2, "b" * 200, 1 << 40, None, 9)]
@@ -198,11 +180,11 @@ def test_a_crash_between_any_two_statements_is_made_up_for(
 
 @pytest.mark.parametrize("made", ["VARCHAR(80) ENCODE bytedict", "VARCHAR(80) DEFAULT 'x'"])
 def test_a_text_that_redshift_would_not_alter_is_replaced(
-    place: RedshiftPlace, seaweed: Any, prefix: str, made: str
+    redshift_place: RedshiftPlace, seaweed: Any, prefix: str, made: str
 ) -> None:
-    fill = Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
-    place.run(f"CREATE TABLE orders (id BIGINT, update_at TIMESTAMP, name {made})")
-    place.run("INSERT INTO orders VALUES (1, NULL, 'mine')")
+    fill = Fill(redshift_place, Store(StoreSpec(**seaweed.store(prefix))))
+    redshift_place.run(f"CREATE TABLE orders (id BIGINT, update_at TIMESTAMP, name {made})")
+    redshift_place.run("INSERT INTO orders VALUES (1, NULL, 'mine')")
     load(fill, replace(ORDERS, columns=(ID, LONG, SEEN)), row(2, "😀" * 200))
     assert fill.rows() == [(1, "mine"), (2, "😀" * 200)]
-    assert dict(place.columns("orders"))["name"] == "character varying(800)"
+    assert dict(redshift_place.columns("orders"))["name"] == "character varying(800)"

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from secrets import token_hex
 
-import pytest
-
-from floodmark.store import Store, StoreSpec
 from floodmark.warehouse.columns import same
-from tests.fill import CODES, INT, ORDERS, SEEN, DuckPlace, Fill, Place, RedshiftPlace, code, row
+from tests.fill import CODES, INT, ORDERS, SEEN, Fill, code, row
 from tests.fill import ID as ID_COLUMN
 
 NOON = "2025-05-01T12:00:00.123456Z"
@@ -19,21 +14,19 @@ LATER = "2025-05-02T09:30:00.000000Z"
 AT_NOON, AT_LATER = datetime(2025, 5, 1, 12, 0, 0, 123456), datetime(2025, 5, 2, 9, 30)
 
 
-@pytest.fixture(params=["duckdb", "redshift"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "duckdb":
-        return DuckPlace(tmp_path)
-    server = request.getfixturevalue("redshift")
-    server.faults.clear()
-    return RedshiftPlace(server, f"t_{token_hex(4)}")
+def test_deletes_remove_rows_by_key_in_the_logs_order(fill: Fill) -> None:
+    fill.load(fill.commit([row(1), row(2), row(3)]))
+    fill.load(fill.commit([{"id": 1}, {"id": 3}, {"id": 99}], load_as="delete"))
+    fill.load(fill.commit([row(3, "back")]))
+    assert fill.rows() == [(2, None), (3, "back")] and fill.ledger() == [1, 2, 3]
 
 
-@pytest.fixture
-def fill(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Fill:
-    if place.kind == "duckdb":
-        return Fill(place, Store(StoreSpec(url=str(tmp_path / "lake"))))
-    spec = request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))
-    return Fill(place, Store(StoreSpec(**spec)))
+def test_deletes_find_a_key_that_is_stored_in_another_case(fill: Fill) -> None:
+    fill.table = CODES
+    fill.load(fill.commit([code("abc", 1), code("x", 2)]))
+    fill.load(fill.commit([{"code": "ABC", "_floodmark_key": b"ABC"}], load_as="delete"))
+    fill.load(fill.commit([code("abC", 5)]))
+    assert fill.rows("code, n") == [("abC", 5), ("x", 2)]
 
 
 def test_marked_rows_stay_with_the_time_of_their_commit(fill: Fill) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,9 +13,7 @@ import redshift_connector
 
 from floodmark.config import Tls, WarehouseSpec
 from floodmark.errors import ConfigError, DataError, TransientError
-from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import Faults, RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
+from floodmark.testing.redshift import Faults
 from floodmark.warehouse import Numbered, redshift_rows, redshift_stage
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_files import Proven
@@ -25,19 +22,6 @@ from floodmark.warehouse.redshift_stage import Put
 from floodmark.warehouse.redshift_steps import Do, Lock, Outcome, Step
 from tests.conftest import PATIENT
 from tests.fill import EVENTS, Fill, RedshiftPlace, row
-
-
-@pytest.fixture
-def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
-    redshift.faults.clear()
-    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
-    redshift.faults.clear()
-    redshift.resume()
-
-
-@pytest.fixture
-def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
-    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -22,10 +21,7 @@ import pytest
 
 from floodmark.errors import TransientError
 from floodmark.model import dump
-from floodmark.store import Store, StoreSpec
 from floodmark.testing import reaper
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse import Numbered
 from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.proxy import Proxy, Trouble
@@ -35,18 +31,6 @@ from tests.stage import FILL, ORDERS
 KILLS = int(os.environ.get("FLOODMARK_KILLS", "50" if PATIENT else "15"))
 SEED = int(os.environ.get("FLOODMARK_SEED", "4"))
 STATEMENTS = 34  # of a load, and some more
-
-
-@pytest.fixture
-def place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
-    redshift.faults.clear()
-    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
-    redshift.faults.clear()
-
-
-@pytest.fixture
-def fill(place: RedshiftPlace, seaweed: SeaweedFS, prefix: str) -> Fill:
-    return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
 
 
 class Loaders:

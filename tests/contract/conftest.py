@@ -1,0 +1,78 @@
+"""What tests of warehouses share: each of them over every warehouse, and a session with the stand-in for Redshift."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redshift_connector
+
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from tests.fill import DuckPlace, Fill, Place, RedshiftPlace, own_schema
+from tests.standin import Client, Connect, Lake
+
+
+@pytest.fixture
+def redshift_place(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
+    with own_schema(redshift) as place:
+        yield place
+
+
+@pytest.fixture(params=["duckdb", "redshift"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "duckdb":
+        return DuckPlace(tmp_path)
+    place: RedshiftPlace = request.getfixturevalue("redshift_place")
+    return place
+
+
+@pytest.fixture
+def store(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A folder for DuckDB, S3 for Redshift."""
+    if place.kind == "duckdb":
+        return Store(StoreSpec(url=str(tmp_path / "lake")))
+    return Store(StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix"))))
+
+
+@pytest.fixture
+def fill(place: Place, store: Store) -> Fill:
+    return Fill(place, store)
+
+
+@pytest.fixture
+def connect(redshift: RedshiftStandIn) -> Iterator[Connect]:
+    """Opens sessions of the real driver, all in one schema; faults end with the test."""
+    schema = f"s_{secrets.token_hex(4)}"
+    redshift.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {redshift.user}")
+    links = []
+
+    def connect(autocommit: bool = False, **options: Any) -> Client:
+        link = redshift_connector.connect(**redshift.options(**options))
+        links.append(link)
+        link.autocommit = True
+        client = Client(link, schema)
+        client(f"SET search_path TO {schema}")
+        link.autocommit = autocommit
+        return client
+
+    yield connect
+    redshift.faults.clear()
+    for link in links:
+        with suppress(Exception):
+            link.close()
+
+
+@pytest.fixture
+def client(connect: Connect) -> Client:
+    return connect()
+
+
+@pytest.fixture
+def lake(seaweed: SeaweedFS, prefix: str, redshift: RedshiftStandIn) -> Lake:
+    return Lake(Store(StoreSpec(**seaweed.store(prefix))), redshift.role)
