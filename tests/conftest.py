@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,18 @@ class Database:
         return self.server.connect(self.name, **options)
 
 
+@contextmanager
+def fresh_database(server: MariaDB) -> Iterator[Database]:
+    name = f"t_{secrets.token_hex(4)}"
+    server.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
+    yield Database(server, name)
+    server.execute(f"DROP DATABASE {name}")
+
+
 @pytest.fixture
 def database(mariadb: MariaDB) -> Iterator[Database]:
-    name = f"t_{secrets.token_hex(4)}"
-    mariadb.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
-    yield Database(mariadb, name)
-    mariadb.execute(f"DROP DATABASE {name}")
+    with fresh_database(mariadb) as database:
+        yield database
 
 
 @pytest.fixture
@@ -242,6 +249,29 @@ def spark() -> Iterator[Callable[[], Spark]]:
         one.stop()
 
 
+def new_workspace(
+    folder: Path, database: Database, run: Floodmark, spark: Callable[[], Spark], **sections: Any
+) -> Workspace:
+    config = {
+        "source": {"url": database.url},
+        "warehouse": {"url": "duckdb:///warehouse.duckdb"},
+        "spark": {"master": "local[2]"},
+        "defaults": {"settle_seconds": 0.2},
+    }
+    workspace = Workspace(folder, database, config, run, spark)
+    workspace.write(**sections)
+    return workspace
+
+
+@contextmanager
+def lasting_workspace(
+    folder: Path, server: MariaDB, spark: Callable[[], Spark], **sections: Any
+) -> Iterator[Workspace]:
+    """A workspace with a fresh database that outlives a test, for fixtures of a module or of the whole run."""
+    with fresh_database(server) as database:
+        yield new_workspace(folder, database, Floodmark(folder), spark, **sections)
+
+
 @pytest.fixture
 def make_workspace(
     tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
@@ -249,15 +279,7 @@ def make_workspace(
     """Builds a workspace for any database, for tests with a server of their own."""
 
     def make(database: Database, **sections: Any) -> Workspace:
-        config = {
-            "source": {"url": database.url},
-            "warehouse": {"url": "duckdb:///warehouse.duckdb"},
-            "spark": {"master": "local[2]"},
-            "defaults": {"settle_seconds": 0.2},
-        }
-        workspace = Workspace(tmp_path, database, config, floodmark, spark)
-        workspace.write(**sections)
-        return workspace
+        return new_workspace(tmp_path, database, floodmark, spark, **sections)
 
     return make
 

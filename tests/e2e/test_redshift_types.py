@@ -1,6 +1,6 @@
 """Every type from MySQL into Redshift's stand-in, value for value, through COPY's strict reading of the files.
 
-The columns and values are those of test_exactness; what they must be comes from MySQL in a query of its own.
+The columns and values are those of tests/zoo.py; what they must be comes from MySQL in a query of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from floodmark.spark import Spark
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import MariaDB, SeaweedFS
-from tests.conftest import Database, Floodmark, Workspace
-from tests.e2e.test_exactness import BIT_MY, DATE_MY, HEX, TIME_MY, ZOO, Kind
+from tests.conftest import Workspace, lasting_workspace
+from tests.zoo import BIT_MY, DATE_MY, HEX, TIME_MY, ZOO, Kind
 
 ROWS = 300
 # How Redshift is asked for a value as text, by how MySQL is.
@@ -70,18 +70,14 @@ def synced(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Synced]:
     redshift.faults.clear()
-    folder, name = tmp_path_factory.mktemp("types"), f"t_{secrets.token_hex(4)}"
-    mariadb.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
-    database = Database(mariadb, name)
-    workspace = Workspace(folder, database, {}, Floodmark(folder), spark)
-    workspace.write(
-        source={"url": database.url},
-        store=seaweed.store(name),
-        warehouse={
-            "url": redshift.url(), "schema": name, "iam_role": redshift.role, "tls": {"mode": "disabled"},
-        },
-        defaults={"settle_seconds": 0.2},
-    )  # fmt: skip
+    name = f"t_{secrets.token_hex(4)}"
+    warehouse = {
+        "url": redshift.url(),
+        "schema": name,
+        "iam_role": redshift.role,
+        "tls": {"mode": "disabled"},
+    }
+    sections = {"store": seaweed.store(name), "warehouse": warehouse}
     chance = random.Random(4)
     drawn = {}
     for column, kind in ZOO.items():
@@ -92,15 +88,15 @@ def synced(
         drawn[column] = awkward
     columns = ", ".join(f"{column} {kind.type}" for column, kind in ZOO.items())
     rows = zip(*drawn.values(), strict=True)
-    database.execute(
-        f"CREATE TABLE zoo (id INT PRIMARY KEY, update_at DATETIME NOT NULL DEFAULT '2025-05-05', {columns})",
-        "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'",
-        *(f"INSERT INTO zoo VALUES ({i}, '2025-05-05', {', '.join(row)})" for i, row in enumerate(rows)),
-    )
-    table = workspace.synced("zoo")
-    assert table["rows_loaded"] == ROWS and table["findings"] == []
-    yield Synced(workspace, redshift, name, drawn)
-    mariadb.execute(f"DROP DATABASE {name}")
+    with lasting_workspace(tmp_path_factory.mktemp("types"), mariadb, spark, **sections) as workspace:
+        workspace.execute(
+            f"CREATE TABLE zoo (id INT PRIMARY KEY, update_at DATETIME NOT NULL DEFAULT '2025-05-05', {columns})",
+            "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'",
+            *(f"INSERT INTO zoo VALUES ({i}, '2025-05-05', {', '.join(row)})" for i, row in enumerate(rows)),
+        )
+        table = workspace.synced("zoo")
+        assert table["rows_loaded"] == ROWS and table["findings"] == []
+        yield Synced(workspace, redshift, name, drawn)
 
 
 @pytest.mark.parametrize("name", list(ZOO))

@@ -22,8 +22,7 @@ from floodmark.mysql.read import record_batches
 from floodmark.store import Store, StoreSpec
 from floodmark.types import KEY_FIELD, fields
 from floodmark.warehouse.files import key_fields
-from tests.e2e.test_shapes import KEYS
-from tests.e2e.test_source_keys import COLLATIONS, literal, session, values
+from tests.keys import COLLATIONS, KEYS, literal, session, values
 
 AT = "update_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP"
 

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from floodmark.config import SourceSpec, TableOptions
-from floodmark.mysql.connect import Session
+from floodmark.config import TableOptions
 from floodmark.mysql.discover import discover
 from floodmark.mysql.read import record_batches
 from floodmark.types import KEY_FIELD, fields
-
-# Case, accents, padding of several kinds, ignorable characters, expansions, contractions, two weights per character.
-PIECES = [
-    *"aAäÄsSßeéÉzZ0", "e\u0301", "ch", "Ch", "dž", "ﬀ", " ", "\u00a0", "\u3000", "\t", "\x00", "\u200b", "\u00ad", "中",
-    "国", "😀", "😁", "ﷺ", "ｱ", "ア",
-]  # fmt: skip
-ENDS = ["", "", " ", "  ", "\u00a0", "\t", "\x00", "\u200b"]
-
-COLLATIONS = [
-    "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_bin", "utf8mb4_general_nopad_ci",
-    "utf8mb4_unicode_nopad_ci", "utf8mb4_czech_ci", "utf8mb4_german2_ci", "utf8mb4_thai_520_w2", "utf8mb3_general_ci",
-    "utf8mb4_uca1400_ai_ci", "utf8mb4_uca1400_as_ci", "utf8mb4_uca1400_as_cs", "utf8mb4_uca1400_ai_cs",
-    "utf8mb4_uca1400_nopad_as_cs", "latin1_swedish_ci", "latin1_german2_ci", "latin1_bin", "ascii_general_ci",
-    "gbk_chinese_ci", "sjis_japanese_ci", "cp932_japanese_ci", "eucjpms_japanese_ci", "utf16_unicode_ci",
-    "ucs2_general_ci", "utf32_bin", "latin2_czech_cs", "tis620_thai_ci", "hebrew_general_ci",
-]  # fmt: skip
-
-
-def session(database: Any) -> Session:
-    server = database.server
-    return Session(SourceSpec(server.host, server.port, server.user, server.password, database.name))
-
-
-def values(seed: int, count: int) -> list[str]:
-    chosen = random.Random(seed)
-    made = {""}
-    while len(made) < count:
-        length = chosen.choice([0, 1, 1, 2, 2, 3])
-        made.add("".join(chosen.choice(PIECES) for _ in range(length)) + chosen.choice(ENDS))
-    return sorted(made)
-
-
-def literal(value: str, charset: str) -> str:
-    return f"CONVERT(_utf8mb4 X'{value.encode().hex()}' USING {charset})" if value else "''"
+from tests.keys import COLLATIONS, literal, session, values
 
 
 @pytest.mark.parametrize("collation", COLLATIONS)

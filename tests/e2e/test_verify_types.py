@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.conftest import Workspace
-from tests.e2e.test_exactness import ZOO
 from tests.verifying import Verifying
+from tests.zoo import ZOO
 
 ROWS = 400
 

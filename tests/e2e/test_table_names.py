@@ -1,0 +1,73 @@
+"""Tables of any name, and two of them that would have one target."""
+
+from __future__ import annotations
+
+import secrets
+
+from floodmark.testing.services import MariaDB
+from tests.conftest import Workspace
+from tests.shapes import AT, refused
+
+TABLES = ["o`d 'q\" %s", "dot.ted", "深圳/..", "select", "..", "-t", "*?[a]", "c:\\x#1;--"]
+PLAIN = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-%")
+
+
+def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, mariadb: MariaDB) -> None:
+    other = f"x.`%'\"深 {secrets.token_hex(3)}"
+    quoted = "`" + other.replace("`", "``") + "`"
+    workspace.execute(f"CREATE DATABASE {quoted}")
+    try:
+        made = [f"{quoted}.`{name.replace('`', '``')}`" for name in TABLES]
+        for n, table in enumerate(made):
+            workspace.execute(
+                f"CREATE TABLE {table} (id INT PRIMARY KEY, k VARCHAR(9) NOT NULL, {AT}, UNIQUE (k))",
+                f"INSERT INTO {table} (id, k) VALUES ({n}, 'a'), ({n + 100}, 'b')",
+            )
+        workspace.write(source={"url": mariadb.url(other)}, defaults={"key": ["k"]})
+        report = workspace.sync()
+        assert report.ok and len(report.tables) == len(TABLES), report.as_json()
+        workspace.execute(
+            *(f"UPDATE {table} SET k = 'A', update_at = '2025-03-02' WHERE k = 'a'" for table in made)
+        )
+        # Each by its own name too.
+        report = workspace.sync(*(f"{other}.{name}" for name in TABLES))
+        assert report.ok and {t.rows_extracted for t in report.tables} == {1}
+        for n, name in enumerate(TABLES):
+            target = '"' + name.replace('"', '""') + '"'
+            assert workspace.query(f"SELECT id, k FROM {target} ORDER BY id") == [(n, "A"), (n + 100, "b")]
+        kept = [p.name for p in (workspace.folder / "lake" / "commits").iterdir()]
+        assert len(kept) == len(TABLES) and all(set(name) <= PLAIN for name in kept)
+    finally:
+        workspace.execute(f"DROP DATABASE {quoted}")
+
+
+def test_two_tables_with_one_target_are_refused_by_name_and_go_with_a_target(workspace: Workspace) -> None:
+    name = workspace.database.name
+    for n, table in enumerate(("Orders", "orders")):
+        workspace.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, {AT})", f"INSERT INTO {table} (id) VALUES ({n})"
+        )
+    report = workspace.sync("Orders", "orders")
+    errors = {t["table"]: t["error"] for t in report.as_json()["tables"]}
+    assert report.exit_code == 2
+    for table in (f"{name}.Orders", f"{name}.orders"):
+        # Both, and before anything is read: neither has the target by chance.
+        assert "have the same target orders" in errors[table]["message"]
+        assert errors[table]["hint"] == f"set tables.{table}.target in the configuration"
+    assert not (workspace.folder / "lake" / "data").exists()
+    workspace.write(tables={f"{name}.Orders": {"target": "Orders_upper"}})
+    report = workspace.sync("Orders", "orders")
+    assert report.ok, report.as_json()
+    assert workspace.query("SELECT id FROM orders_upper") == [(0,)]
+    assert workspace.query("SELECT id FROM orders") == [(1,)]
+
+
+def test_a_target_that_another_table_fills_is_refused_in_a_later_run_too(workspace: Workspace) -> None:
+    for n, table in enumerate(("Orders", "orders")):
+        workspace.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, {AT})", f"INSERT INTO {table} (id) VALUES ({n})"
+        )
+    workspace.synced("Orders")
+    error = refused(workspace, "orders")
+    assert error["code"] == 2 and "target" in error["hint"]
+    assert workspace.query("SELECT id FROM orders") == [(0,)]
