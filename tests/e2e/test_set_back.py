@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from floodmark import settle
+from tests.bounds import OLD, ORDERS
 from tests.conftest import Workspace
-from tests.e2e.test_bounds import OLD, ORDERS
+
+
+def restored(workspace: Workspace) -> None:
+    """The table as it was before its last row."""
+    workspace.execute("CREATE TABLE backup AS SELECT * FROM orders WHERE id < 10", "TRUNCATE orders")
+    workspace.execute("INSERT INTO orders SELECT * FROM backup")
+
+
+def deleted(workspace: Workspace) -> None:
+    workspace.execute("DELETE FROM orders WHERE id = 10")
+
+
+def left_the_where(workspace: Workspace) -> None:
+    workspace.execute("UPDATE orders SET note = 'gone' WHERE id = 10")
+
+
+@pytest.mark.parametrize(("change", "code"), [(restored, 6), (deleted, 0), (left_the_where, 0)])
+def test_a_source_that_was_set_back_stops_the_run_and_one_whose_newest_row_is_gone_does_not(
+    workspace: Workspace, change: Callable[[Workspace], None], code: int
+) -> None:
+    name = f"{workspace.database.name}.orders"
+    workspace.write(tables={name: {"where": "note <> 'gone'"}})
+    workspace.execute(ORDERS.format(digits=""), OLD.format(n=10))
+    workspace.synced("orders")
+    change(workspace)
+    report = workspace.sync("orders")
+    assert report.exit_code == code
+    if code:
+        error = report.tables[0].error
+        assert error is not None and "set back" in error.message and "watermark set" in (error.hint or "")
 
 
 def test_a_row_at_the_watermark_that_is_an_older_version_of_itself_stops_the_run_though_newer_rows_are_there(

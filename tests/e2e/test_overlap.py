@@ -1,0 +1,101 @@
+"""What is read again because the bound can't be trusted: no PROCESS privilege, a replica, an application's cursor."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from floodmark.config import SourceSpec
+from floodmark.mysql.bounds import trust
+from floodmark.mysql.connect import Session
+from floodmark.testing.services import MariaDB
+from tests.bounds import BY_HAND, OLD, ORDERS, equal, notes, transaction
+from tests.conftest import Workspace
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS.format(digits="(6)"))
+    return workspace
+
+
+@pytest.fixture
+def blind(orders: Workspace, mariadb: MariaDB) -> Workspace:
+    """A workspace whose user does not see what is open."""
+    mariadb.create_user("blind", "secret", f"SELECT ON {orders.database.name}.*")
+    orders.write(source={"url": mariadb.url(orders.database.name, "blind", "secret")})
+    return orders
+
+
+def test_without_the_process_privilege_the_last_ten_minutes_are_read_again_outside_the_limit(
+    blind: Workspace,
+) -> None:
+    blind.execute(OLD.format(n=4))
+    with transaction(blind, "INSERT INTO orders (note) VALUES ('slow')") as slow:
+        time.sleep(0.1)
+        blind.execute("INSERT INTO orders (note) VALUES ('quick')")
+        first = blind.synced("orders")
+        assert "PROCESS" in notes(first)
+        assert (first["rows_extracted"], first["rows_reread"]) == (5, 0)
+        slow.commit()
+    blind.execute("INSERT INTO orders (note) VALUES ('new'), ('newer')")
+    second = blind.synced("orders", limit=1)
+    assert (second["rows_extracted"], second["rows_reread"]) == (1, 2)
+    third = blind.synced("orders")
+    assert third["rows_extracted"] == 1
+    equal(blind, 8)
+
+
+def test_a_replica_is_not_trusted() -> None:
+    with MariaDB(args=["--read-only=1"]) as server:
+        spec = SourceSpec(server.host, server.port, server.user, server.password)
+        with Session(spec) as session:
+            assert any("replica" in reason for reason in trust(session).reasons)
+
+
+def test_an_overlap_that_has_not_changed_is_not_read_again(blind: Workspace) -> None:
+    blind.execute(OLD.format(n=30))
+    blind.synced("orders")
+    assert blind.synced("orders")["rows_reread"] == 10
+    quiet = blind.synced("orders")
+    assert (quiet["rows_reread"], quiet["commits"]) == (0, [])
+    # One more row, far from the newest: that stretch is read again.
+    blind.execute("INSERT INTO orders (note, update_at) VALUES ('late', '2025-03-01 00:25:30')")
+    assert blind.synced("orders")["rows_reread"] == 11
+    equal(blind, 31)
+
+
+def test_a_row_that_changes_once_more_within_its_tick_is_read_again(blind: Workspace) -> None:
+    """Its place stays the same; the server can't tell us that the second change was still open."""
+    blind.execute("INSERT INTO orders (note) VALUES ('a'), ('b')")
+    for _ in range(4):
+        last = blind.synced("orders")
+    assert last["commits"] == []
+    blind.execute("UPDATE orders SET note = 'c', update_at = update_at WHERE id = 1")
+    assert blind.synced("orders")["rows_reread"] == 2
+    equal(blind, 2)
+
+
+def test_a_cursor_that_the_application_writes_is_followed_ten_minutes_back(workspace: Workspace) -> None:
+    workspace.execute(BY_HAND, OLD.format(n=60))
+    assert "written by the application" in notes(workspace.synced("orders"))
+    workspace.execute("INSERT INTO orders (note, update_at) VALUES ('late', '2025-03-01 00:51:00')")
+    assert workspace.synced("orders")["rows_reread"] == 11
+    equal(workspace, 61)
+    # What comes later still is beyond the promise, unless the configuration says otherwise.
+    workspace.execute("INSERT INTO orders (note, update_at) VALUES ('very late', '2025-03-01 00:20:00')")
+    assert workspace.synced("orders")["rows_reread"] == 0
+    workspace.write(defaults={"overlap_seconds": 3600})
+    workspace.synced("orders")
+    equal(workspace, 62)
+
+
+def test_overlap_seconds_0_reads_nothing_again(blind: Workspace) -> None:
+    blind.write(defaults={"overlap_seconds": 0})
+    blind.execute(OLD.format(n=30))
+    blind.synced("orders")
+    blind.execute("INSERT INTO orders (note) VALUES ('new')")
+    table = blind.synced("orders")
+    assert (table["rows_extracted"], table["rows_reread"]) == (1, 0)
+    assert "read again" not in notes(table)
