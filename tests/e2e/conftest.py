@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
 import duckdb
 import pytest
 
+from floodmark.spark import Spark
 from floodmark.testing.redshift import RedshiftStandIn
-from tests.conftest import Workspace
+from floodmark.testing.services import MariaDB
+from tests.conftest import Workspace, lasting_workspace
+from tests.past import FILL, ORDERS, Past
 from tests.verifying import Verifying
 
 
@@ -31,3 +39,32 @@ def place(request: pytest.FixtureRequest) -> Verifying:
 
 def _run(redshift: RedshiftStandIn, schema: str, *statements: str) -> None:
     redshift.execute(f"SET search_path TO {schema}", *statements)
+
+
+@pytest.fixture(scope="session")
+def synced_twice(
+    mariadb: MariaDB, spark: Callable[[], Spark], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workspace]:
+    """A table of a hundred rows that was synced twice: 40 rows, then the others."""
+    folder = tmp_path_factory.mktemp("past")
+    with lasting_workspace(folder, mariadb, spark, store={"url": "./lake"}) as workspace:
+        workspace.execute(ORDERS, FILL.format(n=100))
+        workspace.synced("orders", limit=40)
+        workspace.synced("orders")
+        yield workspace
+
+
+@pytest.fixture
+def past(
+    synced_twice: Workspace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Past]:
+    """A copy of its store and warehouse, with the same source."""
+    folder = tmp_path / "copy"
+    shutil.copytree(synced_twice.folder, folder)
+    identity = folder / "lake/pipeline.json"  # names the warehouse, which has moved
+    identity.write_text(identity.read_text().replace(str(synced_twice.folder), str(folder)))
+    yield Past(replace(synced_twice, folder=folder, config=dict(synced_twice.config)), monkeypatch, capsys)
+    synced_twice.execute("DELETE FROM orders WHERE id > 100")

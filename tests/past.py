@@ -1,0 +1,67 @@
+"""What tests of a table's past share: a table that was synced twice, and the command line in its folder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from floodmark import Pipeline
+from floodmark.cli import main
+from floodmark.config import load
+from floodmark.state import Log
+from floodmark.store import Store
+from tests.conftest import Workspace
+
+ORDERS = """CREATE TABLE orders (
+  id BIGINT AUTO_INCREMENT PRIMARY KEY, amount INT NOT NULL,
+  update_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))"""
+FILL = """INSERT INTO orders (amount, update_at)
+  SELECT seq, '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_{n}"""
+
+
+class Past:
+    """A table, its pipeline, and the command line in its folder."""
+
+    def __init__(
+        self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ):
+        monkeypatch.chdir(workspace.folder)
+        self.workspace, self.capsys = workspace, capsys
+        self.name = f"{workspace.database.name}.orders"
+        self.pipeline = Pipeline(workspace.folder / "floodmark.yaml")
+        self.store = Store(load(workspace.folder / "floodmark.yaml").store)
+        self.log = Log(self.store, self.name)
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """A `watermark` command in this process: what it printed."""
+        self.capsys.readouterr()
+        found = main(["watermark", *arguments])
+        out, err = self.capsys.readouterr()
+        assert found == code, out + err
+        return out + err
+
+    def json(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        self.capsys.readouterr()
+        found = main(["watermark", *arguments, "--json"])
+        out, err = self.capsys.readouterr()
+        assert found == code, out + err
+        return dict(json.loads(out))
+
+    def kinds(self, *arguments: str, code: int = 7) -> list[str]:
+        """The kinds of what validate finds."""
+        document = self.json("validate", "-t", self.name, *arguments, code=code)
+        (table,) = document["tables"]
+        assert document["ok"] is (code == 0) and table["table"] == self.name
+        return [f["kind"] for f in table["findings"]]
+
+    def add(self, rows: int = 10) -> None:
+        """So many rows more in the source, until the test is over."""
+        newest = "(SELECT MAX(update_at) FROM (SELECT update_at FROM orders) AS o)"
+        self.workspace.execute(
+            f"INSERT INTO orders (amount, update_at) SELECT seq, {newest} + INTERVAL seq SECOND FROM seq_1_to_{rows}"
+        )
+
+    def objects(self, prefix: str) -> list[str]:
+        return [o.path for o in self.store.list(prefix) if self.name in o.path]
