@@ -11,6 +11,15 @@ from floodmark.report import new_run
 from floodmark.verify import verify
 from tests.conftest import Silent, Workspace
 
+READINGS = """CREATE TABLE readings (
+  id BIGINT AUTO_INCREMENT PRIMARY KEY, site VARCHAR(20) NOT NULL, value FLOAT, exact DOUBLE, note VARCHAR(40),
+  taken DATETIME(6) NOT NULL, seen TIMESTAMP(6) NULL, price DECIMAL(12,4),
+  update_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""
+FILL = """INSERT INTO readings (id, site, value, exact, note, taken, seen, price, update_at)
+  SELECT seq * 3, CONCAT('s', seq % 7), seq / 7e0, seq / 11e0, IF(seq % 5 = 0, NULL, IF(seq % 5 = 1, '', CONCAT('n', seq))),
+  '2025-03-01' + INTERVAL seq * 1001 MICROSECOND, '2025-03-01' + INTERVAL seq SECOND, seq / 100,
+  '2025-03-01' + INTERVAL (seq DIV 40) SECOND FROM seq_1_to_{n}"""
+
 
 @dataclass
 class Verifying:

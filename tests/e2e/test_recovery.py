@@ -210,12 +210,17 @@ def test_nothing_left_but_data_files_stops_and_the_named_commands_go_on(events: 
     assert events.arrived()
 
 
-def test_a_table_with_a_key_starts_over_by_a_reset_when_nothing_is_left(workspace: Workspace) -> None:
+def keyed(workspace: Workspace) -> tuple[str, Store]:
+    """A table with a key that was synced: its name, and its store."""
     workspace.execute(EVENTS.format(name="keyed"), FILL.format(name="keyed", first=0, rows=50))
     name = f"{workspace.database.name}.keyed"
     workspace.write(tables={name: {"cursor": "at"}})
     workspace.synced("keyed")
-    store = Store(load(workspace.folder / "floodmark.yaml").store)
+    return name, Store(load(workspace.folder / "floodmark.yaml").store)
+
+
+def test_a_table_with_a_key_starts_over_by_a_reset_when_nothing_is_left(workspace: Workspace) -> None:
+    name, store = keyed(workspace)
     store.delete([o.path for o in store.list("") if name in o.path and not o.path.startswith("data/")])
     assert workspace.sync("keyed").exit_code == 6
     pipeline = Pipeline(workspace.folder / "floodmark.yaml")
@@ -225,11 +230,7 @@ def test_a_table_with_a_key_starts_over_by_a_reset_when_nothing_is_left(workspac
 
 
 def test_a_damaged_log_that_no_copy_helps_is_given_up_only_by_force(workspace: Workspace) -> None:
-    workspace.execute(EVENTS.format(name="keyed"), FILL.format(name="keyed", first=0, rows=50))
-    name = f"{workspace.database.name}.keyed"
-    workspace.write(tables={name: {"cursor": "at"}})
-    workspace.synced("keyed")
-    store = Store(load(workspace.folder / "floodmark.yaml").store)
+    name, store = keyed(workspace)
     store.delete([o.path for o in store.list("watermark/") if name in o.path])
     store.put(f"commits/{name}/{1:020d}.json", b"\x00")
     assert workspace.sync("keyed").exit_code == 6

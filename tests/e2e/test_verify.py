@@ -16,16 +16,7 @@ from floodmark.state import Claimed, Log, claim
 from floodmark.store import Store
 from floodmark.sync import sync
 from tests.conftest import Silent, Workspace
-from tests.verifying import Verifying
-
-READINGS = """CREATE TABLE readings (
-  id BIGINT AUTO_INCREMENT PRIMARY KEY, site VARCHAR(20) NOT NULL, value FLOAT, exact DOUBLE, note VARCHAR(40),
-  taken DATETIME(6) NOT NULL, seen TIMESTAMP(6) NULL, price DECIMAL(12,4),
-  update_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""
-FILL = """INSERT INTO readings (id, site, value, exact, note, taken, seen, price, update_at)
-  SELECT seq * 3, CONCAT('s', seq % 7), seq / 7e0, seq / 11e0, IF(seq % 5 = 0, NULL, IF(seq % 5 = 1, '', CONCAT('n', seq))),
-  '2025-03-01' + INTERVAL seq * 1001 MICROSECOND, '2025-03-01' + INTERVAL seq SECOND, seq / 100,
-  '2025-03-01' + INTERVAL (seq DIV 40) SECOND FROM seq_1_to_{n}"""
+from tests.verifying import FILL, READINGS, Verifying
 
 
 def test_everything_that_was_planted_is_found_and_nothing_else(place: Verifying) -> None:

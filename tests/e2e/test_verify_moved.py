@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import Workspace
-from tests.e2e.test_verify import FILL, READINGS
-from tests.verifying import Verifying
+from tests.verifying import FILL, READINGS, Verifying
 
 
 def verified(workspace: Workspace, **options: Any) -> tuple[int, list[str], list[str]]:

@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from floodmark.model import Column, Position, Value
-from floodmark.state import (
-    State,
-    document,
-    observe,
-)
+from floodmark.state import State, document, observe
 from floodmark.state.watermark import data_position, data_timestamp
 from floodmark.testing.samples import ID, TABLE, History, Row, at, files, window
 from tests.copies import FIELDS, synced, uri
