@@ -353,7 +353,7 @@ def _forget(gateway: Any) -> None:
 
 # What a machine of a cluster may lack, as the JVM or the worker's Python says it.
 _MISSING = re.compile(
-    r"Cannot run program \"[^\"]*\"|ModuleNotFoundError: [^\n]*|\[PYTHON_VERSION_MISMATCH\] [^\n.]*"
+    r"Cannot run program \"[^\"]*\"|(?:ModuleNotFound|Import)Error: [^\n]*|\[PYTHON_VERSION_MISMATCH\] [^\n.]*"
 )
 _LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (.+?)(?: Consider |\. |\n|$)")
 
@@ -363,7 +363,11 @@ def _java_text(error: Exception) -> str:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
-        return str(error.java_exception.getMessage()).strip() if isinstance(error, Py4JJavaError) else ""
+        if not isinstance(error, Py4JJavaError):
+            return ""
+        text = str(error.java_exception.getMessage()).strip()
+        # One word, as a path, says nothing without the exception's name.
+        return text if " " in text else f"{error.java_exception.getClass().getSimpleName()}: {text}"
     except Exception:
         return ""
 
