@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.config import load
 from floodmark.errors import ConfigError
 from floodmark.jvm import (
     Jvm,
@@ -16,6 +17,7 @@ from floodmark.jvm import (
     direct_command,
     find_java,
     last_words,
+    other_python,
     settings,
     submit_command,
 )
@@ -45,6 +47,28 @@ def test_other_masters_are_left_as_they_are() -> None:
     made = settings("spark://host:7077", {}, "x")
     assert made["spark.master"] == "spark://host:7077"
     assert "spark.driver.host" not in made
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api.internal:6443"])
+def test_yarn_and_kubernetes_get_the_master_and_the_settings_of_the_file_by_spark_submit(
+    java: str, tmp_path: Path, master: str
+) -> None:
+    (tmp_path / "floodmark.yaml").write_text(
+        f"source: {{url: mysql://u@h/shop}}\nspark:\n  master: {master}\n"
+        "  conf: {spark.archives: '/srv/env.tar.gz#environment', spark.pyspark.python: ./environment/bin/python}\n"
+    )
+    config = load(tmp_path / "floodmark.yaml")
+    made = settings(config.spark_master, config.spark_conf, "x")
+    assert not Jvm(made, tmp_path / "log")._direct
+    assert other_python(made) == "./environment/bin/python"
+    assert not {"spark.driver.host", "spark.python.daemon.module"} & made.keys()
+    submit_command(made, tmp_path)
+    written = (tmp_path / "spark.properties").read_text().splitlines()
+    assert f"spark.master={_escaped(master)}" in written
+    assert "spark.archives=/srv/env.tar.gz\\#environment" in written
+    assert not any(
+        line.startswith("spark.submit.deployMode") for line in written
+    )  # client is Spark's default
 
 
 def test_the_users_settings_win() -> None:

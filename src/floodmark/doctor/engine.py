@@ -36,7 +36,7 @@ SPARK_SECONDS = 150.0
 
 def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     """What a Spark of this configuration would need; with `start`, a Spark is started and its executors asked."""
-    conf = settings(config.spark_master, config.spark_conf, "floodmark doctor")
+    conf = settings(config.spark_master, config.spark_conf, "floodmark-doctor")
     master = conf["spark.master"]
     local = master.startswith("local")
     java = _java()
@@ -198,7 +198,7 @@ def asker() -> Callable[[Iterable[int]], list[dict[str, Any]]]:
 
 def _asked(config: Config) -> Iterator[Check]:
     """A Spark is started, and a few tasks tell what they run with."""
-    spark = Spark(config.spark_master, config.spark_conf, name="floodmark doctor")
+    spark = Spark(config.spark_master, config.spark_conf, name="floodmark-doctor")
     try:
         spark.start()
         yield SECTION.ok("start", f"Spark starts, and runs {counted(spark.parallelism, 'task')} at once")
