@@ -1,5 +1,6 @@
 """The same command on a Spark standalone cluster: executors are other processes with folders of their own, from which
-the driver's are hidden where the machine allows it; one of them dies in mid-slice."""
+the driver's, its packages and its code are hidden where the machine allows it. They get these as an archive, all that
+Spark's processes say to each other is encrypted, and one of them dies in mid-slice."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
+import sysconfig
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,19 +30,68 @@ from tests.stage import FILL, ORDERS, Gate, all_gone, descendants, until
 ROWS = 800
 SLICE = 100
 
+# What the driver's Python has and no executor sees.
+PACKAGES = Path(sysconfig.get_path("purelib")).resolve()
+CODE = Path(floodmark.__file__).resolve().parent
+# What slices need of it, and what of that they don't.
+NEEDED = [
+    "MySQLdb",
+    "_yaml",
+    "annotated_types",
+    "numpy",
+    "numpy.libs",
+    "obstore",
+    "pyarrow",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions.py",
+    "typing_inspection",
+    "yaml",
+]
+LEFT_OUT = re.compile(
+    r"/(floodmark/__pycache__|tests|include)$|\.(pxd|pxi|pyx)$|/(_|libarrow_)(flight|s3)[.\w]*$"
+)
+
+ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": f"shared-{secrets.token_hex(16)}",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+}
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(workers=2, cores=1, memory="512m", hidden=tmp_path_factory.getbasetemp()) as cluster:
+    hidden = [tmp_path_factory.getbasetemp(), Path(sys.prefix).resolve(), CODE.parent]
+    with SparkCluster(workers=2, cores=1, memory="512m", hidden=hidden, conf=ENCRYPTED) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with this code, packed as docs/cluster.md has it, but for what slices don't need."""
+    file = tmp_path_factory.mktemp("shipped") / "environment.tar.gz"
+    prefix = Path(sys.prefix)
+    there = PACKAGES.relative_to(prefix.resolve())
+
+    def kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if LEFT_OUT.search(member.name) else member
+
+    with tarfile.open(file, "w:gz", compresslevel=1) as archive:
+        for name in ("pyvenv.cfg", "bin", *(f"bin/{each.name}" for each in prefix.glob("bin/python*"))):
+            archive.add(prefix / name, name, recursive=False)
+        for name in NEEDED:
+            archive.add(PACKAGES / name, str(there / name), filter=kept)
+        archive.add(CODE, str(there / "floodmark"), filter=kept)
+    return file
 
 
 @pytest.fixture
 def orders(
-    s3_workspace: Workspace, cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
+    s3_workspace: Workspace, cluster: SparkCluster, environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Workspace]:
-    """A table behind a bastion, its key and known hosts in the driver's folder; this code shipped as a zip."""
-    shipped = tmp_path_factory.mktemp("shipped")
+    """A table behind a bastion, its key and known hosts in the driver's folder; Python's packages are shipped."""
+    monkeypatch.setenv("SPARK_SECRET", ENCRYPTED["spark.authenticate.secret"])
     database = s3_workspace.database
     database.execute(ORDERS, FILL.format(n=ROWS))
     user, password = f"u_{secrets.token_hex(4)}", f"pw-{secrets.token_hex(8)}"
@@ -61,27 +112,22 @@ def orders(
             spark={
                 "master": cluster.master.url,
                 "conf": {
-                    "spark.submit.pyFiles": str(zipped(shipped)),
+                    **ENCRYPTED,
+                    "spark.authenticate.secret": "${SPARK_SECRET}",
+                    "spark.archives": f"{environment}#environment",
+                    "spark.pyspark.python": "./environment/bin/python",
                     "spark.driver.host": "127.0.0.1",
                     "spark.executor.memory": "512m",
                     "spark.ui.enabled": "true",
                     "spark.ui.port": "0",
                     "spark.eventLog.enabled": "true",
+                    "spark.eventLog.compress": "false",  # to be looked into
                     "spark.eventLog.dir": (s3_workspace.folder / "events").as_uri(),
                 },
             },
         )  # fmt: skip
         (s3_workspace.folder / "events").mkdir()
         yield s3_workspace
-
-
-def zipped(folder: Path) -> Path:
-    """This code, as a cluster gets it."""
-    package = Path(floodmark.__file__).parent
-    with zipfile.ZipFile(folder / "floodmark.zip", "w") as archive:
-        for file in package.rglob("*.py"):
-            archive.write(file, Path("floodmark") / file.relative_to(package))
-    return folder / "floodmark.zip"
 
 
 class Watched:
@@ -124,6 +170,15 @@ def reading(orders: Workspace) -> int:
     return int(orders.execute(ask + " AND ID <> CONNECTION_ID()")[0][0])
 
 
+def libraries(pid: int) -> set[str]:
+    """The compiled modules that a process has loaded."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {line.split(maxsplit=5)[5] for line in lines if ".so" in line}
+
+
 def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_in_mid_slice(
     orders: Workspace, cluster: SparkCluster
 ) -> None:
@@ -140,8 +195,14 @@ def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_
         victim = next(w for w in cluster.workers if w.executors())
         [executor] = victim.executors()
         if can_hide():
-            assert not Path(f"/proc/{executor}/root{orders.folder}").exists()
+            for hidden in (orders.folder, PACKAGES, CODE):
+                assert hidden.is_dir() and not Path(f"/proc/{executor}/root{hidden}").exists()
         family = descendants(victim.pid)
+        loaded = {name for one in family for name in libraries(one.pid)}
+        assert {name for name in loaded if "/site-packages/" in name} == {
+            name for name in loaded if name.startswith(f"{victim.work}/") and "/environment/lib/" in name
+        }
+        assert {Path(name).name.partition(".")[0] for name in loaded} >= {"libarrow", "_mysql", "_obstore"}
         os.kill(executor, signal.SIGKILL)
         assert all_gone(family, 60)
         gate.open()
@@ -151,21 +212,25 @@ def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_
     named = {name for name, text in watched.seen.items() if orders.database.name in text}
     assert "driver" in named  # the jobs have readable names: the pages were really looked at
 
-    # What the cluster keeps of a run: logs, and the code that was shipped.
+    # What the cluster keeps of a run: logs, and what was shipped, compiled where it was imported from.
     until(lambda: not any(w.executors() for w in cluster.workers), 60, pause=0.2)
-    shipped = (".zip", ".crc")
+    for worker in cluster.workers:
+        assert list(worker.work.glob("*/*/environment/lib/*/*/floodmark/__pycache__/extract.*"))
     kept = {
         str(p): p.read_bytes()
         for w in cluster.workers
         for p in w.work.rglob("*")
-        if p.suffix not in shipped and p.is_file()
+        if "environment" not in p.parts and p.suffix != ".gz" and p.is_file()
     }
     kept |= {str(p): p.read_bytes() for p in (orders.folder / "events").rglob("*") if p.is_file()}
     kept |= {name: text.encode() for name, text in watched.seen.items()}
     kept |= {"stdout": stdout.encode(), "stderr": stderr.encode()}
-    assert any("stderr" in path for path in kept) and any("events" in path for path in kept)
+    assert any("stderr" in path for path in kept)
+    events = b"".join(data for path, data in kept.items() if "/events/" in path)
+    assert b'"spark.authenticate.secret":"*********(redacted)"' in events
     key = (orders.folder / "key").read_text().splitlines()[2]
-    for secret in (config.source.password, config.store.secret_access_key or "", key):
+    shared = config.spark_conf["spark.authenticate.secret"]
+    for secret in (config.source.password, config.store.secret_access_key or "", key, shared):
         assert len(secret) > 8
         assert [where for where, data in kept.items() if secret.encode() in data] == []
 

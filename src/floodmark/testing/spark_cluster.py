@@ -1,7 +1,8 @@
 """A private Spark standalone cluster on this machine, from the pip package: a master and its workers.
 
 Every process is a JVM of its own with its own work folder, started by Spark's `spark-class`, and ends with its parent.
-Where the machine allows it, a folder can be hidden from the workers and so from the executors, as on another machine.
+Where the machine allows it, folders can be hidden from the workers and so from the executors, as on another machine;
+Spark itself they then have in a place of its own. The cluster's settings are in files, which no list of processes shows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import urllib.request
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,7 +21,13 @@ from typing import Any, Self
 from floodmark.jvm import spark_home
 from floodmark.testing.process import HOST, Server, free_ports
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
+# What a worker is started with: Spark under another name, then empty folders up to the "--", then the worker.
+_ELSEWHERE = """set -e
+mount -o bind,ro "$1" "$2"; shift 2
+until [ "$1" = -- ]; do mount -t tmpfs none "$1"; shift; done; shift
+exec "$@"
+"""
 
 
 class _Daemon(Server):
@@ -27,9 +35,13 @@ class _Daemon(Server):
 
     grace = 5.0
 
-    def __init__(self) -> None:
+    def __init__(self, conf: Mapping[str, str]) -> None:
         super().__init__()
         self.port, self.web_port = free_ports(2)
+        self.home = spark_home()
+        self._settings = self.folder / "spark.conf"
+        self._settings.touch(mode=0o600)
+        self._settings.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
 
     def page(self, path: str = "/") -> str:
         """A page of its web interface."""
@@ -43,7 +55,9 @@ class _Daemon(Server):
         return None
 
     def spark(self, name: str, *args: str) -> list[str]:
-        return [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *args]
+        program = str(self.home / "bin" / "spark-class")
+        settings = ("--properties-file", str(self._settings))
+        return [program, f"org.apache.spark.deploy.{name}", *settings, *args]
 
     @property
     def env(self) -> dict[str, str]:
@@ -51,7 +65,7 @@ class _Daemon(Server):
         ours = {name: "" for name in os.environ if name.startswith(("PYTHON", "FLOODMARK", "AWS_", "MYSQL"))}
         return {
             **ours,
-            "SPARK_HOME": str(spark_home()),
+            "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
@@ -75,20 +89,26 @@ class Master(_Daemon):
 class Worker(_Daemon):
     name = "spark-worker"
 
-    def __init__(self, master: Master, cores: int, memory: str, hidden: Path | None) -> None:
-        super().__init__()
-        self.master, self.cores, self.memory, self.hidden = master, cores, memory, hidden
+    def __init__(
+        self, master: Master, cores: int, memory: str, hidden: Sequence[Path], conf: Mapping[str, str]
+    ) -> None:
+        super().__init__(conf)
+        self.master, self.cores, self.memory = master, cores, memory
         self.work = self.folder / "work"
+        self._elsewhere: list[str] = []
+        if hidden and can_hide():
+            theirs = self.folder / "spark"
+            theirs.mkdir()
+            folders = [str(self.home), str(theirs), *map(str, hidden)]
+            self._elsewhere = ["unshare", "--mount", "sh", "-c", _ELSEWHERE, "sh", *folders, "--"]
+            self.home = theirs
 
     def start(self) -> None:
         ports = ["--port", str(self.port), "--webui-port", str(self.web_port)]
         size = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]
         command = self.spark("worker.Worker", "--host", HOST, *ports, *size, self.master.url)
         self.work.mkdir(exist_ok=True)
-        if self.hidden is not None and can_hide():
-            empty = 'mount -t tmpfs none "$0" && exec "$@"'
-            command = ["unshare", "--mount", "sh", "-c", empty, str(self.hidden), *command]
-        self.launch(command, self._registered, START_SECONDS, env=self.env)
+        self.launch([*self._elsewhere, *command], self._registered, START_SECONDS, env=self.env)
 
     def _registered(self) -> bool:
         known = (self.master.state() or {}).get("workers", [])
@@ -112,13 +132,19 @@ def can_hide() -> bool:
 
 
 class SparkCluster:
-    """A master and some workers, which don't see the `hidden` folder; a context manager that starts and removes them."""
+    """A master and some workers, which don't see the `hidden` folders; a context manager that starts and removes them."""
 
     def __init__(
-        self, workers: int = 2, cores: int = 1, memory: str = "512m", hidden: Path | None = None
+        self,
+        workers: int = 2,
+        cores: int = 1,
+        memory: str = "512m",
+        hidden: Sequence[Path] = (),
+        conf: Mapping[str, str] | None = None,
     ) -> None:
-        self.master = Master()
-        self.workers = [Worker(self.master, cores, memory, hidden) for _ in range(workers)]
+        conf = conf or {}
+        self.master = Master(conf)
+        self.workers = [Worker(self.master, cores, memory, hidden, conf) for _ in range(workers)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
