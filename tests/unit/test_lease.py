@@ -75,6 +75,16 @@ def test_a_released_table_is_free_at_once(log: Log) -> None:
     take(log, "run2").lease.release()
 
 
+def test_a_later_claim_s_sign_of_life_counts_for_whoever_knows_the_earlier_one_only(log: Log) -> None:
+    first = take(log, "run1")
+    first.lease.release()
+    old = first.state.claim
+    assert old is not None
+    with take(log, "run2").lease:
+        found = holder(log.store, TABLE.name, replace(old, at="2025-01-01T00:00:00.000000Z"))
+        assert found is not None and (found.run, found.alive) == ("run2", True)
+
+
 def test_a_run_may_claim_its_own_table_again(log: Log) -> None:
     first, second = take(log, "run1"), take(log, "run1")
     first.lease.release()

@@ -100,16 +100,20 @@ def _gone(owner: Owner | None) -> bool:
 def holder(
     store: Store, table_name: str, claim: ClaimInfo | None, *, seconds: float = LEASE_SECONDS
 ) -> Holder | None:
-    """Who holds the table by its newest claim, or None when nobody does any more."""
+    """Who holds the table by its newest claim, or None when nobody does any more.
+
+    `claim` is the newest that the caller knows of; the lease of a later one is a sign of that one's life.
+    """
     if claim is None:
         return None
     now = stamp()
     note = _read(store, table_name)
-    if note is not None and note.claim == claim.id:
-        if note.released:
+    if note is not None:
+        alive = note.expires_at > now and not _gone(note.owner) and note.claim not in _over
+        if note.claim == claim.id and note.released:
             return None
-        alive = note.expires_at > now and not _gone(note.owner) and claim.id not in _over
-        return Holder(note.run, note.owner, note.purpose, note.expires_at, alive)
+        if note.claim == claim.id or (note.n > claim.n and alive):
+            return Holder(note.run, note.owner, note.purpose, note.expires_at, alive)
     # Claimed, but the lease is not there yet or was overwritten: a fresh claim is sign of life enough.
     until = stamp(datetime.fromisoformat(claim.at) + timedelta(seconds=seconds))
     alive = until > now and not _gone(claim.owner) and claim.id not in _over
