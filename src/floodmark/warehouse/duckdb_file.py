@@ -173,7 +173,7 @@ class DatabaseFile:
             except duckdb.Error as error:
                 if not is_lock(error) or time.monotonic() > give_up:
                     raise
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def make_room(self, con: Connection, width: int) -> None:
         """Raise the memory limit for rows so wide that as many as DuckDB takes at a time would not fit into it."""

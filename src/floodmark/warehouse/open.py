@@ -5,6 +5,9 @@ from __future__ import annotations
 from floodmark.config import WarehouseSpec
 from floodmark.warehouse import Warehouse
 
+# How long a run waits for a DuckDB file that another process has open; a verify lets it go every other second.
+LOCK_SECONDS = 10.0
+
 
 def open_warehouse(spec: WarehouseSpec, *, linger: float = 0.0, seconds: float | None = None) -> Warehouse:
     """A warehouse, not connected yet. Its driver is imported only when it is needed.
@@ -15,7 +18,8 @@ def open_warehouse(spec: WarehouseSpec, *, linger: float = 0.0, seconds: float |
     if spec.kind == "duckdb" and spec.path is not None:
         from floodmark.warehouse.duckdb import DuckDB
 
-        return DuckDB(spec.path, spec.schema, linger=linger)
+        patience = LOCK_SECONDS if seconds is None else seconds
+        return DuckDB(spec.path, spec.schema, linger=linger, lock_seconds=patience)
     from floodmark.warehouse.redshift import Redshift
     from floodmark.warehouse.redshift_steps import Limits, Transport
 
