@@ -59,8 +59,8 @@ class Loader:
             raise
         except FloodmarkError:
             return
-        if state.log:
-            self.ledger = ledger  # the load itself looks once more, under the target's lock
+        # Of a log that is about to begin there is nothing yet. The load itself looks once more, under the target's lock.
+        self.ledger = ledger
         identity = self._work.known_identity()
         if not self._work.options.force:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)

@@ -190,6 +190,15 @@ def test_a_snapshot_replaces_everything(fill: Fill) -> None:
     assert fill.rows("n") == [(2,), (3,)]
 
 
+def test_a_snapshot_by_a_text_key_replaces_what_was_known_of_keys(fill: Fill) -> None:
+    fill.table = CODES
+    fill.load(fill.commit([code("abc", 1)], load_as="replace"))
+    fill.load(fill.commit([code("abc", 2), code("def", 2)], load_as="replace"))
+    assert fill.rows("code, n") == [("abc", 2), ("def", 2)]
+    fill.load(fill.commit([code("ABC", 3)]))
+    assert fill.rows("code, n") == [("ABC", 3), ("def", 2)]
+
+
 def test_an_empty_snapshot_empties_the_target(fill: Fill) -> None:
     fill.table = replace(EVENTS, mode="full")
     fill.load(fill.commit([{"n": 1}], load_as="replace"))

@@ -51,7 +51,8 @@ class DuckDB:
     def ledger(self, log: str, target: str) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no warehouse yet."""
         with self._file.reading() as con:
-            return LedgerTables(con, self.schema).read(log, target) if con else Ledger()
+            tables = LedgerTables(con, self.schema) if con else None
+            return tables.read(log, target) if tables and tables.there() else Ledger()
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
@@ -86,8 +87,7 @@ class DuckDB:
         """Begin a new load epoch; loads of an earlier one stop. A later epoch there is a ConflictError."""
         with self._file.writing() as con:
             con.execute("BEGIN")
-            tables = LedgerTables(con, self.schema)
-            tables.create()
+            tables = LedgerTables(con, self.schema).create()
             ledger = tables.read(log, target)
             if not adopt:
                 check_holder(ledger.holder, pipeline, log, table, target)
@@ -103,7 +103,7 @@ class DuckDB:
             # Decided twice: now, so that no file is fetched in vain, and again inside the transaction. Opened to be
             # written already: to open it anew would take longer than to fetch what a small load needs.
             with self._file.writing() if self.path.exists() else self._file.reading() as con:
-                decision = decide(request, *self._seen(con, request))
+                decision = decide(request, *self._looked(con, request))
             outcome = self._load(request, decision)
         except FloodmarkError as error:
             error.of(request.table.name)
@@ -148,10 +148,9 @@ class DuckDB:
         """Rows and ledger rows, or neither; _Unanswered when COMMIT fails."""
         with self._file.writing() as con:
             con.execute("BEGIN")
-            tables = LedgerTables(con, self.schema)
-            tables.create()
-            ledger, rows = self._seen(con, request)
-            if decide(request, ledger, rows) != decision:
+            tables = LedgerTables(con, self.schema).create()
+            rows = put.Target(con, self.schema, request.target).count()
+            if decide(request, tables.read(request.log, request.target), rows) != decision:
                 raise ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
             self._put(con, request, decision, staged, rows)
             tables.record(request, loaded)
@@ -183,7 +182,7 @@ class DuckDB:
             staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
         )
         count = put.check_files(con, staged)
-        self._file.make_room(con, put.widest(con, staged))
+        self._file.make_room(con, put.widest(staged))
         match decision.way:
             case "merge":
                 put.merge(target, staged, count, filled=bool(rows))
@@ -216,11 +215,12 @@ class DuckDB:
             f"the load was not committed: {cause}", hint="run again: nothing is lost"
         ) from cause
 
-    def _seen(self, con: Connection | None, request: LoadRequest) -> tuple[Ledger, int | None]:
-        """What a decision needs to know: the ledger, and how many rows the target has."""
+    def _looked(self, con: Connection | None, request: LoadRequest) -> tuple[Ledger, int | None]:
+        """What a decision needs to know, before the transaction: the ledger, and how many rows the target has."""
         if con is None:
             return Ledger(), None
-        ledger = LedgerTables(con, self.schema).read(request.log, request.target)
+        tables = LedgerTables(con, self.schema)
+        ledger = tables.read(request.log, request.target) if tables.there() else Ledger()
         return ledger, put.Target(con, self.schema, request.target).count()
 
 

@@ -16,6 +16,9 @@ from floodmark.errors import ConfigError, DataError, FloodmarkError, Interrupted
 
 # A row whose primary key the table has.
 AlreadyThere = duckdb.ConstraintException
+# A name that nothing has; a column that something of that name does not have.
+NotThere = duckdb.CatalogException
+Unlike = duckdb.BinderException
 
 _TRY_AGAIN = (duckdb.TransactionException, duckdb.ConnectionException, duckdb.ResourceInUseException)
 _DAMAGED = ("not a valid duckdb database file", "version number", "corrupt", "checksum", "deserializ")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from floodmark.errors import ConflictError
 from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, quote
-from floodmark.warehouse.duckdb_errors import AlreadyThere
+from floodmark.warehouse.duckdb_errors import AlreadyThere, NotThere, Unlike
 from floodmark.warehouse.duckdb_file import Connection
 
 _STAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -24,7 +24,23 @@ _TARGETS_COLUMNS = (
 
 
 def kind_of(con: Connection, schema: str, name: str) -> str | None:
-    """BASE TABLE, VIEW, or None when there is nothing of that name."""
+    """BASE TABLE, VIEW, or None when there is nothing of that name.
+
+    Asked by the name itself: DuckDB's lists of tables take the longer the more tables there are. And beside the
+    connection, because a name that is not there would abort its transaction; so what that has created or dropped
+    itself is not seen.
+    """
+    with con.cursor() as beside:
+        try:
+            beside.execute(f"SELECT rowid FROM {quote(schema, name)} LIMIT 0")
+            return "BASE TABLE"  # of which only tables have one
+        except NotThere:
+            return None
+        except Unlike:
+            return _listed_as(beside, schema, name)
+
+
+def _listed_as(con: Connection, schema: str, name: str) -> str | None:
     found = con.execute(
         "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
         "AND table_schema = ? AND lower(table_name) = lower(?)",
@@ -40,21 +56,27 @@ class LedgerTables:
     con: Connection
     schema: str
 
-    def create(self) -> None:
+    def create(self) -> LedgerTables:
         """Make the tables unless they are there."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
         for name, columns in ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS)):
             self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
+        return self
+
+    def there(self) -> bool:
+        """Whether the tables have been made and committed."""
+        return kind_of(self.con, self.schema, TARGETS) is not None
 
     def read(self, log: str, target: str) -> Ledger:
-        """What the ledger says of a log and of a target."""
-        if kind_of(self.con, self.schema, TARGETS) is None:
-            return Ledger()
-        rows = self.con.execute(
-            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{_STAMP}'), target "
-            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ? ORDER BY epoch, n, digest",
+        """What the ledger, which is there, says of a log and of a target."""
+        found = self.con.execute(
+            f"SELECT n, digest, epoch, rows, files, loaded_at, target "
+            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ?",
             [log],
         ).fetchall()
+        rows = sorted(
+            (LedgerRow(n, d, e, r, f, at.strftime(_STAMP), t) for n, d, e, r, f, at, t in found), key=_order
+        )
         targets = self.con.execute(
             f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
             "WHERE target = ? OR log_id = ?",
@@ -62,7 +84,7 @@ class LedgerTables:
         ).fetchall()
         holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
         epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, tuple(LedgerRow(*row) for row in rows), holder)
+        return Ledger(epoch, tuple(rows), holder)
 
     def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
         """Write the rows of a load, in place of those that it takes back."""
@@ -99,3 +121,7 @@ class LedgerTables:
             f"INSERT OR REPLACE INTO {quote(self.schema, TARGETS)} VALUES (?, ?, ?, ?, ?)",
             [target, holder.pipeline, holder.log, holder.table, holder.epoch],
         )
+
+
+def _order(row: LedgerRow) -> tuple[int, int, str]:
+    return row.epoch, row.n, row.digest

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
@@ -46,14 +47,13 @@ class Target:
         return Target(self.con, self.schema, KEYS + self.name)
 
     def columns(self) -> tuple[TargetColumn, ...] | None:
-        """Its columns, None when there is no such table."""
-        found = self.con.execute(
-            "SELECT column_name, data_type, is_nullable, column_default FROM duckdb_columns() "
-            "WHERE database_name = current_database() AND schema_name = ? AND lower(table_name) = lower(?) "
-            "ORDER BY column_index",
-            [self.schema, self.name],
-        ).fetchall()
-        return tuple(TargetColumn(*row) for row in found) or None
+        """Its columns, None when there was no such table before this transaction."""
+        if kind_of(self.con, self.schema, self.name) is None:
+            return None
+        found = self.con.execute(f"DESCRIBE {self.sql}").fetchall()
+        return tuple(
+            TargetColumn(name, type_, null == "YES", fill) for name, type_, null, _, fill, _ in found
+        )
 
     def is_table(self) -> bool:
         """Whether it is there; anything but a table is refused."""
@@ -132,16 +132,11 @@ def check_files(con: Connection, staged: Staged) -> int:
     return sum(rows.values())
 
 
-def widest(con: Connection, staged: Staged) -> int:
+def widest(staged: Staged) -> int:
     """How many bytes the widest rows have, on the average of their row group."""
-    if not staged.paths:
-        return 0
-    sizes = "sum(total_uncompressed_size) / greatest(any_value(row_group_num_rows), 1)"
-    row = con.execute(
-        f"SELECT max(size) FROM (SELECT {sizes} AS size FROM parquet_metadata(?) GROUP BY file_name, row_group_id)",
-        [[str(path) for path in staged.paths]],
-    ).fetchone()
-    return int(row[0] or 0) if row else 0
+    footers = (pq.read_metadata(path) for path in staged.paths)
+    groups = (footer.row_group(i) for footer in footers for i in range(footer.num_row_groups))
+    return max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
 
 
 def merge(target: Target, staged: Staged, rows: int, *, filled: bool) -> None:
@@ -174,7 +169,7 @@ def replace(target: Target, staged: Staged, rows: int) -> None:
     target.con.execute(f"DELETE FROM {target.sql}")
     target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
     if staged.paths:
-        _keep_weights(target, staged, staged.rows)
+        _keep_weights(target, staged, staged.rows, anew=True)
         _insert(target, staged, staged.rows, rows)
 
 
@@ -252,16 +247,17 @@ def _delete(target: Target, staged: Staged) -> None:
     )
 
 
-def _keep_weights(target: Target, staged: Staged, rows: str) -> None:
-    """Remember which stored key has which weight, so that 'ABC' finds 'abc' later."""
+def _keep_weights(target: Target, staged: Staged, rows: str, anew: bool = False) -> None:
+    """Remember which stored key has which weight, so that 'ABC' finds 'abc' later; anew: nothing is known so far."""
     con, side = target.con, target.weights
     if not staged.weighed:
         con.execute(f"DROP TABLE IF EXISTS {side.sql}")
         return
     columns = [Wanted(WEIGHT, "BLOB"), *wanted(staged.keys, {})]
-    for change in changes(side.schema, side.name, columns, side.columns()):
+    for change in changes(side.schema, side.name, columns, None if anew else side.columns()):
         con.execute(change.statement)
-    _forget_weights(target, staged)
+    if not anew:
+        _forget_weights(target, staged)
     names = ", ".join(quote(column.name) for column in columns)
     values = ", ".join([f"s.{quote(WEIGHT)}", *(_value(field) for field in staged.keys)])
     con.execute(f"INSERT INTO {side.sql} ({names}) SELECT {values} FROM {rows}")
