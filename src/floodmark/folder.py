@@ -78,8 +78,8 @@ class Folder:
         with self._errors("write"), self._part(data) as part:
             self._place(path, lambda final: os.replace(part, final))
 
-    def list(self, parent: str, after: str = "") -> Iterator[Object]:
-        """Every object below a folder (`""`: all), in no order; `after` saves a folder nothing."""
+    def list(self, parent: str, after: str = "", prefix: str = "") -> Iterator[Object]:
+        """Every object below a folder (`""`: all), in no order; `after` and `prefix` save a folder nothing."""
         with self._errors("read"):
             waiting = [(self.root / parent, parent)]
             while waiting:

@@ -291,7 +291,7 @@ def _check_there(state: State, choice: Choice) -> None:
 
 def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:
     """The commits of a group as the log has them now."""
-    found = tuple(log.commits(d.n for d in group))
+    found = tuple(log.made([d.n for d in group]))
     for (commit, digest), expected in zip(found, group, strict=True):
         if digest != expected.digest:
             raise DataError(f"commit {commit.n} of {commit.table_name} is not the one that was read before")

@@ -196,7 +196,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         asking = Asking(config.warehouse, log, state, known)
         start = None
         if state.position is None:
-            start = system.start(store, config, name)
+            start = system.start(system.read(store), config, name)
         taken = (
             legacy.takeover(session, store, table, chosen, start)
             if start and legacy.untouched(state)

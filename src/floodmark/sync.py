@@ -104,7 +104,7 @@ class TableRun:
         )
         self.report = TableReport(name)
         self.log = work.log(name)
-        self.watermark = work.watermark(name)
+        self.watermark = work.watermark(self.log)
         self.loader = Loader(work, self.log, self.watermark, self.report)
         self.state = State(name)
         self.seen = False  # whether the store has told us the state

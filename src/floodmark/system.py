@@ -42,11 +42,10 @@ def read(store: Store) -> str | None:
         ) from None
 
 
-def start(store: Store, config: Config, name: str) -> Start:
+def start(system: str | None, config: Config, name: str) -> Start:
     """Where a table begins: at the system watermark if there is one, else at `start`."""
-    found = read(store)
-    if found is not None:
-        return Start(found, "the system watermark")
+    if system is not None:
+        return Start(system, "the system watermark")
     return Start(config.options(name).start, "`start` in the configuration")
 
 

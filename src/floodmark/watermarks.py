@@ -96,7 +96,7 @@ def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
         return {"next_start": older, "next_start_by": "the older tool's watermark"}
     if state.table is not None and not temporal(state.table):  # read whole, or by an id
         return {"next_start": None, "next_start_by": None}
-    start = system.start(store, config, state.table_name)
+    start = system.start(system.read(store), config, state.table_name)
     return {"next_start": start.timestamp, "next_start_by": start.by}
 
 

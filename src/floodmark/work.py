@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 from weakref import WeakSet
 
+from floodmark import system
 from floodmark.config import Config
 from floodmark.errors import ConfigError, Interrupted
 from floodmark.extract import SliceJob
@@ -28,7 +29,7 @@ from floodmark.report import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
 from floodmark.state import Log, State, Watermark, pipeline, refuse_if_held, stamp
 from floodmark.store import Store
-from floodmark.system import Start, start
+from floodmark.system import Start
 from floodmark.tasks import Job
 from floodmark.throttle import Throttle
 from floodmark.warehouse import Warehouse
@@ -74,6 +75,7 @@ class Work:
             spark if isinstance(spark, WarmSpark) else WarmSpark(config, f"floodmark {run}", running=spark)
         )
         self._identity: pipeline.Identity | None = None
+        self._system: tuple[str | None] | None = None  # the system watermark, once it has been read
         self._warehouse: Warehouse | None = None
         self._sessions: WeakSet[Session] = WeakSet()
         # Not by way of this object: in a resident sync, what refers to itself keeps its connections for long.
@@ -158,13 +160,16 @@ class Work:
 
     def start(self, name: str) -> Start:
         """Where a table begins that has no position of its own."""
-        return start(self.store, self.config, name)
+        with self._lock:
+            if self._system is None:
+                self._system = (system.read(self.store),)
+        return system.start(self._system[0], self.config, name)
 
     def log(self, name: str) -> Log:
         return Log(self.store, name)
 
-    def watermark(self, name: str) -> Watermark:
-        return Watermark(self.store, name, self.run)
+    def watermark(self, log: Log) -> Watermark:
+        return Watermark(self.store, log.table_name, self.run, log=log)
 
     def identity(self) -> pipeline.Identity:
         """Which pipeline this is; begins it when the prefix is new."""

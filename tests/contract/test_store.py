@@ -113,6 +113,17 @@ def test_a_listing_is_sorted_and_knows_folders_from_names_that_begin_alike(store
     assert abs((datetime.now(UTC) - item.modified).total_seconds()) < 120
 
 
+def test_a_listing_that_starts_after_its_own_prefix_finds_all_of_it_and_nothing_else(store: Store) -> None:
+    names = ("s.a_20250101", "s.t_20250101", "s.t_20250102", "s.t_2_20250101", "s.u_20250101")
+    for name in names:
+        store.put(f"daily/{name}.json", b"x")
+    assert paths(store, "daily/s.t_2025", "daily/s.t_2025") == [
+        "daily/s.t_20250101.json",
+        "daily/s.t_20250102.json",
+    ]
+    assert paths(store, "daily/s.z_", "daily/s.z_") == [] == paths(store, "daily/s.b_", "daily/s.b_")
+
+
 def test_a_listing_goes_over_many_pages_and_can_start_after_a_path(store: Store) -> None:
     names = [f"commits/a.b/{n:020}.json" for n in range(1203)]
     with ThreadPoolExecutor(8) as pool:

@@ -23,6 +23,13 @@ def store(tmp_path: Path) -> Counting:
 WHERE = ["primary", "daily", "session", "all three", "the newest commit", "the primary and the newest commit"]
 
 
+def test_a_new_table_is_looked_for_once_in_each_place(tmp_path: Path) -> None:
+    store = Counting(StoreSpec(url=str(tmp_path)))
+    assert Log(store, NAME).read().n == -1
+    assert len(store.lists) == len(set(store.lists)) == 3
+    assert len(store.reads) == len(set(store.reads)) == 2
+
+
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("where", WHERE)
 def test_after_any_harm_the_state_is_exact_and_all_is_mended(where: str, harm: str, store: Counting) -> None:

@@ -12,7 +12,7 @@ from floodmark.cli import main
 from floodmark.config import load
 from floodmark.errors import DataError
 from floodmark.store import Store
-from floodmark.system import PATH, start, system_get, system_set
+from floodmark.system import PATH, read, start, system_get, system_set
 
 CONFIG = "source: {url: 'mysql://reader:x@127.0.0.1:1/shop'}\n"
 
@@ -28,9 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_used_before_the_start_of_the_configuration(folder: Path) -> None:
     config = load()
     store = Store(config.store)
-    assert start(store, config, "shop.orders").timestamp == "2025-01-01 00:00:00"
+    assert start(read(store), config, "shop.orders").timestamp == "2025-01-01 00:00:00"
     system_set(config, timestamp="2025-08-04")
-    found = start(store, config, "shop.orders")
+    found = start(read(store), config, "shop.orders")
     assert (found.timestamp, found.by) == ("2025-08-04 00:00:00", "the system watermark")
 
 
@@ -47,9 +47,9 @@ def test_one_that_cannot_be_understood_is_never_passed_over(folder: Path) -> Non
     config = load()
     Store(config.store).put(PATH, b"\xff\x00rubbish")
     with pytest.raises(DataError, match="holds no timestamp"):
-        start(Store(config.store), config, "shop.orders")
+        start(read(Store(config.store)), config, "shop.orders")
     assert system_set(config, preset="today")["undo"].startswith("delete ")
-    assert start(Store(config.store), config, "shop.orders").by == "the system watermark"
+    assert start(read(Store(config.store)), config, "shop.orders").by == "the system watermark"
 
 
 def test_get_prints_it_and_says_when_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,21 @@
 """The three copies of the watermark: what is published, when, and how failures and stages that can't be asked show."""
 
+import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from floodmark.errors import TransientError
 from floodmark.state import (
+    Claimed,
     Failure,
     Log,
     State,
     Watermark,
+    claim,
+    commit_path,
     daily_path,
     document,
     draft,
@@ -129,6 +133,52 @@ def test_a_copy_that_reads_back_differently_is_written_again(tmp_path: Path) -> 
     watermark.publish(synced().state, [])
     for item in store.list("watermark/"):
         assert parse(store.get(item.path), TABLE.name) is not None
+
+
+@pytest.mark.parametrize(("told", "read"), [("md5", 0), ("another", 3)])
+def test_a_copy_is_read_back_only_where_the_store_does_not_tell_what_it_has_taken(
+    tmp_path: Path, told: str, read: int
+) -> None:
+    class Telling(Store):
+        read = 0
+
+        def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str:
+            super().put(path, data)
+            assert isinstance(data, bytes)
+            return f'"{hashlib.md5(data).hexdigest() if told == "md5" else "1f3a-2"}"'
+
+        def get(self, path: str, most: int | None = None) -> bytes | None:
+            found = super().get(path, most)
+            self.read += path.startswith("watermark/") and found is not None
+            return found
+
+    store = Telling(StoreSpec(url=str(tmp_path)))
+    Watermark(store, TABLE.name, RUN).publish(synced().state, [])
+    assert store.read == read and len(list(store.list("watermark/"))) == 3
+
+
+def test_what_a_run_has_written_itself_is_not_asked_for_again(tmp_path: Path) -> None:
+    class Asked(Store):
+        paths: ClassVar[list[str]] = []
+
+        def get(self, path: str, most: int | None = None) -> bytes | None:
+            self.paths.append(path)
+            return super().get(path, most)
+
+    store = Asked(StoreSpec(url=str(tmp_path)))
+    log = Log(store, TABLE.name)
+    taken = claim(log, log.read(), run=RUN, purpose="sync", table=TABLE)
+    assert isinstance(taken, Claimed)
+    store.paths.clear()
+    state = log.append(taken.state, draft(taken.state, "batch", RUN, files=files(1)))
+    Watermark(store, TABLE.name, RUN, log=log).publish(state, [])
+    made = [commit.n for commit, _ in log.made([0, 1, 2])]
+    assert made == [0, 1, 2] and not [p for p in store.paths if p.startswith(("commits/", "leases/"))]
+    taken.lease.release()
+    published = parse(store.get(primary_path(TABLE.name)), TABLE.name)
+    assert published is not None and len(published.tail) == 3
+    store.delete([commit_path(TABLE.name, 2)])
+    assert log.read() == state  # put back from the copy
 
 
 def test_a_copy_survives_its_round_trip_and_no_other_table_takes_it(store: Store) -> None:

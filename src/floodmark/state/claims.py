@@ -74,7 +74,11 @@ def claim(
 
 def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> None:
     """A live run other than ours holds the table: exit code 3, with who and until when."""
+    if state.claim is None or state.claim.id in log.over:
+        return
     held = holder(log.store, log.table_name, state.claim, seconds=seconds)
+    if held is None:
+        log.over.add(state.claim.id)  # what was released stays so
     if held is not None and held.alive and held.run != run:
         raise ConflictError(
             f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "

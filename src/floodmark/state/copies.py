@@ -45,7 +45,7 @@ class Stored:
 def daily_paths(store: Store, table_name: str) -> list[str]:
     """The table's daily copies, newest first."""
     stem = daily_path(table_name, "").removesuffix(".json")
-    paths = [o.path for o in store.list(stem)]
+    paths = [o.path for o in store.list(stem, start_after=stem)]  # among those of all tables
     # `s.t_` also begins the copies of a table `s.t_2`.
     return [p for p in reversed(paths) if re.fullmatch(r"\d{8}\.json", p.removeprefix(stem))]
 

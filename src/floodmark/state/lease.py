@@ -143,13 +143,16 @@ class Lease:
         self._store = store
         self._seconds = seconds
         owner = claim.owner or this_process()
+        self._claimed = datetime.fromisoformat(claim.at)
         self._note = LeaseNote(table_name, claim.run, claim.id, claim.n, owner, claim.purpose, "", "")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name=f"lease {table_name}", daemon=True)
 
     def start(self) -> Lease:
         """Writes the lease and begins to renew it."""
-        self._put()
+        # The claim was made just now, and is sign of life enough: nobody else's lease can be there.
+        fresh = timedelta(0) <= datetime.now(UTC) - self._claimed < timedelta(seconds=self._seconds / 2)
+        self._put(unread=fresh)
         self._thread.start()
         return self
 
@@ -173,14 +176,14 @@ class Lease:
         while not self._stop.wait(self._seconds / 3):
             self._put()
 
-    def _put(self, released: bool = False) -> None:
+    def _put(self, released: bool = False, unread: bool = False) -> None:
         """Writes the lease unless a later claim has it; a failure only costs the sign of life, not the table."""
         table_name = self._note.table_name
         now = datetime.now(UTC)
         until = now if released else now + timedelta(seconds=self._seconds)
         note = replace(self._note, renewed_at=stamp(now), expires_at=stamp(until), released=released)
         try:
-            there = _read(self._store, table_name)
+            there = None if unread else _read(self._store, table_name)
             if there is None or there.n <= note.n:
                 self._store.put(lease_path(table_name), dump(note))
         except FloodmarkError as error:

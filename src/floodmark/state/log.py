@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -31,6 +32,16 @@ from floodmark.store import MOST_COMMIT, NO_DOCUMENT, Store, encode
 READERS = 16
 # Commits that are fetched at once, so that a long log is not held in memory whole.
 CHUNK = 512
+# Of the commits that a run has made itself, the newest are not asked for again: so many, but none so large.
+OWN_COMMITS = 40
+OWN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The primary copy as a read of the log found it; None: there was none."""
+
+    copy: Copy | None
 
 
 class Taken(ConflictError):
@@ -69,6 +80,10 @@ class Log:
         self.table_name = table_name
         self.mend = mend  # whether what a recovery finds damaged is put right in the store too
         self.findings: list[Finding] = []  # of what had to be mended
+        # What need not be asked for once more: commits that were made since the last read, as they are in the store,
+        self.own: dict[int, bytes] = {}
+        self.seen: Seen | None = None  # the primary copy as that read found it,
+        self.over: set[str] = set()  # and claims that are known to be released
         self._patience = patience
         self._pause = pause
 
@@ -79,9 +94,15 @@ class Log:
         data files but neither a log nor a copy: a table never starts over by itself.
         """
         published = copies.primary(self.store, self.table_name)
+        self.seen = None
+        self.own.clear()  # whoever reads wants to know what is there
         if isinstance(published.found, Copy) and self.confirms(published.found.checkpoint.state):
+            self.seen = Seen(published.found)
             return self.fold_on(published.found.checkpoint.state)
-        return recover(self, published)
+        state = recover(self, published)
+        if state.n < 0 and published.data is None:
+            self.seen = Seen(None)
+        return state
 
     def begin(self, force: bool = False) -> State:
         """The state for a command that may begin a table anew: one that has nothing left, or, forced, is damaged."""
@@ -131,10 +152,10 @@ class Log:
         while True:
             try:
                 if self.store.create(path, data):
-                    return after
+                    return self._kept(commit.n, data, after)
                 found = self.store.get(path)
                 if found == data:
-                    return after  # the answer to an earlier attempt was lost
+                    return self._kept(commit.n, data, after)  # the answer to an earlier attempt was lost
                 if found is not None:
                     raise self._taken(commit, found)
                 why = "the commit's number exists but can't be read"
@@ -149,6 +170,19 @@ class Log:
                 )
             time.sleep(pause)
             pause *= 2
+
+    def _kept(self, n: int, data: bytes, after: State) -> State:
+        """The state after a commit that is in the store for good."""
+        if len(data) <= OWN_BYTES:
+            self.own[n] = data
+            self.own.pop(n - OWN_COMMITS, None)
+        return after
+
+    def made(self, numbers: Sequence[int]) -> Iterator[tuple[Commit, str]]:
+        """The same as `commits`, but for those that were made since the last read no request."""
+        asked = self.commits(n for n in numbers if n not in self.own)
+        for n in numbers:
+            yield self.parse(n, self.own[n]) if n in self.own else next(asked)
 
     def commit(self, n: int) -> tuple[Commit, str]:
         """One commit and its digest; one that is damaged is put back from the copies or its files."""

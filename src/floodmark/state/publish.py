@@ -11,10 +11,11 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import FloodmarkError
 from floodmark.model import Commit, digest, dump, load
@@ -36,6 +37,9 @@ from floodmark.state.watermark import (
     stamp,
 )
 from floodmark.store import NO_DOCUMENT, Store
+
+if TYPE_CHECKING:
+    from floodmark.state.log import Log
 
 # What is said of a copy that an earlier or later Floodmark has written: sound, but not to be read by this one.
 OTHER_VERSION = "of another version"
@@ -136,15 +140,24 @@ def chained(state: State, tail: Iterable[bytes]) -> tuple[bytes, ...]:
     return tuple(reversed(found))
 
 
-def newest(store: Store, state: State, last: Copy | None) -> tuple[bytes, ...]:
-    """The log's newest commits up to the state's, as a copy carries them; what can't be had is left out."""
+def newest(
+    store: Store, state: State, last: Copy | None, own: Mapping[int, bytes] | None = None
+) -> tuple[bytes, ...]:
+    """The log's newest commits up to the state's, as a copy carries them; what can't be had is left out.
+
+    `own` are commits that need not be asked for; the digests prove them like the others.
+    """
+    made = own or {}
     first = max(0, state.n - TAIL_COMMITS + 1)
     known: tuple[bytes, ...] = ()
     if last is not None and last.tail and last.checkpoint.state.log == state.log:
         known = last.tail
         first = max(first, last.checkpoint.state.n + 1)
     try:
-        fetched = [store.get(commit_path(state.table_name, n)) or b"" for n in range(first, state.n + 1)]
+        fetched = [
+            made.get(n) or store.get(commit_path(state.table_name, n)) or b""
+            for n in range(first, state.n + 1)
+        ]
     except FloodmarkError:
         return ()
     kept: list[bytes] = []
@@ -158,10 +171,14 @@ def newest(store: Store, state: State, last: Copy | None) -> tuple[bytes, ...]:
 class Watermark:
     """One table's published watermark, as one run sees and publishes it. May be used from several threads."""
 
-    def __init__(self, store: Store, table_name: str, run: str, *, pause: float = 0.2) -> None:
+    def __init__(
+        self, store: Store, table_name: str, run: str, *, pause: float = 0.2, log: Log | None = None
+    ) -> None:
+        """`log` is the run's own, for what it knows already: the primary copy, and the commits that it has made."""
         self.store = store
         self.table_name = table_name
         self.run = run
+        self._log = log
         self._pause = pause
         self._lock = threading.Lock()
         self._last: Copy | None = None
@@ -200,14 +217,18 @@ class Watermark:
                 return document(seen, self.store.uri, last.saved)
             saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
             body = document(seen, self.store.uri, saved)
-            tail = newest(self.store, seen.state, last)
+            tail = newest(self.store, seen.state, last, self._log.own if self._log else None)
             self._failed = self._write(render(body, seen, tail), str(saved["saved_at"]))
             self._last = Copy(seen, saved, tail)
             return body
 
     def _published(self) -> Copy | None:
         if not self._asked:
-            self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
+            known = self._log.seen if self._log else None
+            if known is not None:
+                self._last = known.copy
+            else:
+                self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
             self._asked = True
         return self._last
 
@@ -217,8 +238,9 @@ class Watermark:
             daily_path(self.table_name, saved_at),
             session_path(self.table_name, self.run),
         )
+        tag = md5(data, usedforsecurity=False).hexdigest()
         with ThreadPoolExecutor(len(paths)) as pool:
-            failures = list(pool.map(lambda path: self._write_one(path, data), paths))
+            failures = list(pool.map(lambda path: self._write_one(path, data, tag), paths))
         failed = {where: why for where, why in zip(LOCATIONS, failures, strict=True) if why}
         if failed:
             # Aloud once per run: what breaks the copies mostly breaks the next commit too, which then says so.
@@ -231,15 +253,17 @@ class Watermark:
             )  # fmt: skip
         return frozenset(failed)
 
-    def _write_one(self, path: str, data: bytes) -> str | None:
-        """Writes one copy and reads it back; why it could not be done, or None."""
+    def _write_one(self, path: str, data: bytes, tag: str) -> str | None:
+        """Writes one copy and makes sure of it; why it could not be done, or None.
+
+        Most servers answer with the MD5 of what they have taken; where it is not that, the copy is read back.
+        """
         why = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(self._pause * 2 ** (attempt - 1))
             try:
-                self.store.put(path, data)
-                if self.store.get(path) == data:
+                if (self.store.put(path, data) or "").strip('"') == tag or self.store.get(path) == data:
                     return None
                 why = "it reads back differently"
             except FloodmarkError as error:

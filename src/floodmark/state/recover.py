@@ -8,8 +8,9 @@ proven by the digests in it. Every recovery is recorded in the store; the user i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from itertools import islice
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -93,7 +94,8 @@ def _state(
     """The state, and the copy that it was folded from; None: from the log alone."""
     broken: Damaged | None = None
     reached = -1  # how far the log has been, by copies that it no longer bears out
-    for item in _candidates(log, primary):
+    signs = cache(partial(_signs, log))
+    for item in _candidates(log, primary, signs):
         if isinstance(item.found, str):
             wrong.append(f"{item.path}: {item.found}")
             continue
@@ -111,22 +113,35 @@ def _state(
             reached = max(reached, item.found.checkpoint.state.n)
     if broken is not None:  # a sound copy knows of more than the log has: without that it is not the state
         raise broken
-    state = log.fold_on(State(log.table_name))
-    if state.n < 0:
-        _check_never_begun(log, wrong)
-        if log.numbers():  # begun by another run meanwhile
-            return log.fold_on(state), None
+    state = State(log.table_name)
+    # Whoever begins it from now on is noticed by whoever tries to: only one can open a log.
+    if signs().commits or _left_alone(log, signs().files, wrong):
+        state = log.fold_on(state)
     return state, None
 
 
-def _candidates(log: Log, primary: copies.Stored) -> Iterator[copies.Stored]:
+@dataclass(frozen=True)
+class _Signs:
+    """What there is of a table besides its copies."""
+
+    commits: bool
+    files: int
+
+    def __bool__(self) -> bool:
+        return self.commits or self.files > 0
+
+
+def _signs(log: Log) -> _Signs:
+    commits = bool(log.numbers())
+    # In this order: a log that is begun meanwhile has no files before its commits.
+    files = sum(1 for _ in log.store.list(f"data/{encode(log.table_name)}/"))
+    return _Signs(commits, files)
+
+
+def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -> Iterator[copies.Stored]:
     yield primary
-    signs = primary.data is not None or log.numbers() or _files(log)
-    yield from copies.backups(log.store, log.table_name, None if signs else FEW)
-
-
-def _files(log: Log) -> int:
-    return sum(1 for _ in log.store.list(f"data/{encode(log.table_name)}/"))
+    few = primary.data is None and not signs()
+    yield from copies.backups(log.store, log.table_name, FEW if few else None)
 
 
 def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
@@ -231,7 +246,7 @@ def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
     later = log.readable(n + 1)
     before = log.readable(n - 1) if n else None
     seen: list[State] = []
-    for item in _candidates(log, copies.primary(log.store, log.table_name)):
+    for item in _candidates(log, copies.primary(log.store, log.table_name), partial(_signs, log)):
         for data in copies.carried([item]).get(n, ()):
             # The next commit proves it; the newest one is proven by the copy that it belongs to.
             follows = before is None or load(Commit, data).prev == log.digest_of(n - 1)
@@ -268,18 +283,17 @@ def _begun(log: Log, state: State) -> bool:
     return held is not None and held.alive
 
 
-def _check_never_begun(log: Log, wrong: list[str]) -> None:
-    """A table without log and copies is a new one only if it has no data files either."""
+def _left_alone(log: Log, files: int, wrong: list[str]) -> bool:
+    """Whether a table that had no log has one by now; raises NothingLeft where there is anything else of it."""
     name, left = log.table_name, [w for w in wrong if not w.endswith(": missing")]
-    files = _files(log)
     claimed = log.store.get(lease_path(name)) is not None  # all that is left where the files were cleaned
-    if log.numbers() or not (left or files or claimed):
-        return
-    signs = (
-        f"{files:,} data files" if files else "only damaged watermark copies" if left else "only the lease"
-    )
+    if not (left or files or claimed):
+        return False
+    if log.numbers():  # begun by another run meanwhile
+        return True
+    what = f"{files:,} data files" if files else "only damaged watermark copies" if left else "only the lease"
     raise NothingLeft(
-        f"the store has {signs} of {name} but neither its log nor a sound watermark copy: how far it was is not known",
+        f"the store has {what} of {name} but neither its log nor a sound watermark copy: how far it was is not known",
         hint=f"restore commits/ and watermark/ from a backup of the store; or choose where to go on: "
         f"floodmark watermark set -t {name} --timestamp TS, restore -t {name} --file F (what `get --json` printed), "
         f"or reset -t {name} to start over",
