@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scenes import Scene
+from scenes import WIDTH, Scene
 from stage import HERE, Figure, Stage
 
 from floodmark.testing import settlement
@@ -74,7 +74,7 @@ def store(rows: int, figures: Sequence[Figure], scenes: Sequence[Scene]) -> Path
     }  # fmt: skip
     file.write_text(json.dumps(document, indent=1) + "\n")
     text = f"{rows:,} rows, {machine()}\n\n{table(figures)}\n\n"
-    text += "\n".join(f"{s.name:<44}{s.text}" for s in scenes)
+    text += "\n".join(f"{s.name:<{WIDTH}}{s.text}" for s in scenes)
     file.with_suffix(".txt").write_text(text.rstrip() + "\n")
     return file
 

@@ -107,7 +107,7 @@ def main() -> None:
         seen = []
         if os.environ.get("SCENES", "1") != "0":
             for scene in scenes.all_scenes(stage):
-                print(f"  {scene.name:<44}{scene.text}", flush=True)
+                print(f"  {scene.name:<{scenes.WIDTH}}{scene.text}", flush=True)
                 seen.append(scene)
         print(f"\nstored as {report.store(ROWS, figures, seen)}")
         if stage.standin is not None:

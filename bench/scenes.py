@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stage import HERE, Stage
@@ -13,7 +13,9 @@ from stage import HERE, Stage
 from floodmark.testing import settlement
 
 TABLES = 50
+MEASURED = 5  # of the commands for one table each; the rest are taken to be like them
 SMALL = "small"
+WIDTH = 66  # of a scene's name
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,12 @@ class Scene:
 
 def _scene(stage: Stage, name: str, command: list[str], rows: int) -> Scene:
     figure = stage.run(name, command, rows=rows)
-    speed = f"{figure.rate:>10,.0f} rows/s" if rows > 1000 else ""
-    text = f"{figure.seconds:8.2f} s {speed:>18}   CPU {figure.cpu:6.1f} s"
-    return Scene(name, figure.seconds, rows, figure.cpu, text)
+    return Scene(name, figure.seconds, rows, figure.cpu, _text(figure.seconds, rows, figure.cpu))
+
+
+def _text(seconds: float, rows: int, cpu: float) -> str:
+    speed = f"{rows / seconds:>10,.0f} rows/s" if rows > 1000 else ""
+    return f"{seconds:8.2f} s {speed:>18}   CPU {cpu:6.1f} s"
 
 
 def all_scenes(stage: Stage) -> Iterator[Scene]:
@@ -65,10 +70,41 @@ def _small(stage: Stage) -> Iterator[Scene]:
             f"INSERT INTO t{n} SELECT seq, CONCAT('v', seq), '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_1000",
             database=SMALL,
         )
-    for name, strategy in (("side by side", "auto"), ("one after the other", "sequential")):
-        config, _ = stage.place()
-        document = json.loads(Path(config).read_text())
-        document["source"]["url"] = stage.mariadb.url(SMALL)
-        config.write_text(json.dumps(document))
-        command = stage.floodmark(config, "sync", "--all", "--strategy", strategy)
-        yield _scene(stage, f"{TABLES} tables of 1,000 rows, {name}", command, TABLES * 1000)
+    what = f"{TABLES} tables of 1,000 rows"
+    together = _scene(stage, f"{what}, side by side", _all(stage, "auto"), TABLES * 1000)
+    yield together
+    turns = _scene(stage, f"{what}, one after the other", _all(stage, "sequential"), TABLES * 1000)
+    yield _against(turns, together)
+    yield _against(_apart(stage, what), together)
+
+
+def _all(stage: Stage, strategy: str) -> list[str]:
+    """One command for all the small tables, into a place of its own."""
+    return stage.floodmark(_small_place(stage), "sync", "--all", "--strategy", strategy)
+
+
+def _small_place(stage: Stage) -> Path:
+    config, _ = stage.place()
+    document = json.loads(config.read_text())
+    document["source"]["url"] = stage.mariadb.url(SMALL)
+    config.write_text(json.dumps(document))
+    return config
+
+
+def _apart(stage: Stage, what: str) -> Scene:
+    """One command for each table, as cron would run them in turn: a few are measured and multiplied."""
+    config = _small_place(stage)
+    figures = [
+        stage.run("", stage.floodmark(config, "sync", "-t", f"{SMALL}.t{n}"), rows=1000)
+        for n in range(MEASURED)
+    ]
+    times = TABLES // MEASURED
+    seconds, cpu = times * sum(f.seconds for f in figures), times * sum(f.cpu for f in figures)
+    name = f"{what}, a command each ({MEASURED} measured, times {times})"
+    return Scene(name, seconds, TABLES * 1000, cpu, _text(seconds, TABLES * 1000, cpu))
+
+
+def _against(scene: Scene, together: Scene) -> Scene:
+    """The same, with how many times as long as side by side it took, and how much CPU."""
+    time, cpu = scene.seconds / together.seconds, scene.cpu / together.cpu
+    return replace(scene, text=f"{scene.text}   {time:.1f} x the time, {cpu:.1f} x the CPU of side by side")
