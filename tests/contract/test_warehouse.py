@@ -15,7 +15,7 @@ import pytest
 from floodmark.errors import ConflictError, DataError, TransientError, UnknownOutcome
 from floodmark.model import dump
 from tests.conftest import PATIENT
-from tests.fill import EVENTS, ID, INT, NAME, ORDERS, SEEN, Fill, as_json, row
+from tests.fill import CODES, EVENTS, ID, INT, NAME, ORDERS, SEEN, Fill, as_json, code, row
 
 # exactly once
 
