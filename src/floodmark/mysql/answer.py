@@ -94,11 +94,11 @@ class Answer:
         columns, described = wire.columns_in(packet)
         if columns != len(self._wanted):
             raise malformed()
-        if described:
-            definitions = [self._packet() for _ in range(columns)]
-            if self._kinds is not None and binary.layout(definitions, self._wanted) != self._kinds:
-                raise malformed()  # the table is another one by now
-        elif self._kinds is None:
+        definitions = [self._packet() for _ in range(columns)] if described else []
+        prepared = self._kinds is not None
+        if prepared and described:  # what counts is what is said now: the table may be another one
+            self._kinds = binary.layout(definitions, self._wanted)
+        if (prepared or not described) and self._kinds is None:
             raise malformed()
         self._wait_for_packet()
         # Behind the descriptions there is an end packet, or none if both sides have agreed to leave it out.
