@@ -39,6 +39,8 @@ class _Daemon(Server):
         super().__init__()
         self.port, self.web_port = free_ports(2)
         self.home = spark_home()
+        self._temporary = self.folder / "tmp"
+        self._temporary.mkdir()
         self._settings = self.folder / "spark.conf"
         self._settings.touch(mode=0o600)
         self._settings.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
@@ -70,6 +72,8 @@ class _Daemon(Server):
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             "HOME": str(self.folder),
+            # An executor that is killed leaves what it had fetched.
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._temporary}",
         }
 
 
