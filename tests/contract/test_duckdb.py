@@ -15,6 +15,7 @@ import pytest
 from floodmark.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.warehouse.duckdb import DuckDB
 from floodmark.warehouse.duckdb_errors import translated
+from floodmark.warehouse.duckdb_file import DatabaseFile
 
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 
@@ -129,3 +130,28 @@ def test_a_disk_that_is_full_is_a_transient_error_wherever_it_shows(path: Path) 
     for kind in (duckdb.IOException, duckdb.TransactionException):
         found = translated(kind('Could not write file "w.duckdb.wal": No space left on device'), path)
         assert type(found) is TransientError and "no space left" in found.message
+
+
+def test_loads_beside_an_extraction_leave_no_row_groups_that_a_checkpoint_writes_a_second_time(
+    path: Path,
+) -> None:
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=1)
+    with file.writing() as con:
+        con.execute("CREATE TABLE t (a BIGINT)")
+        files = [str(path.with_name(f"{number}.parquet")) for number in range(8)]
+        for number, name in enumerate(files):
+            rows = f"SELECT range AS a FROM range({number * 250_000}, {(number + 1) * 250_000})"
+            con.execute(f"COPY ({rows}) TO '{name}' (FORMAT parquet, ROW_GROUP_SIZE 125_000)")
+        for number in range(0, 8, 2):
+            with file.threads_for(con, 500_000):
+                con.execute("INSERT INTO t SELECT * FROM read_parquet(?)", [files[number : number + 2]])
+        before = row_groups(con)
+        con.execute("CHECKPOINT")
+        assert row_groups(con) == before
+
+
+def row_groups(con: duckdb.DuckDBPyConnection) -> list[int]:
+    found = con.execute(
+        "SELECT row_group_id, sum(count) FROM pragma_storage_info('t') WHERE segment_type = 'BIGINT' GROUP BY ALL ORDER BY ALL"
+    )
+    return [int(row[1]) for row in found.fetchall()]

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from floodmark.errors import TransientError
-from floodmark.warehouse.duckdb_file import DatabaseFile
+from floodmark.warehouse.duckdb_file import THREAD_ROWS, DatabaseFile
 
 
 @pytest.fixture
@@ -129,3 +129,25 @@ def test_a_file_that_another_process_holds_is_a_transient_error(path: Path) -> N
     file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
     with duckdb.connect(path, config={"threads": 1}), pytest.raises(TransientError), file.writing():
         pass
+
+
+def threads(con: duckdb.DuckDBPyConnection) -> int:
+    found = con.execute("SELECT current_setting('threads')").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_few_rows_are_inserted_by_one_thread_and_questions_have_all_of_them_again(path: Path) -> None:
+    file = lingering(path)
+    with file.writing() as con:
+        every = threads(con)
+        with file.threads_for(con, 2 * THREAD_ROWS - 1):
+            assert threads(con) == 1
+        with file.threads_for(con, 2 * THREAD_ROWS):
+            assert threads(con) == min(2, every)
+        with file.threads_for(con, 1000 * every * THREAD_ROWS):
+            assert threads(con) == every
+    with file.reading() as reader:
+        assert reader is not None
+        assert threads(reader) == every
+    file.close()

@@ -146,7 +146,8 @@ class DuckDB:
         self, request: LoadRequest, decision: Decision, staged: put.Staged, loaded: tuple[LedgerRow, ...]
     ) -> None:
         """Rows and ledger rows, or neither; _Unanswered when COMMIT fails."""
-        with self._file.writing() as con:
+        count = sum(commit.rows for commit, _ in staged.commits)
+        with self._file.writing() as con, self._file.threads_for(con, count):
             con.execute("BEGIN")
             tables = LedgerTables(con, self.schema).create()
             rows = put.Target(con, self.schema, request.target).count()
