@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from floodmark.errors import DataError
 from floodmark.model import DataFile, LoadAs, Table, by_key
@@ -39,6 +43,20 @@ def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> 
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def ascending(paths: Sequence[Path], column: str) -> bool:
+    """Whether a column's values only ever grow inside each file, and no two files' overlap: then all of them differ."""
+    ranges = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            values = file.read([column], use_threads=False).column(column).combine_chunks()
+        if values.null_count or not pc.all(pc.greater(values[1:], values[:-1]), min_count=0).as_py():
+            return False
+        if len(values):
+            ranges.append((values[0].as_py(), values[-1].as_py()))
+    ranges.sort()
+    return all(low[1] < high[0] for low, high in itertools.pairwise(ranges))
 
 
 def key_fields(table: Table, every: Sequence[Field]) -> tuple[Field, ...]:
