@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from floodmark.model import Commit, DataFile, Finding, Table
 from floodmark.names import DELETED
@@ -29,9 +29,8 @@ DELETED_AT = DELETED  # in a target: when a row was found gone from the source (
 Numbered = tuple[Commit, str]
 
 
-@dataclass(frozen=True)
-class LedgerRow:
-    """One loaded commit."""
+class LedgerRow(NamedTuple):
+    """One loaded commit. There are as many as a log has had commits: it has to be cheap."""
 
     n: int
     digest: str

@@ -70,13 +70,11 @@ class LedgerTables:
     def read(self, log: str, target: str) -> Ledger:
         """What the ledger, which is there, says of a log and of a target."""
         found = self.con.execute(
-            f"SELECT n, digest, epoch, rows, files, loaded_at, target "
-            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ?",
+            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{_STAMP}'), target "
+            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ? ORDER BY epoch, n, digest",
             [log],
         ).fetchall()
-        rows = sorted(
-            (LedgerRow(n, d, e, r, f, at.strftime(_STAMP), t) for n, d, e, r, f, at, t in found), key=_order
-        )
+        rows = tuple(map(LedgerRow._make, found))
         targets = self.con.execute(
             f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
             "WHERE target = ? OR log_id = ?",
@@ -84,7 +82,7 @@ class LedgerTables:
         ).fetchall()
         holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
         epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, tuple(rows), holder)
+        return Ledger(epoch, rows, holder)
 
     def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
         """Write the rows of a load, in place of those that it takes back."""
@@ -121,7 +119,3 @@ class LedgerTables:
             f"INSERT OR REPLACE INTO {quote(self.schema, TARGETS)} VALUES (?, ?, ?, ?, ?)",
             [target, holder.pipeline, holder.log, holder.table, holder.epoch],
         )
-
-
-def _order(row: LedgerRow) -> tuple[int, int, str]:
-    return row.epoch, row.n, row.digest
