@@ -17,10 +17,6 @@ from floodmark.warehouse import Ledger, LoadOutcome
 from floodmark.warehouse.decide import check_holder
 from floodmark.work import Work
 
-# Rows that one load waits for while more are being read, and for how long: many small ones cost a warehouse more.
-ENOUGH = 4 * 122_880
-PATIENCE = 10.0
-
 
 class Loader:
     """Loads what the log has and the ledger has not."""
@@ -32,8 +28,6 @@ class Loader:
         self._report = report
         self._offered: State | None = None
         self._table: Table | None = None
-        self._rows = 0  # of what is offered
-        self._busy = False
         self._closing = False
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -71,17 +65,10 @@ class Loader:
         if not self._work.options.force:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
 
-    def wants(self, rows: int) -> bool:
-        """Whether it has nothing to do, and so many rows more would be enough to begin with."""
-        with self._news:
-            idle = not self._busy and not self._work.options.backup_only
-            return idle and self._rows + rows >= ENOUGH
-
-    def offer(self, state: State, table: Table, rows: int) -> None:
-        """There are new commits with so many rows: load them while the extraction goes on."""
+    def offer(self, state: State, table: Table) -> None:
+        """There are new commits: load them while the extraction goes on."""
         with self._news:
             self._offered, self._table = state, table
-            self._rows += rows
             if self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name=f"load {table.name}", daemon=True)
                 self._thread.start()
@@ -130,9 +117,7 @@ class Loader:
             with self._news:
                 while self._offered is None and not self._closing:
                     self._news.wait()
-                self._news.wait_for(lambda: self._closing or self._rows >= ENOUGH, PATIENCE)
-                state, table, self._offered, self._rows = self._offered, self._table, None, 0
-                self._busy = True
+                state, table, self._offered = self._offered, self._table, None
             if state is None or table is None:
                 return
             try:
@@ -140,8 +125,6 @@ class Loader:
             except BaseException as error:
                 self._error = error
                 return
-            with self._news:
-                self._busy = False
 
     def _manual(self, state: State) -> str | None:
         """The time after which files load, where a manual watermark says so."""

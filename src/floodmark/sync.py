@@ -42,8 +42,7 @@ from floodmark.work import Work
 
 log = logging.getLogger("floodmark")
 
-# A commit gathers the slices of about this long, so that a crash costs little and the log stays short; or of less,
-# when the load has nothing to do.
+# A commit gathers the slices of about this long, so that a crash costs little and the log stays short.
 COMMIT_EVERY = 2.0
 # How often a plan is made anew because another run's commit came between.
 REPLANS = 3
@@ -276,8 +275,7 @@ class TableRun:
         waiting: list[SliceResult] = []
         for result in self._slices(plan, pieces):
             waiting.append(result)
-            due = time.monotonic() - self.last_commit >= COMMIT_EVERY
-            if due or self.loader.wants(sum(r.rows for r in waiting)):
+            if time.monotonic() - self.last_commit >= COMMIT_EVERY:
                 commit(plan, waiting)
                 waiting = []
         if waiting:
@@ -336,7 +334,7 @@ class TableRun:
         for result in results:
             self.changed.update(dict(result.changed))
         if files and not self.work.options.backup_only:
-            self.loader.offer(self.state, plan.table, commit.rows)
+            self.loader.offer(self.state, plan.table)
 
     def release(self) -> None:
         """Lets the table go."""
