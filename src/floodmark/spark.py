@@ -169,7 +169,7 @@ class Spark:
         if not is_local(self.settings):
             context.stop()
             return
-        threading.Thread(target=context._accumulatorServer.shutdown, daemon=True).start()
+        threading.Thread(target=_end_server, args=(context._accumulatorServer,), daemon=True).start()
 
     # slices
 
@@ -341,6 +341,12 @@ class _own_signals:
     def __exit__(self, *error: object) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._before)
+
+
+def _end_server(server: Any) -> None:
+    """Ends pyspark's server for accumulators; the folder of its socket may be gone already."""
+    with suppress(OSError):
+        server.shutdown()
 
 
 def _forget(gateway: Any) -> None:

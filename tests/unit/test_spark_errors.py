@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.accumulators import AccumulatorUnixServer
 
 from floodmark.errors import ConfigError, FloodmarkError, TransientError
-from floodmark.spark import Spark, _start_error
+from floodmark.spark import Spark, _end_server, _start_error
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0
  (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -74,3 +77,17 @@ def test_a_start_that_fails_with_nothing_but_a_path_names_the_exception(tmp_path
 def test_a_start_that_fails_without_a_word_names_the_exception(tmp_path: Path) -> None:
     error = _start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
     assert "NullPointerException" in error.message
+
+
+def test_a_socket_that_goes_at_the_same_moment_does_not_make_an_end_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = AccumulatorUnixServer(str(tmp_path / "sock"), socketserver.StreamRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    (tmp_path / "sock").unlink()
+    with monkeypatch.context() as race:
+        race.setattr("os.path.exists", lambda path: True)
+        _end_server(server)
+    thread.join(10)
+    assert not thread.is_alive()
