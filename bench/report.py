@@ -96,39 +96,45 @@ def machine() -> str:
     return f"{cpu}, {os.cpu_count()} cores, {memory} GiB, Python {platform.python_version()}, commit {commit}"
 
 
+# What a worker does, by our function that is deepest in a stack.
+PARTS = {
+    "_flush": "Parquet", "finish": "Parquet", "follow": "following the packets", "_block": "columns out of packets",
+    "_columns": "columns out of packets", "_batch": "casts", "_join": "joining blocks", "_receive_into": "receiving",
+    "extremes": "first and last rows", "close": "hashing and putting files",
+}  # fmt: skip
+
+
 def profile(stage: Stage) -> None:
     """Where Floodmark's CPU goes: py-spy's samples of the driver and its Python workers, native frames included."""
     config, _ = stage.place()
     out = config.with_name("stacks.txt")
     command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "extract"]
-    spy = [
-        str(HERE / ".venv" / "bin" / "py-spy"),
-        "record",
-        "--subprocesses",
-        "--native",
-        "--rate",
-        "200",
-        "--format",
-        "raw",
-    ]
-    subprocess.run(
-        [*spy, "--output", str(out), "--", *command],
-        check=True,
+    spy = [str(HERE / ".venv" / "bin" / "py-spy"), "record", "--subprocesses", "--native", "--rate", "200"]
+    done = subprocess.run(
+        [*spy, "--format", "raw", "--output", str(out), "--", *command],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    if (
+        not out.exists()
+    ):  # it also fails over a process that has ended meanwhile, and has its samples all the same
+        sys.exit(f"bench: py-spy: {(done.stderr.strip() or 'no samples').splitlines()[-1]}")
+    parts: collections.Counter[str] = collections.Counter()
     own: collections.Counter[str] = collections.Counter()
-    within: collections.Counter[str] = collections.Counter()
     for line in out.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
-        frames = stack.split(";")
-        if not any("write_slice" in frame for frame in frames):
+        frames = [frame.partition(" ")[0] for frame in stack.split(";")]
+        if "write_slice" not in frames:
             continue  # waiting, starting, driving
-        own[frames[-1]] += int(count)
-        for frame in {f for f in frames if "floodmark/" in f and not f.startswith("process ")}:
-            within[frame] += int(count)
+        parts[next((PARTS[f] for f in reversed(frames) if f in PARTS), "the rest")] += int(count)
+        own[stack.rpartition(";")[2]] += int(count)
     total = sum(own.values()) or 1
-    for title, counts in (("in our functions, with what they call", within), ("by itself", own)):
-        print(f"\nof the workers' time in slices, {title}:")
-        for name, count in counts.most_common(20):
-            print(f"  {count / total:6.1%}  {name[:120]}")
+    told = [f"{stage.rows:,} rows, {machine()}"]
+    for title, counts in (("", parts), (", by itself", own)):
+        told.append(f"\nof the workers' time in slices{title}:")
+        told += [f"  {count / total:6.1%}  {name[:120]}" for name, count in counts.most_common(20)]
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{datetime.now(UTC):%Y%m%d_%H%M}_{stage.rows}_profile.txt"
+    file.write_text("\n".join(told) + "\n")
+    print("\n".join(told) + f"\n\nstored as {file}")
