@@ -17,6 +17,7 @@ def install() -> None:
     """Put the layer around whatever has a limit; once per process."""
     from floodmark import store
     from floodmark.mysql import connect
+    from floodmark.mysql.answer import Answer
 
     if hasattr(store._Bucket, "hurried"):
         return
@@ -30,6 +31,12 @@ def install() -> None:
         return opened(spec, read_timeout, connect_timeout)
 
     connect._connect = linked
+    reading = Answer.__init__
+
+    def read(self: Any, link: Any, wanted: Any, seconds: int, *more: Any) -> None:
+        reading(self, link, wanted, max(2, seconds // 10) if _hurry() else seconds, *more)
+
+    Answer.__init__ = read  # type: ignore[method-assign]
     if _hurry():
         _command()
 
