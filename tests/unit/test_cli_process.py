@@ -113,6 +113,27 @@ def test_a_result_that_cannot_be_written_is_code_4(config: Path) -> None:
     assert "could not be written" in done.stderr
 
 
+HOLDING = """
+import sys, threading, time, duckdb
+def hold():
+    con = duckdb.connect()
+    held.set()
+    time.sleep(60)
+held = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+from floodmark.cli import main
+sys.argv = ["floodmark", "--version"]
+sys.exit(main())
+"""
+
+
+def test_an_end_beside_a_thread_that_still_uses_a_library_is_a_quiet_one() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLDING], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "floodmark, version" in done.stdout
+
+
 def test_the_module_runs_like_the_command(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "floodmark", "--version"],

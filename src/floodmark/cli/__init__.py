@@ -7,11 +7,14 @@ answered at once.
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -89,15 +92,23 @@ def _main(arguments: Sequence[str]) -> int:
         return code
 
 
-def _leave(code: int) -> int:
-    """Ends an interrupted process even where a thread still waits for a service; else just the code."""
-    if code in CODES.values() and any(not t.daemon for t in threading.enumerate() if t is not MAIN):
-        # What such a thread has not committed never happened.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(code)
-    return code
+def _leave(code: int) -> NoReturn:
+    """Ends the process as the interpreter would, but does not take the modules apart.
+
+    Some threads may still be in them, those of Spark's bridge above all, and DuckDB's then complains on stderr. One
+    that was interrupted ends even where a thread still waits for a service: what that has not committed never happened.
+    """
+    waiting = any(not t.daemon for t in threading.enumerate() if t is not MAIN)
+    if code not in CODES.values() or not waiting:
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        except KeyboardInterrupt:
+            code = CODES[signal.SIGINT]
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _answer(given: list[str], settings: Settings) -> int:
