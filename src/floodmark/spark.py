@@ -12,7 +12,6 @@ import gc
 import itertools
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -27,6 +26,7 @@ from typing import Any, TypeVar
 from floodmark.carried import Carried, carried
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.jvm import Gateway, Jvm, cache_folder, is_local, last_words, other_python, settings
+from floodmark.spark_words import MISSING, telling
 from floodmark.tasks import Job, attempt
 from floodmark.throttle import Throttle
 
@@ -278,11 +278,12 @@ class Spark:
 
     def _lost(self, error: Exception, table: str | None) -> FloodmarkError:
         """What Spark's own failure means to the operator."""
-        said = _java_message(error)
+        text = _java_text(error)
+        said = telling(text)
         ended = not self.alive
         if self._stopped.is_set() or (" cancelled " in said and not ended):
             return Interrupted("stopped", table=table)
-        if missing := _MISSING.search(_java_text(error)):
+        if missing := MISSING.search(text):
             return ConfigError(
                 f"Spark's executors lack what a slice needs: {missing[0]}",
                 hint="install or ship Python and its packages: docs/cluster.md", table=table,
@@ -357,13 +358,6 @@ def _forget(gateway: Any) -> None:
         SparkContext._gateway, SparkContext._jvm, SparkContext._active_spark_context = None, None, None
 
 
-# What a machine of a cluster may lack, as the JVM or the worker's Python says it.
-_MISSING = re.compile(
-    r"Cannot run program \"[^\"]*\"|(?:ModuleNotFound|Import)Error: [^\n]*|\[PYTHON_VERSION_MISMATCH\] [^\n.]*"
-)
-_LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (.+?)(?: Consider |\. |\n|$)")
-
-
 def _java_text(error: Exception) -> str:
     """All that an exception from the JVM says; empty when it is none, or the JVM is gone."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -378,20 +372,9 @@ def _java_text(error: Exception) -> str:
         return ""
 
 
-def _java_message(error: Exception) -> str:
-    """The telling line of an exception from the JVM, without stack and boilerplate; empty when there is none."""
-    text = _java_text(error)
-    if "Traceback (most recent call last)" in text:
-        said = [line for line in text.splitlines() if re.match(r"[A-Za-z_.]+(Error|Exception|Exit)\b", line)]
-        return said[-1][:300] if said else "a Python worker failed"
-    if found := _LOST.search(text):
-        return f"{found[2].rpartition('Exception: ')[2]} ({found[1]} times)"[:300]
-    return text.partition("\n")[0][:300]
-
-
 def _start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError:
     try:
-        line = _java_message(error) or str(error).strip().splitlines()[-1]
+        line = telling(_java_text(error)) or str(error).strip().splitlines()[-1]
     except Exception:  # the JVM is gone, and its words with it
         line = last_words(log_path)
     hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
