@@ -86,22 +86,11 @@ class Session:
 
     def rows(self, sql: str) -> list[Row]:
         """All rows of a small result; none for statements without one."""
-        self._send(sql)
-        try:
-            result = self._link.store_result()
-            return list(result.fetch_row(0)) if result is not None else []
-        except _mysql.MySQLError as error:
-            raise translated(error, self.spec) from error
+        return self._stored(sql)[1]
 
     def named(self, sql: str) -> list[dict[str, str | None]]:
         """All rows of a small result by their columns' names, as text."""
-        self._send(sql)
-        try:
-            result = self._link.store_result()
-            names = [column[0] for column in result.describe()] if result is not None else []
-            rows = result.fetch_row(0) if result is not None else ()
-        except _mysql.MySQLError as error:
-            raise translated(error, self.spec) from error
+        names, rows = self._stored(sql)
         return [
             {
                 n: None if cell is None else cell.decode(errors="replace")
@@ -112,14 +101,19 @@ class Session:
 
     def records(self, sql: str) -> list[dict[str, bytes | None]]:
         """The same by column names, in lower case: for results whose columns differ between servers."""
+        names, rows = self._stored(sql)
+        return [dict(zip([name.lower() for name in names], row, strict=True)) for row in rows]
+
+    def _stored(self, sql: str) -> tuple[list[str], list[Row]]:
+        """The columns' names and all rows of a small result."""
         self._send(sql)
         try:
             result = self._link.store_result()
-            names = [str(column[0]).lower() for column in result.describe()] if result is not None else []
-            rows = result.fetch_row(0) if result is not None else ()
+            if result is None:
+                return [], []
+            return [str(column[0]) for column in result.describe()], list(result.fetch_row(0))
         except _mysql.MySQLError as error:
             raise translated(error, self.spec) from error
-        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def stream(self, sql: str, size: int) -> Stream[Cells]:
         """The rows of a large result, `size` at a time. Nothing else may be asked until it has ended."""
