@@ -9,42 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from floodmark.compare import compare
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, DataError
 from floodmark.keyfile import write_keys
-from floodmark.model import Commit, Key, LoadAs, Table
+from floodmark.model import Key, LoadAs, Table
 from floodmark.mysql import edges
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone, weights
 from floodmark.plan import implausible
-from floodmark.report import TableReport
 from floodmark.state import State, draft
 from floodmark.units import counted
-from floodmark.work import Work
+from floodmark.work import Run
 
 FORCE = "look at the source; if that is right, run again with --force"
-
-
-class Run(Protocol):
-    """The run of one table that the deletes are a part of."""
-
-    work: Work
-    name: str
-    options: TableOptions
-    report: TableReport
-    state: State
-
-    def hold(self, purpose: str, table: Table) -> None:
-        """Makes sure that the table is claimed by this run, as it is described."""
-
-    def append(self, commit: Commit) -> None:
-        """Makes a commit true, and shows it."""
-
-    def tell(self, note: str) -> None:
-        """Says something of this run."""
 
 
 def check(table: Table, options: TableOptions) -> None:

@@ -12,35 +12,25 @@ from typing import Protocol
 
 from floodmark import clock
 from floodmark.compare import compare, waiting
-from floodmark.config import TableOptions
 from floodmark.errors import VerificationError
 from floodmark.loader import Loader
 from floodmark.model import Commit, Finding, Position, Table
 from floodmark.mysql.discover import discover
 from floodmark.plan import temporal
-from floodmark.report import TableReport
-from floodmark.state import Log, State
+from floodmark.state import Log
 from floodmark.units import counted
 from floodmark.verify import findings
-from floodmark.work import Work
+from floodmark.work import Run, Work
 
 
-class Run(Protocol):
+class Moved(Run, Protocol):
     """The run of one table that is to be verified."""
 
-    work: Work
-    name: str
-    options: TableOptions
-    report: TableReport
-    state: State
     log: Log
     loader: Loader
 
-    def tell(self, note: str) -> None:
-        """Says something of this run."""
 
-
-def verify_moved(run: Run) -> None:
+def verify_moved(run: Moved) -> None:
     """Compares what the run has loaded; differences become the report's findings and its error."""
     work = run.work
     if not work.options.verify_data or not run.loader.loaded:
@@ -63,7 +53,7 @@ def verify_moved(run: Run) -> None:
     )
 
 
-def _window(run: Run, table: Table, commits: Iterable[Commit]) -> tuple[Finding, ...]:
+def _window(run: Moved, table: Table, commits: Iterable[Commit]) -> tuple[Finding, ...]:
     read = [commit for commit in commits if commit.kind == "batch"]
     firsts = [file.first for commit in read for file in commit.files if file.first]
     if not firsts or run.state.position is None:

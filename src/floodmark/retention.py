@@ -10,16 +10,13 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from floodmark.clean import Facts, Found, Removal, Wanted, ago, choose, moment
-from floodmark.config import TableOptions
 from floodmark.loader import Loader
-from floodmark.model import Commit
-from floodmark.report import TableReport
 from floodmark.staging import Outcome, loaded_at, read, remove
 from floodmark.state import Log, State, draft
 from floodmark.state.spans import within
 from floodmark.units import counted, duration, size
 from floodmark.warehouse import Ledger
-from floodmark.work import Work
+from floodmark.work import Run
 
 # Files may stay this much longer than asked for, and never longer than a tenth of it.
 SLACK = 3600.0
@@ -38,27 +35,14 @@ def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
     return max(n for n, at in since.items() if at <= ago(now, keep))
 
 
-class Run(Protocol):
+class Keeping(Run, Protocol):
     """The run of one table after which files are removed."""
 
-    work: Work
-    options: TableOptions
-    report: TableReport
     log: Log
     loader: Loader
-    state: State
-
-    def hold(self, purpose: str) -> None:
-        """Makes sure that the table is claimed by this run."""
-
-    def append(self, commit: Commit) -> None:
-        """Makes a commit true, and shows it."""
-
-    def tell(self, note: str) -> None:
-        """Says something of this run."""
 
 
-def remove_due(run: Run) -> None:
+def remove_due(run: Keeping) -> None:
     """Removes the files that are due after a load."""
     keep, ledger, table = run.options.keep_files, run.loader.ledger, run.state.table
     if keep is None or ledger is None or table is None:

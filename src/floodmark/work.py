@@ -12,14 +12,14 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from fnmatch import fnmatchcase
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from floodmark import system
-from floodmark.config import Config
+from floodmark.config import Config, TableOptions
 from floodmark.errors import ConfigError, Interrupted
 from floodmark.extract import SliceJob
-from floodmark.model import Slice, Table
+from floodmark.model import Commit, Slice, Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import REDSHIFT, UNLIMITED
 from floodmark.mysql.discover import list_tables, resolve
@@ -282,3 +282,22 @@ def _shared(target: str, other: str, name: str) -> ConfigError:
         hint=f"set tables.{name}.target in the configuration",
         table=name,
     )
+
+
+class Run(Protocol):
+    """The run of one table, as the parts of it that have modules of their own see it."""
+
+    work: Work
+    name: str
+    options: TableOptions
+    report: TableReport
+    state: State
+
+    def hold(self, purpose: str, table: Table | None = None) -> None:
+        """Makes sure that the table is claimed by this run, as it is described."""
+
+    def append(self, commit: Commit) -> None:
+        """Makes a commit true, and shows it."""
+
+    def tell(self, note: str) -> None:
+        """Says something of this run."""
