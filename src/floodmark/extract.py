@@ -86,7 +86,8 @@ def write_slice(job: SliceJob) -> SliceResult:
     pa.set_memory_pool(pa.system_memory_pool())
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
-    with Session(job.source, read_timeout=job.read_timeout, purpose=f"extract {job.table.name}") as session:
+    purpose = f"extract {job.table.name}"
+    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose, bulk=True) as session:
         for question in selects(job.table, job.slice):
             batches = record_batches(session, job.table, question, limits=job.limits)
             for batch in batches:

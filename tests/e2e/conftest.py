@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,19 @@ def place(request: pytest.FixtureRequest) -> Verifying:
     s3: Workspace = request.getfixturevalue("redshift_workspace")
     schema = str(s3.config["warehouse"]["schema"])
     return Verifying(s3, lambda *statements: _run(redshift, schema, *statements), schema)
+
+
+@pytest.fixture(scope="session")
+def either_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """One MariaDB for the whole run that speaks TLS with whoever wants it."""
+    folder = tmp_path_factory.mktemp("either")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=either",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with MariaDB(args=[f"--ssl-cert={folder}/cert.pem", f"--ssl-key={folder}/key.pem"]) as server:
+        yield server
 
 
 def _run(redshift: RedshiftStandIn, schema: str, *statements: str) -> None:

@@ -44,6 +44,7 @@ NEEDED = [
     "pyarrow",
     "pydantic",
     "pydantic_core",
+    "pymysql",
     "typing_extensions.py",
     "typing_inspection",
     "yaml",

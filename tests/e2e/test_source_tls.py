@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from floodmark.config import SourceSpec, Tls
-from floodmark.errors import ConfigError
+from floodmark.errors import ConfigError, TransientError
 from floodmark.model import Column, Table
-from floodmark.mysql.connect import Session
+from floodmark.mysql import encrypted
+from floodmark.mysql.connect import Session, unable
 from floodmark.mysql.read import record_batches
 from floodmark.testing.services import MariaDB
+from tests.conftest import Workspace
 
 
 def openssl(*args: str) -> None:
@@ -99,32 +101,46 @@ def plain(pems: Path) -> Iterator[SourceSpec]:
 
 
 def cipher(spec: SourceSpec, tls: Tls | None) -> bytes | None:
-    with Session(replace(spec, tls=tls)) as session:
-        return session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
+    """What encrypts a session, alike whether TLS is the driver's or, for many rows, our own."""
+    found: list[bytes | ConfigError | None] = []
+    for bulk in (False, True):
+        try:
+            with Session(replace(spec, tls=tls), bulk=bulk) as session:
+                found.append(session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
+        except ConfigError as error:
+            found.append(error)
+    drivers, ours = found
+    if isinstance(drivers, ConfigError):
+        assert isinstance(ours, ConfigError), "only the driver has refused it"
+        assert (ours.message, ours.hint) == (drivers.message, drivers.hint)
+        raise drivers
+    assert not isinstance(ours, ConfigError) and bool(ours) == bool(drivers)
+    return ours
 
 
 ENCRYPTING = ("required", "verify_ca", "verify_identity")
 
 
-def read(spec: SourceSpec, tls: Tls | None) -> tuple[bool, int]:
+def read(spec: SourceSpec, tls: Tls | None, bulk: bool) -> tuple[bool, int]:
     """Whether the connection is read past the driver, and how many rows the reader finds."""
     table = Table("d", "t", (Column("n", "int(11)", "int"),), ("n",), None, "full", "t")
-    with Session(replace(spec, tls=tls)) as session:
+    with Session(replace(spec, tls=tls), bulk=bulk) as session:
         found = record_batches(session, table, "SELECT 1")
-        return session.plain, sum(batch.num_rows for batch in found)
+        return session.direct, sum(batch.num_rows for batch in found)
 
 
-def test_only_what_is_not_encrypted_is_read_past_the_driver(
+def test_what_is_encrypted_is_read_past_the_driver_where_tls_is_our_own(
     right: SourceSpec, plain: SourceSpec, pems: Path
 ) -> None:
-    assert read(right, None) == (False, 1)
-    for mode in ENCRYPTING:
-        assert read(right, Tls(mode, ca=pems / "ca.pem")) == (False, 1)  # type: ignore[arg-type]
-    assert read(plain, None) == (True, 1)
-    assert read(plain, Tls("disabled")) == (True, 1)
     with server(pems, "right", insists=False) as either:
-        assert read(spec_of(either), None) == (False, 1)
-        assert read(spec_of(either), Tls("disabled")) == (True, 1)
+        for bulk in (True, False):
+            assert read(right, None, bulk) == (bulk, 1)
+            for mode in ENCRYPTING:
+                assert read(right, Tls(mode, ca=pems / "ca.pem"), bulk) == (bulk, 1)  # type: ignore[arg-type]
+            assert read(spec_of(either), None, bulk) == (bulk, 1)
+            assert read(spec_of(either), Tls("disabled"), bulk) == (True, 1)
+            assert read(plain, None, bulk) == (True, 1)
+            assert read(plain, Tls("disabled"), bulk) == (True, 1)
 
 
 @pytest.mark.parametrize("mode", ENCRYPTING)
@@ -199,3 +215,83 @@ def test_a_client_certificate_is_shown(right: SourceSpec, pems: Path) -> None:
 def test_a_file_that_is_not_there_is_named(right: SourceSpec, pems: Path) -> None:
     with pytest.raises(ConfigError, match=r"source.tls.ca: .*nowhere.pem can't be read: No such file"):
         cipher(right, Tls("verify_ca", ca=pems / "nowhere.pem"))
+
+
+def test_a_user_whom_only_the_driver_can_log_in_is_read_through_the_driver(
+    right: SourceSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = Tls("required")
+    asked = replace(right, tls=tls)
+    monkeypatch.setattr(encrypted, "_known", {})
+    assert read(right, tls, bulk=True) == (True, 1) and unable(asked) is None
+
+    def unknown(*_: object) -> None:
+        raise RuntimeError("'pynacl' package is required")
+
+    monkeypatch.setattr("pymysql._auth.scramble_native_password", unknown)
+    assert read(right, tls, bulk=True) == (False, 1)
+    assert unable(asked) == "'pynacl' package is required"
+    monkeypatch.setattr(encrypted, "opened", lambda *_: pytest.fail("tried again"))
+    assert read(right, tls, bulk=True) == (False, 1)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="Access denied"):
+        read(replace(right, password="wrong"), tls, bulk=True)
+    assert unable(replace(asked, password="wrong")) is None
+
+
+def test_passwords_and_names_may_be_any_text(right: SourceSpec) -> None:
+    with Session(right) as session:
+        session.rows("SET SESSION TRANSACTION READ WRITE")
+        session.rows("CREATE DATABASE `größe`")
+        session.rows("CREATE USER `jürgen` IDENTIFIED BY 'pä😀ß'")
+        session.rows("GRANT ALL ON `größe`.* TO `jürgen`")
+    guest = replace(right, user="jürgen", password="pä😀ß", database="größe")
+    assert cipher(guest, Tls("required"))
+    with pytest.raises(ConfigError, match="Access denied") as error:
+        cipher(replace(guest, password="pä😀ss"), Tls("required"))
+    assert "pä" not in error.value.message
+    with pytest.raises(ConfigError, match="nowhere"):
+        cipher(replace(guest, database="nowhere"), Tls("required"))
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(right: SourceSpec, pems: Path) -> None:
+    locked = pems / "locked.key"
+    openssl(
+        "pkey", "-in", str(pems / "client.key"), "-aes256", "-passout", "pass:secret", "-out", str(locked)
+    )
+    with pytest.raises(ConfigError):
+        cipher(right, Tls("required", ca=pems / "ca.pem", cert=pems / "client.pem", key=locked))
+
+
+def test_a_session_that_the_server_has_ended_says_so(right: SourceSpec) -> None:
+    said = []
+    for bulk in (False, True):
+        with Session(right) as other, Session(replace(right, tls=Tls("required")), bulk=bulk) as session:
+            other.rows("SET SESSION TRANSACTION READ WRITE")
+            other.rows(f"KILL {session.connection_id}")
+            with pytest.raises(TransientError) as error:
+                session.rows("SELECT 1")
+            said.append(error.value.hint)
+    assert said[0] == said[1]
+
+
+def test_slices_are_read_past_the_driver_with_tls(
+    workspace: Workspace, right: SourceSpec, pems: Path
+) -> None:
+    def prepared() -> int:
+        with Session(right) as session:
+            return int(session.rows("SHOW GLOBAL STATUS LIKE 'Com_stmt_prepare'")[0][1] or 0)
+
+    with Session(right) as session:
+        session.rows("SET SESSION TRANSACTION READ WRITE")
+        session.rows("CREATE DATABASE far")
+        session.rows("USE far")
+        session.rows("CREATE TABLE orders (id INT PRIMARY KEY, update_at DATETIME, KEY (update_at))")
+        session.rows("INSERT INTO orders SELECT seq, '2025-03-01' FROM seq_1_to_1000")
+        session.rows("COMMIT")
+    before = prepared()
+    url = f"mysql://{right.user}:{right.password}@{right.host}:{right.port}/far"
+    tls = {"mode": "verify_identity", "ca": str(pems / "ca.pem")}
+    workspace.write(source={"url": url, "tls": tls})
+    assert workspace.synced("far.orders")["rows_loaded"] == 1000
+    assert prepared() > before

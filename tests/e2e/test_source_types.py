@@ -11,17 +11,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floodmark.config import SourceSpec, TableOptions
+from floodmark.config import SourceSpec, TableOptions, Tls
 from floodmark.errors import DataError
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.read import record_batches
+from floodmark.testing.services import MariaDB
 from floodmark.types import fields
 
+WAYS = ("prepared", "as text", "through the driver", "prepared, with TLS", "as text, with TLS")
 
-def spec(database: Any) -> SourceSpec:
-    server = database.server
-    return SourceSpec(server.host, server.port, server.user, server.password, database.name)
+
+@pytest.fixture(scope="module")
+def mariadb(either_mariadb: MariaDB) -> MariaDB:
+    return either_mariadb
+
+
+def spec(database: Any, tls: bool = False) -> SourceSpec:
+    server, mode = database.server, Tls("required" if tls else "disabled")
+    return SourceSpec(server.host, server.port, server.user, server.password, database.name, mode)
 
 
 def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
@@ -29,11 +37,12 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
     found: list[Any] = []
     with Session(spec(database), purpose="test") as session:
         table = discover(session, name, TableOptions(**options), database.name)
-        assert session.plain
-    for way in ("prepared", "as text", "through the driver"):
-        with Session(spec(database), purpose="test") as session, pytest.MonkeyPatch.context() as patch:
-            session.plain = way != "through the driver"
-            if way == "as text":
+    for way in WAYS:
+        source = spec(database, "TLS" in way)
+        with Session(source, purpose="test", bulk=True) as session, pytest.MonkeyPatch.context() as patch:
+            assert session.direct
+            session.direct = way != "through the driver"
+            if "as text" in way:
                 patch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
             chosen = ", ".join(f.select for f in fields(table))
             batches = record_batches(session, table, f"SELECT {chosen} FROM `{name}` ORDER BY id")

@@ -58,8 +58,9 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("bulk", [False, True], ids=["by the driver", "by ourselves"])
 def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
-    bastion: Sshd, pems: Path
+    bastion: Sshd, pems: Path, bulk: bool
 ) -> None:
     ca, verified = pems / "ca.pem", "verify_identity"
     for kind in ("key", "pem"):
@@ -68,7 +69,9 @@ def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
     with MariaDB(args=args, buffer_pool="32M") as server:
 
         def cipher(host: str, tls: Tls | None) -> bytes | None:
-            with Session(source(server, ssh_of(bastion), host=host, tls=tls)) as session:
+            spec = source(server, ssh_of(bastion), host=host, tls=tls)
+            with Session(spec, bulk=bulk) as session:
+                assert session.direct == bulk
                 return session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
 
         assert cipher("localhost", Tls(verified, ca=ca))

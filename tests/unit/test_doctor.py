@@ -69,6 +69,14 @@ def test_encryption_is_judged_by_what_could_be_in_between() -> None:
     assert "host name" in judged(SERVER)["TLS"].detail
 
 
+def test_rows_that_only_the_driver_can_read_are_told_with_the_reason() -> None:
+    (check,) = [c for c in source.judged(SERVER, SPEC, "no such plugin") if c.name == "TLS"]
+    assert check.status == "ok" and "only the driver can log in (no such plugin)" in check.detail
+    plain = replace(SERVER, cipher="", tls_version="")
+    (check,) = [c for c in source.judged(plain, SPEC, "the server offers no TLS") if c.name == "TLS"]
+    assert "driver" not in check.detail
+
+
 def test_a_replica_says_its_lag_and_what_follows() -> None:
     trust = Trust(True, ("the server is a replica, whose rows arrive later than their cursor says",))
     role = judged(replace(SERVER, trust=trust, replication=Replication(True, 12.0)))["role"]

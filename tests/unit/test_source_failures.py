@@ -40,3 +40,17 @@ def test_every_exception_of_the_driver_is_translated() -> None:
     for kind in vendor:
         for arguments in ((), ("text",), (4711, "text")):
             assert isinstance(translated(kind(*arguments), SPEC), (ConfigError, TransientError))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "TLS/SSL error: unexpected eof while reading",
+        "TLS/SSL error: Connection reset by peer (104)",
+        "TLS/SSL error: The TLS connection was non-properly terminated.",
+        "TLS/SSL error: Error in the pull function.",
+    ],
+)
+def test_a_connection_that_ended_under_tls_was_cut_and_its_settings_are_right(said: str) -> None:
+    error = translated(_exceptions.OperationalError(2026, said), SPEC)
+    assert type(error) is TransientError and "try again" in (error.hint or "")

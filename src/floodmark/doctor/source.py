@@ -15,7 +15,7 @@ from floodmark.doctor.check import Check, Section
 from floodmark.doctor.reach import nearby, reach
 from floodmark.doctor.tables import examine_tables
 from floodmark.errors import FloodmarkError
-from floodmark.mysql.connect import Session
+from floodmark.mysql.connect import Session, unable
 from floodmark.mysql.server import Server, look
 from floodmark.plan import OVERLAP_SECONDS
 from floodmark.units import duration, size
@@ -42,7 +42,11 @@ def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
             return
     try:
         session = Session(
-            spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor"
+            spec,
+            read_timeout=ANSWER_SECONDS,
+            connect_timeout=CONNECT_SECONDS,
+            purpose="doctor",
+            bulk=True,  # as the workers log in
         )
     except FloodmarkError as error:
         step = "TLS" if any(word in error.message for word in ("TLS", "SSL", "certificate")) else "log-in"
@@ -55,7 +59,7 @@ def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
             "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
         )
         try:
-            yield from judged(look(session), spec)
+            yield from judged(look(session), spec, unable(spec))
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -100,9 +104,9 @@ def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]
 # ---------------------------------------------------------------- what the server says
 
 
-def judged(server: Server, spec: SourceSpec) -> Iterator[Check]:
-    """The server's facts as checks."""
-    yield encryption(server, spec)
+def judged(server: Server, spec: SourceSpec, unable: str | None = None) -> Iterator[Check]:
+    """The server's facts as checks; `unable` is why rows can't be read past the driver."""
+    yield encryption(server, spec, unable)
     yield _version(server)
     yield clock(server.skew, server.unsure, server.zone)
     yield from _privileges(server, spec)
@@ -110,7 +114,7 @@ def judged(server: Server, spec: SourceSpec) -> Iterator[Check]:
     yield from _limits(server, spec)
 
 
-def encryption(server: Server, spec: SourceSpec) -> Check:
+def encryption(server: Server, spec: SourceSpec, unable: str | None = None) -> Check:
     """Whether somebody in between could read or pretend."""
     mode = spec.tls.mode if spec.tls else None
     private = spec.socket is not None or nearby(spec.host)
@@ -127,6 +131,8 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
             "switch TLS on at the server and set source.tls: {mode: verify_identity, ca: …}",
         )
     how = f"{server.tls_version}, {server.cipher}"
+    if unable is not None:
+        how += f"; rows take twice the CPU, because only the driver can log in ({unable})"
     if mode in ("verify_ca", "verify_identity"):
         checked = "authority and host name" if mode == "verify_identity" else "authority"
         return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")

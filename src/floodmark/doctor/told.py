@@ -19,6 +19,7 @@ PACKAGES = {
     "pyarrow": "pyarrow",
     "obstore": "obstore",
     "mysqlclient": "MySQLdb",
+    "pymysql": "pymysql",
 }
 
 
@@ -28,7 +29,9 @@ def tell() -> dict[str, Any]:
     missing: dict[str, str] = {}
     for name, module in PACKAGES.items():
         try:
-            version = getattr(importlib.import_module(module), "__version__", None)
+            code = importlib.import_module(module)
+            # PyMySQL's __version__ is the one of mysqlclient that it can stand in for.
+            version = getattr(code, "VERSION_STRING", None) or getattr(code, "__version__", None)
             found[name] = str(version or importlib.metadata.version(name))
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"

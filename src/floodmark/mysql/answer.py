@@ -1,16 +1,17 @@
 """The answer to a query, read from the connection's own socket, past the driver.
 
 The driver makes an object of every cell, which costs more than all the rest. It has read nothing of an answer as long
-as it was only told to send; so on a plain connection the answer can be taken off the socket here. The query is prepared
-first, so that numbers and moments arrive as such; where that can't be, the answer is one of the text protocol. Packets
-come in their order and only the server's own end packet is an end: a cut, a stall and a foreign byte raise what the
-driver raises.
+as it was only told to send; so the answer can be taken off the socket here, which is a plain one or one of Python's own
+TLS. The query is prepared first, so that numbers and moments arrive as such; where that can't be, the answer is one of
+the text protocol. Packets come in their order and only the server's own end packet is an end: a cut, a stall and a foreign
+byte raise what the driver raises.
 """
 
 from __future__ import annotations
 
 import select
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -46,6 +47,13 @@ class Answer:
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._patience = seconds * 1000 or None
+        # A plain socket is shared with the driver, so how it waits is said with every call. One with TLS takes no flags
+        # and waits by itself: it knows what it has already received.
+        encrypted = isinstance(link, ssl.SSLSocket)
+        self._receiving: int = 0 if encrypted else socket.MSG_DONTWAIT
+        self._sending: int = 0 if encrypted else socket.MSG_NOSIGNAL
+        if encrypted:
+            link.settimeout(seconds or None)
         self._size = buffer
         self._buffer = bytearray(buffer + binary.SLACK)
         self._view = memoryview(self._buffer)
@@ -233,14 +241,14 @@ class Answer:
         sent = memoryview(wire.packets(command))
         while sent:
             try:
-                sent = sent[self._link.send(sent, socket.MSG_NOSIGNAL) :]
+                sent = sent[self._link.send(sent, self._sending) :]
             except OSError as error:
                 raise lost() from error
 
     def _receive_into(self, view: memoryview) -> int:
         while True:
             try:
-                got = self._link.recv_into(view, 0, socket.MSG_DONTWAIT)
+                got = self._link.recv_into(view, len(view), self._receiving)
             except BlockingIOError:
                 if not self._poll.poll(self._patience):
                     raise lost() from None

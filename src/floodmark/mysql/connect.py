@@ -1,7 +1,7 @@
 """Connections to the source: read-only sessions with fixed settings, TLS that is enforced, bounded waits.
 
-Cells arrive as the bytes of MySQL's text protocol, unless `columns` reads them past the driver. Every failure becomes a Floodmark error here, so no caller knows
-the driver. A session never falls back to plain text when TLS was asked for.
+Cells arrive as the bytes of MySQL's text protocol, unless `columns` reads them past the driver. Every failure becomes
+a Floodmark error here, so no caller knows the driver. A session never falls back to plain text when TLS was asked for.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -57,17 +58,19 @@ class Session:
         connect_timeout: int = CONNECT_SECONDS,
         zone: str = "+00:00",
         purpose: str = "query",
+        bulk: bool = False,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`closed` is called when the connection ends, perhaps twice."""
+        """`bulk` is for many rows: TLS is Python's own where that can be. `closed` is called at the end, perhaps twice."""
         self.spec = spec
         self._closed = closed
         self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
         self._read_timeout = read_timeout
         self._answer: Answer | None = None  # to the last statement, where the driver has not seen it
-        self._link: Any = _connect(spec, read_timeout, connect_timeout)
+        self._link: Any = _connect(spec, read_timeout, connect_timeout, bulk)
+        self._tls: ssl.SSLSocket | None = getattr(self._link, "tls", None)
         # Whether answers can be read off the socket, past the driver.
-        self.plain = _is_plain(self._link, spec)
+        self.direct = self._tls is not None or _is_plain(self._link, spec)
         # The driver lets no other thread near the connection, and `abort` comes from another.
         self._wire = socket.socket(fileno=os.dup(self._link.fileno()))
         try:
@@ -125,12 +128,12 @@ class Session:
             raise translated(error, self.spec) from error
 
     def columns(self, sql: str, size: int, wanted: Sequence[pa.DataType]) -> Stream[list[Any]]:
-        """The same as a stream of columns, past the driver; for sessions that are `plain`.
+        """The same as a stream of columns, past the driver; for sessions that are `direct`.
 
         `wanted` are the types that the columns will have; numbers and moments may have theirs already.
         """
         try:
-            self._answer = Answer(self._wire, wanted, self._read_timeout)
+            self._answer = Answer(self._tls or self._wire, wanted, self._read_timeout)
             self._answer.ask((self._label + sql).encode(), self._link.send_query)
         except _mysql.MySQLError as error:
             if self._answer is None or not self._answer.refused:
@@ -226,32 +229,33 @@ class Stream(Generic[Block]):
         self.close()
 
 
+def unable(spec: SourceSpec) -> str | None:
+    """Why `bulk` sessions with this server had to be the driver's, if they had to."""
+    from floodmark.mysql import encrypted
+
+    return encrypted.unable(spec)
+
+
 # ---------------------------------------------------------------- connecting
 
 
-def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
+def _connect(spec: SourceSpec, read_timeout: int, connect_timeout: int, bulk: bool = False) -> Any:
+    """A connection of the driver's, or for many rows one whose TLS is ours."""
+    open_ = _encrypted if bulk and (spec.tls is None or spec.tls.mode != "disabled") else _driven
     if spec.ssh is not None:
-        return _through(spec.ssh, spec, read_timeout, connect_timeout)
-    tls = spec.tls
+        return _through(spec.ssh, spec, lambda port: open_(spec, port, read_timeout, connect_timeout))
     try:
-        return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
-    except _mysql.MySQLError as error:
-        if tls is None or tls.mode != "verify_ca" or not _only_the_name_is_wrong(error, tls):
-            raise translated(error, spec) from error
-    # libmariadb can't check the chain without the name, but checks the chain alone when it is given a CA and not
-    # told to verify. The first attempt has shown that the server speaks TLS with a certificate of that CA.
-    try:
-        return _open(spec, read_timeout, connect_timeout, "REQUIRED")
+        return open_(spec, None, read_timeout, connect_timeout)
     except _mysql.MySQLError as error:
         raise translated(error, spec) from error
 
 
-def _through(ssh: Ssh, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
+def _through(ssh: Ssh, spec: SourceSpec, open_: Callable[[int], Any]) -> Any:
     """A connection by way of a tunnel, which is opened when it is not open."""
     port = tunnel.local_port(ssh, spec.host, spec.port)
     try:
         try:
-            return _at(port, spec, read_timeout, connect_timeout)
+            return open_(port)
         except _mysql.MySQLError as error:
             raise translated(error, spec) from error
     except TransientError as error:
@@ -259,6 +263,38 @@ def _through(ssh: Ssh, spec: SourceSpec, read_timeout: int, connect_timeout: int
         if (why := tunnel.complaint(ssh, spec.host, spec.port)) is not None:
             raise why from error
         raise
+
+
+def _encrypted(spec: SourceSpec, port: int | None, read_timeout: int, connect_timeout: int) -> Any:
+    """A connection whose TLS is ours, else one of the driver's; `port` is the local end of a tunnel."""
+    from floodmark.mysql import encrypted  # takes its time, and only a worker needs it
+
+    if encrypted.unable(spec) is not None:
+        return _driven(spec, port, read_timeout, connect_timeout)
+    if spec.tls is not None:
+        _files(spec.tls)
+    address = ("127.0.0.1", port) if port is not None else spec.socket or (spec.host, spec.port)
+    try:
+        return encrypted.opened(spec, address, read_timeout, connect_timeout)
+    except encrypted.Unable as unable:
+        link = _driven(spec, port, read_timeout, connect_timeout)
+        encrypted.remember(spec, unable)
+        return link
+
+
+def _driven(spec: SourceSpec, port: int | None, read_timeout: int, connect_timeout: int) -> Any:
+    """A connection of the driver's."""
+    if port is not None:
+        return _at(port, spec, read_timeout, connect_timeout)
+    tls = spec.tls
+    try:
+        return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
+    except _mysql.MySQLError as error:
+        if tls is None or tls.mode != "verify_ca" or not _only_the_name_is_wrong(error, tls):
+            raise
+    # libmariadb can't check the chain without the name, but checks the chain alone when it is given a CA and not
+    # told to verify. The first attempt has shown that the server speaks TLS with a certificate of that CA.
+    return _open(spec, read_timeout, connect_timeout, "REQUIRED")
 
 
 def _at(port: int, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from MySQLdb import _mysql
 
 from floodmark.config import SourceSpec
@@ -19,6 +21,10 @@ _UNREACHABLE = {2002, 2003, 2005}
 _CUT = {1053, 1077, 1158, 1159, 1160, 1161, 1317, 1927, 2006, 2012, 2013, 2055}
 _BUSY = {1040, 1129, 1203, 1205, 1213, 1226, 1412}
 _TIME_LIMIT = {1907, 1969, 3024}
+# What OpenSSL and GnuTLS say of a connection that ended under them: nothing is wrong with its TLS.
+_TLS_CUT = re.compile(
+    r"unexpected eof|reset by peer|broken pipe|timed out|non-properly terminated|(pull|push) function", re.I
+)
 
 
 def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
@@ -28,7 +34,7 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
     if spec.ssh is not None:
         where += f" through {spec.ssh.host}"
     said = f"{where}: {text} ({code})" if code else f"{where}: {text}"
-    if code == 2026:
+    if code == 2026 and not _TLS_CUT.search(text):
         return ConfigError(said, hint=_tls_hint(text))
     if code == 3159:
         return ConfigError(
@@ -48,7 +54,7 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
     if code in _UNREACHABLE or "reading initial communication packet" in text:
         said = f"{where} can't be reached: {_why_unreachable(text)} ({code})"
         return TransientError(said, hint="check source.url and that the server runs, then try again")
-    if code in _CUT:
+    if code in _CUT or code == 2026:
         return TransientError(said, hint="the connection was cut; try again, nothing is lost")
     if code in _TIME_LIMIT:
         return TransientError(

@@ -76,7 +76,7 @@ class Batches:
         collecting = gc.isenabled()
         gc.disable()  # millions of short-lived tuples, and never a cycle among them
         try:
-            if self._session.plain:
+            if self._session.direct:
                 with self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields]) as blocks:
                     yield from self._join(blocks)
             else:

@@ -59,8 +59,12 @@ def refusal(packet: bytes) -> Exception:
         return malformed()
     code = int.from_bytes(packet[1:3], "little")
     text = packet[9:] if packet[3:4] == b"#" else packet[3:]
-    kind = _Programming if code in _PROGRAMMING else _Operational
-    return kind(code, text.decode(errors="replace"))
+    return raised(code, text.decode(errors="replace"))
+
+
+def raised(code: int, text: str) -> Exception:
+    """The exception for an error of this number, as the driver raises it."""
+    return (_Programming if code in _PROGRAMMING else _Operational)(code, text)
 
 
 def packets(command: bytes) -> bytes:

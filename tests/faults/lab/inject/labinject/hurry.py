@@ -25,10 +25,10 @@ def install() -> None:
     _store(store)
     opened = connect._connect
 
-    def linked(spec: Any, read_timeout: int, connect_timeout: int) -> Any:
+    def linked(spec: Any, read_timeout: int, connect_timeout: int, *more: Any) -> Any:
         if _hurry():
             read_timeout, connect_timeout = max(2, read_timeout // 10), min(connect_timeout, 2)
-        return opened(spec, read_timeout, connect_timeout)
+        return opened(spec, read_timeout, connect_timeout, *more)
 
     connect._connect = linked
     reading = Answer.__init__
