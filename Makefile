@@ -44,4 +44,5 @@ audit: ## requirements.lock against the vulnerabilities that PyPI knows of (need
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src -name '_rows.c' -o -name '_rows.*.so' | xargs rm -f
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,11 +1,11 @@
 """What the tests of the command line share (a configuration with secrets, and a pipeline whose steps the test writes),
-and those of the configuration (a file that is read, and what is said of its mistakes).
+those of the configuration (a file that is read, and what is said of its mistakes), and those of MySQL's packets.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from floodmark.config import Config, load
 from floodmark.errors import ConfigError
+from floodmark.mysql import wire
 
 # What a property costs is not what it says; on a busy machine a deadline fails those that hold.
 settings.register_profile("floodmark", deadline=None)
@@ -88,3 +89,12 @@ def mistakes(read: Load, text: str) -> str:
         read(text)
     assert caught.value.code == 2
     return caught.value.message
+
+
+@pytest.fixture(scope="module", params=["compiled", "in Python"])
+def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Rows are read with the compiled half and without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in Python":
+            patch.setattr(wire, "compiled", None)
+        yield

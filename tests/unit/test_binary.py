@@ -23,6 +23,8 @@ from tests.unit.test_wire import EOF, cell, packets
 
 MICROS = pa.timestamp("us")
 
+pytestmark = pytest.mark.usefixtures("each_way")
+
 
 def definition(kind: int, flags: int = 0, digits: int = 0) -> bytes:
     return b"\3def\0\0\0\1c\0\x0c" + struct.pack("<HIBHB", 63, 20, kind, flags, digits) + b"\0\0"

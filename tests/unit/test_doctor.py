@@ -176,12 +176,15 @@ def test_memory_is_what_tasks_take_against_what_is_free() -> None:
 
 
 def test_packages_that_are_missing_or_others_are_named_by_host() -> None:
-    ours = {"host": "here", "python": "3.11.7", "packages": {"pyarrow": "26", "obstore": "1"}, "missing": {}}
+    ours = {"host": "here", "python": "3.11.7", "packages": {"pyarrow": "26", "obstore": "1"}, "missing": {},
+            "compiled": True}  # fmt: skip
     same = {**ours, "host": "a"}
     [good] = packages(ours, [same, same])
     assert good.status == "ok" and "tasks on a" in good.detail
     lacking = {**ours, "host": "b", "packages": {"pyarrow": "25"}, "missing": {"obstore": "No module"}}
     other = {**ours, "host": "c", "python": "3.12.1"}
+    slow, good = packages(ours, [{**ours, "compiled": False}])
+    assert (slow.status, good.status) == ("warning", "ok") and "no compiled reader" in slow.detail
     found = list(packages(ours, [same, lacking, other]))
     assert [check.status for check in found] == ["failure", "failure"]
     assert "on b: obstore can't be imported (No module); pyarrow 25, here 26" in found[0].detail

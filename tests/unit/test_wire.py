@@ -23,6 +23,8 @@ Row = tuple[bytes | None, ...]
 EOF = struct.pack("<BHH", 0xFE, 0, 2)
 DEFINITION = b"\3def\0\0\0\1c\0\x0c\x3f\0\0\0\0\0\xfc\0\0\0\0\0"
 
+pytestmark = pytest.mark.usefixtures("each_way")
+
 
 def cell(value: bytes | None) -> bytes:
     if value is None:

@@ -159,6 +159,12 @@ def packages(ours: Mapping[str, Any], theirs: Iterable[Mapping[str, Any]]) -> It
                 f"tasks on {host}: {'; '.join(wrong)}",
                 "install the same there, or name the right Python in spark.conf's spark.pyspark.python",
             )
+        elif not one["compiled"]:
+            yield SECTION.warning(
+                "packages",
+                f"tasks on {host} have no compiled reader of rows: syncs are right, and take up to a third longer",
+                "install Floodmark there with a C compiler at hand (Debian: gcc, python3-dev), not as a zip",
+            )
     if good:
         listed = ", ".join(f"{name} {version}" for name, version in ours["packages"].items())
         yield SECTION.ok("packages", f"Python {ours['python']}, {listed}; tasks on {', '.join(sorted(seen))}")

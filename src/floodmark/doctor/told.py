@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def tell() -> dict[str, Any]:
-    """The host, Python's version, and each package's, or why it can't be imported."""
+    """The host, Python's version, each package's or why it can't be imported, and whether rows are read by compiled code."""
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name, module in PACKAGES.items():
@@ -35,11 +35,16 @@ def tell() -> dict[str, Any]:
             found[name] = str(version or importlib.metadata.version(name))
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
+    try:
+        compiled = bool(importlib.import_module("floodmark.mysql._rows"))
+    except Exception:
+        compiled = False
     return {
         "host": socket.gethostname(),
         "python": sys.version.split()[0],
         "packages": found,
         "missing": missing,
+        "compiled": compiled,
     }
 
 

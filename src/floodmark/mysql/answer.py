@@ -59,7 +59,6 @@ class Answer:
         self._view = memoryview(self._buffer)
         self._data = np.frombuffer(self._buffer, np.uint8)
         self._at = self._end = 0  # what is in the buffer and not looked at yet
-        self._heads = [0]  # where packets begin, as far as they were followed, from the front of the buffer
         self._number = 1  # of the next packet
         self._ended = self._classic = False
 
@@ -119,30 +118,26 @@ class Answer:
         if self._ended:
             return []
         self._to_front()
-        heads, self._heads = self._heads, [0]
+        heads, count = np.zeros(most + 1, np.int64), 1
         while True:
-            wire.follow(self._buffer, heads, self._end)
-            if len(heads) > most or self._is_end(heads):
+            count = wire.follow(self._buffer, heads, count, self._end)
+            if count > most or self._is_end(heads[:count]):
                 break
-            if len(heads) == 1 and self._end >= 4 and 4 + length_at(self._buffer, 0) > self._size:
+            if count == 1 and self._end >= 4 and 4 + length_at(self._buffer, 0) > self._size:
                 return self._large()
             if self._end == self._size:
                 break
             self._receive()
-        if len(heads) > most + 1:
-            self._heads = [at - heads[most] for at in heads[most:]]
-            del heads[most + 1 :]
-        return self._block(heads)
+        return self._block(heads[:count])
 
-    def _block(self, heads: list[int]) -> list[Array]:
-        at = np.array(heads, np.int64)
+    def _block(self, at: wire.Numbers) -> list[Array]:
         numbers = self._data[at[:-1] + 3]
         if not np.array_equal(numbers, (np.arange(len(numbers)) + self._number).astype(np.uint8)):
             raise malformed()
         self._number = (self._number + len(numbers)) & 0xFF
-        self._at = heads[-1]
-        if self._is_end(heads):
-            self.warnings = wire.warnings_in(bytes(self._view[heads[-2] + 4 : heads[-1]]), self._classic)
+        self._at = int(at[-1])
+        if self._is_end(at):
+            self.warnings = wire.warnings_in(bytes(self._view[at[-2] + 4 : at[-1]]), self._classic)
             self._ended = True
             if self._statement and self._kinds and not self.warnings:  # which would be forgotten
                 self._say(binary.CLOSE + self._statement)
@@ -153,19 +148,17 @@ class Answer:
 
     def _columns(self, data: wire.Numbers, at: wire.Numbers, own: bool = False) -> list[Array]:
         """The columns of the rows whose packets begin at these places. Too short for a row, or an end: malformed."""
-        first, sizes = data[at[:-1] + 4], np.diff(at) - 4
         if self._kinds is not None:
-            if first.any() or (sizes < binary.smallest(len(self._kinds))).any():
-                raise malformed()
             return binary.columns_of(data, at, self._kinds, own)
+        first, sizes = data[at[:-1] + 4], np.diff(at) - 4
         if (not own and (first >= END).any()) or (sizes < len(self._wanted)).any():
             raise malformed()
         return wire.columns_of(data[: at[-1]], at, [wire.gathered(w) for w in self._wanted], own)
 
-    def _is_end(self, heads: list[int]) -> bool:
+    def _is_end(self, heads: wire.Numbers) -> bool:
         """Whether the last whole packet is not a row; no row that fits into the buffer begins like that."""
         last = heads[-2] if len(heads) > 1 else heads[-1]
-        return heads[-1] == self._end and heads[-1] - last > 4 and self._buffer[last + 4] >= END
+        return bool(heads[-1] == self._end and heads[-1] - last > 4 and self._buffer[last + 4] >= END)
 
     # ---------------------------------------------------------------- single packets
 

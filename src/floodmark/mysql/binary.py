@@ -2,7 +2,8 @@
 
 The rows of a prepared statement: numbers and moments are bytes of fixed places, which the server need not print and
 nobody parse; all other cells are text as in `wire`. Only columns whose bytes say exactly what their text would are
-read this way: `layout` says for each how, or that the text protocol has to be spoken.
+read this way: `layout` says for each how, or that the text protocol has to be spoken. Where `_rows` was compiled it
+reads the blocks that hold nothing odd, in a fifth of the time; all others, and their errors, are read here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from floodmark.mysql import wire
 from floodmark.mysql.wire import Array, Numbers, cells, gathered, length_of, malformed, nullable
 
 # What may be read behind the last byte of a row.
@@ -25,6 +27,7 @@ _UNSIGNED = 0x20
 # The server's numbers for types: integers by their bytes, a double, moments, and what travels as text.
 _INTEGERS = {1: 1, 2: 2, 13: 2, 9: 4, 3: 4, 8: 8}
 _DOUBLE, _DATE, _TIMES = 5, 10, (7, 12)
+_DECIMALS = {0, 246}
 _TEXTS = {0, 15, 16, 245, 246, 247, 248, 249, 250, 251, 252, 253, 254, 255}
 
 # The bytes that belong to a moment, by the length that it begins with: none, a date, with the time, with microseconds.
@@ -51,9 +54,16 @@ class Moment:
     date: bool = False
 
 
+@dataclass(frozen=True)
+class Digits:
+    """A number that travels as it is printed, and its type."""
+
+    type: pa.Decimal128Type
+
+
 _WHOLE = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_boolean)
 
-Kind = Number | Moment | pa.DataType
+Kind = Number | Moment | Digits | pa.DataType
 
 
 def layout(definitions: Sequence[bytes], wanted: Sequence[pa.DataType]) -> list[Kind] | None:
@@ -67,6 +77,8 @@ def _kind(definition: bytes, wanted: pa.DataType) -> Kind | None:
     if len(definition) < 13 or definition[-13] != 12:
         raise malformed()
     kind, flags, digits = struct.unpack_from("<BHB", definition, len(definition) - 6)
+    if kind in _DECIMALS and isinstance(wanted, pa.Decimal128Type):
+        return Digits(wanted)
     if kind in _TEXTS:
         return gathered(wanted)
     if kind in _INTEGERS and any(test(wanted) for test in _WHOLE):
@@ -92,7 +104,13 @@ def smallest(columns: int) -> int:
 
 def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool = False) -> list[Array]:
     """The cells of the rows as arrays; `heads` and `own` as in `wire`. `data` goes on for SLACK bytes behind the rows."""
+    if wire.compiled is not None and not own:
+        found = wire.compiled.columns(data, heads, [_compiled(kind) for kind in kinds])
+        if found is not None:
+            return [_array(kind, len(heads) - 1, *parts) for kind, parts in zip(kinds, found, strict=True)]
     rows = len(heads) - 1
+    if data[heads[:-1] + 4].any() or (np.diff(heads) - 4 < smallest(len(kinds))).any():
+        raise malformed()
     at = heads[:-1] + 5
     width = smallest(len(kinds)) - 1
     bits = [data[at + i] for i in range(width)]
@@ -109,7 +127,8 @@ def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool =
             elif isinstance(kind, Moment):
                 done.append(_moment(data, at, null, kind))
             else:
-                texts[column] = _text(data, at, null), null, kind
+                text = pa.binary() if isinstance(kind, Digits) else kind
+                texts[column] = _text(data, at, null), null, text
                 done.append(None)
     except IndexError:
         raise malformed() from None
@@ -119,6 +138,36 @@ def columns_of(data: Numbers, heads: Numbers, kinds: Sequence[Kind], own: bool =
     for column, (place, null, kind) in texts.items():
         done[column] = cells(data, place, null, kind, even, own)
     return done
+
+
+def _compiled(kind: Kind) -> tuple[int, int, int]:
+    """The kind as `_rows` knows it."""
+    if isinstance(kind, Number):
+        return wire.compiled.FIXED, np.dtype(kind.dtype).itemsize, 0
+    if isinstance(kind, Moment):
+        return (wire.compiled.DATE if kind.date else wire.compiled.TIME), 0, 0
+    if isinstance(kind, Digits):
+        return wire.compiled.DECIMAL, kind.type.scale, kind.type.precision
+    return wire.compiled.TEXT, 0, 0
+
+
+def _array(
+    kind: Kind, rows: int, valid: bytearray | None, values: bytearray, text: bytearray | None
+) -> Array:
+    """A column from what `_rows` has found."""
+    buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(values)]
+    if text is not None:
+        column = pa.Array.from_buffers(pa.binary(), rows, [*buffers, pa.py_buffer(text)])
+        return column if kind == column.type else column.cast(kind)
+    return pa.Array.from_buffers(_arrow(kind), rows, buffers)
+
+
+def _arrow(kind: Kind) -> pa.DataType:
+    if isinstance(kind, Number):
+        return pa.from_numpy_dtype(np.dtype(kind.dtype))
+    if isinstance(kind, Moment):
+        return pa.date32() if kind.date else pa.timestamp("us")
+    return kind.type if isinstance(kind, Digits) else kind
 
 
 def _there(at: Numbers, null: Numbers | None) -> Numbers:

@@ -25,7 +25,7 @@ FETCH_WIDE = 16
 WIDE_ROW = 65_536
 HUGE_ROW = 512 << 10
 # Rows and bytes per batch. Casts cost a fixed time per call, so they run over several fetches at once.
-ROWS = 8 * FETCH
+ROWS = 16 * FETCH
 BYTES = 16 << 20
 
 # Warnings that say nothing of the selected values: comparisons in the user's `where`, deprecated syntax.

@@ -16,6 +16,15 @@ import pyarrow as pa
 import pyarrow.compute
 from MySQLdb import _mysql
 
+# The compiled half, where there was a compiler, and Floodmark did not come as a zip.
+compiled: Any
+try:
+    from floodmark.mysql import _rows
+
+    compiled = _rows
+except ImportError:
+    compiled = None
+
 Array: TypeAlias = Any
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,14 +130,23 @@ def length_at(buffer: bytearray, at: int) -> int:
     return int(_LENGTH.unpack_from(buffer, at)[0]) & FULL
 
 
-def follow(buffer: bytearray, heads: list[int], end: int) -> None:
-    """Goes on from the last of the packets' beginnings, over those that are there as a whole."""
-    at, last, length, add = heads[-1], end - 4, _LENGTH.unpack_from, heads.append
-    while at <= last:
+def follow(buffer: bytearray, heads: Numbers, count: int, end: int) -> int:
+    """Goes on from the last of `count` beginnings of packets, over those that are there as a whole, while `heads` has room.
+
+    Says how many beginnings there are then.
+    """
+    if compiled is not None:
+        return int(compiled.follow(buffer, heads, count, end))
+    at, last, room, length = int(heads[count - 1]), end - 4, len(heads) - count, _LENGTH.unpack_from
+    found: list[int] = []
+    add = found.append
+    while at <= last and len(found) < room:
         at += 4 + (length(buffer, at)[0] & FULL)
         add(at)
     if at > end:
-        heads.pop()
+        found.pop()
+    heads[count : count + len(found)] = found
+    return count + len(found)
 
 
 def places(data: Numbers, heads: Numbers, columns: int) -> tuple[Numbers, list[Numbers | None]]:
