@@ -19,7 +19,14 @@ from floodmark.mysql.read import record_batches
 from floodmark.testing.services import MariaDB
 from floodmark.types import fields
 
-WAYS = ("prepared", "as text", "through the driver", "prepared, with TLS", "as text, with TLS")
+WAYS = (
+    "prepared",
+    "prepared, in Python",
+    "as text",
+    "through the driver",
+    "prepared, with TLS",
+    "as text, with TLS",
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,8 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
         with Session(source, purpose="test", bulk=True) as session, pytest.MonkeyPatch.context() as patch:
             assert session.direct
             session.direct = way != "through the driver"
+            if "in Python" in way:
+                patch.setattr("floodmark.mysql.wire.compiled", None)
             if "as text" in way:
                 patch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
             chosen = ", ".join(f.select for f in fields(table))

@@ -1,0 +1,6 @@
+"""The compiled reader of rows; all else is in pyproject.toml."""
+
+from setuptools import Extension, setup
+
+# Without a compiler it is left out, and Floodmark works without it, only slower.
+setup(ext_modules=[Extension("floodmark.mysql._rows", ["src/floodmark/mysql/_rows.pyx"], optional=True)])
