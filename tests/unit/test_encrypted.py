@@ -152,6 +152,38 @@ def test_a_way_to_log_in_that_only_the_driver_knows_is_left_to_it(context: ssl.S
     assert found.value.lasting and PASSWORD not in str(found.value)
 
 
+OK = b"\0\0\0\2\0\0\0"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the server remembers it", "it is sent whole"])
+def test_mysql_8_s_own_way_to_log_in_needs_no_further_package(
+    context: ssl.SSLContext, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymysql._auth._have_cryptography", False)
+    heard: list[bytes] = []
+
+    def behave(link: socket.socket) -> None:
+        link.sendall(greeting(TLS, b"caching_sha2_password"))
+        link.recv(36)
+        with context.wrap_socket(link, server_side=True) as wrapped:
+            heard.append(wrapped.recv(1000))
+            wrapped.sendall(packets([b"\1\3" if known else b"\1\4"], 3))
+            if not known:
+                heard.append(wrapped.recv(1000)[4:])
+            wrapped.sendall(packets([OK], 4 if known else 5))
+            heard.append(wrapped.recv(1000)[5:])
+            wrapped.sendall(packets([OK]))
+            wrapped.recv(1000)
+
+    with server(behave) as spec:
+        link = login(spec)
+        assert link.thread_id() == 7 and link.tls.gettimeout() == 5
+        link.close()
+    first, *others = heard
+    assert PASSWORD.encode() not in first
+    assert others == [*([] if known else [PASSWORD.encode() + b"\0"]), b"SET NAMES utf8mb4"]
+
+
 def test_every_exception_of_pymysql_becomes_one_of_the_drivers() -> None:
     class Broken:
         def __init__(self, error: Exception) -> None:
