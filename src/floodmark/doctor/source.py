@@ -132,7 +132,7 @@ def encryption(server: Server, spec: SourceSpec, unable: str | None = None) -> C
         )
     how = f"{server.tls_version}, {server.cipher}"
     if unable is not None:
-        how += f"; rows take twice the CPU, because only the driver can log in ({unable})"
+        how += f"; rows take twice the CPU or more, because only the driver can log in ({unable})"
     if mode in ("verify_ca", "verify_identity"):
         checked = "authority and host name" if mode == "verify_identity" else "authority"
         return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
