@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from floodmark.compared import Entry, Scope, forms, key_of
 from floodmark.errors import ConfigError, ConflictError, DataError
-from floodmark.load import pending
+from floodmark.load import ledger_for, pending
 from floodmark.measure import entry
 from floodmark.model import Column, Key, Position, Table
 from floodmark.mysql import canonical as source_sql
@@ -220,7 +220,7 @@ def _loaded(work: Work, table: Table, state: State) -> object:
 
 def waiting(work: Work, table: Table, state: State) -> int:
     """How many rows of the log are not in the warehouse yet."""
-    ledger = work.warehouse().ledger(state.log, table.target)
+    ledger = ledger_for(work.warehouse(), state, table.target)
     data = work.log(table.name).data(state, ledger.rows)
     return sum(max(1, d.rows) for d in pending(data, ledger, state.load_epoch))
 

@@ -16,11 +16,13 @@ from floodmark.model import Commit, Finding, Table
 from floodmark.state.fold import Damaged, DataCommit, State
 from floodmark.state.loaded import accounts_for_older
 from floodmark.state.log import Log
-from floodmark.warehouse import Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, Warehouse
+from floodmark.warehouse import Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, Part, Warehouse
 
 # Bounds of one transaction, so that progress is seen and a crash costs little.
 MAX_ROWS = 5_000_000
 MAX_BYTES = 2_000_000_000
+# Spans of cleaned commits that a question for the ledger names; more only make it careful.
+MAX_SPANS = 20
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,57 @@ class Loaded:
     findings: tuple[Finding, ...] = ()
 
 
+def part_of(state: State) -> Part:
+    """The part of the ledger that a state has to be compared with one by one: the commits that it names."""
+    named = state.recent_files[0].n if state.recent_files else state.n + 1
+    return Part(
+        state.load_epoch,
+        min(state.older.upto, named - 1),
+        superseded=state.superseded,
+        cleaned=state.cleaned[:MAX_SPANS],
+        proven=state.older.commits > 0,
+    )
+
+
+def ledger_for(
+    warehouse: Warehouse, state: State, target: str, ledger: Ledger | None = None, *, whole: bool = False
+) -> Ledger:
+    """The ledger, as far as it decides which commits of the state are loaded; `ledger` is what it said last.
+
+    As long as the warehouse's sums are those of the state, that is a part whose size does not depend on the history.
+    Else every row is fetched: whatever was lost, added or changed is found as if there were no sums.
+    """
+    wanted = part_of(state)
+    if ledger is None and not whole:
+        ledger = warehouse.ledger(state.log, target, wanted)
+    if ledger is None or (ledger.part is not None and (whole or not _suffices(ledger, wanted, state))):
+        return warehouse.ledger(state.log, target)
+    return ledger
+
+
+def _suffices(ledger: Ledger, wanted: Part, state: State) -> bool:
+    """Whether a part of the ledger has what the state names, and the sums of all that it sums up."""
+    part = ledger.part
+    return (
+        part is None
+        or ((part.epoch, part.superseded) == (wanted.epoch, wanted.superseded) and part.after <= wanted.after)
+    ) and accounts_for_older(state, ledger.rows)
+
+
 def pending(
     data: Iterable[DataCommit], ledger: Ledger, epoch: int, *, superseded: bool = False
 ) -> tuple[DataCommit, ...]:
     """The commits that the ledger does not have; superseded ones only when asked for and while they have files."""
     loaded = ledger.loaded(epoch)
-    return tuple(
+    summed = ledger.part.after if ledger.part is not None else -1
+    found = tuple(
         d
         for d in data
         if (d.n, d.digest) not in loaded and (not d.superseded or (superseded and not d.cleaned))
     )
+    if any(d.n <= summed for d in found):
+        raise ValueError(f"commits up to {summed} were asked for as sums only")
+    return found
 
 
 def created_after(commits: Iterable[Commit], moment: str) -> frozenset[int]:
@@ -184,8 +227,9 @@ def load_pending(
     that load, `ledger` what it said last, when that is known to be fresh.
     """
     if ledger is None:
-        ledger = warehouse.ledger(state.log, table.target)
+        ledger = ledger_for(warehouse, state, table.target)
     ledger = _same_epoch(warehouse, log, state, table, ledger, pipeline, adopt)
+    ledger = ledger_for(warehouse, state, table.target, ledger, whole=manual is not None)
     data = log.data(state, ledger.rows, superseded=manual is not None)
     after = None
     if manual is not None:
@@ -245,7 +289,7 @@ def _same_epoch(
         warehouse.set_epoch(
             pipeline, state.log, state.table_name, table.target, state.load_epoch, adopt=adopt
         )
-        return warehouse.ledger(state.log, table.target)
+        return ledger_for(warehouse, state, table.target)
     return ledger
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from floodmark.errors import ConfigError, DataError, FloodmarkError
-from floodmark.load import Choice, Loaded, load_pending, pending
+from floodmark.load import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model import Finding, Table
 from floodmark.report import LOAD, TableReport
 from floodmark.state import Log, State, Watermark
@@ -48,7 +48,7 @@ class Loader:
         if self._work.options.backup_only:
             return
         try:
-            ledger = self._work.warehouse().ledger(state.log, table.target)
+            ledger = ledger_for(self._work.warehouse(), state, table.target)
         except ConfigError:
             raise
         except FloodmarkError:
@@ -85,8 +85,8 @@ class Loader:
         manual = self._manual(state)
         superseded = manual is not None
         try:
-            if self.ledger is None or self._loaded != state.digest:
-                self.ledger = self._work.warehouse().ledger(state.log, table.target)
+            fresh = self.ledger if self._loaded == state.digest else None
+            self.ledger = ledger_for(self._work.warehouse(), state, table.target, fresh, whole=superseded)
             data = self._log.data(state, self.ledger.rows, superseded=superseded)
             if pending(data, self.ledger, state.load_epoch, superseded=superseded):
                 self._load(claim(state), table)

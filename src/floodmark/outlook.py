@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from floodmark.config import WarehouseSpec
 from floodmark.errors import DataError, FloodmarkError
-from floodmark.load import pending
+from floodmark.load import ledger_for, pending
 from floodmark.model import Table
 from floodmark.state import Log, State
 from floodmark.warehouse.columns import Change
@@ -58,7 +58,7 @@ class Asking:
 def _look(spec: WarehouseSpec, log: Log, state: State, table: Table) -> Outlook:
     warehouse = open_warehouse(spec)
     try:
-        ledger = warehouse.ledger(state.log, table.target)
+        ledger = ledger_for(warehouse, state, table.target)
         waiting = pending(log.data(state, ledger.rows), ledger, state.load_epoch) if state.n >= 0 else ()
         files, rows = sum(d.files for d in waiting), sum(d.rows for d in waiting)
         try:

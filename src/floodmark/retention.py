@@ -6,16 +6,18 @@ that a sync every few seconds does not write a commit each time for the files of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 from floodmark.clean import Facts, Found, Removal, Wanted, ago, choose, moment
+from floodmark.load import part_of
 from floodmark.loader import Loader
 from floodmark.staging import Outcome, loaded_at, read, remove
 from floodmark.state import Log, State, draft
 from floodmark.state.spans import within
 from floodmark.units import counted, duration, size
-from floodmark.warehouse import Ledger
+from floodmark.warehouse import Ledger, Part
 from floodmark.work import Run
 
 # Files may stay this much longer than asked for, and never longer than a tenth of it.
@@ -27,12 +29,27 @@ def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
     since = {
         row.n: moment(row.loaded_at)
         for row in ledger.rows
-        if row.epoch == state.load_epoch and row.files and not within(state.cleaned, row.n)
+        if row.epoch == state.load_epoch and row.files and not row.summed and not within(state.cleaned, row.n)
     }
     since |= {d.n: moment(d.at) for d in state.data if d.superseded and d.files and not d.cleaned}
-    if not since or min(since.values()) > ago(now, keep + min(keep / 10, SLACK)):
+    if not since or min(since.values()) > _ripe(keep, now):
         return None
     return max(n for n, at in since.items() if at <= ago(now, keep))
+
+
+def listed(state: State, ledger: Ledger, keep: float, now: datetime) -> Part | None:
+    """The part of the ledger that names the files, where it is only known as a sum that some may be due."""
+    first = [moment(row.oldest) for row in ledger.rows if row.epoch == state.load_epoch and row.oldest]
+    if not first or min(first) > _ripe(keep, now):
+        return None
+    gone = state.cleaned[0][1] if state.cleaned and state.cleaned[0][0] == 0 else 0
+    part = part_of(state)
+    return replace(part, after=min(part.after, gone))
+
+
+def _ripe(keep: float, now: datetime) -> datetime:
+    """What was loaded before is worth a commit."""
+    return ago(now, keep + min(keep / 10, SLACK))
 
 
 class Keeping(Run, Protocol):
@@ -48,10 +65,14 @@ def remove_due(run: Keeping) -> None:
     if keep is None or ledger is None or table is None:
         return
     now = datetime.now(UTC)
+    part = listed(run.state, ledger, keep, now)
+    if part is not None:
+        ledger = run.work.warehouse().ledger(run.state.log, table.target, part)
     if _chosen(run.log, run.state, ledger, keep, now).empty:
         return
     run.hold("clean")
-    run.loader.ledger = ledger = run.work.warehouse().ledger(run.state.log, table.target)
+    part = listed(run.state, ledger, keep, now) or ledger.part
+    run.loader.ledger = ledger = run.work.warehouse().ledger(run.state.log, table.target, part)
     outcome = Outcome(run.log.table_name, _chosen(run.log, run.state, ledger, keep, now))
     if outcome.removal.empty:
         return

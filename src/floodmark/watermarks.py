@@ -14,6 +14,7 @@ from floodmark import legacy, system
 from floodmark.config import Config
 from floodmark.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.lag import lags
+from floodmark.load import ledger_for
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import resolve
 from floodmark.plan import temporal
@@ -75,7 +76,7 @@ def _documents(
     documents = []
     with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
-            ledger = ledgers.of(state)
+            ledger = ledgers.of(state, whole=show_files)
             document = Watermark(store, name, "").current(state, ledger.rows if ledger else None)
             lag = behind.get(name)
             document["lag_seconds"] = lag.seconds if lag else None
@@ -119,8 +120,8 @@ class Ledgers:
         self._warehouse: Warehouse | None = None
         self._away = False
 
-    def of(self, state: State) -> Ledger | None:
-        """A table's ledger, or None when it can't be asked now."""
+    def of(self, state: State, *, whole: bool = True) -> Ledger | None:
+        """A table's ledger, or what of it a watermark needs; None when it can't be asked now."""
         if state.table is None:
             return Ledger()
         if self._away:
@@ -130,7 +131,7 @@ class Ledgers:
                 # Another warehouse than the pipeline's would call everything pending.
                 pipeline.check(Store(self._config.store), self._config.warehouse.label)
                 self._warehouse = open_warehouse(self._config.warehouse, seconds=self._seconds)
-            return self._warehouse.ledger(state.log, state.table.target)
+            return ledger_for(self._warehouse, state, state.table.target, whole=whole)
         except FloodmarkError as error:
             self._away = isinstance(error, TransientError) or self._warehouse is None
             return None
@@ -146,9 +147,9 @@ class Ledgers:
 
 
 def ledger_of(config: Config, state: State) -> Ledger | None:
-    """What the warehouse says of a table, or None when it can't be asked now."""
+    """What the warehouse says of a table, as far as a watermark needs it; None when it can't be asked now."""
     with Ledgers(config) as ledgers:
-        return ledgers.of(state)
+        return ledgers.of(state, whole=False)
 
 
 def _all_files(store: Store, log: Log, state: State, ledger: Ledger | None, document: dict[str, Any]) -> None:

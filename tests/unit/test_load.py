@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,17 +24,21 @@ from floodmark.load import (
     created_after,
     first_rows,
     groups,
+    ledger_for,
     load_pending,
     lost,
     pending,
 )
-from floodmark.model import Column, Commit, DataFile, LoadAs, Table
+from floodmark.model import Clean, Column, Commit, DataFile, GivenUp, LoadAs, Table
 from floodmark.state import DataCommit, Log, State, draft
+from floodmark.state.fold import data_commit, sum_digests
+from floodmark.state.loaded import SUMMED_DIGITS, accounts_for_older, condense
+from floodmark.state.spans import within
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.samples import TABLE, History, files, window
 from floodmark.testing.samples import at as position
 from floodmark.types import file_schema
-from floodmark.warehouse import Ledger, LedgerRow
+from floodmark.warehouse import Ledger, LedgerRow, Part
 from floodmark.warehouse.columns import TargetColumn, Wanted, fits
 from floodmark.warehouse.duckdb import DuckDB
 from floodmark.warehouse.duckdb_ddl import changes
@@ -158,6 +163,93 @@ def loaded(made: History, *which: int) -> Ledger:
         LedgerRow(r.n, r.digest, r.epoch, r.rows, r.files, r.loaded_at, "orders") for r in made.ledger(*which)
     )
     return Ledger(made.state.load_epoch, rows)
+
+
+def test_what_was_asked_for_as_sums_is_never_taken_for_pending() -> None:
+    summed = Ledger(0, (LedgerRow(3, "0f", 0, 20, 2, "", "orders", 2, True),), part=Part(0, 3))
+    assert numbers(pending((data(4),), summed, 0)) == [4]
+    with pytest.raises(ValueError, match="sums only"):
+        pending((data(3), data(4)), summed, 0)
+
+
+class Asked:
+    """A warehouse that is only asked for its ledger."""
+
+    def __init__(self, whole: Ledger) -> None:
+        self.whole, self.parts = whole, list[Part | None]()
+
+    def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
+        self.parts.append(part)
+        if part is None:
+            return self.whole
+        listed = [r for r in self.whole.rows if r.epoch == part.epoch and r.n > part.after]
+        groups: dict[tuple[int, bool], list[LedgerRow]] = {}
+        for r in self.whole.rows:
+            if r not in listed:
+                key = (r.epoch if r.epoch == part.epoch else -1, r.n > part.superseded)
+                groups.setdefault(key, []).append(r)
+        sums = [
+            LedgerRow(
+                max(r.n for r in some), sum_digests(r.digest for r in some)[-SUMMED_DIGITS:], epoch,
+                sum(r.rows for r in some), sum(r.files for r in some), max(r.loaded_at for r in some), "orders",
+                len(some), True,
+            )
+            for (epoch, _), some in groups.items()
+        ]  # fmt: skip
+        return replace(self.whole, rows=(*sums, *listed), part=part)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_part_of_the_ledger_and_sums_say_what_all_of_it_says(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floodmark.state.fold.RECENT_COMMITS", 3)
+    monkeypatch.setattr("floodmark.state.fold.RECENT_FILES", 5)
+    chance = random.Random(seed)
+    made = History()
+    made.claim()
+    rows: list[LedgerRow] = []
+
+    def load(missing: float) -> None:
+        for r in made.ledger():
+            row = LedgerRow(r.n, r.digest, r.epoch, r.rows, r.files, f"{r.n:04}", "orders")
+            old = r.n < made.state.superseded and chance.random() < 0.9
+            if row not in rows and not old and chance.random() > missing:
+                rows.append(row)
+
+    for _ in range(chance.randint(2, 25)):
+        match chance.choice(["batch"] * 12 + ["claim", "load", "both", "clean"]):
+            case "batch":
+                made.add("batch", files=files(chance.randint(1, 9)), schema="s")
+            case "claim":
+                made.claim()
+            case "clean" if waiting := pending(
+                made.state.live, Ledger(0, tuple(rows)), made.state.load_epoch
+            ):
+                gone = chance.choice(waiting)
+                given_up = (GivenUp(gone.n, gone.digest, gone.rows, gone.files, gone.bytes),)
+                made.add("clean", clean=Clean(dropped=((gone.n, gone.n),), given_up=given_up))
+            case "load" | "both" as which if chance.random() < 0.4:
+                made.add("reset", stages=("load",) if which == "load" else ("extract", "load"))
+        if chance.random() < 0.8:
+            load(0.0 if seed % 2 else 0.1)
+    if seed % 3:
+        load(0.0)
+    state, asked = made.state, Asked(Ledger(0, tuple(rows)))
+    found = ledger_for(asked, state, "orders")  # type: ignore[arg-type]
+    assert condense(state, found.rows) == condense(state, rows)
+    accounted = accounts_for_older(state, rows)
+    assert (found.part is None) <= (not accounted or bool(state.dropped))
+    assert accounts_for_older(state, found.rows) == accounted
+    every = tuple(data_commit(c, d, 1) for c, d in made.commits if data_commit(c, d, 1))
+    live = state.live if accounted else tuple(d for d in every if d and d.n > state.superseded)
+    live = tuple(d for d in live if not within(state.dropped, d.n))
+    assert pending(live, found, state.load_epoch) == pending(live, asked.whole, state.load_epoch)
+    assert lost(state, live, found) == lost(state, live, asked.whole)
+    # What is kept of it in a run serves for as long as it tells enough of the state.
+    assert ledger_for(asked, state, "orders", found) is found  # type: ignore[arg-type]
+    whole = ledger_for(asked, made.add("reset", stages=("load",)), "orders", found)  # type: ignore[arg-type]
+    assert whole is (found if found.part is None else asked.whole)
 
 
 def test_a_manual_watermark_leaves_files_pending_and_the_next_load_keeps_the_order() -> None:

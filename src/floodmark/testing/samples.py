@@ -26,6 +26,8 @@ class Row:
     rows: int
     files: int
     loaded_at: str
+    commits: int = 1
+    summed: bool = False
 
 
 def at(second: int, key: int | None = None) -> Position:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from floodmark.model import Commit, DataFile, Finding, Table
+from floodmark.model import Commit, DataFile, Finding, Span, Table
 from floodmark.names import DELETED
+from floodmark.state.loaded import SUMMED_DIGITS
 from floodmark.store import Store
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Numbered = tuple[Commit, str]
 
 
 class LedgerRow(NamedTuple):
-    """One loaded commit. There are as many as a log has had commits: it has to be cheap."""
+    """One loaded commit; or, where only sums were asked for, several. There may be many: it has to be cheap."""
 
     n: int
     digest: str
@@ -39,6 +40,10 @@ class LedgerRow(NamedTuple):
     files: int
     loaded_at: str  # UTC, "2025-08-14T17:12:45.654321Z"
     target: str = ""
+    # Of a row of sums `n` and `loaded_at` are the highest, `digest` is the end of the digests' sum.
+    commits: int = 1
+    summed: bool = False
+    oldest: str = ""  # of a row of sums: the first load of commits that may still have files
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -56,16 +61,37 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Which rows of a log's ledger come one by one: an epoch's after a number. All others come as sums.
+
+    So what is fetched does not grow with the history. Sums are made for each target; those of other epochs, whose
+    number is then -1, and those of commits up to `superseded` are kept apart.
+    """
+
+    epoch: int
+    after: int
+    superseded: int = 0
+    cleaned: tuple[Span, ...] = ()  # commits whose files are gone: their loads are nobody's `oldest`
+    proven: bool = True  # whether the sums are to show which commits they are of
+
+
+@dataclass(frozen=True)
 class Ledger:
     """What the warehouse knows of one log."""
 
     epoch: int | None = None  # None: this log has never loaded, nor been reset
     rows: tuple[LedgerRow, ...] = ()  # every epoch's, by number
     holder: Holder | None = None  # of the target that was asked about
+    part: Part | None = None  # None: every row stands for one commit
 
     def loaded(self, epoch: int) -> frozenset[tuple[int, str]]:
-        """The (number, digest) of what was loaded in an epoch."""
-        return frozenset(row.identity for row in self.rows if row.epoch == epoch)
+        """The (number, digest) of what was loaded in an epoch, as far as it was asked for one by one."""
+        return frozenset(row.identity for row in self.rows if row.epoch == epoch and not row.summed)
+
+    @property
+    def commits(self) -> int:
+        """How many rows the warehouse has."""
+        return sum(row.commits for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -92,6 +118,12 @@ class LoadRequest:
     def now(self) -> Table:
         return self.newest or self.table
 
+    @property
+    def part(self) -> Part:
+        """What of the ledger decides about this load: the rows of its commits and of all after them."""
+        first = min([commit.n for commit, _ in self.commits] + [n for n, _ in self.retake])
+        return Part(self.epoch, first - 1, proven=False)
+
 
 @dataclass(frozen=True)
 class LoadOutcome:
@@ -111,7 +143,7 @@ class Warehouse(Protocol):
 
     schema: str
 
-    def ledger(self, log: str, target: str) -> Ledger:
+    def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no warehouse yet."""
 
     def load(self, request: LoadRequest) -> LoadOutcome:
@@ -141,6 +173,16 @@ class Warehouse(Protocol):
     def close(self) -> None: ...
 
 
+def summed(
+    n: Any, total: Any, epoch: Any, rows: Any, files: Any, at: Any, target: Any, commits: Any, oldest: Any
+) -> LedgerRow:
+    """A row of sums, from a warehouse's answer; `total` is the sum of the digests' last digits, None: not proven."""
+    digest = "" if total is None else f"{int(total) % 16**SUMMED_DIGITS:0{SUMMED_DIGITS}x}"
+    return LedgerRow(
+        int(n), digest, int(epoch), int(rows), int(files), str(at), str(target), int(commits), True, oldest or ""
+    )  # fmt: skip
+
+
 def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
     """The files of some commits, in order."""
     return tuple(file for commit, _ in commits for file in commit.files)
@@ -153,5 +195,5 @@ def quote(*names: str) -> str:
 
 __all__ = [
     "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
-    "Warehouse", "data_files", "quote",
+    "Part", "Warehouse", "data_files", "quote", "summed",
 ]  # fmt: skip

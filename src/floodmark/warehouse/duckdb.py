@@ -19,7 +19,16 @@ from floodmark.errors import ConflictError, FloodmarkError, TransientError, Unkn
 from floodmark.model import Table, by_key
 from floodmark.scratch import scratched
 from floodmark.types import fields
-from floodmark.warehouse import Holder, Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, data_files
+from floodmark.warehouse import (
+    Holder,
+    Ledger,
+    LedgerRow,
+    LoadOutcome,
+    LoadRequest,
+    Numbered,
+    Part,
+    data_files,
+)
 from floodmark.warehouse import duckdb_rows as put
 from floodmark.warehouse.canonical import DUCKDB, Place
 from floodmark.warehouse.columns import Change, renamed
@@ -48,11 +57,11 @@ class DuckDB:
         self.schema = schema
         self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger)
 
-    def ledger(self, log: str, target: str) -> Ledger:
+    def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no warehouse yet."""
         with self._file.reading() as con:
             tables = LedgerTables(con, self.schema) if con else None
-            return tables.read(log, target) if tables and tables.there() else Ledger()
+            return tables.read(log, target, part) if tables and tables.there() else Ledger()
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
@@ -88,7 +97,7 @@ class DuckDB:
         with self._file.writing() as con:
             con.execute("BEGIN")
             tables = LedgerTables(con, self.schema).create()
-            ledger = tables.read(log, target)
+            ledger = tables.about(log, target)
             if not adopt:
                 check_holder(ledger.holder, pipeline, log, table, target)
             if ledger.epoch is not None and ledger.epoch > epoch:
@@ -151,7 +160,8 @@ class DuckDB:
             con.execute("BEGIN")
             tables = LedgerTables(con, self.schema).create()
             rows = put.Target(con, self.schema, request.target).count()
-            if decide(request, tables.read(request.log, request.target), rows) != decision:
+            ledger = tables.read(request.log, request.target, request.part)
+            if decide(request, ledger, rows) != decision:
                 raise ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
             self._put(con, request, decision, staged, rows)
             tables.record(request, loaded)
@@ -202,7 +212,7 @@ class DuckDB:
     def _settle(self, request: LoadRequest, new: tuple[Numbered, ...], cause: BaseException | None) -> None:
         """COMMIT failed: the ledger says whether it happened. Returns when it did."""
         try:
-            loaded = self.ledger(request.log, request.target).loaded(request.epoch)
+            loaded = self.ledger(request.log, request.target, request.part).loaded(request.epoch)
         except FloodmarkError as error:
             raise UnknownOutcome(
                 f"COMMIT was not answered, and the ledger can't be read: {error.message}",
@@ -221,7 +231,8 @@ class DuckDB:
         if con is None:
             return Ledger(), None
         tables = LedgerTables(con, self.schema)
-        ledger = tables.read(request.log, request.target) if tables.there() else Ledger()
+        there = tables.there()
+        ledger = tables.read(request.log, request.target, request.part) if there else Ledger()
         return ledger, put.Target(con, self.schema, request.target).count()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from floodmark.errors import ConflictError
-from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, quote
+from floodmark.state.loaded import SUMMED_DIGITS
+from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, Part, quote, summed
 from floodmark.warehouse.duckdb_errors import AlreadyThere, NotThere, Unlike
 from floodmark.warehouse.duckdb_file import Connection
 
@@ -67,14 +68,39 @@ class LedgerTables:
         """Whether the tables have been made and committed."""
         return kind_of(self.con, self.schema, TARGETS) is not None
 
-    def read(self, log: str, target: str) -> Ledger:
+    def read(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger, which is there, says of a log and of a target."""
+        if part is None:
+            rows = self._rows("log_id = ?", [log])
+        else:
+            wanted = "log_id = ? AND epoch = ? AND n > ?"
+            rows = (*self._sums(log, part), *self._rows(wanted, [log, part.epoch, part.after]))
+        return replace(self.about(log, target), rows=rows, part=part)
+
+    def _rows(self, where: str, values: list[object]) -> tuple[LedgerRow, ...]:
         found = self.con.execute(
-            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{_STAMP}'), target "
-            f"FROM {quote(self.schema, LEDGER)} WHERE log_id = ? ORDER BY epoch, n, digest",
-            [log],
+            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{_STAMP}'), target, 1, false, '' "
+            f"FROM {quote(self.schema, LEDGER)} WHERE {where} ORDER BY epoch, n, digest",
+            values,
         ).fetchall()
-        rows = tuple(map(LedgerRow._make, found))
+        return tuple(map(LedgerRow._make, found))
+
+    def _sums(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
+        """One row for all that is not asked for one by one, or a few."""
+        # A digest that is none has no number: the sums are then nobody's, and the rows are read one by one.
+        end = f"TRY_CAST('0x' || substr(digest, {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)"
+        kept = " AND ".join(["files > 0", *(f"n NOT BETWEEN {a} AND {b}" for a, b in part.cleaned)])
+        found = self.con.execute(
+            f"SELECT max(n), {f'sum({end})' if part.proven else 'NULL'}, CASE WHEN epoch = $epoch THEN epoch ELSE -1 END, "
+            f"sum(rows), sum(files), strftime(max(loaded_at), '{_STAMP}'), target, count(*), "
+            f"strftime(min(loaded_at) FILTER ({kept}), '{_STAMP}') FROM {quote(self.schema, LEDGER)} "
+            "WHERE log_id = $log AND (epoch <> $epoch OR n <= $after) GROUP BY 3, n > $superseded, target",
+            {"log": log, "epoch": part.epoch, "after": part.after, "superseded": part.superseded},
+        ).fetchall()
+        return tuple(summed(*row) for row in found)
+
+    def about(self, log: str, target: str) -> Ledger:
+        """The load epoch of a log, and who fills a target."""
         targets = self.con.execute(
             f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
             "WHERE target = ? OR log_id = ?",
@@ -82,7 +108,7 @@ class LedgerTables:
         ).fetchall()
         holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
         epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, rows, holder)
+        return Ledger(epoch, holder=holder)
 
     def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
         """Write the rows of a load, in place of those that it takes back."""

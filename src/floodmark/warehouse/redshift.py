@@ -22,6 +22,7 @@ from floodmark.warehouse import (
     LedgerRow,
     LoadOutcome,
     LoadRequest,
+    Part,
     data_files,
 )
 from floodmark.warehouse.canonical import REDSHIFT, Place
@@ -75,9 +76,9 @@ class Redshift:
         self._tables = LedgerTables(schema)
         self._tries = Tries(transport, self._limits, self._tables)
 
-    def ledger(self, log: str, target: str) -> Ledger:
+    def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no ledger yet."""
-        return self._tries.asked(lambda session: self._tables.read(session, log, target))
+        return self._tries.asked(lambda session: self._tables.read(session, log, target, part))
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
@@ -118,7 +119,7 @@ class Redshift:
 
         def attempt(session: Session, ledger_too: bool) -> Outcome:
             self._tables.create(session, target)
-            ledger = self._tables.read(session, log, target)
+            ledger = self._tables.about(session, log, target)
             if not adopt:
                 check_holder(ledger.holder, pipeline, log, table, target)
             if ledger.epoch is not None and ledger.epoch > epoch:
@@ -199,7 +200,7 @@ class Redshift:
 
     def _try(self, session: Session, request: LoadRequest, ledger_too: bool) -> _Tried:
         """One transaction; nothing to load is as good as committed."""
-        ledger = self._tables.read(session, request.log, request.target)
+        ledger = self._tables.read(session, request.log, request.target, request.part)
         count = self._count(session, request.target, exact=not ledger.rows)
         decision = decide(request, ledger, count)
         if not decision.new:

@@ -7,10 +7,22 @@ transaction sees anything, and the checks under it that the ledger is still what
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from floodmark.errors import ConfigError, ConflictError
-from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, Numbered, quote
+from floodmark.state.loaded import SUMMED_DIGITS
+from floodmark.warehouse import (
+    LEDGER,
+    TARGETS,
+    Holder,
+    Ledger,
+    LedgerRow,
+    LoadRequest,
+    Numbered,
+    Part,
+    quote,
+    summed,
+)
 from floodmark.warehouse.redshift_names import OURS, folded, literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
 
@@ -75,24 +87,48 @@ class LedgerTables:
             if not isinstance(failed.error, ConflictError):  # another session was faster
                 raise
 
-    def read(self, session: Session, log: str, target: str) -> Ledger:
+    def read(self, session: Session, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger says of a log and of a target; empty when there is none."""
         if len(self.kinds(session, (LEDGER, TARGETS))) < 2:
             return Ledger()
-        rows = session.query(self.rows_query(log))
+        rows = ledger_rows(session.query(self.rows_query(log, part)))
+        return replace(self._about(session, log, target), rows=rows, part=part)
+
+    def about(self, session: Session, log: str, target: str) -> Ledger:
+        """The load epoch of a log, and who fills a target; nothing when there is no ledger."""
+        return self._about(session, log, target) if self.kinds(session, (TARGETS,)) else Ledger()
+
+    def _about(self, session: Session, log: str, target: str) -> Ledger:
         targets = session.query(
             'SELECT "target", "pipeline_id", "log_id", "source_table", "epoch" '
             f'FROM {path(self.schema, TARGETS)} WHERE "target" = {literal(target)} OR "log_id" = {literal(log)}'
         )
         holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
         epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, ledger_rows(rows), holder)
+        return Ledger(epoch, holder=holder)
 
-    def rows_query(self, log: str) -> str:
-        """The question for what was loaded of a log."""
+    def rows_query(self, log: str, part: Part | None = None, *, sums: bool = True) -> str:
+        """The question for what was loaded of a log: all of it, or a part and, of the rest, sums."""
+        stamp, mine = literal(_STAMP), f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)}'
+        rows = (
+            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {stamp}) AS "at", "target", '
+            f'1 AS "commits", 0 AS "summed", CAST(\'\' AS VARCHAR) AS "oldest" {mine}'
+        )
+        order = 'ORDER BY "epoch", "n", "digest"'
+        if part is None:
+            return f"{rows} {order}"
+        rows += f' AND "epoch" = {part.epoch} AND "n" > {part.after}'
+        if not sums:
+            return f"{rows} {order}"
+        epoch = f'CASE WHEN "epoch" = {part.epoch} THEN {part.epoch} ELSE -1 END'
+        live = f'CASE WHEN "n" > {part.superseded} THEN 1 ELSE 0 END'
+        kept = " AND ".join(['"files" > 0', *(f'"n" NOT BETWEEN {a} AND {b}' for a, b in part.cleaned)])
         return (
-            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {literal(_STAMP)}), "target" '
-            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)} ORDER BY "epoch", "n", "digest"'
+            f'{rows} UNION ALL SELECT max("n"), {_total() if part.proven else "CAST(NULL AS VARCHAR)"}, {epoch}, '
+            f'CAST(sum("rows") AS BIGINT), CAST(sum("files") AS BIGINT), to_char(max("loaded_at"), {stamp}), '
+            f'"target", CAST(count(*) AS INTEGER), 1, '
+            f'to_char(min(CASE WHEN {kept} THEN "loaded_at" END), {stamp}) '
+            f'{mine} AND ("epoch" <> {part.epoch} OR "n" <= {part.after}) GROUP BY {epoch}, {live}, "target" {order}'
         )
 
     # inside a transaction
@@ -130,7 +166,7 @@ class LedgerTables:
         return tuple(
             Check(
                 f'SELECT {_counted(f"""{loaded} AND "epoch" = {request.epoch}""")} {mine}',
-                f"{len(ledger.rows)}/0",
+                f"{ledger.commits}/0",
                 _meanwhile,
                 again=True,
             )
@@ -167,11 +203,19 @@ class LedgerTables:
 def ledger_rows(rows: Sequence[Sequence[object]]) -> tuple[LedgerRow, ...]:
     """Answers to `rows_query` as ledger rows."""
     return tuple(
+        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(str(of_several)) else
         LedgerRow(
             int(str(n)), str(digest), int(str(epoch)), int(str(count)), int(str(files)), str(at), str(target)
         )
-        for n, digest, epoch, count, files, at, target in rows
-    )
+        for n, digest, epoch, count, files, at, target, commits, of_several, oldest in rows
+    )  # fmt: skip
+
+
+def _total() -> str:
+    """The sum of the digests' last digits, as text; a digest that is none does not count."""
+    end = f'STRTOL(SUBSTRING("digest", {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}), 16)'
+    hexes = """CHAR_LENGTH("digest") = 64 AND TRANSLATE("digest", '0123456789abcdef', '') = ''"""
+    return f"CAST(coalesce(sum(CASE WHEN {hexes} THEN CAST({end} AS DECIMAL(38,0)) END), 0) AS VARCHAR)"
 
 
 def check_kind(kind: str | None, target: str) -> bool:

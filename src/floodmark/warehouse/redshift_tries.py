@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from floodmark.errors import FloodmarkError, TransientError, UnknownOutcome
-from floodmark.warehouse import Numbered
+from floodmark.warehouse import Numbered, Part
 from floodmark.warehouse.redshift_ledger import LedgerTables, ledger_rows
 from floodmark.warehouse.redshift_stale import end_stale, keepers
 from floodmark.warehouse.redshift_steps import Failed, Limits, Lock, Outcome, Session, Transport
@@ -107,12 +107,14 @@ class Tries:
     def loaded(self, pipeline: str, target: str, log: str, epoch: int, new: Sequence[Numbered]) -> bool:
         """COMMIT was not answered: whether these commits were loaded, by the ledger under the lock."""
         label = _label(pipeline, target)
+        since = Part(epoch, min(commit.n for commit, _ in new) - 1)
+        question = self._tables.rows_query(log, since, sums=False)
         problem = ""
         for number in range(self._limits.attempts):
             self._wait(number)
             try:
                 with self.session(label) as session:
-                    rows = ledger_rows(session.query(self._tables.rows_query(log), self.lock(target)))
+                    rows = ledger_rows(session.query(question, self.lock(target)))
             except Failed as failed:
                 problem = failed.error.message
                 if failed.canceled:

@@ -90,8 +90,8 @@ def _ledger_number() -> None:
         def __sub__(self, other: Any) -> Any:
             return Numbers(frozenset(self) - frozenset(other))
 
-    def read(right: Any, self: Any, log: str, target: str) -> Any:
-        found = right(self, log, target)
+    def read(right: Any, self: Any, log: str, target: str, part: Any = None) -> Any:
+        found = right(self, log, target, part)
         if kind_of(self.con, self.schema, LEDGER) is None:
             return found
         others = self.con.execute(
