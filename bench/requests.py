@@ -1,25 +1,31 @@
 """Unit costs: what a sync asks of the store and of the source, counted by a proxy before S3 and by MySQL itself.
 
-`python bench/requests.py` starts private servers and prints a table; docs/scale.md is written from it.
+`python bench/requests.py` starts private servers and prints a table; docs/scale.md is written from it. With numbers
+behind it, what a sync costs when the table's log has so many commits: `python bench/requests.py 100 1000 10000`.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import duckdb
 import yaml
 
 from floodmark.api import Quiet
 from floodmark.config import Config, load
+from floodmark.model import DataFile
 from floodmark.report import SyncOptions, SyncReport, new_run
 from floodmark.spark import Spark
+from floodmark.state import Claimed, Log, Watermark, claim, draft, stamp
 from floodmark.store import Store
 from floodmark.sync import sync
 from floodmark.testing.services import MariaDB, SeaweedFS
@@ -38,6 +44,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, port: int, prefix: str) -> None:
         super().__init__(("127.0.0.1", 0), _Passing)
         self.target, self.prefix, self.counts = port, prefix, Counter[str]()
+        self.sent = self.answered = 0  # bytes, without headers
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -47,6 +54,16 @@ class Proxy(ThreadingHTTPServer):
         kind = "LIST" if "list-type" in query or "prefix=" in query else method
         with self.lock:
             self.counts[f"{kind} {key.partition('/')[0] if kind != 'LIST' else ''}".strip()] += 1
+
+    def weigh(self, sent: int, answered: int) -> None:
+        with self.lock:
+            self.sent, self.answered = self.sent + sent, self.answered + answered
+
+    def weighed(self) -> tuple[int, int]:
+        """Bytes to and from the store since it was last asked."""
+        with self.lock:
+            found, self.sent, self.answered = (self.sent, self.answered), 0, 0
+        return found
 
     def taken(self) -> Counter[str]:
         with self.lock:
@@ -68,6 +85,7 @@ class _Passing(BaseHTTPRequestHandler):
         link.endheaders(body)
         answer = link.getresponse()
         data = answer.read()
+        self.server.weigh(len(body), len(data))
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "content-length"):
@@ -151,5 +169,75 @@ def sizes(config: Config) -> None:
             print(f"watermark {o.path}: {o.bytes} bytes")
 
 
+def histories(lengths: list[int]) -> None:
+    """What a sync without news and one with a small increment cost after longer and longer histories."""
+    folder = Path(tempfile.mkdtemp(prefix="floodmark-requests-"))
+    spark = Spark("local[2]", name="floodmark requests")
+    spark.start()
+    with MariaDB() as server, SeaweedFS() as s3:
+        proxy = Proxy(s3.port, f"/{s3.bucket}/requests/")
+        server.execute("CREATE DATABASE shop")
+        server.execute(TABLE.format(name="t0"), FILL.format(name="t0", rows=1000), database="shop")
+        store = {**s3.store("requests"), "endpoint": f"http://127.0.0.1:{proxy.server_port}"}
+        file = folder / "floodmark.yaml"
+        file.write_text(yaml.safe_dump({"source": {"url": server.url("shop")}, "store": store,
+                                        "warehouse": {"url": "duckdb:///w.duckdb"}}))  # fmt: skip
+        config = load(file)
+
+        def measured(what: str) -> None:
+            proxy.taken()
+            proxy.weighed()
+            cpu = time.process_time()
+            report = sync(config, ["shop.t0"], False, SyncOptions(), Quiet(), new_run(), spark)
+            cpu = time.process_time() - cpu
+            assert report.ok, [t.error for t in report.tables]
+            (sent, answered), count = proxy.weighed(), sum(proxy.taken().values())
+            n = report.tables[0].watermark["commit"] if report.tables[0].watermark else 0
+            print(f"{n:7,} commits, {what}: {count} requests, {sent:9,} bytes to the store, {answered:9,} from it, "
+                  f"{cpu:.2f} s CPU of the driver and the proxy", flush=True)  # fmt: skip
+
+        measured("the first sync")
+        direct = Store(replace(config.store, endpoint=s3.store("requests")["endpoint"]))
+        for length in lengths:
+            _lengthen(direct, folder / "w.duckdb", length)
+            for _ in range(2):  # the first one after a change by hand publishes it
+                measured("nothing to do")
+            for _ in range(3):
+                server.execute("UPDATE t0 SET note = CONCAT(note, '!') WHERE id <= 10", database="shop")
+                measured("10 changed rows")
+    spark.stop()
+
+
+def _lengthen(store: Store, warehouse: Path, length: int) -> None:
+    """Claims and batches of one file each, loaded, as if so many syncs had been."""
+    log = Log(store, "shop.t0")
+    state = log.read()
+    before = state.n
+    rows = []
+    while state.n < length:
+        run = new_run()
+        claimed = claim(log, state, run=run, purpose="sync", table=state.table)
+        assert isinstance(claimed, Claimed)
+        claimed.lease.release()
+        name = f"data/shop.t0/{run}/{state.n:032}.parquet"
+        made = DataFile(name, 10, 2000, "0" * 64, 0, created_at=stamp(), etag="0" * 32)
+        state = claimed.state
+        schema = state.table.fingerprint if state.table else None
+        state = log.append(state, draft(state, "batch", run, files=(made,), schema=schema))
+        rows.append((state.n, state.digest))
+    if state.n == before:
+        return
+    with duckdb.connect(warehouse) as con:
+        con.executemany(
+            "INSERT INTO floodmark_ledger SELECT log_id, epoch, ?, ?, pipeline_id, source_table, target, run, 10, 1, "
+            f"loaded_at FROM floodmark_ledger WHERE n = (SELECT min(n) FROM floodmark_ledger) AND log_id = '{state.log}'",
+            rows,
+        )
+    Watermark(store, "shop.t0", new_run()).publish(state, None)
+
+
 if __name__ == "__main__":
-    main()
+    if lengths := [int(n) for n in sys.argv[1:]]:
+        histories(lengths)
+    else:
+        main()

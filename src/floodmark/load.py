@@ -53,8 +53,10 @@ class Loaded:
     findings: tuple[Finding, ...] = ()
 
 
-def part_of(state: State) -> Part:
+def part_of(state: State) -> Part | None:
     """The part of the ledger that a state has to be compared with one by one: the commits that it names."""
+    if state.older.upto == 0:
+        return None  # which are all
     named = state.recent_files[0].n if state.recent_files else state.n + 1
     return Part(
         state.load_epoch,
@@ -73,21 +75,22 @@ def ledger_for(
     As long as the warehouse's sums are those of the state, that is a part whose size does not depend on the history.
     Else every row is fetched: whatever was lost, added or changed is found as if there were no sums.
     """
-    wanted = part_of(state)
     if ledger is None and not whole:
-        ledger = warehouse.ledger(state.log, target, wanted)
-    if ledger is None or (ledger.part is not None and (whole or not _suffices(ledger, wanted, state))):
+        ledger = warehouse.ledger(state.log, target, part_of(state))
+    if ledger is None or (ledger.part is not None and (whole or not _suffices(ledger, ledger.part, state))):
         return warehouse.ledger(state.log, target)
     return ledger
 
 
-def _suffices(ledger: Ledger, wanted: Part, state: State) -> bool:
+def _suffices(ledger: Ledger, part: Part, state: State) -> bool:
     """Whether a part of the ledger has what the state names, and the sums of all that it sums up."""
-    part = ledger.part
+    wanted = part_of(state)
     return (
-        part is None
-        or ((part.epoch, part.superseded) == (wanted.epoch, wanted.superseded) and part.after <= wanted.after)
-    ) and accounts_for_older(state, ledger.rows)
+        wanted is not None
+        and (part.epoch, part.superseded) == (wanted.epoch, wanted.superseded)
+        and part.after <= wanted.after
+        and accounts_for_older(state, ledger.rows)
+    )
 
 
 def pending(

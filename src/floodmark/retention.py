@@ -44,7 +44,7 @@ def listed(state: State, ledger: Ledger, keep: float, now: datetime) -> Part | N
         return None
     gone = state.cleaned[0][1] if state.cleaned and state.cleaned[0][0] == 0 else 0
     part = part_of(state)
-    return replace(part, after=min(part.after, gone))
+    return replace(part, after=min(part.after, gone)) if part is not None else None
 
 
 def _ripe(keep: float, now: datetime) -> datetime:

@@ -83,6 +83,7 @@ class Long:
 def long(place: Place, store: Store, monkeypatch: pytest.MonkeyPatch) -> Long:
     monkeypatch.setattr("floodmark.state.fold.RECENT_COMMITS", KEPT)
     monkeypatch.setattr("floodmark.state.fold.RECENT_FILES", KEPT)
+    monkeypatch.setattr("floodmark.warehouse.FEW", 2 * KEPT)
     return Long(place, store)
 
 

@@ -24,6 +24,8 @@ LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
 
+FEW = 500  # rows of a ledger that are fetched sooner than summed up
+
 DELETED_AT = DELETED  # in a target: when a row was found gone from the source (UTC); NULL: it is there
 
 # A commit and the digest of its document: a number alone does not identify a commit.
@@ -119,10 +121,10 @@ class LoadRequest:
         return self.newest or self.table
 
     @property
-    def part(self) -> Part:
+    def part(self) -> Part | None:
         """What of the ledger decides about this load: the rows of its commits and of all after them."""
         first = min([commit.n for commit, _ in self.commits] + [n for n, _ in self.retake])
-        return Part(self.epoch, first - 1, proven=False)
+        return Part(self.epoch, first - 1, proven=False) if first > FEW else None
 
 
 @dataclass(frozen=True)
