@@ -224,6 +224,7 @@ class Fill:
     n: int = 0
     made: list[Numbered] = field(default_factory=list)
     warehouse: Warehouse | None = None
+    dictionary: bool = True  # whether files are written with dictionaries
 
     def commit(
         self,
@@ -259,7 +260,8 @@ class Fill:
             schema = schema.append(pa.field(READ_FIELD, pa.int64()))
             rows = [{**values, READ_FIELD: read} for values in rows]
         body = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), body, store_schema=False)
+        content = pa.Table.from_pylist(rows, schema=schema)
+        pq.write_table(content, body, store_schema=False, use_dictionary=self.dictionary)
         data, path = body.getvalue(), f"data/{table.name}/{self.log}-{self.n}-{i}.parquet"
         etag = self.store.put(path, data)
         return DataFile(path, len(rows), len(data), hashlib.sha256(data).hexdigest(), i, etag=etag)

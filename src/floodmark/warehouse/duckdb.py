@@ -177,13 +177,15 @@ class DuckDB:
         self, con: Connection, request: LoadRequest, decision: Decision, staged: put.Staged, rows: int | None
     ) -> None:
         """The rows into the target, which is made to fit first."""
+        count = put.check_files(con, staged)
         target = put.Target(con, self.schema, request.target)
         found, renames = target.columns(), target_renames(request.now)
         if by_key(decision.way) and found is not None:
             fit = renamings(self.schema, request.target, found, renames)
         else:
             wanted = put.wanted(placed(request.table, request.now), fills(request.now))
-            fit = changes(self.schema, request.target, wanted, found, renames)
+            zstd = put.packed(con, staged) if found is None else ()
+            fit = changes(self.schema, request.target, wanted, found, renames, zstd)
         side = target.weights
         fit += renamings(self.schema, side.name, side.columns() or (), renames)
         for statement in (s for change in fit for s in change.statements):
@@ -192,7 +194,6 @@ class DuckDB:
         staged = replace(
             staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
         )
-        count = put.check_files(con, staged)
         self._file.make_room(con, put.widest(staged))
         match decision.way:
             case "merge":

@@ -5,7 +5,7 @@ All of it is done inside the load's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from floodmark.warehouse import quote
 from floodmark.warehouse.columns import Change, TargetColumn, Wanted, differences, plain, renamed
@@ -37,8 +37,12 @@ def changes(
     wanted: Sequence[Wanted],
     found: Sequence[TargetColumn] | None,
     renames: Sequence[tuple[str, str]] = (),
+    zstd: Collection[str] = (),
 ) -> tuple[Change, ...]:
-    """What has to be done so that rows with the wanted columns go into the target."""
+    """What has to be done so that rows with the wanted columns go into the target.
+
+    `zstd`: the columns that a new table packs that way, instead of as DuckDB sees fit.
+    """
     table = quote(schema, target)
 
     def widening(name: str, type_: str) -> str:
@@ -48,7 +52,8 @@ def changes(
         return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
 
     if found is None:
-        columns = ", ".join(f"{quote(w.name)} {w.type}" for w in wanted)
+        packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
+        columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
         return (Change("create", (f"CREATE TABLE {table} ({columns})",)),)
     made = list(renamings(schema, target, found, renames))
     for d in differences(target, wanted, found, renames=renames, widening=widening, relaxing=relaxing):

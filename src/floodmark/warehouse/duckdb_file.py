@@ -199,6 +199,8 @@ class DatabaseFile:
             "memory_limit": f"{self._memory}B",
             "temp_directory": f"{self.path}.tmp",
             "preserve_insertion_order": False,
+            # Rows wait uncompressed until so many row groups are full: memory, and page faults, for nothing.
+            "write_buffer_row_group_count": 2,
             # Nothing is ever fetched from the internet, and no Python variable is taken for a table.
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,

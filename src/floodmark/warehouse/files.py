@@ -8,7 +8,9 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -18,6 +20,11 @@ from floodmark.store import Store
 from floodmark.types import Field, fields
 
 PARALLEL = 8
+# Whether a column repeats itself is judged by its first values: by so many, or by fewer that have so many bytes.
+SAMPLE_ROWS = 60_000
+SAMPLE_BYTES = 64 << 20
+# It hardly does when at least this share of them are different.
+DIFFERENT = 0.8
 
 
 def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> list[Path]:
@@ -45,18 +52,41 @@ def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> 
             raise
 
 
-def ascending(paths: Sequence[Path], column: str) -> bool:
-    """Whether a column's values only ever grow inside each file, and no two files' overlap: then all of them differ."""
+def ascending(paths: Sequence[Path], column: str) -> list[tuple[Any, Any]] | None:
+    """The first and the last value of each file, in order, when a column only ever grows and no two files overlap.
+
+    Then all of its values differ. None: that does not show.
+    """
     ranges = []
     for path in paths:
         with pq.ParquetFile(path) as file:
             values = file.read([column], use_threads=False).column(column).combine_chunks()
         if values.null_count or not pc.all(pc.greater(values[1:], values[:-1]), min_count=0).as_py():
-            return False
+            return None
         if len(values):
             ranges.append((values[0].as_py(), values[-1].as_py()))
     ranges.sort()
-    return all(low[1] < high[0] for low, high in itertools.pairwise(ranges))
+    return ranges if all(low[1] < high[0] for low, high in itertools.pairwise(ranges)) else None
+
+
+def hardly_repeats(paths: Sequence[Path], column: str) -> bool:
+    """Whether next to no value of a column is there twice; False where there are too few to say."""
+    taken: list[pa.Array[Any]] = []
+    rows = size = 0
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            names = [file.schema.column(i).path for i in range(len(file.schema))]
+            for group in range(file.num_row_groups):
+                chunk = file.metadata.row_group(group).column(names.index(column))
+                if chunk.has_dictionary_page:
+                    return False  # whoever wrote it has seen that they repeat
+                values = file.read_row_group(group, [column], use_threads=False).column(column)
+                taken += values.slice(0, SAMPLE_ROWS - rows).chunks
+                rows, size = sum(len(values) for values in taken), size + chunk.total_uncompressed_size
+                if rows >= SAMPLE_ROWS or size >= SAMPLE_BYTES:
+                    # Not count_distinct, which takes twice as long.
+                    return len(pc.unique(pa.chunked_array(taken))) >= rows * DIFFERENT
+    return False
 
 
 def key_fields(table: Table, every: Sequence[Field]) -> tuple[Field, ...]:
