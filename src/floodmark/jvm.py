@@ -1,8 +1,7 @@
 """The JVM that Spark's driver lives in: its command line, its log file, its end.
 
 For a local master the JVM is started directly, with flags for a fast start and an archive of Spark's classes
-(`-XX:SharedArchiveFile`) when `floodmark.training` has made one; every other case goes through Spark's own
-`spark-submit`. The JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret,
+(`-XX:SharedArchiveFile`) that an earlier one has made; every other case goes through Spark's own `spark-submit`. The JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret,
 is on its command line.
 """
 
@@ -18,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,9 @@ from floodmark.scratch import scratch
 
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
 START_SECONDS = 120
+# How long a JVM may take to write its classes down, and after how long what it wrote is taken for forgotten.
+TRAINING_SECONDS = 60
+ARCHIVE_DAYS = 90
 LOG_BYTES = 10 << 20
 FOLDER = "floodmark-spark-"
 # Attempts of a task whose worker was lost. Local masters know of retries only by their URL.
@@ -93,6 +96,7 @@ class Jvm:
         self.training = training
         self.process: subprocess.Popen[bytes] | None = None
         self.folder: Path | None = None  # of Spark's temporary files and sockets
+        self._archive: Archive | None = None
         self._workers: subprocess.Popen[bytes] | None = None  # the parent of the Python workers
         self._stopped = threading.Event()
 
@@ -105,7 +109,9 @@ class Jvm:
         if is_local(self.settings):
             env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if self._direct:
-            command = direct_command(java, self.settings, self.training)
+            self._archive = Archive(java)
+            self.training = self.training or self._archive.wanted()
+            command = direct_command(java, self.settings, self._archive, self.training)
             if self.settings.get(DAEMON) == daemon.MODULE:
                 self._workers, more = daemon.start_early(self.folder)
                 env |= more
@@ -163,7 +169,10 @@ class Jvm:
         if self.process is not None:
             if self._direct and not self.training and not any(k.startswith(_AT_END) for k in self.settings):
                 self.kill()  # nothing that it would do at its end is of use to anybody
-            _ended(self.process, seconds)
+            training = self.training and self._archive is not None and self.process.poll() is None
+            _ended(self.process, TRAINING_SECONDS if training else seconds)
+            if training and self._archive is not None:
+                self._archive.keep()
         if self._workers is not None:
             daemon.end(self._workers)
         if self.folder is not None:
@@ -249,12 +258,22 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def direct_command(java: str, settings: Mapping[str, str], training: bool = False) -> list[str]:
+def direct_command(
+    java: str, settings: Mapping[str, str], archive: Archive, training: bool = False
+) -> list[str]:
     """The JVM with Spark's gateway in it: what spark-submit would start, minus a JVM just to find that out."""
-    options = [
+    options = [*_options(), f"-Xmx{settings.get('spark.driver.memory', '512m')}"]
+    if training:
+        options.append(f"-XX:ArchiveClassesAtExit={archive.part}")
+    elif archive.path.exists():
+        options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive.path}"]
+    return [java, *options, _LOGGING, "org.apache.spark.api.python.PythonGatewayServer"]
+
+
+def _options() -> list[str]:
+    return [
         "-cp",
         f"{spark_home() / 'jars'}/*",
-        f"-Xmx{settings.get('spark.driver.memory', '512m')}",
         # A driver that moves no rows is short of start-up time, not of peak speed.
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -264,13 +283,6 @@ def direct_command(java: str, settings: Mapping[str, str], training: bool = Fals
         "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
     ]
-    archive = archive_path(java, options)
-    if training:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        options.append(f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}")
-    elif archive.exists():
-        options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
-    return [java, *options, _LOGGING, "org.apache.spark.api.python.PythonGatewayServer"]
 
 
 def submit_command(settings: Mapping[str, str], folder: Path) -> list[str]:
@@ -303,20 +315,42 @@ def cache_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
 
 
-def archive_path(java: str, options: list[str]) -> Path:
-    """Where the classes for exactly this Java, this Spark and these options are kept.
+class Archive:
+    """Spark's classes as a JVM wrote them down at its end, for exactly this Java and this Spark.
 
-    A JVM that finds its archive unfit goes on without it, so a wrong guess here costs time only.
+    A JVM that finds it unfit goes on without it, so a wrong guess here costs time only. Writing takes seconds, so a
+    run does it only where an earlier run has found none: in a container whose files end with it no run ever waits for the next.
     """
-    real = Path(java).resolve()
-    facts = [
-        TRAINING,
-        str(real),
-        str(real.stat().st_mtime_ns),
-        str((spark_home() / "jars").stat().st_mtime_ns),
-        *options,
-    ]
-    return cache_folder() / f"spark-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.jsa"
+
+    def __init__(self, java: str) -> None:
+        real = Path(java).resolve()
+        times = [str(path.stat().st_mtime_ns) for path in (real, spark_home() / "jars")]
+        facts = repr([TRAINING, str(real), *times, *_options()])
+        self.path = cache_folder() / f"spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jsa"
+        self.part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        self._mark = self.path.with_suffix(".wanted")
+
+    def wanted(self) -> bool:
+        """Whether this run's JVM is to write it; one that has failed to is not followed by others."""
+        with suppress(OSError):
+            if self.path.exists():
+                return False
+            if self._mark.exists():
+                return self._mark.read_text() == ""
+            self._mark.touch()
+        return False
+
+    def keep(self) -> None:
+        """Puts in its place what the JVM has written, and removes what no JVM has written for long."""
+        with suppress(OSError):
+            if not self.part.exists():
+                self._mark.write_text("failed")
+                return
+            self.part.replace(self.path)
+            self._mark.unlink(missing_ok=True)
+            for other in self.path.parent.glob("spark-*.jsa*"):
+                if other.stat().st_mtime < time.time() - ARCHIVE_DAYS * 86_400:
+                    other.unlink()
 
 
 def open_log(path: Path) -> BinaryIO:

@@ -137,6 +137,11 @@ class Spark:
         except Exception:
             return False
 
+    @property
+    def trains(self) -> bool:
+        """Whether its JVM writes Spark's classes down at its end."""
+        return self._jvm.training
+
     def rehearse(self) -> None:
         """Runs what every sync runs, on two Python workers."""
         self._context.runJob(self._context.parallelize(range(2), 2), _imports)
@@ -144,6 +149,7 @@ class Spark:
     def cancel(self) -> None:
         """Ends every running task at once; whoever waits for it gets Interrupted."""
         self._stopped.set()
+        self._jvm.training = False  # nobody wants to wait for that now
         with suppress(Exception):
             if self._context is not None:
                 self._context.cancelAllJobs()
@@ -161,7 +167,7 @@ class Spark:
             if self._gateway is not None:
                 with suppress(Exception):
                     self._gateway.shutdown()
-            self._jvm.stop(60 if self._jvm.training else 5)
+            self._jvm.stop(5)
             _forget(self._gateway)
 
     def _leave(self, context: Any) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from floodmark.errors import ConfigError
-from floodmark.jvm import direct_command, find_java
+from floodmark.jvm import Archive, find_java
 from floodmark.spark import Spark
 
 
@@ -16,27 +14,20 @@ def prepare() -> Path | None:
 
     A JVM of its own runs what a sync runs and writes down at its end which classes that took. About 15 seconds.
     """
-    spark = Spark("local[2]", name="floodmark prepare", training=True)
-    archive = _archive(direct_command(find_java(), spark.settings, training=True))
-    part = archive.with_name(f"{archive.name}.{os.getpid()}")
-    if archive.exists():
+    archive = Archive(find_java())
+    if archive.path.exists():
         return None
+    spark = Spark("local[2]", name="floodmark prepare", training=True)
     try:
         spark.start()
         spark.rehearse()
     finally:
         spark.stop()
-    if not part.exists():
+    if not archive.path.exists():
         raise ConfigError(
             "Java wrote no class archive", hint=f"Spark starts without it too; see {spark.log_path}"
         )
-    part.replace(archive)
-    return archive
-
-
-def _archive(command: Sequence[str]) -> Path:
-    option = next(o for o in command if o.startswith("-XX:ArchiveClassesAtExit="))
-    return Path(option.partition("=")[2].removesuffix(f".{os.getpid()}"))
+    return archive.path
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ class WarmSpark:
             self._spark, self._started = None, None
         spark.stop()
 
+    @property
+    def trains(self) -> bool:
+        """Whether the end of the Spark that was started here takes seconds, for the sake of later starts."""
+        with self._lock:
+            return self._spark is not None and not self._given and self._spark.trains
+
     def cancel(self) -> None:
         """Ends every running task at once; whoever waits for it gets Interrupted."""
         with self._lock:

@@ -106,6 +106,10 @@ class Work:
     def stop(self) -> None:
         """Stops the Spark that this run has started, and whatever runs on it; safe to call twice."""
         if self._own_spark:
+            if self._spark.trains:
+                self.progress.note(
+                    "", "Spark's classes are kept, so that it starts faster from now on: some seconds, once."
+                )
             self._spark.stop()
 
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:

@@ -233,3 +233,34 @@ def test_workers_come_from_the_daemon_that_was_started_with_the_jvm_else_from_on
     assert (done.returncode, int(rows), imported, done.stderr) == (0, ROWS, b"True", b"")
     assert parent.decode() == mode
     assert not any(os.path.exists(f"/proc/{int(pid)}/exe") for pid in (jvm, daemon))
+
+
+STARTED = """
+import sys
+from floodmark.spark import Spark
+spark = Spark("local[1]")
+spark.start()
+spark.rehearse()
+if sys.argv[1] == "cancelled":
+    spark.cancel()
+print("SharedArchiveFile" in " ".join(spark._jvm.process.args))
+spark.stop()
+"""
+
+
+def test_a_machine_that_runs_twice_keeps_sparks_classes_for_the_third_time(tmp_path: Path) -> None:
+    def run(how: str) -> tuple[str, list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", STARTED, how],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.strip(), [f.suffix for f in (tmp_path / "floodmark").glob("spark-*")]
+
+    assert run("whole") == ("False", [".wanted"])
+    assert run("cancelled") == ("False", [".wanted"])
+    assert run("whole") == ("False", [".jsa"])
+    assert run("whole") == ("True", [".jsa"])

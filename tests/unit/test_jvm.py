@@ -10,9 +10,9 @@ import pytest
 from floodmark.config import load
 from floodmark.errors import ConfigError
 from floodmark.jvm import (
+    Archive,
     Jvm,
     _escaped,
-    archive_path,
     cache_folder,
     direct_command,
     find_java,
@@ -80,7 +80,7 @@ def test_no_setting_is_on_the_command_line(java: str, tmp_path: Path) -> None:
     made = settings(
         "local[*]", {"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.driver.memory": "2g"}, "x"
     )
-    command = direct_command(java, made)
+    command = direct_command(java, made, Archive(java))
     assert "s3cret" not in " ".join(command)
     assert "-Xmx2g" in command
     command = submit_command(made, tmp_path)
@@ -120,21 +120,46 @@ def test_properties_survive_their_file() -> None:
 
 
 def test_the_class_archive_is_used_when_it_is_there(java: str) -> None:
-    made = settings("local[*]", {}, "x")
-    plain = direct_command(java, made)
-    assert not any("SharedArchiveFile" in option for option in plain)
-    [training] = [o for o in direct_command(java, made, training=True) if "ArchiveClassesAtExit" in o]
-    archive = Path(training.partition("=")[2].removesuffix(f".{os.getpid()}"))
-    archive.write_bytes(b"")
-    assert f"-XX:SharedArchiveFile={archive}" in direct_command(java, made)
+    made, archive = settings("local[*]", {}, "x"), Archive(java)
+    assert not any("SharedArchiveFile" in option for option in direct_command(java, made, archive))
+    assert f"-XX:ArchiveClassesAtExit={archive.part}" in direct_command(java, made, archive, training=True)
+    archive.part.write_bytes(b"")
+    archive.keep()
+    more = settings("local[2]", {"spark.driver.memory": "2g"}, "y")
+    for one in (made, more):
+        assert f"-XX:SharedArchiveFile={archive.path}" in direct_command(java, one, Archive(java))
+
+
+def test_the_class_archive_is_made_by_the_second_run_that_misses_it_and_once(java: str) -> None:
+    assert [Archive(java).wanted() for _ in range(3)] == [False, True, True]
+    Archive(java).part.write_bytes(b"")
+    Archive(java).keep()
+    assert not Archive(java).wanted()
+    Archive(java).path.unlink()  # it is missed again
+    assert [Archive(java).wanted() for _ in range(2)] == [False, True]
+
+
+def test_a_java_that_writes_no_class_archive_is_asked_once(java: str) -> None:
+    assert [Archive(java).wanted() for _ in range(2)] == [False, True]
+    Archive(java).keep()
+    assert not Archive(java).wanted()
+
+
+def test_archives_that_nobody_made_for_long_are_removed_with_the_next(java: str) -> None:
+    archive = Archive(java)
+    old, young = (archive.path.with_name(f"spark-{name}.jsa") for name in ("old", "young"))
+    for path in (old, young, archive.part):
+        path.write_bytes(b"")
+    os.utime(old, (1, 1))
+    archive.keep()
+    assert archive.path.exists() and young.exists() and not old.exists()
 
 
 def test_another_java_has_another_archive(java: str) -> None:
-    before = archive_path(java, ["-Xmx1g"])
+    before = Archive(java).path
     assert before.parent == cache_folder()
-    assert archive_path(java, ["-Xmx2g"]) != before
     os.utime(java, (1, 1))
-    assert archive_path(java, ["-Xmx1g"]) != before
+    assert Archive(java).path != before
 
 
 def test_a_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
