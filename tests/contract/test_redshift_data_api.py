@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from botocore.stub import ANY
@@ -13,10 +13,11 @@ from floodmark.errors import ConfigError, DataError, TransientError, UnknownOutc
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse import Part
 from floodmark.warehouse.redshift_data_api import DataApiTransport
 from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock
 from tests.data_api import stubbed
-from tests.fill import CODES, EVENTS, DataApiPlace, Fill, code, row
+from tests.fill import CODES, EVENTS, DataApiPlace, Fill, RedshiftPlace, code, row
 
 LIMITS = Limits(attempts=2, pause=0.01)
 LOCK = Lock(('"public"."floodmark_lock_orders"',), 5)
@@ -39,6 +40,21 @@ def test_commits_load_together_while_no_key_is_in_them_twice(fill: Fill) -> None
     assert (outcome.rows, outcome.files) == (3, 3)
     assert fill.rows() == [(1, "a"), (2, "b"), (3, "c")] and fill.ledger() == [1, 2]
     assert fill.load(*fill.made).already == (1, 2)
+
+
+def test_sums_of_the_ledger_are_the_same_through_the_driver(fill: Fill) -> None:
+    fill.load(*[fill.commit([row(n)]) for n in range(5)])
+    fill.place.run("UPDATE floodmark_ledger SET digest = md5('a' || n) || md5('b' || n)")
+    driver = RedshiftPlace.faulty(cast(RedshiftPlace, fill.place))
+    for part in (
+        Part(0, 3),
+        Part(0, 4, superseded=2, cleaned=((0, 2),)),
+        Part(7, 0, proven=False),
+        Part(0, 9),
+    ):
+        found = fill.place.open().ledger(fill.log, "orders", part)
+        assert found == driver.ledger(fill.log, "orders", part)
+        assert found.commits == 5 and any(r.summed for r in found.rows)
 
 
 def committed(fill: Fill) -> int:

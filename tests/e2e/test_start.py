@@ -114,14 +114,15 @@ def test_a_transaction_that_ends_within_the_settling_time_is_waited_for(orders: 
 def test_a_load_reads_the_ledger_once_before_and_not_after(
     orders: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from floodmark.warehouse import Part
     from floodmark.warehouse.duckdb import DuckDB
 
     asked: list[str] = []
     real = DuckDB.ledger
 
-    def ledger(self: DuckDB, log: str, target: str) -> object:
+    def ledger(self: DuckDB, log: str, target: str, part: Part | None = None) -> object:
         asked.append(target)
-        return real(self, log, target)
+        return real(self, log, target, part)
 
     monkeypatch.setattr(DuckDB, "ledger", ledger)
     orders.write(defaults={"settle_seconds": 0.1})
