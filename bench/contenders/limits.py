@@ -1,7 +1,8 @@
 """What no contender can pass: the same query drained and thrown away, and the same Arrow data written to Parquet.
 
-python limits.py drain|parquet TASK. As many processes as Floodmark has connections; `drain` reads the answers off the
-sockets without looking at them, so it is the server's own speed.
+python limits.py drain|driver|parquet TASK. As many processes as Floodmark has connections; `drain` reads the answers off
+the sockets without looking at them, so it is the server's own speed; `driver` fetches the rows as mysqlclient does, and
+drops them: what a program in Python can have of them at most, if it does not read the protocol by itself.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ SLICE = 250_000
 
 def main() -> None:
     what, task = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
-    work = {"drain": _drains, "parquet": _files}[what](task)
+    work = {"drain": _drains, "driver": _drains, "parquet": _files}[what](task)
     context = multiprocessing.get_context("fork")
     with context.Pool(task["connections"]) as pool:
         pool.map(_nothing, range(task["connections"]))
         began = time.monotonic()
-        seen = pool.map({"drain": drain, "parquet": write}[what], work, chunksize=1)
+        seen = pool.map({"drain": drain, "driver": fetch, "parquet": write}[what], work, chunksize=1)
         seconds = time.monotonic() - began
     print(json.dumps({"rows": task["rows"], "bytes": sum(b for b, _ in seen), "seconds": seconds}))
 
@@ -71,6 +72,15 @@ def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
             total += got
             tail = bytes(buffer[got - 9 : got]) if got >= 9 else (tail + bytes(buffer[:got]))[-9:]
         return total, 0.0
+
+
+def fetch(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
+    """One slice's rows through the driver, a thousand at a time, unconverted."""
+    config, query, _ = job
+    with Session(load(Path(config)).source, purpose="bench") as session:
+        for _rows in session.stream(query, 1024):
+            pass
+    return 0, 0.0
 
 
 _TABLES: dict[str, Any] = {}
