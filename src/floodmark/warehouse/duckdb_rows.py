@@ -141,7 +141,7 @@ def check_files(con: Connection, staged: Staged) -> int:
 def packed(con: Connection, staged: Staged) -> frozenset[str]:
     """The target's columns of text that zstd packs with less work than DuckDB's own choice, hardly larger.
 
-    DuckDB tries a dictionary first, which is in vain and half the work of a load where the values differ.
+    DuckDB tries a dictionary first, in vain where the values differ: a quarter of the work of a load of settlement rows.
     """
     found = con.execute(
         "SELECT tags['storage_version'] FROM duckdb_databases() WHERE database_name = current_database()"
