@@ -1,8 +1,8 @@
 """The JVM that Spark's driver lives in: its command line, its log file, its end.
 
 For a local master the JVM is started directly, with flags for a fast start and an archive of Spark's classes
-(`-XX:SharedArchiveFile`) that an earlier one has made; every other case goes through Spark's own `spark-submit`. The JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret,
-is on its command line.
+(`-XX:SharedArchiveFile`) that an earlier one has made; every other case goes through Spark's own `spark-submit`. The
+JVM can't outlive this process: it ends when its stdin does. No setting, and so no secret, is on its command line.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Jvm:
             training = self.training and self._archive is not None and self.process.poll() is None
             _ended(self.process, TRAINING_SECONDS if training else seconds)
             if training and self._archive is not None:
-                self._archive.keep()
+                self._archive.keep(whole=self.process.returncode == 0)
         if self._workers is not None:
             daemon.end(self._workers)
         if self.folder is not None:
@@ -327,7 +327,8 @@ class Archive:
         times = [str(path.stat().st_mtime_ns) for path in (real, spark_home() / "jars")]
         facts = repr([TRAINING, str(real), *times, *_options()])
         self.path = cache_folder() / f"spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jsa"
-        self.part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        # Containers that share a folder have the same process ids.
+        self.part = self.path.with_name(f"{self.path.name}.{os.uname().nodename}.{os.getpid()}")
         self._mark = self.path.with_suffix(".wanted")
 
     def wanted(self) -> bool:
@@ -340,10 +341,14 @@ class Archive:
             self._mark.touch()
         return False
 
-    def keep(self) -> None:
-        """Puts in its place what the JVM has written, and removes what no JVM has written for long."""
+    def keep(self, whole: bool) -> None:
+        """Puts in its place what the JVM has written, and removes what no JVM has written for long.
+
+        What is not `whole`, of a JVM that had to be killed, goes: no JVM could use it, and none would write another.
+        """
         with suppress(OSError):
-            if not self.part.exists():
+            if not whole or not self.part.exists():
+                self.part.unlink(missing_ok=True)
                 self._mark.write_text("failed")
                 return
             self.part.replace(self.path)

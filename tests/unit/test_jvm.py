@@ -124,7 +124,7 @@ def test_the_class_archive_is_used_when_it_is_there(java: str) -> None:
     assert not any("SharedArchiveFile" in option for option in direct_command(java, made, archive))
     assert f"-XX:ArchiveClassesAtExit={archive.part}" in direct_command(java, made, archive, training=True)
     archive.part.write_bytes(b"")
-    archive.keep()
+    archive.keep(whole=True)
     more = settings("local[2]", {"spark.driver.memory": "2g"}, "y")
     for one in (made, more):
         assert f"-XX:SharedArchiveFile={archive.path}" in direct_command(java, one, Archive(java))
@@ -133,7 +133,7 @@ def test_the_class_archive_is_used_when_it_is_there(java: str) -> None:
 def test_the_class_archive_is_made_by_the_second_run_that_misses_it_and_once(java: str) -> None:
     assert [Archive(java).wanted() for _ in range(3)] == [False, True, True]
     Archive(java).part.write_bytes(b"")
-    Archive(java).keep()
+    Archive(java).keep(whole=True)
     assert not Archive(java).wanted()
     Archive(java).path.unlink()  # it is missed again
     assert [Archive(java).wanted() for _ in range(2)] == [False, True]
@@ -141,7 +141,30 @@ def test_the_class_archive_is_made_by_the_second_run_that_misses_it_and_once(jav
 
 def test_a_java_that_writes_no_class_archive_is_asked_once(java: str) -> None:
     assert [Archive(java).wanted() for _ in range(2)] == [False, True]
-    Archive(java).keep()
+    Archive(java).keep(whole=True)
+    assert not Archive(java).wanted()
+
+
+HALF = """#!/bin/sh
+for option in "$@"; do
+    case $option in -XX:ArchiveClassesAtExit=*) echo half > "${option#*=}" ;; esac
+done
+printf '\\0\\0\\0\\1\\0\\0\\0\\0' > "$_PYSPARK_DRIVER_CONN_INFO_PATH.new"
+mv "$_PYSPARK_DRIVER_CONN_INFO_PATH.new" "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+exec sleep 60
+"""
+
+
+def test_what_a_jvm_had_written_of_its_classes_when_it_was_killed_is_not_kept(
+    java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(java).write_text(HALF)
+    monkeypatch.setattr("floodmark.jvm.TRAINING_SECONDS", 0.1)
+    jvm = Jvm(settings("local[*]", {"spark.pyspark.python": "python3"}, "x"), tmp_path / "log", training=True)
+    jvm.start()
+    assert Archive(java).part.exists()
+    jvm.stop()
+    assert [path.suffix for path in cache_folder().glob("spark-*")] == [".wanted"]
     assert not Archive(java).wanted()
 
 
@@ -151,7 +174,7 @@ def test_archives_that_nobody_made_for_long_are_removed_with_the_next(java: str)
     for path in (old, young, archive.part):
         path.write_bytes(b"")
     os.utime(old, (1, 1))
-    archive.keep()
+    archive.keep(whole=True)
     assert archive.path.exists() and young.exists() and not old.exists()
 
 
