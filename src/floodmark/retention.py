@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from floodmark.clean import Facts, Found, Removal, Wanted, ago, choose, moment
-from floodmark.load import part_of
+from floodmark.load import ledger_for, part_of
 from floodmark.loader import Loader
 from floodmark.staging import Outcome, loaded_at, read, remove
 from floodmark.state import Log, State, draft
@@ -65,14 +65,17 @@ def remove_due(run: Keeping) -> None:
     if keep is None or ledger is None or table is None:
         return
     now = datetime.now(UTC)
-    part = listed(run.state, ledger, keep, now)
-    if part is not None:
-        ledger = run.work.warehouse().ledger(run.state.log, table.target, part)
-    if _chosen(run.log, run.state, ledger, keep, now).empty:
+
+    def named(ledger: Ledger) -> Ledger:
+        part = listed(run.state, ledger, keep, now)
+        return ledger if part is None else warehouse.ledger(run.state.log, table.target, part)
+
+    warehouse = run.work.warehouse()
+    if _chosen(run.log, run.state, named(ledger), keep, now).empty:
         return
     run.hold("clean")
-    part = listed(run.state, ledger, keep, now) or ledger.part
-    run.loader.ledger = ledger = run.work.warehouse().ledger(run.state.log, table.target, part)
+    # Asked again by the state that was claimed: another run may have reset the table meanwhile.
+    run.loader.ledger = ledger = named(ledger_for(warehouse, run.state, table.target))
     outcome = Outcome(run.log.table_name, _chosen(run.log, run.state, ledger, keep, now))
     if outcome.removal.empty:
         return

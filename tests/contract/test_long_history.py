@@ -242,11 +242,8 @@ def test_sums_tell_apart_epochs_targets_and_what_was_superseded(long: Long) -> N
     assert {r.digest for r in unproven.rows if r.summed} == {""} and unproven.commits == 2 * KEPT
 
 
-def test_files_are_removed_when_they_are_due_though_only_sums_tell_of_their_loads(
-    long: Long, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long.loaded(4 * KEPT)
-    told: list[str] = []
+def keeping(long: Long, told: list[str]) -> Any:
+    """A run after which files are kept for a day."""
     run = SimpleNamespace(
         options=SimpleNamespace(keep_files=86_400.0),
         loader=SimpleNamespace(ledger=ledger_for(long.place.open(), long.state, "orders")),
@@ -262,10 +259,34 @@ def test_files_are_removed_when_they_are_due_though_only_sums_tell_of_their_load
         run.state = long.log.append(run.state, commit)
 
     run.append = append
-    remove_due(run)  # type: ignore[arg-type]
+    return run
+
+
+def test_files_are_removed_when_they_are_due_though_only_sums_tell_of_their_loads(
+    long: Long, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long.loaded(4 * KEPT)
+    told: list[str] = []
+    run = keeping(long, told)
+    remove_due(run)
     assert run.state.cleaned == ((3, 41),) and "39 files" in told[0]  # the first was loaded just now
     # What was loaded since is not due, and that is known without another question.
     run.loader.ledger = ledger_for(long.place.open(), run.state, "orders")
     counted = Fetched(monkeypatch)
-    remove_due(run)  # type: ignore[arg-type]
+    remove_due(run)
     assert counted.rows == 0 and len(told) == 1
+
+
+def test_files_that_were_due_stay_when_another_run_makes_them_load_again_meanwhile(long: Long) -> None:
+    long.loaded(4 * KEPT)
+    run = keeping(long, [])
+
+    def hold(purpose: str) -> None:
+        """Another run was faster: it has reset the load stage, and loaded the newest commit again."""
+        run.state = long.add("reset", stages=("load",))
+        long.place.run(f"UPDATE {LEDGER} SET epoch = {run.state.load_epoch} WHERE n = 41")
+
+    run.hold = hold
+    remove_due(run)
+    assert condense(run.state, run.loader.ledger.rows) == condense(run.state, _whole(long))
+    assert all(first > 40 for first, _ in run.state.cleaned)
