@@ -11,6 +11,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import stat
 import struct
 import subprocess
 import tempfile
@@ -312,7 +313,15 @@ def cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    return Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
+    # Others may write there, too, and a JVM runs what a class archive says.
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            folder.chmod(0o700)
+            return folder
+    raise ConfigError(f"{folder} is not a folder of this user's own", hint="set XDG_CACHE_HOME")
 
 
 class Archive:

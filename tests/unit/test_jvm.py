@@ -185,6 +185,26 @@ def test_another_java_has_another_archive(java: str) -> None:
     assert Archive(java).path != before
 
 
+def test_without_a_home_to_write_to_only_a_folder_of_the_users_own_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = cache_folder()
+    assert made.parent == tmp_path and made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o775)  # as earlier versions may have made it
+    assert cache_folder() == made and made.stat().st_mode & 0o777 == 0o700
+    made.rename(tmp_path / "elsewhere")
+    made.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="not a folder of this user's own"):
+        cache_folder()
+    (tmp_path / "floodmark-12345").mkdir()
+    monkeypatch.setattr("os.getuid", lambda: 12345)  # so somebody else has made it
+    with pytest.raises(ConfigError, match="12345 is not a folder"):
+        cache_folder()
+
+
 def test_a_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
