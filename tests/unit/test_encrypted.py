@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ import pytest
 from MySQLdb import _mysql
 
 from floodmark.config import SourceSpec, Tls
-from floodmark.mysql import encrypted
+from floodmark.mysql import connect, encrypted
 from floodmark.mysql.answer import Answer
 from floodmark.mysql.encrypted import Link, Unable, opened
 from tests.unit.test_wire import ROWS, answer, packets
@@ -253,3 +254,12 @@ def test_the_mode_says_whether_chain_and_name_are_checked(
     made = encrypted._context(tls, 5, tunnelled)
     assert (made.verify_mode == ssl.CERT_REQUIRED, made.check_hostname) == checks
     assert made.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_a_machine_without_pymysql_reads_through_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    monkeypatch.delitem(sys.modules, "floodmark.mysql.encrypted")
+    monkeypatch.delattr("floodmark.mysql.encrypted")
+    monkeypatch.setattr(connect, "_driven", lambda *_: "the driver's")
+    spec = SourceSpec("127.0.0.1", 1, "me", "secret")
+    assert connect._connect(spec, 5, 5, bulk=True) == "the driver's"

@@ -267,8 +267,10 @@ def _through(ssh: Ssh, spec: SourceSpec, open_: Callable[[int], Any]) -> Any:
 
 def _encrypted(spec: SourceSpec, port: int | None, read_timeout: int, connect_timeout: int) -> Any:
     """A connection whose TLS is ours, else one of the driver's; `port` is the local end of a tunnel."""
-    from floodmark.mysql import encrypted  # takes its time, and only a worker needs it
-
+    try:
+        from floodmark.mysql import encrypted  # takes its time, and only a worker needs it
+    except ImportError:  # a cluster's machine whose packages are older than the code
+        return _driven(spec, port, read_timeout, connect_timeout)
     if encrypted.unable(spec) is not None:
         return _driven(spec, port, read_timeout, connect_timeout)
     if spec.tls is not None:
