@@ -23,9 +23,10 @@ Connection = duckdb.DuckDBPyConnection
 
 # DuckDB takes this many rows at a time, however wide they are, and holds most of them twice.
 VECTOR = 2048
+ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group half empty; DuckDB merges such ones again when it checkpoints, which
 # costs as much as to write them. With this many rows to a thread there are too few of them to be merged.
-THREAD_ROWS = 4 * 122_880
+THREAD_ROWS = 4 * ROW_GROUP
 # A file that is in use all the time is let go after so long, for the moment that another process needs to see that.
 HOLD = 2.0
 LET_GO = 0.15
@@ -181,6 +182,9 @@ class DatabaseFile:
     @contextlib.contextmanager
     def threads_for(self, con: Connection, rows: int) -> Iterator[None]:
         """No more threads than pay for an INSERT of so many rows; after a failure the file is opened anew anyway."""
+        if rows < ROW_GROUP:  # none is written before the COMMIT, whoever has read them
+            yield
+            return
         row = con.execute("SELECT current_setting('threads')").fetchone()
         con.execute(f"SET threads = {max(1, min(int(row[0]) if row else 1, rows // THREAD_ROWS))}")
         yield

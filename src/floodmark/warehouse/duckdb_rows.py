@@ -25,7 +25,7 @@ from floodmark.warehouse.columns import TargetColumn, Wanted, same
 from floodmark.warehouse.duckdb_ddl import changes, literal
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
-from floodmark.warehouse.files import ascending, hardly_repeats, key_fields
+from floodmark.warehouse.files import ascending, hardly_repeats, key_fields, too_few
 from floodmark.warehouse.places import Constant
 
 # The format of database files that has it; a file keeps the one that it was created with.
@@ -143,6 +143,9 @@ def packed(con: Connection, staged: Staged) -> frozenset[str]:
 
     DuckDB tries a dictionary first, in vain where the values differ: a quarter of the work of a load of settlement rows.
     """
+    commits = [commit for commit, _ in staged.commits]
+    if too_few(sum(c.rows for c in commits), sum(c.bytes for c in commits)):
+        return frozenset()
     found = con.execute(
         "SELECT tags['storage_version'] FROM duckdb_databases() WHERE database_name = current_database()"
     ).fetchone()

@@ -23,6 +23,8 @@ PARALLEL = 8
 # Whether a column repeats itself is judged by its first values: by so many, or by fewer that have so many bytes.
 SAMPLE_ROWS = 60_000
 SAMPLE_BYTES = 64 << 20
+# Files of fewer bytes have no column that could be judged by its bytes.
+FEW_BYTES = 1 << 20
 # It hardly does when at least this share of them are different.
 DIFFERENT = 0.8
 
@@ -67,6 +69,11 @@ def ascending(paths: Sequence[Path], column: str) -> list[tuple[Any, Any]] | Non
             ranges.append((values[0].as_py(), values[-1].as_py()))
     ranges.sort()
     return ranges if all(low[1] < high[0] for low, high in itertools.pairwise(ranges)) else None
+
+
+def too_few(rows: int, size: int) -> bool:
+    """Whether files of so many rows and bytes can't show what repeats, so that no look at them is needed."""
+    return rows < SAMPLE_ROWS and size < FEW_BYTES
 
 
 def hardly_repeats(paths: Sequence[Path], column: str) -> bool:
