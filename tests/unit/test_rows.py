@@ -143,6 +143,13 @@ def test_a_number_of_another_form_is_left_to_python(text: bytes, monkeypatch: py
     assert found.to_pylist() == [text]
 
 
+@pytest.mark.parametrize("text", [b".", b"5.", b"-.", b"-"])
+def test_a_whole_number_with_a_point_is_left_to_python(text: bytes) -> None:
+    data: Any = np.frombuffer(packets([row(cell(text))]) + bytes(SLACK), np.uint8)
+    (found,) = columns_of(data, np.array([0, len(data) - SLACK]), [Digits(pa.decimal128(8, 0))])
+    assert found.to_pylist() == [text]
+
+
 def test_beginnings_outside_the_buffer_are_refused() -> None:
     for heads, count, end in (([0, 0], 1, 9), ([-1, 0], 1, 8), ([0, 0], 3, 8), ([0, 0], 0, 8)):
         with pytest.raises(ValueError, match="outside"):

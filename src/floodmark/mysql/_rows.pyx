@@ -249,7 +249,7 @@ cdef inline bint _decimal(Column* column, Py_ssize_t row, const uint8_t* at, int
             if digits == 19:
                 value = part
             value = value * 10 + digit
-    if digits > column.precision or (behind if behind >= 0 else 0) != column.scale:
+    if digits > column.precision or behind == 0 or (behind if behind > 0 else 0) != column.scale:
         return False
     if digits <= 18:
         value = part
