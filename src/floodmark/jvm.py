@@ -170,10 +170,10 @@ class Jvm:
         if self.process is not None:
             if self._direct and not self.training and not any(k.startswith(_AT_END) for k in self.settings):
                 self.kill()  # nothing that it would do at its end is of use to anybody
-            training = self.training and self._archive is not None and self.process.poll() is None
-            _ended(self.process, TRAINING_SECONDS if training else seconds)
-            if training and self._archive is not None:
-                self._archive.keep(whole=self.process.returncode == 0)
+            archive = self._archive if self.training and self.process.poll() is None else None
+            _ended(self.process, seconds if archive is None else TRAINING_SECONDS)
+            if archive is not None:
+                archive.keep(whole=self.process.returncode == 0)
         if self._workers is not None:
             daemon.end(self._workers)
         if self.folder is not None:
