@@ -7,7 +7,7 @@ inside that transaction is decided by the pure functions of `decide` and `column
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -85,6 +85,15 @@ class Ledger:
     rows: tuple[LedgerRow, ...] = ()  # every epoch's, by number
     holder: Holder | None = None  # of the target that was asked about
     part: Part | None = None  # None: every row stands for one commit
+
+    @classmethod
+    def about(cls, targets: Iterable[Sequence[Any]], log: str, target: str) -> Ledger:
+        """A log's load epoch and who fills a target, from rows of TARGETS: the target, then what a holder has."""
+        rows = [(row[0], Holder(*row[1:])) for row in targets]
+        return cls(
+            max((holder.epoch for _, holder in rows if holder.log == log), default=None),
+            holder=next((holder for name, holder in rows if name == target), None),
+        )
 
     def loaded(self, epoch: int) -> frozenset[tuple[int, str]]:
         """The (number, digest) of what was loaded in an epoch, as far as it was asked for one by one."""

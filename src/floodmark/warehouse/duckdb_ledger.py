@@ -106,9 +106,7 @@ class LedgerTables:
             "WHERE target = ? OR log_id = ?",
             [target, log],
         ).fetchall()
-        holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
-        epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, holder=holder)
+        return Ledger.about(targets, log, target)
 
     def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
         """Write the rows of a load, in place of those that it takes back."""

@@ -103,9 +103,7 @@ class LedgerTables:
             'SELECT "target", "pipeline_id", "log_id", "source_table", "epoch" '
             f'FROM {path(self.schema, TARGETS)} WHERE "target" = {literal(target)} OR "log_id" = {literal(log)}'
         )
-        holder = next((Holder(*row[1:]) for row in targets if row[0] == target), None)
-        epoch = max((row[4] for row in targets if row[2] == log), default=None)
-        return Ledger(epoch, holder=holder)
+        return Ledger.about(targets, log, target)
 
     def rows_query(self, log: str, part: Part | None = None, *, sums: bool = True) -> str:
         """The question for what was loaded of a log: all of it, or a part and, of the rest, sums."""
