@@ -28,7 +28,8 @@ from floodmark.spark import Spark
 from floodmark.state import Claimed, Log, Watermark, claim, draft, stamp
 from floodmark.store import Store
 from floodmark.sync import sync
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.databases import MariaDB
+from floodmark.testing.services import SeaweedFS
 
 TABLE = """CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2) NOT NULL, note VARCHAR(40),
   update_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""

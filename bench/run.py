@@ -21,7 +21,8 @@ import scenes
 from stage import HERE, Figure, Stage
 
 from floodmark.testing import settlement
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.databases import MariaDB
+from floodmark.testing.services import SeaweedFS
 
 ROWS = int(os.environ.get("ROWS", "2000000").replace("_", "").replace(",", ""))
 RUNS = int(os.environ.get("RUNS", "3"))

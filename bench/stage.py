@@ -14,8 +14,9 @@ from typing import Any
 from measure import Usage, Watch, cpu_seconds
 
 from floodmark.testing import settlement
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 
 HERE = Path(__file__).parent
 CONNECTIONS = os.cpu_count() or 2

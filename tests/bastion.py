@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from floodmark.config import SourceSpec, Ssh
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.sshd import Sshd
 from tests.conftest import Workspace
 

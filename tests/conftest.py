@@ -23,15 +23,39 @@ from floodmark.report import SyncOptions, SyncReport, new_run
 from floodmark.spark import Spark
 from floodmark.sync import sync
 from floodmark.testing.compare import Comparison, compare
+from floodmark.testing.databases import DatabaseServer, MariaDB, MySQL, missing
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 from floodmark.testing.sshd import Sshd
 from tests.commands import Command, Template
 
 TEMPLATE = Template()
 # Whether everything is wanted, however long it takes.
 PATIENT = bool(os.environ.get("FLOODMARK_LONG"))
-KINDS = ("unit", "contract", "e2e", "faults")
+FOLDERS = ("unit", "contract", "e2e", "faults")
+SERVERS: dict[str, type[DatabaseServer]] = {"mysql": MySQL, "mariadb": MariaDB}
+NO_MYSQL = missing("mysql")
+# What tests run on that don't care.
+USUAL = "mariadb" if NO_MYSQL else "mysql"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Which servers a test runs on: the usual one, or what its markers say."""
+    if "kind" not in metafunc.fixturenames:
+        return
+    marked = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "both_servers" in marked or (PATIENT and "source" in marked):
+        metafunc.parametrize("kind", list(SERVERS), indirect=True)
+    elif "mariadb_only" in marked or "mysql_only" in marked:
+        metafunc.parametrize("kind", ["mariadb" if "mariadb_only" in marked else "mysql"], indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what was not run, so that no skip goes unseen."""
+    if NO_MYSQL:
+        terminalreporter.section("Oracle's MySQL")
+        terminalreporter.write_line(f"The tests ran on MariaDB only: {NO_MYSQL}.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,9 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not PATIENT:
             item.add_marker(pytest.mark.skip(reason="long: FLOODMARK_LONG=1"))
-        for kind in KINDS:
-            if kind in item.path.parts:
-                item.add_marker(getattr(pytest.mark, kind))
+        for folder in FOLDERS:
+            if folder in item.path.parts:
+                item.add_marker(getattr(pytest.mark, folder))
 
 
 def pytest_sessionfinish() -> None:
@@ -53,6 +77,37 @@ def mariadb() -> Iterator[MariaDB]:
     """One MariaDB for the whole run; tests that restart or kill a server start their own."""
     with MariaDB() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[MySQL]:
+    """One MySQL of Oracle's for the whole run."""
+    if NO_MYSQL:
+        pytest.skip(NO_MYSQL)
+    with MySQL() as server:
+        yield server
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of server that the test runs on: `mysql` or `mariadb`."""
+    chosen = str(getattr(request, "param", USUAL))
+    if chosen == "mysql" and NO_MYSQL:
+        pytest.skip(NO_MYSQL)
+    return chosen
+
+
+@pytest.fixture
+def server(kind: str, request: pytest.FixtureRequest) -> DatabaseServer:
+    """The server of that kind that all tests share."""
+    shared: DatabaseServer = request.getfixturevalue(kind)
+    return shared
+
+
+@pytest.fixture
+def new_server(kind: str) -> type[DatabaseServer]:
+    """Makes servers of that kind, for tests that restart or kill one or want other settings."""
+    return SERVERS[kind]
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +128,7 @@ def redshift(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
 class Database:
     """A fresh, empty database on a server."""
 
-    server: MariaDB
+    server: DatabaseServer
     name: str
 
     @property
@@ -90,7 +145,7 @@ class Database:
 
 
 @contextmanager
-def fresh_database(server: MariaDB) -> Iterator[Database]:
+def fresh_database(server: DatabaseServer) -> Iterator[Database]:
     name = f"t_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
     yield Database(server, name)
@@ -98,8 +153,8 @@ def fresh_database(server: MariaDB) -> Iterator[Database]:
 
 
 @pytest.fixture
-def database(mariadb: MariaDB) -> Iterator[Database]:
-    with fresh_database(mariadb) as database:
+def database(server: DatabaseServer) -> Iterator[Database]:
+    with fresh_database(server) as database:
         yield database
 
 
@@ -265,7 +320,7 @@ def new_workspace(
 
 @contextmanager
 def lasting_workspace(
-    folder: Path, server: MariaDB, spark: Callable[[], Spark], **sections: Any
+    folder: Path, server: DatabaseServer, spark: Callable[[], Spark], **sections: Any
 ) -> Iterator[Workspace]:
     """A workspace with a fresh database that outlives a test, for fixtures of a module or of the whole run."""
     with fresh_database(server) as database:

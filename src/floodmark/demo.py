@@ -21,8 +21,9 @@ from pathlib import Path
 from floodmark.errors import FloodmarkError, VerificationError
 from floodmark.testing import reaper, settlement
 from floodmark.testing.compare import compare
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 
 PREFIX = "demo"
 _CONFIG = """\

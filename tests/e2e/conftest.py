@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 from floodmark.spark import Spark
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB
 from tests.conftest import Workspace, lasting_workspace
 from tests.past import FILL, ORDERS, Past
 from tests.verifying import Verifying

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.sshd import Sshd
 from tests.checks import doctor
 from tests.conftest import Database, Workspace

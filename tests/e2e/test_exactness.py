@@ -19,7 +19,7 @@ import pytest
 
 from floodmark.names import target_name
 from floodmark.spark import Spark
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Workspace, lasting_workspace
 from tests.zoo import CLOCK, ZOO
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.config import load
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Database, Floodmark
 from tests.stage import FILL, ORDERS
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from floodmark.spark import Spark
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Workspace, lasting_workspace
 from tests.keys import KEYS, MEMBERS
 from tests.shapes import AT, configured, refused, same, shown

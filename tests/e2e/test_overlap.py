@@ -9,7 +9,7 @@ import pytest
 from floodmark.config import SourceSpec
 from floodmark.mysql.bounds import trust
 from floodmark.mysql.connect import Session
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.bounds import BY_HAND, OLD, ORDERS, equal, notes, transaction
 from tests.conftest import Workspace
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from floodmark.spark import Spark
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 from tests.conftest import Workspace, lasting_workspace
 from tests.zoo import BIT_MY, DATE_MY, HEX, TIME_MY, ZOO, Kind
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.databases import MariaDB
+from floodmark.testing.services import SeaweedFS
 from floodmark.work import Work
 from tests.conftest import Database, Workspace
 from tests.stage import FILL, ORDERS, Process, all_gone, descendants, lease, until

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import ConfigError, TransientError
-from floodmark.testing.services import MariaDB, SeaweedFS, clocks_go_back
+from floodmark.testing.databases import MariaDB, clocks_go_back
+from floodmark.testing.services import SeaweedFS
 
 PARENT = """
 import sys, threading, time

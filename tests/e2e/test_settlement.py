@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.testing import settlement
 from floodmark.testing.compare import compare
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 
 COUNTS = f"SELECT COUNT(*), COUNT(DISTINCT update_at), MIN(update_at) > '2025-01-01' FROM {settlement.NAME}"
 

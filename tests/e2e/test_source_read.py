@@ -20,7 +20,7 @@ from floodmark.model import Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.read import Batches, record_batches
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from floodmark.types import fields
 
 

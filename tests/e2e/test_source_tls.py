@@ -15,7 +15,7 @@ from floodmark.model import Column, Table
 from floodmark.mysql import encrypted
 from floodmark.mysql.connect import Session, unable
 from floodmark.mysql.read import record_batches
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Workspace
 
 

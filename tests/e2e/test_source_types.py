@@ -16,7 +16,7 @@ from floodmark.errors import DataError
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.read import record_batches
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from floodmark.types import fields
 
 WAYS = (

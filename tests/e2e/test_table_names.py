@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Workspace
 from tests.shapes import AT, refused
 

@@ -15,7 +15,7 @@ from floodmark.config import load
 from floodmark.errors import TransientError
 from floodmark.report import SyncOptions, SyncReport, new_run
 from floodmark.sync import sync
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from tests.conftest import Database, Silent, Workspace
 from tests.stage import FILL, ORDERS, until
 

@@ -17,7 +17,7 @@ import pytest
 from floodmark import tunnel
 from floodmark.errors import ConfigError, TransientError
 from floodmark.mysql.connect import Session
-from floodmark.testing.services import MariaDB
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.sshd import Sshd
 from tests.bastion import FILL, ORDERS, clients, complete, large, reading, source, ssh_of, until
 from tests.conftest import Workspace

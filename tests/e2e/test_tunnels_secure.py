@@ -15,8 +15,9 @@ from floodmark.config import Tls, WarehouseSpec
 from floodmark.errors import ConfigError, TransientError
 from floodmark.mysql.connect import Session
 from floodmark.store import Store, StoreSpec
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 from floodmark.testing.sshd import Sshd
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_socket import SocketTransport

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.testing.services import MariaDB, clocks_go_back
+from floodmark.testing.databases import MariaDB, clocks_go_back
 from tests.conftest import Database, Workspace
 
 CREATE = """CREATE TABLE {name} (

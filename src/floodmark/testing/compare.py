@@ -17,8 +17,8 @@ from pathlib import Path
 import duckdb
 
 from floodmark.errors import ConfigError
+from floodmark.testing.databases import DatabaseServer, Row
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, Row
 
 _SAME_TEXT = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "char", "varchar", "tinytext",
               "text", "mediumtext", "longtext", "date", "time", "year", "enum", "set"}  # fmt: skip
@@ -42,7 +42,7 @@ class Comparison:
 
 
 def compare(
-    db: MariaDB,
+    db: DatabaseServer,
     table: str,
     warehouse: Path | RedshiftStandIn,
     target: str | None = None,
@@ -96,7 +96,7 @@ def _opened(warehouse: Path | RedshiftStandIn) -> Iterator[_Lake]:
         yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "CAST('0x' || left({}, 15) AS BIGINT)")
 
 
-def _texts(db: MariaDB, schema: str, name: str, time: str) -> tuple[str, str]:
+def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, str]:
     """The expressions that print one row, for MySQL and for the warehouse."""
     columns = db.execute(
         "SELECT column_name, data_type, is_nullable, datetime_precision, character_maximum_length "
@@ -157,5 +157,5 @@ def _rows(left: list[Row], right: list[Row]) -> list[str]:
     return words
 
 
-def _ask(db: MariaDB, sql: str) -> list[Row]:
+def _ask(db: DatabaseServer, sql: str) -> list[Row]:
     return db.execute("SET time_zone = '+00:00'", sql)

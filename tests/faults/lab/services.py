@@ -24,9 +24,10 @@ from floodmark import jvm
 from floodmark.jvm import Jvm
 from floodmark.scratch import scratch
 from floodmark.spark import settings as spark_settings
+from floodmark.testing.databases import MariaDB
 from floodmark.testing.process import Server
 from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 
 from .spawn import INJECT, Spawner
 

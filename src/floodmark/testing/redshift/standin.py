@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from floodmark.store import Store, StoreSpec
+from floodmark.testing.databases import Row
 from floodmark.testing.process import HOST, free_ports
 from floodmark.testing.redshift import door
 from floodmark.testing.redshift.backend import OWNER, Backend, python
@@ -25,7 +26,7 @@ from floodmark.testing.redshift.postgres import DATABASE, MASTER, PASSWORD, Post
 from floodmark.testing.redshift.session import Session
 from floodmark.testing.redshift.tokens import short
 from floodmark.testing.redshift.wire import Gone, SqlError
-from floodmark.testing.services import Row, SeaweedFS
+from floodmark.testing.services import SeaweedFS
 
 LEVELS = {"snapshot": "repeatable read", "serializable": "serializable"}
 

@@ -1,0 +1,368 @@
+"""Database servers as private, throw-away sources: MariaDB, and Oracle's MySQL as `scripts/fetch-server` brings it.
+
+Each starts in a few seconds on a free port of 127.0.0.1, in a folder of its own, under whichever user runs it,
+without touching a server or a configuration that the machine may have. See `process.Server` for how they end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import MySQLdb
+
+from floodmark.errors import ConfigError, TransientError
+from floodmark.testing import reaper
+from floodmark.testing.process import HOST, Server, binary, free_ports
+
+_SETUP = "run `make setup`, or install Debian's packages mariadb-server-core and mariadb-client"
+_SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)(?:_step_(\d+))?\b")
+_LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/mysql/private")
+Row = tuple[Any, ...]
+
+
+def clocks_go_back(moment: datetime) -> str:
+    """A `system_time_zone` that is an hour ahead of UTC until a moment (in UTC), and UTC from then on."""
+    wall = moment + timedelta(hours=1)
+    return f"AAA0BBB-1,0/0,{wall.timetuple().tm_yday - 1}/{wall:%H:%M:%S}"
+
+
+def fetched(name: str) -> Path:
+    """Where `scripts/fetch-server` puts a server."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "floodmark" / "servers" / name
+
+
+def missing(name: str) -> str | None:
+    """Why a server that is fetched is not there; None: it is."""
+    place = fetched(name)
+    if place.is_dir():
+        return None
+    try:
+        return place.with_name(f"{name}.missing").read_text().strip()
+    except OSError:
+        return f"{name} was never fetched: run `scripts/fetch-server {name}`"
+
+
+class DatabaseServer(Server):
+    """A server that speaks MySQL's protocol. `root` has a password and every privilege, over TCP."""
+
+    name = "database"
+    user = "root"
+    password = "root-secret"
+
+    def __init__(
+        self,
+        *,
+        system_time_zone: str | None = None,
+        default_time_zone: str | None = None,
+        args: Sequence[str] = (),
+        buffer_pool: str = "256M",
+    ) -> None:
+        """`system_time_zone` is the server's TZ variable: a zone's name or a POSIX rule such as `AAA5BBB,…`."""
+        super().__init__()
+        self.system_time_zone = system_time_zone
+        self.default_time_zone = default_time_zone
+        self.args = list(args)
+        self.buffer_pool = buffer_pool
+        self.host = HOST
+        self.port = free_ports(1)[0]
+        self.socket = self.folder / "s"
+
+    def start(self) -> None:
+        """Start the server, after creating its data the first time."""
+        fresh = not (self.folder / "data").exists()
+        if fresh:
+            self._create()
+        # A zone's name is known to the server only once its rules are in a table; offsets always are.
+        named = self.default_time_zone is not None and "/" in self.default_time_zone
+        self._run(zone=None if fresh and named else self.default_time_zone)
+        if fresh:
+            self._secure()
+            if named and self.default_time_zone is not None:
+                self.load_time_zone(self.default_time_zone)
+                self.restart()
+
+    def _create(self) -> None:
+        """Make the data folder."""
+        raise NotImplementedError
+
+    def _command(self) -> list[str]:
+        """The program, and the options that this kind of server needs."""
+        raise NotImplementedError
+
+    def _secure(self) -> None:
+        """Give root its password, for connections over TCP and the socket alike, and drop every other user."""
+        raise NotImplementedError
+
+    def _run(self, zone: str | None) -> None:
+        command = [
+            *self._command(),
+            *as_root(),
+            f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'server.pid'}",
+            f"--bind-address={HOST}",
+            f"--port={self.port}",
+            "--skip-name-resolve",
+            "--skip-log-bin",
+            "--max-connections=200",
+            "--max-allowed-packet=64M",
+            "--character-set-server=utf8mb4",
+            f"--innodb-buffer-pool-size={self.buffer_pool}",
+            "--innodb-flush-log-at-trx-commit=2",
+            # Throw-away data: it survives a kill of the server, not a loss of the machine's power.
+            "--innodb-flush-method=nosync",
+            "--innodb-doublewrite=OFF",
+            "--innodb-buffer-pool-dump-at-shutdown=OFF",
+            "--innodb-buffer-pool-load-at-startup=OFF",
+            *([f"--default-time-zone={zone}"] if zone else []),
+            *self.args,
+        ]
+        self.launch(
+            command, self._answers, 60, {"TZ": self.system_time_zone} if self.system_time_zone else None
+        )
+
+    def _answers(self) -> bool:
+        """Whether a client gets through to the server's log-in, right password or not."""
+        try:
+            MySQLdb.connect(unix_socket=str(self.socket), user=self.user, passwd=self.password).close()
+        except MySQLdb.OperationalError as error:
+            return error.args[0] not in (2002, 2003, 2006, 2013)
+        return True
+
+    def _as_first_root(self, script: str) -> None:
+        link = MySQLdb.connect(unix_socket=str(self.socket), user="root")
+        _run_all(link.cursor(), script)
+        link.close()
+
+    def _zone_rules(self, zone: str) -> list[str]:
+        """The command that prints a zone's rules as SQL."""
+        return [binary(("mariadb-tzinfo-to-sql", "mysql_tzinfo_to_sql"), _SETUP)]
+
+    def load_time_zone(self, *zones: str) -> None:
+        """Teach the server zones by name ("Asia/Shanghai"), for CONVERT_TZ and `time_zone`."""
+        for zone in zones:
+            command = [*self._zone_rules(zone), f"/usr/share/zoneinfo/{zone}", zone]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ConfigError(
+                    f"no time zone {zone} on this machine", hint="install Debian's package tzdata"
+                )
+            link = self.connect("mysql")
+            _run_all(link.cursor(), done.stdout)
+            link.commit()
+            link.close()
+
+    def connect(self, database: str = "", **options: Any) -> Any:
+        """A MySQLdb connection as root, over TCP."""
+        return MySQLdb.connect(
+            **{
+                "host": self.host,
+                "port": self.port,
+                "user": self.user,
+                "passwd": self.password,
+                "database": database,
+                "charset": "utf8mb4",
+                "connect_timeout": 10,
+                **options,
+            }
+        )
+
+    def spelled(self, statement: str) -> str:
+        """A statement in this server's own words."""
+        return statement
+
+    def execute(self, *statements: str, database: str = "") -> list[Row]:
+        """Run statements as root in one committed transaction; the rows of the last one."""
+        link = self.connect(database)
+        try:
+            cursor = link.cursor()
+            for statement in statements:
+                cursor.execute(self.spelled(statement))
+            rows = list(cursor.fetchall()) if cursor.description else []
+            link.commit()
+            return rows
+        finally:
+            link.close()
+
+    def create_user(self, user: str, password: str, *grants: str) -> None:
+        """A user with the given grants ("SELECT ON shop.*", "PROCESS ON *.*")."""
+        self.execute(
+            f"DROP USER IF EXISTS `{user}`@'%'",
+            f"CREATE USER `{user}`@'%' IDENTIFIED BY '{password}'",
+            *(f"GRANT {grant} TO `{user}`@'%'" for grant in grants),
+        )
+
+    def url(self, database: str | None = None, user: str | None = None, password: str | None = None) -> str:
+        """What stands in `source.url`."""
+        who = f"{quote(user or self.user, '')}:{quote(password or self.password, '')}"
+        return f"mysql://{who}@{self.host}:{self.port}" + (f"/{quote(database, '')}" if database else "")
+
+
+class MariaDB(DatabaseServer):
+    """The system's MariaDB."""
+
+    name = "mariadb"
+
+    def __init__(self, **options: Any) -> None:
+        self._mariadbd = binary(("mariadbd", "mysqld"), _SETUP)
+        self._install = binary(("mariadb-install-db", "mysql_install_db"), _SETUP)
+        super().__init__(**options)
+
+    def _create(self) -> None:
+        command = [
+            self._install,
+            "--no-defaults",
+            *as_root(),
+            f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",  # a server that starts clears its tmpdir of others' tables
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--innodb-flush-method=nosync",
+            "--innodb-log-file-size=16M",
+        ]
+        initialize(command)
+
+    def _command(self) -> list[str]:
+        return [self._mariadbd, "--no-defaults", "--performance-schema=OFF", "--innodb-log-file-size=256M"]
+
+    def _secure(self) -> None:
+        self._as_first_root(
+            f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
+            "GRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION; "
+            "DELETE FROM mysql.global_priv WHERE Host <> '%' AND User NOT IN ('mariadb.sys'); FLUSH PRIVILEGES"
+        )
+
+
+class MySQL(DatabaseServer):
+    """Oracle's MySQL, as `scripts/fetch-server mysql` brought it, under its own loader.
+
+    Data that was made once is copied for each server. `initialized` are options that have to be known at its making.
+    """
+
+    name = "mysql"
+
+    def __init__(self, *, initialized: Sequence[str] = (), **options: Any) -> None:
+        reason = missing("mysql")
+        if reason:
+            raise ConfigError(reason, hint="the tests that need it are skipped")
+        self._root = fetched("mysql")
+        self.initialized = list(initialized)
+        super().__init__(**options)
+
+    def start(self) -> None:
+        """Start the server, after copying or making its data the first time."""
+        template = self._root / "template"
+        if not self.initialized and not (self.folder / "data").exists():
+            if not template.exists():
+                make_template(template)
+            shutil.copytree(template, self.folder / "data")
+            if self.default_time_zone is not None and "/" in self.default_time_zone:
+                self._run(zone=None)
+                self.load_time_zone(self.default_time_zone)
+                self.stop()
+        super().start()
+
+    def program(self, path: str) -> list[str]:
+        """The command of one of its programs."""
+        usr = self._root / "usr"
+        loader = next(self._root.glob("**/ld-linux-x86-64.so.2"))
+        libraries = ":".join(str(self._root / f) for f in _LIBRARIES)
+        return [str(loader), "--library-path", libraries, str(usr / path)]
+
+    def _mysqld(self) -> list[str]:
+        usr = self._root / "usr"
+        return [
+            *self.program("sbin/mysqld"),
+            "--no-defaults",
+            f"--basedir={usr}",
+            f"--lc-messages-dir={usr}/share/mysql",
+            f"--character-sets-dir={usr}/share/mysql/charsets",
+            f"--plugin-dir={usr}/lib/mysql/plugin",
+            *self.initialized,
+        ]
+
+    def _create(self) -> None:
+        initialize(
+            [
+                *self._mysqld(),
+                *as_root(),
+                f"--datadir={self.folder / 'data'}",
+                "--initialize-insecure",
+                "--innodb-redo-log-capacity=16M",
+                "--innodb-flush-method=nosync",
+            ]
+        )
+
+    def _command(self) -> list[str]:
+        return [*self._mysqld(), "--secure-file-priv=NULL", "--mysqlx=OFF", "--innodb-redo-log-capacity=64M"]
+
+    def _secure(self) -> None:
+        self._as_first_root(
+            f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
+            "GRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION; DROP USER root@localhost"
+        )
+
+    def _zone_rules(self, zone: str) -> list[str]:
+        return self.program("bin/mysql_tzinfo_to_sql")
+
+    def spelled(self, statement: str) -> str:
+        """The same with MariaDB's tables of numbers (`seq_1_to_9`) made of what MySQL has."""
+
+        def numbers(found: re.Match[str]) -> str:
+            first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+            count = (last - first) // step + 1
+            made = f"CONCAT('[', REPEAT('0,', {count - 1}), '0]'), '$[*]' COLUMNS (n FOR ORDINALITY)"
+            return f"(SELECT {first} + (n - 1) * {step} AS seq FROM JSON_TABLE({made}) AS made) AS {found[0]}"
+
+        return _SEQUENCE.sub(numbers, statement)
+
+
+def make_template(place: Path) -> None:
+    """Make the data that MySQL servers begin with: root has its password, certificates and keys are there."""
+    first = MySQL(initialized=["--default-time-zone=SYSTEM"])  # not from a template
+    try:
+        first.start()
+        first.stop()
+        (first.folder / "data" / "auto.cnf").unlink()  # the server's identity
+        beside = Path(tempfile.mkdtemp(prefix=".template-", dir=place.parent))
+        shutil.copytree(first.folder / "data", beside / "data")
+        try:
+            (beside / "data").rename(place)
+        except OSError:
+            if not place.exists():  # else another process was first
+                raise
+        shutil.rmtree(beside, ignore_errors=True)
+    finally:
+        first.remove()
+
+
+def initialize(command: Sequence[str]) -> None:
+    """Run the command that makes a server's data."""
+    done = subprocess.run(
+        list(command), capture_output=True, text=True, check=False, preexec_fn=reaper.die_with_parent
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise TransientError(f"a server's data can't be made ({Path(command[0]).name}): {said}")
+
+
+def as_root() -> list[str]:
+    """What a server wants to hear when root runs it."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def _run_all(cursor: Any, script: str) -> None:
+    cursor.execute(script)
+    while cursor.nextset() is not None:
+        pass
