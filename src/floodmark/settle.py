@@ -19,14 +19,14 @@ from floodmark.model import Position, Table, Value
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
+from floodmark.mysql.open_work import Holder
 from floodmark.state import State
 
 # Ids wait this long at least: what began within the call's second counts as open for up to two.
 ID_SECONDS = 3.0
-# In windows of more rows than this, uncommitted rows are looked for in the last day only: no statement waits
-# longer for a lock (lock_wait_timeout) before it is given up.
-LOOK_EVERYWHERE_BELOW = 100_000
-LONGEST_WAIT = 86400.0
+WRITER_SECONDS = 3.0
+# To look through more rows than this for uncommitted ones takes longer than most transactions: those are waited for first.
+LOOKED_THROUGH = 100_000
 AGING = 0.05
 # Where the source's own clock writes the cursor, and all open work can be seen and there is none, rows are final as soon
 # as their moment is over. What is left covers a clock that goes back by less than is noticed.
@@ -66,6 +66,7 @@ def settle(
         return _ids(session, table, state, low, options, looks)
     assert table.cursor is not None
     trust = looks.trust(session)
+    look_now = partial(_open_work, session, table, looks)
     column = table.column(table.cursor)
     pause = options.settle_seconds
     if trust.complete and column.maintained:
@@ -96,19 +97,19 @@ def settle(
     if fresh and settled_newest is not None:
         news = low is None or str(settled_newest[0]) > str(low[0])
         # An old transaction may hold back all of them.
-        if news and not any(h.start < now - age for h in looks.holders(session, trust.process)):
+        if news and not any(h.start < now - age for h in look_now()):
             expected()
         asked = bounds.now(session)
         for_all = max(0.0, top + pause - asked)
         for_newest = _until_aged(clock.sample(offsets, asked), str(settled_newest[0]), asked - age, for_all)
         waited = for_newest is None  # else what was the newest row is read up to, and later ones next time
         time.sleep(for_all if for_newest is None else for_newest)
-    look = looks.holders(session, trust.process)
+    look = look_now()
     holders = [h for h in look if h.start < top]
     if holders and fresh and pause < options.settle_seconds:
         # They may be about to end: rows that are committed by then belong to this run.
         time.sleep(options.settle_seconds - pause)
-        look = looks.holders(session, trust.process)
+        look = look_now()
         holders = [h for h in look if h.start < top]
     # A cursor is cut to its digits: a statement of 10:00:00.5 writes 10:00:00.
     bound = min([top, *(math.floor(h.start / tick) * tick for h in holders)])
@@ -131,7 +132,7 @@ def settle(
         steady=previous is not None and clock.reread_from(wall, previous, seen, back) is None,
         held=_described(holders, seen),
     )
-    written = _uncommitted(session, table, low, settled, look)
+    written = _uncommitted(session, table, low, settled, look, look_now)
     if written is None:
         return settled
     return replace(
@@ -142,6 +143,12 @@ def settle(
     )
 
 
+def _open_work(session: Session, table: Table, looks: Looks) -> list[Holder]:
+    """What may still commit a row of this table, oldest first."""
+    found = looks.holders(session, looks.trust(session).sight)
+    return [h for h in found if h.may_write(table.schema, table.table)]
+
+
 def _until_aged(wall: clock.Wall, newest: str, since: float, most: float) -> float | None:
     """The seconds until the newest row has settled, where that is sooner than `most`."""
     steps = (step * AGING for step in range(int(most / AGING) + 1))
@@ -149,23 +156,28 @@ def _until_aged(wall: clock.Wall, newest: str, since: float, most: float) -> flo
 
 
 def _uncommitted(
-    session: Session, table: Table, low: Position | None, settled: Settled, look: Sequence[bounds.Holder]
+    session: Session,
+    table: Table,
+    low: Position | None,
+    settled: Settled,
+    look: Sequence[Holder],
+    look_now: Callable[[], list[Holder]],
 ) -> Value | None:
     """The lowest cursor up to `high` that an open transaction has written, or None.
 
     Mostly such a cursor lies above the bound already. Not where a statement waited, with its NOW() fixed, before
-    InnoDB began its transaction, which then stays open: it shows a later start than its rows.
+    InnoDB began its transaction, which then stays open: it shows a later start than its rows. A prepared one shows
+    the server's last start.
     """
     high = settled.high
-    if high is None or not any(h.modified for h in look):
+    writing = [h for h in look if h.modified]
+    if high is None or not writing:
         return None
     if settled.zone_shift is not None and low is not None and str(low[0]) > settled.zone_shift:
         low = (clock.shifted(settled.zone_shift, -1e-6),)
-    if settled.wall is not None:
-        size = edges.estimate(session, table, table.cursor_index, sql.between(table, table.order, low, high))
-        recent = clock.shifted(str(settled.wall), -LONGEST_WAIT)
-        if size > LOOK_EVERYWHERE_BELOW and (low is None or str(low[0]) < recent):
-            low = (recent,)
+    size = edges.estimate(session, table, table.cursor_index, sql.between(table, table.order, low, high))
+    if size > LOOKED_THROUGH and not bounds.wait_for(writing, look_now, bounds.now(session), WRITER_SECONDS):
+        return None  # what they wrote is committed, and will be read
     return edges.uncommitted(session, table, low, high)
 
 
@@ -181,19 +193,19 @@ def _ids(
     if newest is None or newest == state.position:
         return Settled(newest, newest)
     seen = bounds.now(session)
-    look_now = partial(looks.holders, session, looks.trust(session).process)
+    look_now = partial(_open_work, session, table, looks)
     open_still = bounds.wait_for_ids(session, look_now, max(options.settle_seconds, ID_SECONDS))
     if open_still:
         return Settled(state.position, newest, held=_described(open_still, seen))
     settled = Settled(newest, newest, bound=seen)
     # Those that have come since write larger ids, unless the application chooses them.
     look = look_now()
-    written = _uncommitted(session, table, low, settled, look)
+    written = _uncommitted(session, table, low, settled, look, look_now)
     if written is None:
         return settled
     held = _described([h for h in look if h.modified], seen)
     return replace(settled, high=edges.last(session, table, written), held=held)
 
 
-def _described(holders: Sequence[bounds.Holder], now: float) -> tuple[str, ...]:
+def _described(holders: Sequence[Holder], now: float) -> tuple[str, ...]:
     return tuple(h.describe(now) for h in holders[:3])

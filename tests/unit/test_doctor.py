@@ -19,6 +19,7 @@ from floodmark.doctor.memory import amount, cores, judged_executors, judged_memo
 from floodmark.doctor.reach import nearby
 from floodmark.errors import TransientError
 from floodmark.mysql.bounds import Trust
+from floodmark.mysql.open_work import Sight
 from floodmark.mysql.server import Replication, Server, replication
 from floodmark.output_doctor import check_lines, summary_lines
 from floodmark.s3_place import _skew
@@ -28,7 +29,7 @@ HERE = Section("spark")
 SERVER = Server(
     version="10.11.6-MariaDB", zone="SYSTEM (CET)", skew=0.1, unsure=0.01, max_allowed_packet=64 << 20,
     max_connections=200, connected=3, user_connections=None, wait_timeout=28800, statement_seconds=0,
-    cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(True, ()), read_only=False, replication=None,
+    cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(Sight(True), ()), read_only=False, replication=None,
 )  # fmt: skip
 SPEC = SourceSpec("db.example.com", 3306, "reader", "secret", tls=Tls("verify_identity"))
 
@@ -78,7 +79,7 @@ def test_rows_that_only_the_driver_can_read_are_told_with_the_reason() -> None:
 
 
 def test_a_replica_says_its_lag_and_what_follows() -> None:
-    trust = Trust(True, ("the server is a replica, whose rows arrive later than their cursor says",))
+    trust = Trust(Sight(True), ("the server is a replica, whose rows arrive later than their cursor says",))
     role = judged(replace(SERVER, trust=trust, replication=Replication(True, 12.0)))["role"]
     assert role.status == "warning" and "12 s behind" in role.detail and "600 s" in role.detail
     assert "not known" in judged(replace(SERVER, trust=trust))["role"].detail

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from floodmark.errors import TransientError
-from floodmark.mysql.bounds import Holder
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
+from floodmark.mysql.open_work import Holder, Sight
 
 SESSION = cast(Session, None)
 
@@ -25,7 +25,7 @@ class Server:
         self.began = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
-    def look(self, session: Session, process: bool) -> list[Holder]:
+    def look(self, session: Session, sight: Sight) -> list[Holder]:
         self.count += 1
         number = self.count
         self.began.release()
@@ -40,7 +40,7 @@ def asked(pool: ThreadPoolExecutor, looks: Looks, count: int) -> list[Future[lis
 
     def ask() -> list[Holder]:
         ready.wait(20)
-        return looks.holders(SESSION, False)
+        return looks.holders(SESSION, Sight(False))
 
     futures = [pool.submit(ask) for _ in range(count)]
     ready.wait(20)

@@ -171,8 +171,18 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
 
 
 def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
-    if server.trust.process:
-        yield SECTION.ok("privileges", "PROCESS: open transactions are seen")
+    sight = server.trust.sight
+    if sight.process and (sight.locks or server.mariadb or server.numbers < (8, 0)):
+        also = ", and what they have locked" if sight.locks else ""
+        yield SECTION.ok("privileges", f"open transactions are seen{also}")
+        return
+    if sight.process:
+        yield SECTION.warning(
+            "privileges",
+            "performance_schema can't be read or is off: whoever writes to any table, and a long report in READ"
+            " COMMITTED, holds the new rows of all tables back",
+            f"GRANT SELECT ON performance_schema.* TO '{spec.user}'@'…'",
+        )
         return
     yield SECTION.warning(
         "privileges",

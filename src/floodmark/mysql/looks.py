@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from floodmark.mysql import bounds
-from floodmark.mysql.bounds import Holder, Trust
+from floodmark.mysql import bounds, open_work
+from floodmark.mysql.bounds import Trust
 from floodmark.mysql.connect import Session
+from floodmark.mysql.open_work import Holder, Sight
 
 # InnoDB's list of transactions is renewed when it has not been read for 0.1 s.
 RENEWED = 0.105
@@ -24,7 +25,7 @@ TRUSTED = 5.0
 class Looks:
     """The looks of one run at one source. All methods may be called from any thread."""
 
-    def __init__(self, look: Callable[[Session, bool], list[Holder]] = bounds.holders) -> None:
+    def __init__(self, look: Callable[[Session, Sight], list[Holder]] = open_work.holders) -> None:
         self._look = look
         self._change = threading.Condition()
         self._begun = 0  # looks so far
@@ -44,7 +45,7 @@ class Looks:
                 self._trust = bounds.trust(session)
             return self._trust
 
-    def holders(self, session: Session, process: bool) -> list[Holder]:
+    def holders(self, session: Session, sight: Sight) -> list[Holder]:
         """Every transaction and statement that may still commit a row, oldest first, as of this call or later."""
         with self._change:
             wanted = (
@@ -58,12 +59,12 @@ class Looks:
         found: list[Holder] | None = None
         number = 0
         try:
-            if process and (pause := self._read + RENEWED - time.monotonic()) > 0:
+            if sight.process and (pause := self._read + RENEWED - time.monotonic()) > 0:
                 time.sleep(pause)
             with self._change:
                 self._begun += 1
                 number = self._begun
-            found = self._look(session, process)
+            found = self._look(session, sight)
             return found
         finally:
             with self._change:
