@@ -3,8 +3,10 @@
     PYTHONPATH=src python -m tests.kept_store.make 0.1.0
 
 writes tests/kept_store/0.1.0/: the source (source.sql), the configuration, and for a store in a folder and one in S3
-the bytes with their DuckDB file (folder.tar.xz, s3.tar.xz) and what this version said of them (folder.json, s3.json). A store that was kept is never made anew: a version
-that writes another one adds a folder. 0.1.0 was made by commit 61580fe, against MariaDB 10.11 and SeaweedFS.
+the bytes with their DuckDB file (folder.tar.xz, s3.tar.xz) and what this version said of them (folder.json, s3.json).
+A store that was kept is never made anew: a version that writes another one adds a folder.
+
+0.1.0 was made by commit 61580fe, against MariaDB 10.11, SeaweedFS and DuckDB 2.
 """
 
 from __future__ import annotations
