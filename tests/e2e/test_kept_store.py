@@ -15,6 +15,8 @@ from tests.conftest import Database, Workspace
 from tests.kept_store.kept import LAYOUTS, Kept, lasting, versions
 from tests.kept_store.tables import CREATE, SCHEMA, has_cursor, insert, target, update
 
+pytestmark = pytest.mark.source
+
 TABLES = [f"{SCHEMA}.{name}" for name in CREATE]
 # Files that no commit names, of syncs that were killed: meant to be there until `s3clean orphans`.
 ORPHANS = {f"{SCHEMA}.open_window": ["orphan"], f"{SCHEMA}.open_snapshot": ["orphan"]}
