@@ -60,7 +60,7 @@ def reading(mariadb: MariaDB, database: str) -> bool:
 
 def large(workspace: Workspace) -> Workspace:
     """Rows that take a while to arrive."""
-    workspace.execute(ORDERS, FILL.format(n=80_000, note="REPEAT(MD5(seq), 25)"))
+    workspace.execute(ORDERS, FILL.format(n=80_000, note="REPEAT(LEFT(SHA2(seq, 256), 32), 25)"))
     return workspace
 
 

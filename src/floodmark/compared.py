@@ -19,13 +19,15 @@ from floodmark.model import Column, Key, Position, Table, Value
 from floodmark.types import Field, fields, is_moment
 
 # number, decimal: digits. flag: 0 or 1. float: the eight bytes, in hex. day, moment, instant: YYYY-MM-DD[ HH:MM:SS.ffffff].
-# text: its bytes in UTF-8; bytes: hex. digest: the MD5 of long text or bytes; pieces: of each 32,000 bytes.
+# text: its bytes in UTF-8; bytes: hex. digest: the hash of long text or bytes; pieces: of each 32,000 bytes.
 Print = Literal[
     "number", "decimal", "flag", "float", "day", "moment", "instant", "text", "bytes", "text digest",
     "bytes digest", "pieces",
 ]  # fmt: skip
 
-# Values of up to so many bytes are printed; the MD5 of longer ones is.
+# A hash is so many hexadecimal digits of SHA-256: lists of keys fit into one statement of the Data API.
+DIGITS = 32
+# Values of up to so many bytes are printed; the hash of longer ones is.
 PRINTED = 1024
 # Redshift's texts end at 65,535 bytes: a row is hashed in groups of columns that stay below.
 GROUP = 48_000

@@ -79,7 +79,7 @@ class Demo:
         self._say("Where the table is now: floodmark watermark get")
         self._floodmark("watermark", "get", "-t", settlement.NAME)
 
-        self._say("Source against warehouse: every row, every column, by the two databases' own MD5")
+        self._say("Source against warehouse: every row, every column, by the two databases' own SHA-256")
         self._compare()
 
     def _write_config(self) -> None:

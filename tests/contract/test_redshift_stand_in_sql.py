@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 
 from tests.standin import Client, Connect
@@ -127,7 +128,8 @@ REFUSED = [
     "SELECT sum(a) OVER (ORDER BY a) FROM t", "SELECT count(*) FILTER (WHERE a = 1) FROM t", "COPY t FROM STDIN",
     "INSERT INTO t SELECT generate_series(1, 3)", "TRUNCATE t, u", "SELECT 1; SELECT 2", "DELETE FROM t WHERE ctid[0] = 1",
     "MERGE INTO t AS x USING t AS s ON x.a = s.a WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (1)",
-    "MERGE INTO t USING t AS s ON t.a = s.a WHEN MATCHED THEN DELETE",
+    "MERGE INTO t USING t AS s ON t.a = s.a WHEN MATCHED THEN DELETE", "SELECT SHA256('a')", "SELECT SHA512('a')",
+    "SELECT SHA2('a')", "SELECT SHA2(a, 256) FROM t", "SELECT SHA2(FROM_HEX('ff'), 256)",
 ]  # fmt: skip
 
 
@@ -168,6 +170,21 @@ def test_merge_says_what_redshift_says(client: Client) -> None:
     client("ALTER TABLE s ADD COLUMN c INT")
     words = "Target relation and source relation must have the same number of columns"
     assert client.refused("MERGE INTO t USING s ON t.a = s.a REMOVE DUPLICATES")["M"] == words
+
+
+def test_sha2_is_of_text_in_the_bits_that_there_are(client: Client) -> None:
+    text = "é\\"
+    client("CREATE TABLE t (a VARCHAR(8), b VARBYTE(8))")
+    client("INSERT INTO t VALUES (%s, from_hex('ff'))", text)
+    bits = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
+    for n, name in bits.items():
+        assert client(f"SELECT SHA2(a, {n}) FROM t") == [[hashlib.new(name, text.encode()).hexdigest()]]
+    assert client("SELECT SHA2(a, 100), SHA2(NULL, 256) FROM t") == [["", None]]
+    client.link.commit()
+    assert client.refused("SELECT SHA2(b, 256) FROM t")["C"] == "42883"
+    assert client("SELECT STRTOL(SUBSTRING(SHA2(a, 256), 1, 15), 16) FROM t") == [
+        [int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)]
+    ]
 
 
 def test_bytes_settings_and_functions_behave(client: Client) -> None:

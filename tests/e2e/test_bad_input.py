@@ -250,7 +250,9 @@ def test_a_folder_that_may_only_be_read(orders: Workspace) -> None:
 
 
 def test_a_full_disk_is_code_4_and_with_room_again_the_next_run_goes_on(orders: Workspace) -> None:
-    orders.execute("INSERT INTO orders (amount, note) SELECT seq, MD5(seq) FROM seq_1_to_3000")
+    orders.execute(
+        "INSERT INTO orders (amount, note) SELECT seq, LEFT(SHA2(seq, 256), 32) FROM seq_1_to_3000"
+    )
     with mounted(orders.folder / "lake", "size=128k"):
         filler = orders.folder / "lake" / "filler"
         filler.write_bytes(b"x" * 70_000)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from floodmark.config import SourceSpec
+from floodmark.mysql import edges
 from floodmark.mysql.bounds import trust
 from floodmark.mysql.connect import Session
 from floodmark.testing.databases import MariaDB
@@ -63,6 +64,19 @@ def test_an_overlap_that_has_not_changed_is_not_read_again(blind: Workspace) -> 
     # One more row, far from the newest: that stretch is read again.
     blind.execute("INSERT INTO orders (note, update_at) VALUES ('late', '2025-03-01 00:25:30')")
     assert blind.synced("orders")["rows_reread"] == 11
+    equal(blind, 31)
+
+
+def test_an_overlap_that_an_earlier_version_has_hashed_otherwise_is_read_once_more(
+    blind: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind.execute(OLD.format(n=30))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(edges, "_STRONG", "CRC32({})")
+        blind.synced("orders")
+        assert [blind.synced("orders")["rows_reread"] for _ in range(2)] == [10, 0]
+    blind.execute("INSERT INTO orders (note, update_at) VALUES ('late', '2025-03-01 00:25:30')")
+    assert [blind.synced("orders")["rows_reread"] for _ in range(2)] == [11, 0]
     equal(blind, 31)
 
 

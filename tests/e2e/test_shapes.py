@@ -77,11 +77,11 @@ def test_a_partitioned_table_is_one_table(workspace: Workspace) -> None:
 def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
-        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 32768) FROM seq_1_to_300",
+        "INSERT INTO t (id, body) SELECT seq, REPEAT(SHA2(seq, 256), 16384) FROM seq_1_to_300",
     )
     assert workspace.synced("t")["rows_loaded"] == 300
-    assert workspace.query("SELECT id, length(body), md5(body) FROM t ORDER BY id") == workspace.execute(
-        "SELECT id, LENGTH(body), MD5(body) FROM t ORDER BY id"
+    assert workspace.query("SELECT id, length(body), sha256(body) FROM t ORDER BY id") == workspace.execute(
+        "SELECT id, LENGTH(body), SHA2(body, 256) FROM t ORDER BY id"
     )
     # The task again, in a process that did nothing else: rows of 300 MB, and 100 MB are Python and Arrow. Held all
     # at once they would take 400 MB and more; what is held takes 200 to 280, as the allocator likes.
@@ -91,7 +91,7 @@ def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None
 def test_more_wide_rows_than_the_warehouse_holds_at_a_time_are_loaded(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
-        "INSERT INTO t (id, body) SELECT seq, REPEAT(MD5(seq), 2048) FROM seq_1_to_2200",
+        "INSERT INTO t (id, body) SELECT seq, REPEAT(SHA2(seq, 256), 1024) FROM seq_1_to_2200",
     )
     workspace.synced("t", backup_only=True)
     config = load(workspace.folder / "floodmark.yaml")

@@ -10,8 +10,10 @@ from floodmark.compared import GROUP, Digest, Entry, Part, Scope, Span, forms, g
 from floodmark.model import Column, Table
 from floodmark.moved import before
 from floodmark.mysql import canonical as source
+from floodmark.mysql import edges
 from floodmark.search import LEFT_OUT, listings, portions, suspects
 from floodmark.warehouse import canonical
+from floodmark.warehouse.redshift_data_api import MOST_BYTES
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
 PART = Column("part", "int(11)", "int", nullable=False)
@@ -61,9 +63,24 @@ def test_a_printed_key_is_a_value_of_mysql_again() -> None:
 
 def test_both_sides_hash_the_same_key() -> None:
     keyed = scope(Table("s", "t", (NAME, ID, AT), ("name", "id"), "at", "upsert", "t"))
-    expected = hashlib.md5("2:é,5".encode()).hexdigest()  # each text behind its length in bytes
+    expected = hashlib.sha256("2:é,5".encode()).hexdigest()[:32]  # each text behind its length in bytes
     assert canonical.hash_of(keyed, ("é", "5")) == expected
     assert canonical.hash_of(keyed, ("a", "5")) != canonical.hash_of(keyed, (None, "5"))
+
+
+def test_no_question_to_the_source_needs_a_hash_that_mysql_has_dropped() -> None:
+    """MD5 and SHA1 are no built-ins since 9.6."""
+    for seen in (scope(), scope(redshift=True)):
+        later = source.beyond(seen, Span(), 5) or ""
+        asked = [source.digest(seen, Span(), 2), source.entries(seen, Span(), ["a"]), later, edges._STRONG]
+        assert all("SHA2(" in sql and "MD5(" not in sql and "SHA1(" not in sql for sql in asked)
+
+
+def test_all_keys_that_one_question_leaves_out_fit_into_a_statement_of_the_data_api() -> None:
+    seen = scope(redshift=True)
+    place = canonical.Place(canonical.REDSHIFT, '"public"."t"', {})
+    keys = [canonical.hash_of(seen, (str(n), "1")) for n in range(LEFT_OUT)]
+    assert len(canonical.digests(place, seen, [Span()], keys)) < 0.9 * MOST_BYTES
 
 
 def test_rows_that_have_changed_since_are_no_suspects() -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floodmark.compared import PIECE, Form, Scope, Span, groups
+from floodmark.compared import DIGITS, PIECE, Form, Scope, Span, groups
 from floodmark.model import Key, Table
 from floodmark.mysql import sql
 from floodmark.types import quote
 
-# 60 bits of an MD5. MySQL computes an expression as often as it is written, so one number has to do.
+_HASH = f"LEFT(SHA2({{}}, 256), {DIGITS})"  # MD5 is no built-in since MySQL 9.6
+# 60 bits of a hash. MySQL computes an expression as often as it is written, so one number has to do.
 _NUMBER = "CAST(CONV(LEFT({}, 15), 16, 10) AS UNSIGNED)"
 _MOMENT = "DATE_FORMAT({}, '%Y-%m-%d %H:%i:%s.%f')"
 _UTF8 = ("utf8mb4", "utf8mb3", "utf8", "ascii")
@@ -36,10 +37,11 @@ def printed(form: Form, table: Table) -> str:
         case "bytes":
             return f"HEX({field.select})"
         case "bytes digest":
-            return f"MD5({field.select})"
+            return _HASH.format(field.select)
         case "pieces":
             value = _within(form, table, field.select)
-            hashed = [f"MD5(HEX(SUBSTR({value}, {i * PIECE + 1}, {PIECE})))" for i in range(form.pieces)]
+            cuts = (f"HEX(SUBSTR({value}, {i * PIECE + 1}, {PIECE}))" for i in range(form.pieces))
+            hashed = [_HASH.format(cut) for cut in cuts]
             return f"CONCAT(LENGTH({value}), {', '.join(hashed)})"
     if field.raw:
         return f"IF({_impossible(name)}, CAST({name} AS CHAR), NULL)"
@@ -48,7 +50,7 @@ def printed(form: Form, table: Table) -> str:
         return _without_nul(form, table, text)
     # A function over long text may give NULL and a warning only: where the bytes are UTF-8 already, none is needed.
     value = name if form.column.charset in _UTF8 and kind not in _PLAIN_TEXT else text
-    return f"MD5({_without_nul(form, table, _within(form, table, value))})"
+    return _HASH.format(_without_nul(form, table, _within(form, table, value)))
 
 
 def _number(form: Form) -> str:
@@ -111,12 +113,12 @@ def element(form: Form, table: Table) -> str:
 
 
 def key_hash(scope: Scope) -> str:
-    return f"MD5({_joined(scope.keys, scope.table)})"
+    return _HASH.format(_joined(scope.keys, scope.table))
 
 
 def row_hash(scope: Scope) -> str:
-    hashed = [f"MD5({_joined(group, scope.table)})" for group in groups(scope.forms)]
-    return hashed[0] if len(hashed) == 1 else f"MD5(CONCAT({', '.join(hashed)}))"
+    hashed = [_HASH.format(_joined(group, scope.table)) for group in groups(scope.forms)]
+    return hashed[0] if len(hashed) == 1 else _HASH.format(f"CONCAT({', '.join(hashed)})")
 
 
 def _joined(chosen: Sequence[Form], table: Table) -> str:

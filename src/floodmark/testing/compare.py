@@ -54,14 +54,14 @@ def compare(
     with _opened(warehouse) as lake, ThreadPoolExecutor(1) as aside:
         mine, theirs = _texts(db, schema, name, lake.time)
         asked = aside.submit(_ask, db, _buckets_mysql(table, key, mine))
-        copied = _by_bucket(lake.ask(_buckets(target, key, lake.number.format(f"md5({theirs})"))))
+        copied = _by_bucket(lake.ask(_buckets(target, key, lake.number.format(lake.hash.format(theirs)))))
         source = _by_bucket(asked.result())
         differences: list[str] = []
         for bucket in sorted(source.keys() | copied.keys()):
             if source.get(bucket) != copied.get(bucket) and len(differences) < 10:
                 span = f"FLOOR({key} / {_BUCKET}) = {bucket}"
-                left = _ask(db, f"SELECT {key}, MD5({mine}) FROM {table} WHERE {span}")
-                right = lake.ask(f"SELECT {key}, md5({theirs}) FROM {target} WHERE {span}")
+                left = _ask(db, f"SELECT {key}, SHA2({mine}, 256) FROM {table} WHERE {span}")
+                right = lake.ask(f"SELECT {key}, {lake.hash.format(theirs)} FROM {target} WHERE {span}")
                 differences += _rows(left, right)
     return Comparison(
         sum(n for n, _ in source.values()),
@@ -78,6 +78,7 @@ class _Lake:
 
     source: duckdb.DuckDBPyConnection | RedshiftStandIn
     time: str  # a timestamp as text with six digits
+    hash: str  # SHA-256, in hexadecimal digits
     number: str  # the first 15 hexadecimal digits as a number
 
     def ask(self, sql: str) -> list[Row]:
@@ -89,11 +90,12 @@ class _Lake:
 def _opened(warehouse: Path | RedshiftStandIn) -> Iterator[_Lake]:
     if isinstance(warehouse, RedshiftStandIn):
         number = "('x' || left({}, 15))::bit(60)::bigint"
-        yield _Lake(warehouse, "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", number)
+        yield _Lake(warehouse, "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", "sha2({}, 256)", number)
         return
     with duckdb.connect(str(warehouse), read_only=True) as lake:
         lake.execute("SET TimeZone = 'UTC'")
-        yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "CAST('0x' || left({}, 15) AS BIGINT)")
+        number = "CAST('0x' || left({}, 15) AS BIGINT)"
+        yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "sha256({})", number)
 
 
 def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, str]:
@@ -127,7 +129,7 @@ def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, 
 def _buckets_mysql(table: str, key: str, text: str) -> str:
     return (
         f"SELECT FLOOR({key} / {_BUCKET}), COUNT(*), "
-        f"SUM(CAST(CONV(LEFT(MD5({text}), 15), 16, 10) AS UNSIGNED)) FROM {table} GROUP BY 1"
+        f"SUM(CAST(CONV(LEFT(SHA2({text}, 256), 15), 16, 10) AS UNSIGNED)) FROM {table} GROUP BY 1"
     )
 
 

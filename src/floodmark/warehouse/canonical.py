@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from floodmark.compared import PIECE, Form, Scope, Span, groups
+from floodmark.compared import DIGITS, PIECE, Form, Scope, Span, groups
 from floodmark.model import Position, Value
 from floodmark.warehouse import DELETED_AT, quote
 from floodmark.warehouse.columns import parsed
@@ -32,6 +32,7 @@ class Dialect:
     instant: str
     bytes: str
     length: str  # in bytes
+    hash: str  # of a text, or of bytes where the warehouse can
     number: str  # the first 15 hexadecimal digits of a hash
     bare: bool = False  # whether a decimal without digits before its point is printed without a zero
 
@@ -61,6 +62,7 @@ DUCKDB = Dialect(
     instant="strftime(make_timestamp(epoch_us({})), '%Y-%m-%d %H:%M:%S.%f')",
     bytes="hex({})",
     length="strlen({})",
+    hash=f"substring(sha256({{}}), 1, {DIGITS})",
     number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
     bare=True,
 )
@@ -72,6 +74,7 @@ REDSHIFT = Dialect(
     instant=_US.format("{} AT TIME ZONE 'UTC'"),
     bytes="UPPER(TO_HEX({}))",
     length="OCTET_LENGTH({})",
+    hash=f"LOWER(SUBSTRING(SHA2({{}}, 256), 1, {DIGITS}))",  # AWS does not say in which case it answers
     number="STRTOL(SUBSTRING({}, 1, 15), 16)",
 )
 
@@ -106,10 +109,10 @@ class Place:
             case "bytes":
                 return words.bytes.format(name)
             case "text digest" | "bytes digest":
-                return f"md5({name})"
+                return words.hash.format(name)
             case "pieces":
                 cuts = (f"SUBSTRING({name}, {i * PIECE + 1}, {PIECE})" for i in range(form.pieces))
-                hashed = [f"MD5({words.bytes.format(cut)})" for cut in cuts]
+                hashed = [words.hash.format(words.bytes.format(cut)) for cut in cuts]
                 return " || ".join([words.text.format(words.length.format(name)), *hashed])
         return name
 
@@ -139,9 +142,10 @@ class Place:
         return f"coalesce({value}, 'N')"
 
     def hashed(self, chosen: Sequence[Form]) -> str:
-        """The MD5 of the columns' text; of more than one text can hold, of the MD5s of its parts."""
-        made = [f"md5({_COMMA.join(self.element(f) for f in g)})" for g in groups(chosen)]
-        return made[0] if len(made) == 1 else f"md5({' || '.join(made)})"
+        """The hash of the columns' text; of more than one text can hold, of the hashes of its parts."""
+        hashed = self.dialect.hash.format
+        made = [hashed(_COMMA.join(self.element(f) for f in g)) for g in groups(chosen)]
+        return made[0] if len(made) == 1 else hashed(" || ".join(made))
 
 
 _COMMA = " || ',' || "
@@ -217,7 +221,7 @@ def hash_of(scope: Scope, key: Sequence[str | None]) -> str:
         "N" if v is None else (f"{len(v.encode())}:{v}" if f.print == "text" else v)
         for f, v in zip(scope.keys, key, strict=True)
     ]
-    return hashlib.md5(",".join(parts).encode(), usedforsecurity=False).hexdigest()
+    return hashlib.sha256(",".join(parts).encode()).hexdigest()[:DIGITS]
 
 
 # ---------------------------------------------------------------- conditions
