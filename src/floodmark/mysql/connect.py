@@ -40,7 +40,7 @@ WRITE_SECONDS = 3600
 # not of yesterday, and plans come from the optimizer that can print them.
 _NEWER = (
     " /*!80003 , information_schema_stats_expiry = 0 */"
-    " /*!90000 , optimizer_switch = 'hypergraph_optimizer=off' */"
+    " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
 )
 
 # Of the protocol: what both sides may have agreed on.
