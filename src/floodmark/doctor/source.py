@@ -17,6 +17,7 @@ from floodmark.doctor.tables import examine_tables
 from floodmark.errors import FloodmarkError
 from floodmark.mysql.connect import Session, unable
 from floodmark.mysql.server import Server, look
+from floodmark.mysql.version import parsed
 from floodmark.plan import OVERLAP_SECONDS
 from floodmark.units import duration, size
 
@@ -172,7 +173,7 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
 
 def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
     sight = server.trust.sight
-    if sight.process and (sight.locks or server.mariadb or server.numbers < (8, 0)):
+    if sight.process and (sight.locks or not parsed(server.version).shows_locks):
         also = ", and what they have locked" if sight.locks else ""
         yield SECTION.ok("privileges", f"open transactions are seen{also}")
         return

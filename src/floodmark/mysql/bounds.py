@@ -19,6 +19,7 @@ from floodmark.mysql import open_work
 from floodmark.mysql.connect import Session
 from floodmark.mysql.open_work import Holder, Sight
 from floodmark.mysql.open_work import now as now  # part of this module, too
+from floodmark.mysql.version import parsed
 
 # A cursor this far ahead of the clock is in the future; less is a writer's clock that runs ahead a little.
 FUTURE_SLACK = 60.0
@@ -94,12 +95,9 @@ def trust(session: Session) -> Trust:
         reasons.append("the server is a replica, whose rows arrive later than their cursor says")
     if variables.get("wsrep_on") == "ON" or variables.get("group_replication_group_name"):
         reasons.append("the server is part of a multi-primary cluster, whose other members can't be seen")
-    version = variables.get("version", "")
-    mariadb = "MARIADB" in version
-    # Before 8.0 a foreign key's other table was written to without a lock of its own.
-    since_8 = not mariadb and int(version.partition(".")[0] or 0) >= 8
-    locks = process and since_8 and open_work.shows_locks(session)
-    return Trust(Sight(process, mariadb, locks), tuple(reasons))
+    version = parsed(variables.get("version", ""))
+    locks = process and version.shows_locks and open_work.shows_locks(session)
+    return Trust(Sight(process, version.mariadb, locks), tuple(reasons))
 
 
 def _replicates(session: Session) -> bool:

@@ -19,6 +19,11 @@ class Version:
         """Whether it has window functions."""
         return self.numbers >= ((10, 2) if self.mariadb else (8, 0))
 
+    @property
+    def shows_locks(self) -> bool:
+        """Whether it can list all metadata locks. Before 8.0 a foreign key's other table was written to without one."""
+        return not self.mariadb and self.numbers >= (8, 0)
+
 
 def parsed(text: str) -> Version:
     """The version that a server tells, before which older replicas of MariaDB's put "5.5.5-"."""
