@@ -37,6 +37,9 @@ SERVERS: dict[str, type[DatabaseServer]] = {"mysql": MySQL, "mariadb": MariaDB}
 NO_MYSQL = missing("mysql")
 # What tests run on that don't care.
 USUAL = "mariadb" if NO_MYSQL else "mysql"
+# For fixtures that outlive a test: what `both_servers` and `source` say of one.
+BOTH = list(SERVERS)
+SOURCE = BOTH if PATIENT else [USUAL]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -20,8 +20,8 @@ def word(r: random.Random, letters: str = LETTERS) -> str:
 
 
 MEMBERS = ", ".join(f"'m{63 - i}'" for i in range(64))
-KEYS: dict[str, tuple[str, str, Callable[[random.Random], Row]]] = {
-    # name: columns, how both sides print the key, a random key
+# By name: columns, how both sides print the key, a random key.
+SHARED: dict[str, tuple[str, str, Callable[[random.Random], Row]]] = {
     "k_composite": (
         "a TINYINT, e ENUM('zebra','apple','mango',''), d DATE, b BINARY(3)", "a, e, d, hex(b)",
         lambda r: (str(r.randint(-2, 2)), r.choice(["'zebra'", "'apple'", "'mango'", "''"]),
@@ -41,25 +41,45 @@ KEYS: dict[str, tuple[str, str, Callable[[random.Random], Row]]] = {
     "k_decimal": ("n DECIMAL(38,10)", "n", lambda r: (f"{r.randint(-10**27, 10**27)}.{r.randrange(10**10):010}",)),
     "k_wide": ("n DECIMAL(65,0)", "n", lambda r: (str(r.choice([-1, 1]) * r.getrandbits(215)),)),
     "k_unsigned": ("n BIGINT UNSIGNED", "n", lambda r: (str(2**63 - 50 + r.getrandbits(r.randint(1, 62))),)),
-    "k_uuid": ("u UUID", "u", lambda r: (f"'{UUID(int=r.getrandbits(128), version=r.choice([1, 4]))}'",)),
     "k_time": ("t TIME(3)", "t", lambda r: (f"'{r.choice(['', '-'])}{r.randrange(838):02}:{r.randrange(60):02}:00.{r.randrange(1000):03}'",)),
     "k_moment": ("t DATETIME(6)", "t", lambda r: (f"'2024-01-01' + INTERVAL {r.getrandbits(50)} MICROSECOND",)),
+}  # fmt: skip
+KEYS = {  # by the kind of server
+    "mysql": {
+        **SHARED,
+        "k_0900_ai_ci": ("c VARCHAR(20) COLLATE utf8mb4_0900_ai_ci", "hex(c)", lambda r: (word(r, "aAäbB "),)),
+        "k_0900_as_cs": ("c VARCHAR(20) COLLATE utf8mb4_0900_as_cs", "hex(c)", lambda r: (word(r, "aAäbB "),)),
+        "k_0900_bin": ("c VARCHAR(20) COLLATE utf8mb4_0900_bin", "hex(c)", lambda r: (word(r, "aAäbB "),)),
+        "k_japanese": ("c VARCHAR(20) COLLATE utf8mb4_ja_0900_as_cs", "hex(c)", lambda r: (word(r, "あアｱばハ々株 "),)),
+        "k_chinese": ("c VARCHAR(20) COLLATE utf8mb4_zh_0900_as_cs", "hex(c)", lambda r: (word(r, "ab深圳市乙 "),)),
+        "k_gb18030": ("c VARCHAR(20) CHARSET gb18030", "hex(c)", lambda r: (word(r, "ab深圳市乙ıIſS😀"),)),
+    },
+    "mariadb": {
+        **SHARED,
+        "k_uuid": ("u UUID", "u", lambda r: (f"'{UUID(int=r.getrandbits(128), version=r.choice([1, 4]))}'",)),
+    },
 }  # fmt: skip
 
 # Case, accents, padding of several kinds, ignorable characters, expansions, contractions, two weights per character.
 PIECES = [
     *"aAäÄsSßeéÉzZ0", "e\u0301", "ch", "Ch", "dž", "ﬀ", " ", "\u00a0", "\u3000", "\t", "\x00", "\u200b", "\u00ad", "中",
-    "国", "😀", "😁", "ﷺ", "ｱ", "ア",
+    "国", "😀", "😁", "ﷺ", "ｱ", "ア", "あ", "ァ", "は", "バ", "ー", "ıI", "ſs", "갂", "갵",
 ]  # fmt: skip
 ENDS = ["", "", " ", "  ", "\u00a0", "\t", "\x00", "\u200b"]
 
 COLLATIONS = [
-    "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_bin", "utf8mb4_general_nopad_ci",
-    "utf8mb4_unicode_nopad_ci", "utf8mb4_czech_ci", "utf8mb4_german2_ci", "utf8mb4_thai_520_w2", "utf8mb3_general_ci",
-    "utf8mb4_uca1400_ai_ci", "utf8mb4_uca1400_as_ci", "utf8mb4_uca1400_as_cs", "utf8mb4_uca1400_ai_cs",
-    "utf8mb4_uca1400_nopad_as_cs", "latin1_swedish_ci", "latin1_german2_ci", "latin1_bin", "ascii_general_ci",
-    "gbk_chinese_ci", "sjis_japanese_ci", "cp932_japanese_ci", "eucjpms_japanese_ci", "utf16_unicode_ci",
-    "ucs2_general_ci", "utf32_bin", "latin2_czech_cs", "tis620_thai_ci", "hebrew_general_ci",
+    "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_bin", "utf8mb4_czech_ci",
+    "utf8mb4_german2_ci", "utf8mb3_general_ci", "latin1_swedish_ci", "latin1_german2_ci", "latin1_bin",
+    "ascii_general_ci", "gbk_chinese_ci", "sjis_japanese_ci", "cp932_japanese_ci", "eucjpms_japanese_ci",
+    "utf16_unicode_ci", "ucs2_general_ci", "utf32_bin", "latin2_czech_cs", "hebrew_general_ci",
+]  # fmt: skip
+MARIADB_COLLATIONS = [
+    "utf8mb4_general_nopad_ci", "utf8mb4_unicode_nopad_ci", "utf8mb4_thai_520_w2", "utf8mb4_uca1400_ai_ci",
+    "utf8mb4_uca1400_as_ci", "utf8mb4_uca1400_as_cs", "utf8mb4_uca1400_ai_cs", "utf8mb4_uca1400_nopad_as_cs",
+]  # fmt: skip
+MYSQL_COLLATIONS = [
+    "utf8mb4_0900_ai_ci", "utf8mb4_0900_as_ci", "utf8mb4_0900_as_cs", "utf8mb4_0900_bin", "utf8mb4_ja_0900_as_cs",
+    "utf8mb4_ja_0900_as_cs_ks", "utf8mb4_zh_0900_as_cs", "gb18030_chinese_ci", "gb18030_unicode_520_ci",
 ]  # fmt: skip
 
 

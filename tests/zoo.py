@@ -161,6 +161,17 @@ def decimal(p: int, s: int) -> Kind:
     )  # fmt: skip
 
 
+def point(r: random.Random) -> str:
+    """A point anywhere, or on the globe: MySQL refuses a latitude of more than 90 degrees."""
+    srid = r.choice([0, 4326, 3857])
+    place = (r.uniform(-90, 90), r.uniform(-180, 180)) if srid == 4326 else (r.random(), r.gauss(0, 1e6))
+    return f"ST_GeomFromText('POINT({place[0]} {place[1]})', {srid})"
+
+
+def vector(r: random.Random) -> str:
+    return f"STRING_TO_VECTOR('{[r.gauss(0, 1) for _ in range(r.randint(1, 9))]}')"
+
+
 def datetime_(n: int) -> Kind:
     last = "." + "9" * n if n else ""
     values = (
@@ -170,9 +181,10 @@ def datetime_(n: int) -> Kind:
     return Kind(f"DATETIME({n})", values, "TIMESTAMP", CLOCK, partial(moment, digits=n), TIME_MY, TIME_DUCK)
 
 
-def timestamp(n: int) -> Kind:
+def timestamp(n: int, first: int = 0) -> Kind:
+    """`first`: the first whole second, which MariaDB has fractions of."""
     last = "." + "9" * n if n else ""
-    least = "FROM_UNIXTIME(0." + "0" * (n - 1) + "1)" if n else "FROM_UNIXTIME(1)"
+    least = f"FROM_UNIXTIME({first}." + "0" * (n - 1) + "1)" if n else "FROM_UNIXTIME(1)"
     values = (
         least,
         "FROM_UNIXTIME(1)",
@@ -191,9 +203,10 @@ def timestamp(n: int) -> Kind:
     )
 
 
-def time_(n: int) -> Kind:
-    last = "." + "9" * n if n else ""
-    values = (f"'-838:59:59{last}'", f"'838:59:59{last}'", "'00:00:00'", f"'-00:00:01{last}'")
+def time_(n: int, end: str = "9") -> Kind:
+    """`end`: the digit that the longest time ends with."""
+    last, most = ("." + digit * n if n else "" for digit in ("9", end))
+    values = (f"'-838:59:59{most}'", f"'838:59:59{most}'", "'00:00:00'", f"'-00:00:01{last}'")
     return Kind(f"TIME({n})", values, "VARCHAR", UTF8, partial(duration, digits=n))
 
 
@@ -211,7 +224,8 @@ def choice(type_: str, values: tuple[str, ...]) -> Kind:
     return Kind(type_, values, "VARCHAR", UTF8, lambda r: r.choice(values), asked, HEX)
 
 
-ZOO: dict[str, Kind] = {
+# What both servers have.
+SHARED: dict[str, Kind] = {
     "c_tinyint": integer("TINYINT", -128, 127, "SMALLINT", INT16),
     "c_tinyint_u": integer("TINYINT UNSIGNED", 0, 255, "SMALLINT", INT16),
     "c_tinyint_1": integer("TINYINT(1)", -128, 127, "SMALLINT", INT16),
@@ -228,8 +242,8 @@ ZOO: dict[str, Kind] = {
                  lambda r: str(r.randint(1901, 2155)), "CAST({c}+0 AS CHAR)"),
     **{f"c_bit{n}": bit(n) for n in (1, 2, 8, 9, 31, 33, 53, 54, 63, 64)},
     **{f"c_decimal_{p}_{s}": decimal(p, s) for p, s in (
-        (1, 0), (4, 4), (9, 2), (10, 0), (18, 9), (19, 4), (28, 28), (38, 0), (38, 10), (38, 37),
-        (38, 38), (39, 0), (65, 0), (65, 30), (65, 38))},
+        (1, 0), (4, 4), (9, 2), (10, 0), (18, 9), (19, 4), (28, 28), (38, 0), (38, 10), (38, 30),
+        (39, 0), (65, 0), (65, 30))},
     "c_decimal_fill": Kind("DECIMAL(12,3) ZEROFILL", ("0", "999999999.999", "0.001"), "DECIMAL(12,3)",
                          "FIXED_LEN_BYTE_ARRAY(6) DECIMAL(12,3)", lambda r: f"{r.random() * 1e8:.3f}",
                          "CAST(CAST({c} AS DECIMAL(12,3)) AS CHAR)"),
@@ -242,8 +256,6 @@ ZOO: dict[str, Kind] = {
     "c_date": Kind("DATE", ("'1000-01-01'", "'9999-12-31'", "'0001-01-01'", "'2024-02-29'", "'1582-10-10'", "'0000-03-01'"),
                   "DATE", "INT32 DATE", lambda r: f"'{date(r)}'", DATE_MY, DATE_DUCK),
     **{f"c_datetime{n}": datetime_(n) for n in range(7)},
-    **{f"c_timestamp{n}": timestamp(n) for n in range(7)},
-    **{f"c_time{n}": time_(n) for n in (0, 1, 3, 6)},
     "c_char": chars("CHAR(40)", UNICODE, GREEK + "😀"),
     "c_varchar": chars("VARCHAR(80)", (*UNICODE, "repeat('😀', 80)"), GREEK + "😀"),
     "c_utf8mb4_bin": chars("VARCHAR(40) COLLATE utf8mb4_bin", UNICODE, GREEK + "😀"),
@@ -264,13 +276,6 @@ ZOO: dict[str, Kind] = {
     "c_longtext": chars("LONGTEXT", (*UNICODE, "repeat('x', 1000000)"), GREEK + "😀"),
     "c_enum": choice("ENUM('a', '', 'null', 'NaN', 'ü', 'it''s', 'a,b')", ("'a'", "''", "'null'", "'NaN'", "'ü'", "'it''s'", "'a,b'")),
     "c_set": choice("SET('a', 'b', 'null', 'ü', 'it''s')", ("''", "'a'", "'a,b,null,ü,it''s'", "'b,ü'", "'null'")),
-    "c_json": choice("JSON", ("'null'", "'{}'", "'  [1, 2.50, \"ü😀\"] '", "'1e400'", "'\"\"'", "'{\"b\": 1, \"a\": \"\\\\u0000\"}'")),
-    "c_uuid": Kind("UUID", ("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"),
-                  "VARCHAR", UTF8, lambda r: f"'{UUID(int=r.getrandbits(128), version=r.choice([1, 4]))}'", "INSERT(INSERT(INSERT(INSERT(LOWER(HEX({c})), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')"),
-    "c_inet4": Kind("INET4", ("'0.0.0.0'", "'255.255.255.255'"), "VARCHAR", UTF8,
-                   lambda r: f"INET_NTOA({r.getrandbits(32)})", "INET_NTOA(CONV(HEX({c}), 16, 10))"),
-    "c_inet6": Kind("INET6", ("'::'", "'::1'", "'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'", "'::ffff:1.2.3.4'"), "VARCHAR",
-                   UTF8, lambda r: f"INET6_NTOA(x'{r.getrandbits(128):032x}')", "INET6_NTOA(UNHEX(HEX({c})))"),
     "c_binary": blob("BINARY(16)", ("''", "x'00'", "x'20'", "repeat(x'FF', 16)"), 16),
     "c_varbinary": blob("VARBINARY(200)"),
     "c_tinyblob": blob("TINYBLOB"),
@@ -278,10 +283,38 @@ ZOO: dict[str, Kind] = {
     "c_mediumblob": blob("MEDIUMBLOB", (*BYTES, "repeat(x'00FF', 100000)")),
     "c_longblob": blob("LONGBLOB", (*BYTES, "repeat(x'00FF', 500000)")),
     "c_point": Kind("POINT", ("ST_GeomFromText('POINT(1 -2.5)', 4326)", "ST_GeomFromText('POINT(1e-300 1e300)')"), "BLOB",
-                   BINARY, lambda r: f"ST_GeomFromText('POINT({r.random()} {r.gauss(0, 1e6)})', {r.choice([0, 4326, 3857])})",
-                   "HEX(ST_AsWKB({c}))", HEX),
+                   BINARY, point, "HEX(ST_AsWKB({c}))", HEX),
     "c_geometry": Kind("GEOMETRY", ("ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0),(1 0.5,2 0.5,2 1,1 0.5))', 4326)",
                                    "ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 1),LINESTRING(0 0,1 1))', 3857)"), "BLOB",
                       BINARY, lambda r: f"ST_GeomFromText('LINESTRING(0 0,{r.random()} 1)', {r.choice([0, 4326])})",
                       "HEX(ST_AsWKB({c}))", HEX),
 }  # fmt: skip
+MARIADB: dict[str, Kind] = {
+    **{f"c_decimal_{p}_{s}": decimal(p, s) for p, s in ((38, 37), (38, 38), (65, 38))},
+    **{f"c_timestamp{n}": timestamp(n) for n in range(7)},
+    **{f"c_time{n}": time_(n) for n in (0, 1, 3, 6)},
+    "c_json": choice("JSON", ("'null'", "'{}'", "'  [1, 2.50, \"ü😀\"] '", "'1e400'", "'\"\"'", "'{\"b\": 1, \"a\": \"\\\\u0000\"}'")),
+    "c_uuid": Kind("UUID", ("'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"),
+                  "VARCHAR", UTF8, lambda r: f"'{UUID(int=r.getrandbits(128), version=r.choice([1, 4]))}'", "INSERT(INSERT(INSERT(INSERT(LOWER(HEX({c})), 21, 0, '-'), 17, 0, '-'), 13, 0, '-'), 9, 0, '-')"),
+    "c_inet4": Kind("INET4", ("'0.0.0.0'", "'255.255.255.255'"), "VARCHAR", UTF8,
+                   lambda r: f"INET_NTOA({r.getrandbits(32)})", "INET_NTOA(CONV(HEX({c}), 16, 10))"),
+    "c_inet6": Kind("INET6", ("'::'", "'::1'", "'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'", "'::ffff:1.2.3.4'"), "VARCHAR",
+                   UTF8, lambda r: f"INET6_NTOA(x'{r.getrandbits(128):032x}')", "INET6_NTOA(UNHEX(HEX({c})))"),
+}  # fmt: skip
+MYSQL: dict[str, Kind] = {
+    **{f"c_timestamp{n}": timestamp(n, 1) for n in range(7)},
+    **{f"c_time{n}": time_(n, "0") for n in (0, 1, 3, 6)},
+    "c_gb18030": chars("VARCHAR(40) CHARSET gb18030", UNICODE, GREEK + "😀"),
+    "c_0900_as_cs": chars("VARCHAR(40) COLLATE utf8mb4_0900_as_cs", UNICODE, GREEK + "😀"),
+    # Kept as parsed: keys by length and bytes, numbers as 64-bit integers, decimals or doubles.
+    "c_json": choice("JSON", ("'null'", "'{}'", "'  [1, 2.50, \"ü😀\"] '", "'1.0'", "'\"\"'",
+                              "'{\"bb\": 1, \"b\": 1, \"a\": \"\\\\u0000\"}'",
+                              "'[18446744073709551615, -9223372036854775808, 123456789012345678901234567890, 1e308, -0.0, 1e-7]'",
+                              "JSON_OBJECT('decimal', CAST(1.50 AS DECIMAL(65,30)), 'float', 1.5e0, 'bytes', x'00FF', 'bit', b'101')",
+                              "JSON_ARRAY(CAST('2020-01-01 01:02:03.5' AS DATETIME(6)), CAST('-10:11:12.5' AS TIME(1)), DATE'2020-02-29')",
+                              "JSON_ARRAY(REPEAT('😀', 20000))")),
+    "c_vector": Kind("VECTOR(9)", ("STRING_TO_VECTOR('[1,-2.5,3e38]')", "STRING_TO_VECTOR('[0]')", "x'FFFF7FFF01000080'"), "BLOB", BINARY,
+                     vector, HEX, HEX),
+}  # fmt: skip
+# The columns by the kind of server.
+ZOO = {"mysql": {**SHARED, **MYSQL}, "mariadb": {**SHARED, **MARIADB}}

@@ -53,9 +53,11 @@ GEOMETRIES = {
 # A character's bytes in UTF-8, at most. MySQL's latin1 is cp1252, whose euro sign takes three.
 _UTF8_BYTES = {"ascii": 1, "utf8mb4": 4, "utf16": 4, "utf16le": 4, "utf32": 4, "gb18030": 4}
 
-# Collations whose WEIGHT_STRING is not their equality, found by comparing both over all of MariaDB 10.11's.
+# Collations whose WEIGHT_STRING is not their equality, found by comparing both over all of MariaDB 10.11's and of
+# MySQL 9.7's: MySQL compares euckr byte by byte, and its weights of tis620 end at a NUL.
 _UNWEIGHABLE = re.compile(
-    r"big5_.*_ci|cp1250_czech_cs|tis620_thai_nopad_ci|.*_nopad_ai_cs|.*vietnamese_nopad_as_ci"
+    r"big5_.*_ci|cp1250_czech_cs|euckr_korean_(nopad_)?ci|tis620_thai_(nopad_)?ci|.*_nopad_ai_cs"
+    r"|.*vietnamese_nopad_as_ci"
 )
 
 
@@ -266,9 +268,21 @@ def _weights(column: Column) -> str:
 
     # RTRIM would leave a no-break space, which Unicode collations pad away too; WEIGHT_STRING(c AS CHAR(n))
     # cuts off the weights behind the n-th, and many characters have two.
-    def trimmed(level: str = "") -> str:
-        return f"TRIM(TRAILING WEIGHT_STRING({space}{level}) FROM WEIGHT_STRING({name}{level}))"
+    def trimmed(level: str = "", of: str = name) -> str:
+        return f"TRIM(TRAILING WEIGHT_STRING({space}{level}) FROM WEIGHT_STRING({of}{level}))"
 
     if collation.endswith("_w2") or ("uca1400" in collation and not collation.endswith("_ai_ci")):
         return _joined([trimmed(f" LEVEL {level}") for level in (1, 2, 3)])
+    if (
+        collation == "gb18030_chinese_ci"
+    ):  # ı weighs what I weighs and ſ what S, yet they differ: weigh them as others too
+        return _joined([trimmed(), trimmed(of=_told_apart(name, column.charset or "", collation))])
     return trimmed()
+
+
+def _told_apart(name: str, charset: str, collation: str) -> str:
+    """The value with ı and ſ as letters that differ from I and S."""
+    for letter, other in (("ı", "a"), ("ſ", "b")):
+        found = f"CONVERT(_utf8mb4 X'{letter.encode().hex()}' USING {charset}) COLLATE {collation}"
+        name = f"REPLACE({name}, {found}, '{other}')"
+    return name

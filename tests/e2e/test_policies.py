@@ -134,11 +134,13 @@ def test_decimals_of_19_and_more_than_38_digits_arrive_exactly(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["duckdb", "redshift"])
+@pytest.mark.parametrize("warehouse", ["duckdb", "redshift"])
 def test_zero_dates_follow_the_policy_and_are_counted(
-    kind: str, request: pytest.FixtureRequest, redshift: RedshiftStandIn
+    warehouse: str, request: pytest.FixtureRequest, redshift: RedshiftStandIn
 ) -> None:
-    workspace: Workspace = request.getfixturevalue("workspace" if kind == "duckdb" else "redshift_workspace")
+    workspace: Workspace = request.getfixturevalue(
+        "workspace" if warehouse == "duckdb" else "redshift_workspace"
+    )
     workspace.execute(
         "SET sql_mode = 'ALLOW_INVALID_DATES'",
         f"CREATE TABLE t (id INT PRIMARY KEY, d DATE, w DATETIME(3), {AT})",
@@ -150,7 +152,9 @@ def test_zero_dates_follow_the_policy_and_are_counted(
 
     def rows(columns: str) -> list[tuple[Any, ...]]:
         sql = f"{columns} FROM {{t}} ORDER BY id"
-        return workspace.query(sql.format(t="t")) if kind == "duckdb" else asked(workspace, redshift, sql)
+        return (
+            workspace.query(sql.format(t="t")) if warehouse == "duckdb" else asked(workspace, redshift, sql)
+        )
 
     configured(workspace, zero_dates="null")
     assert changed(workspace.synced("t")) == {"d": (1, "zero_dates: null"), "w": (2, "zero_dates: null")}

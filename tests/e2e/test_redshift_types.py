@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from floodmark.spark import Spark
-from floodmark.testing.databases import MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
-from tests.conftest import Workspace, lasting_workspace
+from tests.conftest import SOURCE, Workspace, lasting_workspace
 from tests.zoo import BIT_MY, DATE_MY, HEX, TIME_MY, ZOO, Kind
 
 ROWS = 300
@@ -50,6 +49,7 @@ class Synced:
     workspace: Workspace
     server: RedshiftStandIn
     schema: str
+    kinds: dict[str, Kind]  # the columns that the source has
     drawn: dict[str, list[str]]
 
     def source(self, expression: str) -> list[str | None]:
@@ -62,15 +62,16 @@ class Synced:
         return [v for (v,) in self.server.execute(f"SELECT {expression} FROM {self.schema}.zoo ORDER BY id")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=SOURCE)
 def synced(
-    mariadb: MariaDB,
+    request: pytest.FixtureRequest,
     seaweed: SeaweedFS,
     redshift: RedshiftStandIn,
     spark: Callable[[], Spark],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Synced]:
     redshift.faults.clear()
+    source, kinds = request.getfixturevalue(request.param), ZOO[request.param]
     name = f"t_{secrets.token_hex(4)}"
     warehouse = {
         "url": redshift.url(),
@@ -81,15 +82,15 @@ def synced(
     sections = {"store": seaweed.store(name), "warehouse": warehouse}
     chance = random.Random(4)
     drawn = {}
-    for column, kind in ZOO.items():
+    for column, kind in kinds.items():
         awkward = literals(column, kind)
         while len(awkward) < ROWS:
             value = kind.draw(chance)
             awkward += [value if "00" not in _text_of(value) else "NULL"]
         drawn[column] = awkward
-    columns = ", ".join(f"{column} {kind.type}" for column, kind in ZOO.items())
+    columns = ", ".join(f"{column} {kind.type}" for column, kind in kinds.items())
     rows = zip(*drawn.values(), strict=True)
-    with lasting_workspace(tmp_path_factory.mktemp("types"), mariadb, spark, **sections) as workspace:
+    with lasting_workspace(tmp_path_factory.mktemp("types"), source, spark, **sections) as workspace:
         workspace.execute(
             f"CREATE TABLE zoo (id INT PRIMARY KEY, update_at DATETIME NOT NULL DEFAULT '2025-05-05', {columns})",
             "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'",
@@ -97,12 +98,14 @@ def synced(
         )
         table = workspace.synced("zoo")
         assert table["rows_loaded"] == ROWS and table["findings"] == []
-        yield Synced(workspace, redshift, name, drawn)
+        yield Synced(workspace, redshift, name, kinds, drawn)
 
 
-@pytest.mark.parametrize("name", list(ZOO))
+@pytest.mark.parametrize(
+    ("synced", "name"), [(server, name) for server in SOURCE for name in ZOO[server]], indirect=["synced"]
+)
 def test_every_value_arrives_as_mysql_has_it(synced: Synced, name: str) -> None:
-    kind = ZOO[name]
+    kind = synced.kinds[name]
     if kind.bits:
         expected = [None if v == "NULL" else struct.pack(kind.bits, float(v)) for v in synced.drawn[name]]
         arrived = [None if v is None else struct.pack(kind.bits, v) for v in synced.warehouse(name)]

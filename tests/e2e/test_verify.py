@@ -63,13 +63,13 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_rows_are_found_whatever_the_key_is(place: Verifying, kind: str) -> None:
-    rows = 4 if kind.startswith("ENUM") else 3000
+@pytest.mark.parametrize("type_", KEYS)
+def test_rows_are_found_whatever_the_key_is(place: Verifying, type_: str) -> None:
+    rows = 4 if type_.startswith("ENUM") else 3000
     place.workspace.execute(
-        f"CREATE TABLE t (k {kind} NOT NULL PRIMARY KEY, n INT, update_at DATETIME NOT NULL DEFAULT '2025-05-05', "
+        f"CREATE TABLE t (k {type_} NOT NULL PRIMARY KEY, n INT, update_at DATETIME NOT NULL DEFAULT '2025-05-05', "
         "KEY (update_at)) DEFAULT CHARSET=utf8mb4",
-        f"INSERT INTO t (k, n) SELECT {KEYS[kind]}, seq FROM seq_1_to_{rows}",
+        f"INSERT INTO t (k, n) SELECT {KEYS[type_]}, seq FROM seq_1_to_{rows}",
     )
     place.workspace.synced("t")
     assert place.verify("t")["ok"]
@@ -82,7 +82,9 @@ def test_rows_are_found_whatever_the_key_is(place: Verifying, kind: str) -> None
     assert found["findings"][2]["columns"] == ["n"]
     [(first,)] = place.workspace.execute("SELECT HEX(k) FROM t WHERE n = 1")
     [key] = found["findings"][0]["key"]
-    shown = f"X'{key[2:]}'" if kind.startswith("BINARY") else f"'{key}'" if isinstance(key, str) else str(key)
+    shown = (
+        f"X'{key[2:]}'" if type_.startswith("BINARY") else f"'{key}'" if isinstance(key, str) else str(key)
+    )
     assert place.workspace.execute(f"SELECT HEX(k) FROM t WHERE k = {shown}") == [(first,)]
 
 
