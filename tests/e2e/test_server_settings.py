@@ -59,20 +59,31 @@ def for_everybody(database: Database, **settings: str) -> Iterator[None]:
         link.close()
 
 
+MODES = "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE'"
 SETTINGS = [
-    {"sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE'"},
+    {"sql_mode": MODES},
     {"sql_select_limit": "7"},
+    {"init_connect": "'SET autocommit = 0, sql_select_limit = 3'"},
+]
+MORE = [
     {"sql_big_selects": "0", "max_join_size": "5"},
     {"autocommit": "0"},
     {"completion_type": "'CHAIN'"},
     {"completion_type": "'RELEASE'"},
-    {"init_connect": "'SET autocommit = 0, sql_select_limit = 3'"},
     {"tx_read_only": "1", "transaction_isolation": "'READ-UNCOMMITTED'"},
-    {"character_set_client": "latin1", "character_set_results": "latin1", "collation_connection": "latin1_bin"},
-]  # fmt: skip
+    {
+        "character_set_client": "latin1",
+        "character_set_results": "latin1",
+        "collation_connection": "latin1_bin",
+    },
+]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
+@pytest.mark.parametrize(
+    "settings",
+    [*SETTINGS, *(pytest.param(s, marks=pytest.mark.long) for s in MORE)],
+    ids=lambda s: " ".join(s),
+)
 def test_settings_for_everybody_lose_no_row(orders: Workspace, kind: str, settings: dict[str, str]) -> None:
     if kind == "mysql":
         settings = {n.replace("tx_read_only", "transaction_read_only"): v for n, v in settings.items()}
