@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from floodmark.model import Column, Table
 from floodmark.mysql import encrypted
 from floodmark.mysql.connect import Session, unable
 from floodmark.mysql.read import record_batches
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer, MariaDB
+from tests.certificates import authority, issued, openssl
 from tests.conftest import Workspace
 
+pytestmark = pytest.mark.both_servers
 
-def openssl(*args: str) -> None:
-    subprocess.run(["openssl", *args], check=True, capture_output=True)
+Start = Callable[[str | None], SourceSpec]
 
 
 @pytest.fixture(scope="module")
@@ -28,76 +29,64 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two authorities, and certificates of the first: for this host, for another one, for a client."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("ca", "other"):
-        key, pem = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
-        openssl(
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            f"/CN={name}",
-            "-keyout",
-            key,
-            "-out",
-            pem,
-        )
-    for name, names in (
-        ("right", "DNS:localhost,IP:127.0.0.1"), ("wrong", "DNS:db.elsewhere"), ("client", "DNS:client"),
-    ):  # fmt: skip
-        key, csr, ext = folder / f"{name}.key", folder / f"{name}.csr", folder / f"{name}.ext"
-        ext.write_text(f"subjectAltName={names}\n")
-        openssl(
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-subj",
-            f"/CN={name}",
-            "-keyout",
-            str(key),
-            "-out",
-            str(csr),
-        )
-        openssl(
-            "x509", "-req", "-in", str(csr), "-CA", str(folder / "ca.pem"), "-CAkey", str(folder / "ca.key"),
-            "-CAcreateserial", "-days", "2", "-extfile", str(ext), "-out", str(folder / f"{name}.pem"),
-        )  # fmt: skip
+        authority(folder, name)
+    issued(folder, "right", "DNS:localhost,IP:127.0.0.1")
+    issued(folder, "wrong", "DNS:db.elsewhere")
+    issued(folder, "client", "DNS:client")
     return folder
 
 
-def server(pems: Path, certificate: str | None, insists: bool = True) -> MariaDB:
-    args = ["--skip-ssl"]
+def server_with(
+    kind: type[DatabaseServer], pems: Path, certificate: str | None, insists: bool = True
+) -> DatabaseServer:
+    args = ["--skip-ssl" if kind is MariaDB else "--tls-version="]
     if certificate:
         args = [
             f"--ssl-ca={pems / 'ca.pem'}", f"--ssl-cert={pems / f'{certificate}.pem'}",
             f"--ssl-key={pems / f'{certificate}.key'}", f"--require-secure-transport={'ON' if insists else 'OFF'}",
         ]  # fmt: skip
-    return MariaDB(args=args, buffer_pool="32M")
+    return kind(args=args, buffer_pool="32M")
 
 
-def spec_of(server: MariaDB) -> SourceSpec:
+def spec_of(server: DatabaseServer) -> SourceSpec:
     return SourceSpec(server.host, server.port, server.user, server.password)
 
 
 @pytest.fixture(scope="module")
-def right(pems: Path) -> Iterator[SourceSpec]:
-    with server(pems, "right") as running:
-        yield spec_of(running)
+def running(pems: Path) -> Iterator[Callable[[type[DatabaseServer], str | None], SourceSpec]]:
+    """A server of a kind with a certificate, started when a test first asks for it."""
+    servers: dict[tuple[type[DatabaseServer], str | None], DatabaseServer] = {}
+    with ExitStack() as until_the_end:
+
+        def get(kind: type[DatabaseServer], certificate: str | None) -> SourceSpec:
+            wanted = kind, certificate
+            if wanted not in servers:
+                servers[wanted] = until_the_end.enter_context(server_with(kind, pems, certificate))
+            return spec_of(servers[wanted])
+
+        yield get
 
 
-@pytest.fixture(scope="module")
-def wrong(pems: Path) -> Iterator[SourceSpec]:
-    with server(pems, "wrong") as running:
-        yield spec_of(running)
+@pytest.fixture
+def start(
+    running: Callable[[type[DatabaseServer], str | None], SourceSpec], new_server: type[DatabaseServer]
+) -> Start:
+    return lambda certificate: running(new_server, certificate)
 
 
-@pytest.fixture(scope="module")
-def plain(pems: Path) -> Iterator[SourceSpec]:
-    with server(pems, None) as running:
-        yield spec_of(running)
+@pytest.fixture
+def right(start: Start) -> SourceSpec:
+    return start("right")
+
+
+@pytest.fixture
+def wrong(start: Start) -> SourceSpec:
+    return start("wrong")
+
+
+@pytest.fixture
+def plain(start: Start) -> SourceSpec:
+    return start(None)
 
 
 def cipher(spec: SourceSpec, tls: Tls | None) -> bytes | None:
@@ -130,9 +119,9 @@ def read(spec: SourceSpec, tls: Tls | None, bulk: bool) -> tuple[bool, int]:
 
 
 def test_what_is_encrypted_is_read_past_the_driver_where_tls_is_our_own(
-    right: SourceSpec, plain: SourceSpec, pems: Path
+    right: SourceSpec, plain: SourceSpec, pems: Path, new_server: type[DatabaseServer]
 ) -> None:
-    with server(pems, "right", insists=False) as either:
+    with server_with(new_server, pems, "right", insists=False) as either:
         for bulk in (True, False):
             assert read(right, None, bulk) == (bulk, 1)
             for mode in ENCRYPTING:
@@ -228,7 +217,8 @@ def test_a_user_whom_only_the_driver_can_log_in_is_read_through_the_driver(
     def unknown(*_: object) -> None:
         raise RuntimeError("'pynacl' package is required")
 
-    monkeypatch.setattr("pymysql._auth.scramble_native_password", unknown)
+    for way in ("scramble_native_password", "scramble_caching_sha2"):
+        monkeypatch.setattr(f"pymysql._auth.{way}", unknown)
     assert read(right, tls, bulk=True) == (False, 1)
     assert unable(asked) == "'pynacl' package is required"
     monkeypatch.setattr(encrypted, "opened", lambda *_: pytest.fail("tried again"))
@@ -276,7 +266,7 @@ def test_a_session_that_the_server_has_ended_says_so(right: SourceSpec) -> None:
 
 
 def test_slices_are_read_past_the_driver_with_tls(
-    workspace: Workspace, right: SourceSpec, pems: Path
+    workspace: Workspace, right: SourceSpec, pems: Path, server: DatabaseServer
 ) -> None:
     def prepared() -> int:
         with Session(right) as session:
@@ -287,7 +277,7 @@ def test_slices_are_read_past_the_driver_with_tls(
         session.rows("CREATE DATABASE far")
         session.rows("USE far")
         session.rows("CREATE TABLE orders (id INT PRIMARY KEY, update_at DATETIME, KEY (update_at))")
-        session.rows("INSERT INTO orders SELECT seq, '2025-03-01' FROM seq_1_to_1000")
+        session.rows(server.spelled("INSERT INTO orders SELECT seq, '2025-03-01' FROM seq_1_to_1000"))
         session.rows("COMMIT")
     before = prepared()
     url = f"mysql://{right.user}:{right.password}@{right.host}:{right.port}/far"

@@ -235,20 +235,17 @@ def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
     else:
         yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
     yield _connections(server, spec)
-    if server.statement_seconds:
-        yield SECTION.warning(
-            "timeouts",
-            f"the server ends statements after {duration(server.statement_seconds)}: large slices may not get through",
-            "raise max_statement_time (MySQL: max_execution_time) for this user, or lower slice_rows",
-        )
-    elif server.wait_timeout < 60:
+    if server.wait_timeout < 60:
         yield SECTION.warning(
             "timeouts",
             f"the server closes connections that are idle for {server.wait_timeout} s",
             "raise wait_timeout to 600 or more",
         )
     else:
-        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, statements without a limit")
+        limit = "statements without a limit"
+        if server.statement_seconds:
+            limit = f"statements end after {duration(server.statement_seconds)}, ours excepted"
+        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
 
 
 def _connections(server: Server, spec: SourceSpec) -> Check:

@@ -22,9 +22,12 @@ from MySQLdb import _mysql
 from floodmark import tunnel
 from floodmark.config import SourceSpec, Ssh, Tls
 from floodmark.errors import ConfigError, TransientError
+from floodmark.mysql import greeting
 from floodmark.mysql.answer import Answer
 from floodmark.mysql.failures import WRONG_NAME, translated
+from floodmark.mysql.greeting import CLIENT_SSL
 from floodmark.mysql.pinned import GROUP, OTHER, fingerprint, option_file
+from floodmark.mysql.settings import settings
 
 Row = tuple[bytes | None, ...]
 Cells = tuple[Row, ...] | list[Row]
@@ -33,18 +36,9 @@ Block = TypeVar("Block")
 CONNECT_SECONDS = 5
 # How our statements begin, for whoever reads the process list, and for ourselves.
 LABEL = "/* floodmark: "
-# The server waits this long for a reader that is busy writing to the store.
-WRITE_SECONDS = 3600
-
-# Settings that older servers don't know, and that MariaDB takes for a comment: sizes in information_schema are of now,
-# not of yesterday, and plans come from the optimizer that can print them.
-_NEWER = (
-    " /*!80003 , information_schema_stats_expiry = 0 */"
-    " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
-)
 
 # Of the protocol: what both sides may have agreed on.
-_CLIENT_SSL, _CLIENT_COMPRESS = 0x0800, 0x0020
+_CLIENT_COMPRESS = 0x0020
 
 _MODES = {
     "disabled": "DISABLED",
@@ -82,11 +76,8 @@ class Session:
         self._wire = socket.socket(fileno=os.dup(self._link.fileno()))
         try:
             self._check_encryption()
-            self.rows("SET NAMES utf8mb4")
-            self.rows(
-                f"SET SESSION time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS}{_NEWER}"
-            )
-            self.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            for statement in settings(zone):
+                self.rows(statement)
         except BaseException:
             self.close()
             raise
@@ -188,10 +179,7 @@ class Session:
             return
         found = self.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
         if not found or not found[0][1]:
-            raise ConfigError(
-                f"{self.spec.host} offers no TLS, and source.tls.mode is {tls.mode}",
-                hint="switch TLS on at the server, or set source.tls.mode: disabled",
-            )
+            raise greeting.no_tls(self.spec, tls)
 
 
 class Stream(Generic[Block]):
@@ -298,10 +286,12 @@ def _driven(spec: SourceSpec, port: int | None, read_timeout: int, connect_timeo
     if port is not None:
         return _at(port, spec, read_timeout, connect_timeout)
     tls = spec.tls
+    if tls is None or tls.mode == "required":
+        return _unverified(spec, spec, read_timeout, connect_timeout)
     try:
-        return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
+        return _open(spec, read_timeout, connect_timeout, _MODES[tls.mode])
     except _mysql.MySQLError as error:
-        if tls is None or tls.mode != "verify_ca" or not _only_the_name_is_wrong(error, tls):
+        if tls.mode != "verify_ca" or not _only_the_name_is_wrong(error, tls):
             raise
     # libmariadb can't check the chain without the name, but checks the chain alone when it is given a CA and not
     # told to verify. The first attempt has shown that the server speaks TLS with a certificate of that CA.
@@ -311,8 +301,10 @@ def _driven(spec: SourceSpec, port: int | None, read_timeout: int, connect_timeo
 def _at(port: int, spec: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
     """A connection to the local end of a tunnel; where the server is to be verified, under its real name."""
     tls, local = spec.tls, replace(spec, host="127.0.0.1", port=port)
-    if tls is None or tls.mode in ("disabled", "required"):
-        return _open(local, read_timeout, connect_timeout, _MODES[tls.mode] if tls else "REQUIRED")
+    if tls is None or tls.mode == "required":
+        return _unverified(spec, local, read_timeout, connect_timeout)
+    if tls.mode == "disabled":
+        return _open(local, read_timeout, connect_timeout, "DISABLED")
     _files(tls)
     for renewed in (False, True):
         with option_file(fingerprint(spec, tls, port, connect_timeout)) as file:
@@ -323,6 +315,24 @@ def _at(port: int, spec: SourceSpec, read_timeout: int, connect_timeout: int) ->
                     raise
         fingerprint.cache_clear()  # its certificate may be a new one since it was checked
     raise AssertionError("unreachable")
+
+
+def _unverified(spec: SourceSpec, place: SourceSpec, read_timeout: int, connect_timeout: int) -> Any:
+    """A connection with TLS if the server offers it, whatever its certificate; `place` is where it is reached."""
+    offered = greeting.offers_tls(spec, place.socket or (place.host, place.port), connect_timeout)
+    if not offered and spec.tls is not None:
+        greeting.forget(spec)
+        raise greeting.no_tls(spec, spec.tls)
+    try:
+        link = _open(place, read_timeout, connect_timeout, "REQUIRED" if offered else "DISABLED")
+    except _mysql.MySQLError:
+        greeting.forget(spec)
+        raise
+    if offered or not link.server_capabilities & CLIENT_SSL:
+        return link
+    greeting.forget(spec)  # by now it does offer TLS
+    link.close()
+    return _open(place, read_timeout, connect_timeout, "REQUIRED")
 
 
 def _open(
@@ -370,11 +380,11 @@ def _files(tls: Tls) -> dict[str, str]:
 
 def _is_plain(link: Any, spec: SourceSpec) -> bool:
     """Whether the protocol goes over the socket as it is, and the library reads no answer before it is asked to."""
-    offered = link.server_capabilities & _CLIENT_SSL
+    offered = link.server_capabilities & CLIENT_SSL
     wanted = spec.tls is None or spec.tls.mode != "disabled"
     spoken = link.client_flag & link.server_capabilities
     tried = re.match(r"3\.|10\.", str(_mysql.get_client_info())) is not None  # MariaDB's
-    return tried and not (offered and wanted) and not spoken & (_CLIENT_SSL | _CLIENT_COMPRESS)
+    return tried and not (offered and wanted) and not spoken & (CLIENT_SSL | _CLIENT_COMPRESS)
 
 
 def _only_the_name_is_wrong(error: Exception, tls: Tls) -> bool:

@@ -7,7 +7,6 @@ that only the driver knows, an old TLS, a certificate that it does not accept) t
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import time
@@ -19,6 +18,7 @@ import pymysql
 
 from floodmark.config import SourceSpec, Tls
 from floodmark.mysql import wire
+from floodmark.mysql.greeting import Address, reached, silent
 
 # For so long a server is not asked again that only the driver could log in to.
 REMEMBERED = 600.0
@@ -87,15 +87,13 @@ class Stored:
         return self._cursor.fetchall()
 
 
-def opened(
-    spec: SourceSpec, address: tuple[str, int] | str, read_timeout: int, connect_timeout: float
-) -> Link:
+def opened(spec: SourceSpec, address: Address, read_timeout: int, connect_timeout: float) -> Link:
     """A connection to the server at this address; raises Unable, or what the driver would raise as well."""
     try:
         context = _context(spec.tls, connect_timeout, spec.ssh is not None)
-        reached = _reached(address, connect_timeout)
+        link = reached(address, connect_timeout)
     except TimeoutError as error:
-        raise _silent("handshake: reading initial communication packet") from error
+        raise silent("handshake: reading initial communication packet") from error
     except OSError as error:  # bad PEM files among them
         raise Unable(str(error), lasting=isinstance(error, ssl.SSLError)) from error
     seconds = read_timeout or None
@@ -114,9 +112,9 @@ def opened(
             ssl=context,
             defer_connect=True,
         )
-        connection.connect(reached)
+        connection.connect(link)
     except Exception as error:
-        reached.close()
+        link.close()
         raise _meaning(error) from error
     if context.made is None:  # it says that it has required TLS
         connection.close()
@@ -158,29 +156,6 @@ def _context(tls: Tls | None, seconds: float, tunnelled: bool) -> _Context:
     return context
 
 
-def _reached(address: tuple[str, int] | str, seconds: float) -> socket.socket:
-    """A connection on which the server has begun to speak."""
-    if isinstance(address, str):
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    else:
-        link = socket.create_connection(address, seconds)
-    try:
-        if isinstance(address, str):
-            link.settimeout(seconds)
-            link.connect(address)
-        else:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        greeting = select.poll()
-        greeting.register(link, select.POLLIN)
-        if not greeting.poll(seconds * 1000):
-            raise TimeoutError
-        return link
-    except BaseException:
-        link.close()
-        raise
-
-
 # ---------------------------------------------------------------- failures
 
 
@@ -191,7 +166,7 @@ def _meaning(error: Exception) -> Exception:
         return wire.raised(code, text)
     causes = list(_causes(error))
     if any(isinstance(cause, TimeoutError) for cause in causes):
-        return _silent("reading authorization packet")
+        return silent("reading authorization packet")
     cut = any(isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) for cause in causes)
     return Unable(text, lasting=not cut and code not in _CUT)
 
@@ -209,10 +184,6 @@ def _as_the_driver() -> Iterator[None]:
     except pymysql.MySQLError as error:
         code, text = _parts(error)
         raise (wire.raised(code, text) if _is_servers(code) else wire.lost()) from error
-
-
-def _silent(when: str) -> Exception:
-    return wire.raised(2013, f"Lost connection to server at '{when}', system error: 110")
 
 
 def _is_servers(code: int) -> bool:

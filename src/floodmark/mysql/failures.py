@@ -12,8 +12,10 @@ from floodmark.errors import ConfigError, DataError, FloodmarkError, TransientEr
 # What libmariadb says when the certificate is good but of another host.
 WRONG_NAME = "Validation of SSL server certificate failed"
 
-_LOGIN = {1045, 1130, 1251, 1275, 1524, 1698, 1820, 1862, 2049, 2054, 2058, 2059, 2061, 3118, 3878, 4151}
-_RIGHTS = {1044, 1142, 1143, 1227, 1370}
+_LOGIN = {1045, 1130, 1251, 1275, 1524, 1698, 2049, 2054, 2058, 2059, 2061, 3878}
+_EXPIRED = {1820, 1862}
+_LOCKED = {3118, 3955, 4151}
+_RIGHTS = {1044, 1142, 1143, 1227}
 _UNKNOWN = {1046, 1049, 1051, 1054, 1109, 1146, 1176}
 _SQL = {1052, 1060, 1064, 1111, 1149, 1247, 1267, 1271, 1305, 1356, 1582, 1630}
 _TOO_LARGE = {1153, 1301, 2020}
@@ -40,13 +42,26 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
         return ConfigError(
             said, hint="set source.tls.mode: verify_identity with the server's ca, or required"
         )
+    if code in _EXPIRED:
+        return ConfigError(
+            said, hint=f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), in source.url too"
+        )
+    if code in _LOCKED:
+        return ConfigError(said, hint=f"ALTER USER '{spec.user}'@'…' ACCOUNT UNLOCK")
     if code in _LOGIN:
         # A server that insists on TLS says no more than this to a client without.
         plain = spec.tls is not None and spec.tls.mode == "disabled"
         also = ", and whether the server asks for TLS (source.tls)" if plain else ""
+        if spec.tls is not None and spec.tls.cert is not None:
+            also = ", and whether the server asks for another certificate than source.tls.cert"
         return ConfigError(said, hint=f"check the user and the password of source.url{also}")
     if code in _RIGHTS:
-        return ConfigError(said, hint=f"GRANT SELECT on what is to be replicated to {spec.user}")
+        return ConfigError(
+            said,
+            hint=f"GRANT SELECT on what is to be replicated to {spec.user} (those of a role count after SET DEFAULT ROLE)",
+        )
+    if code == 1370:  # a function in a `where`
+        return ConfigError(said, hint=f"GRANT EXECUTE on it to {spec.user}")
     if code in _UNKNOWN or code in _SQL:
         return ConfigError(said, hint="check the names and the `where` in the configuration")
     if code in _TOO_LARGE:

@@ -20,15 +20,15 @@ from MySQLdb import _mysql
 
 from floodmark.config import SourceSpec, Tls
 from floodmark.errors import ConfigError, TransientError
+from floodmark.mysql.greeting import CLIENT_SSL, capabilities, packet
 from floodmark.scratch import scratched
 
 # What libmariadb says when the server shows another certificate than the pinned one.
 OTHER = "Fingerprint verification of server certificate failed"
 GROUP = "floodmark"
 
-# Of the protocol: CLIENT_SSL; and with it CLIENT_PROTOCOL_41 and CLIENT_SECURE_CONNECTION.
-_SSL = 0x0800
-_REQUEST = _SSL | 0x0200 | 0x8000
+# Of the protocol: with CLIENT_SSL, CLIENT_PROTOCOL_41 and CLIENT_SECURE_CONNECTION.
+_REQUEST = CLIENT_SSL | 0x0200 | 0x8000
 _UTF8MB4 = 45
 
 
@@ -90,27 +90,13 @@ def _certificate(spec: SourceSpec, tls: Tls, port: int, seconds: float) -> bytes
 
 def _ask_for_tls(link: socket.socket, where: str) -> None:
     """Read the server's greeting and answer with a request for TLS, as the protocol has it."""
-    length, _ = struct.unpack("<I", _read(link, 3) + b"\0")[0], _read(link, 1)
-    greeting = _read(link, length)
+    greeting = packet(link)
     if greeting[:1] == b"\xff":
         raise TransientError(f"{where}: {greeting[3:].decode(errors='replace')}", hint="try again")
-    # Version, text to NUL; thread (4), scramble (8), filler (1); then the lower half of the capabilities.
-    flags = greeting.index(b"\0", 1) + 14
-    (capabilities,) = struct.unpack_from("<H", greeting, flags)
-    if not capabilities & _SSL:
+    if not (capabilities(greeting) or 0) & CLIENT_SSL:
         raise ConfigError(
             f"{where} offers no TLS, and source.tls asks for it",
             hint="switch TLS on at the server, or set source.tls.mode: disabled",
         )
     body = struct.pack("<IIB23x", _REQUEST, 1 << 24, _UTF8MB4)
     link.sendall(struct.pack("<I", len(body))[:3] + b"\1" + body)
-
-
-def _read(link: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        piece = link.recv(count - len(found))
-        if not piece:
-            raise ConnectionResetError(0, "the connection was closed")
-        found += piece
-    return found

@@ -1,0 +1,27 @@
+"""What every session sets first, whatever the server has for everybody or says in `init_connect`."""
+
+from __future__ import annotations
+
+# The server waits this long for a reader that is busy writing to the store.
+WRITE_SECONDS = 3600
+
+# Each statement stands alone, and neither the rows that it returns nor the time that it takes are limited. What is in
+# the comments only MySQL knows, or only MariaDB.
+_UNLIMITED = (
+    "autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    " /*!50708 , max_execution_time = 0 */ /*M!100101 , max_statement_time = 0 */"
+)
+# What is known of tables is of now, not of yesterday, and plans come from the optimizer that can print them.
+_CURRENT = (
+    "/*!80003 , information_schema_stats_expiry = 0 */"
+    " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
+)
+
+
+def settings(zone: str) -> tuple[str, ...]:
+    """The statements of a session that reads in this zone."""
+    return (
+        f"SET NAMES utf8mb4, {_UNLIMITED}",
+        f"SET SESSION time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+    )
