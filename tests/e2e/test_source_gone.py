@@ -24,6 +24,8 @@ from floodmark.types import KEY_FIELD, fields
 from floodmark.warehouse.files import key_fields
 from tests.keys import COLLATIONS, KEYS, literal, session, values
 
+pytestmark = pytest.mark.source
+
 AT = "update_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP"
 
 
