@@ -20,6 +20,7 @@ PRINTED = "id, code, amount, body, day, update_at"
 
 @pytest.mark.both_servers
 def test_a_table_is_synced_changed_damaged_found_and_repaired(workspace: Workspace) -> None:
+    workspace.write(tables={"orders": {"deletes": "hard", "deletes_every": "0s"}})
     workspace.execute(TABLE, FILL)
     run = workspace.run
     run("sync", "-t", "orders").ok()
@@ -30,7 +31,7 @@ def test_a_table_is_synced_changed_damaged_found_and_repaired(workspace: Workspa
         "UPDATE orders SET id = 9000 WHERE id = 7",
         "DELETE FROM orders WHERE id BETWEEN 20 AND 25",
     )
-    run("sync", "-t", "orders", "--detect-deletes").ok()
+    run("sync", "-t", "orders").ok()
     assert same(workspace, "orders", PRINTED)
     run("verify", "-t", "orders").ok()
     with duckdb.connect(str(workspace.warehouse)) as link:
