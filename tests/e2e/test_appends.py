@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conftest import Workspace
 from tests.shapes import configured, refused, same
+
+pytestmark = pytest.mark.source
 
 
 def test_an_auto_increment_table_is_appended_by_its_id(workspace: Workspace) -> None:

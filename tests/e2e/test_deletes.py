@@ -15,6 +15,8 @@ from floodmark.validate import watermark_validate
 from tests.conftest import Workspace
 from tests.stage import commits
 
+pytestmark = pytest.mark.source
+
 ORDERS = """CREATE TABLE orders (
   id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40), status INT NOT NULL DEFAULT 0,
   update_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""

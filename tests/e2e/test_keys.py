@@ -56,10 +56,8 @@ def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
     printed = KEYS[keyed.database.server.name][table][1]
     known = {
         **dict.fromkeys(("k_gbk", "k_gb18030"), "hex(convert(c using utf8mb4))"),
-        "k_bits": "b+0",
-        "k_time": "cast(t as char)",
-        "k_flags": "hex(c), b+0, n",
-    }
+        "k_bits": "b+0", "k_time": "cast(t as char)", "k_flags": "hex(c), b+0, n",
+    }  # fmt: skip
     mysql = known.get(table, printed)
     source = keyed.execute(f"SELECT {mysql}, n_, update_at FROM {table}")
     arrived = keyed.query(f"SELECT {printed}, n_, update_at FROM {table}")

@@ -9,6 +9,8 @@ import pytest
 from floodmark.testing.redshift import RedshiftStandIn
 from tests.conftest import Workspace
 
+pytestmark = pytest.mark.source
+
 MOST = 65_535
 AT = "update_at DATETIME NOT NULL DEFAULT '2025-03-01', KEY (update_at)"
 

@@ -19,6 +19,8 @@ from floodmark.testing.redshift import RedshiftStandIn
 from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS
 
+pytestmark = pytest.mark.source
+
 ROWS = 2000
 KEEP = "update_at = update_at"  # what an application does that changes a row and not its cursor
 

@@ -20,6 +20,8 @@ from floodmark.warehouse.duckdb import DuckDB
 from tests.conftest import Workspace
 from tests.shapes import AT, configured, same
 
+pytestmark = pytest.mark.source
+
 
 def test_a_decimal_wider_than_the_warehouses_arrives_as_its_text(workspace: Workspace) -> None:
     most = "9" * 35 + "." + "9" * 30

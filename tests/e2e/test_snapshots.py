@@ -8,6 +8,8 @@ import pytest
 from tests.conftest import Workspace
 from tests.shapes import AT, configured, refused, same
 
+pytestmark = pytest.mark.source
+
 
 def test_a_table_without_a_key_is_copied_whole_with_its_twins(workspace: Workspace) -> None:
     workspace.execute(

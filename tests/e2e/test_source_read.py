@@ -23,6 +23,8 @@ from floodmark.mysql.read import Batches, record_batches
 from floodmark.testing.databases import MariaDB
 from floodmark.types import fields
 
+pytestmark = pytest.mark.source
+
 
 @pytest.fixture(scope="module")
 def mariadb(either_mariadb: MariaDB) -> MariaDB:

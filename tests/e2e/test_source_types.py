@@ -29,8 +29,12 @@ WAYS = (
 )
 
 
+pytestmark = pytest.mark.both_servers
+
+
 @pytest.fixture(scope="module")
 def mariadb(either_mariadb: MariaDB) -> MariaDB:
+    """One that speaks TLS, as every MySQL does."""
     return either_mariadb
 
 
@@ -119,7 +123,8 @@ WORDS = [
 ]
 BYTES = ["''", "x'00'", "x'FF00FE'", "'null'", "repeat(x'C328', 40)"]
 
-ZOO: dict[str, Case] = {
+# What both servers have.
+SHARED: dict[str, Case] = {
     "tinyint": ("TINYINT", ["-128", "127", "0"], CHAR, number),
     "tinyint_unsigned": ("TINYINT UNSIGNED", ["0", "255"], CHAR, number),
     "bool": ("BOOL", ["TRUE", "FALSE", "7"], CHAR, number),
@@ -140,10 +145,8 @@ ZOO: dict[str, Case] = {
     "decimal": ("DECIMAL(18,4)", ["-99999999999999.9999", "0.0001", "-0.5"], CHAR, text_of),
     "decimal38": ("DECIMAL(38,10)", ["-" + "9" * 28 + "." + "9" * 10], CHAR, text_of),
     "decimal_integer": ("DECIMAL(38,0)", ["9" * 38, "-1"], CHAR, text_of),
-    "decimal_fraction": ("DECIMAL(38,37)", ["9." + "9" * 37, "0." + "0" * 36 + "1"], CHAR, lambda v: v and f"{v:f}"),
     "decimal_unsigned": ("DECIMAL(10,2) UNSIGNED", ["99999999.99"], CHAR, text_of),
     "decimal_over": ("DECIMAL(65,30)", ["-" + "9" * 35 + "." + "9" * 30, "1e-30"], CHAR, text_of),
-    "decimal_deep": ("DECIMAL(38,38)", ["0." + "9" * 38], CHAR, text_of),
     "date": ("DATE", ["'1000-01-01'", "'9999-12-31'", "'0001-01-01'", "'2024-02-29'"], CHAR, text_of),
     "datetime": ("DATETIME", ["'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"], CHAR, wall(0)),
     "datetime3": ("DATETIME(3)", ["'1969-12-31 23:59:59.999'", "'2025-03-30 02:30:00.001'"], CHAR, wall(3)),
@@ -151,7 +154,6 @@ ZOO: dict[str, Case] = {
     "timestamp": ("TIMESTAMP NULL", ["'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'"], CHAR, wall(0)),
     "timestamp6": ("TIMESTAMP(6) NULL", ["'2038-01-19 03:14:07.999999'", "'2025-10-26 00:30:00'"], CHAR, wall(6)),
     "time": ("TIME", ["'-838:59:59'", "'838:59:59'", "'00:00:00'"], CHAR, text_of),
-    "time6": ("TIME(6)", ["'-838:59:59.999999'", "'-00:00:00.000001'"], CHAR, text_of),
     "char": ("CHAR(40)", WORDS, UTF8, hexed),
     "varchar": ("VARCHAR(100)", [*WORDS, "repeat('😀', 100)", "'深圳'"], UTF8, hexed),
     "latin1": ("VARCHAR(50) CHARSET latin1", ["'éÿ€'", "'plain'"], UTF8, hexed),
@@ -167,10 +169,6 @@ ZOO: dict[str, Case] = {
     "longtext": ("LONGTEXT", [*WORDS, "repeat('😀', 100000)"], UTF8, hexed),
     "enum": ("ENUM('', 'a', 'null', 'ü')", ["''", "'null'", "'ü'"], UTF8, hexed),
     "set": ("SET('a', 'b', 'ü')", ["''", "'a,b,ü'", "'b'"], UTF8, hexed),
-    "json": ("JSON", ["'null'", '\'{"a": [1, 2.50, "ü"]}\'', "'1e400'", "'  [ ]'"], UTF8, hexed),
-    "uuid": ("UUID", ["'123e4567-e89b-12d3-a456-426655440000'"], "HEX(CAST(c AS CHAR))", hexed),
-    "inet4": ("INET4", ["'255.255.255.255'", "'0.0.0.0'"], "HEX(CAST(c AS CHAR))", hexed),
-    "inet6": ("INET6", ["'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'", "'::1'"], "HEX(CAST(c AS CHAR))", hexed),
     "binary": ("BINARY(16)", ["''", "x'00FF'", "repeat(x'FF', 16)"], HEX, hexed),
     "varbinary": ("VARBINARY(200)", BYTES, HEX, hexed),
     "tinyblob": ("TINYBLOB", BYTES, HEX, hexed),
@@ -181,11 +179,43 @@ ZOO: dict[str, Case] = {
     "generated_stored": ("VARCHAR(20) AS (concat('n', id)) STORED", [], UTF8, hexed),
     "invisible": ("INT INVISIBLE", ["5"], CHAR, number),
 }  # fmt: skip
+MARIADB: dict[str, Case] = {
+    "decimal_fraction": ("DECIMAL(38,37)", ["9." + "9" * 37, "0." + "0" * 36 + "1"], CHAR, lambda v: v and f"{v:f}"),
+    "decimal_deep": ("DECIMAL(38,38)", ["0." + "9" * 38], CHAR, text_of),
+    "time6": ("TIME(6)", ["'-838:59:59.999999'", "'-00:00:00.000001'"], CHAR, text_of),
+    "json": ("JSON", ["'null'", '\'{"a": [1, 2.50, "ü"]}\'', "'1e400'", "'  [ ]'"], UTF8, hexed),
+    "uuid": ("UUID", ["'123e4567-e89b-12d3-a456-426655440000'"], "HEX(CAST(c AS CHAR))", hexed),
+    "inet4": ("INET4", ["'255.255.255.255'", "'0.0.0.0'"], "HEX(CAST(c AS CHAR))", hexed),
+    "inet6": ("INET6", ["'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'", "'::1'"], "HEX(CAST(c AS CHAR))", hexed),
+}  # fmt: skip
+MYSQL: dict[str, Case] = {
+    "decimal_fraction": ("DECIMAL(38,30)", ["99999999." + "9" * 30, "0." + "0" * 29 + "1"], CHAR, lambda v: v and f"{v:f}"),
+    "time6": ("TIME(6)", ["'-838:59:59.000000'", "'-00:00:00.000001'"], CHAR, text_of),
+    "json": ("JSON", ["'null'", '\'{"bb": 1, "a": [1, 2.50, 1.0, 18446744073709551615, "ü"]}\'', "'1e308'", "'  [ ]'"], UTF8, hexed),
+    "gb18030": ("VARCHAR(50) CHARSET gb18030", ["'深圳市😀'"], UTF8, hexed),
+    "vector": ("VECTOR(3)", ["STRING_TO_VECTOR('[1,-2.5,3e38]')", "STRING_TO_VECTOR('[0]')"], HEX, hexed),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(ZOO))
+@pytest.mark.parametrize("name", list(SHARED))
 def test_every_value_arrives_as_the_server_has_it(database: Any, name: str) -> None:
-    type_, literals, asked, show = ZOO[name]
+    assert_arrives(database, SHARED[name])
+
+
+@pytest.mark.mysql_only
+@pytest.mark.parametrize("name", list(MYSQL))
+def test_every_value_of_a_type_that_mysql_has_arrives(database: Any, name: str) -> None:
+    assert_arrives(database, MYSQL[name])
+
+
+@pytest.mark.mariadb_only
+@pytest.mark.parametrize("name", list(MARIADB))
+def test_every_value_of_a_type_that_mariadb_has_arrives(database: Any, name: str) -> None:
+    assert_arrives(database, MARIADB[name])
+
+
+def assert_arrives(database: Any, case: Case) -> None:
+    type_, literals, asked, show = case
     database.execute(f"CREATE TABLE zoo (id INT PRIMARY KEY, c {type_})")
     generated = " AS (" in type_
     for i, literal in enumerate([*literals, "NULL"]):

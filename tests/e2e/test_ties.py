@@ -13,6 +13,8 @@ import pytest
 
 from tests.conftest import PATIENT, Workspace
 
+pytestmark = pytest.mark.both_servers
+
 # One nightly job has written them all. Keys lie in no order of the rows' arrival.
 ONE = "2025-03-01 03:00:00"
 CREATE = """CREATE TABLE jobs (

@@ -19,6 +19,8 @@ from floodmark.sync import sync
 from tests.conftest import Silent, Workspace
 from tests.verifying import FILL, READINGS, Verifying
 
+pytestmark = pytest.mark.source
+
 
 def test_everything_that_was_planted_is_found_and_nothing_else(place: Verifying) -> None:
     place.workspace.execute(READINGS, FILL.format(n=5000))

@@ -15,6 +15,8 @@ from floodmark.report import SyncOptions, new_run
 from tests.bounds import BY_HAND, OLD, ORDERS, equal, notes
 from tests.conftest import Silent, Workspace
 
+pytestmark = pytest.mark.source
+
 
 def test_null_and_future_cursors_are_read_by_every_sync_and_move_nothing(workspace: Workspace) -> None:
     workspace.write(defaults={"overlap_seconds": 0})

@@ -7,6 +7,8 @@ import pytest
 from tests.conftest import Workspace
 from tests.shapes import AT, configured, refused
 
+pytestmark = pytest.mark.source
+
 
 @pytest.fixture
 def dated(workspace: Workspace) -> Workspace:
