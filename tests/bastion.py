@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from floodmark.config import SourceSpec, Ssh
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from floodmark.testing.sshd import Sshd
 from tests.conftest import Workspace
 
@@ -23,8 +23,8 @@ def ssh_of(bastion: Sshd, **others: object) -> Ssh:
     return Ssh(**{**bastion.ssh(), **about})  # type: ignore[arg-type]
 
 
-def source(mariadb: MariaDB, ssh: Ssh, **others: object) -> SourceSpec:
-    spec = SourceSpec(mariadb.host, mariadb.port, mariadb.user, mariadb.password, ssh=ssh)
+def source(server: DatabaseServer, ssh: Ssh, **others: object) -> SourceSpec:
+    spec = SourceSpec(server.host, server.port, server.user, server.password, ssh=ssh)
     return replace(spec, **others)  # type: ignore[arg-type]
 
 
@@ -48,10 +48,10 @@ def until(true: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def reading(mariadb: MariaDB, database: str) -> bool:
+def reading(server: DatabaseServer, database: str) -> bool:
     """Whether a slice is being read."""
     return bool(
-        mariadb.execute(
+        server.execute(
             f"SELECT id FROM information_schema.processlist WHERE db = '{database}' "
             "AND info LIKE '/* floodmark: extract%' AND id <> connection_id()"
         )

@@ -24,6 +24,8 @@ from floodmark.testing.services import SeaweedFS
 from tests.conftest import Database, Floodmark, Result, Workspace
 from tests.stage import FILL, ORDERS, commits
 
+pytestmark = pytest.mark.source
+
 PASSWORD = f"pw-{secrets.token_hex(8)}"
 
 

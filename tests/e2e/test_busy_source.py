@@ -10,6 +10,8 @@ from floodmark.mysql import edges
 from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS
 
+pytestmark = pytest.mark.source
+
 
 @pytest.mark.parametrize("question", ["exists", "nth", "last"])
 def test_the_row_at_the_watermark_that_changes_between_two_questions_is_not_a_source_set_back(

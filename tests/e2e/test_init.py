@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from floodmark.config import load
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from tests.conftest import Database, Floodmark
 from tests.stage import FILL, ORDERS
+
+pytestmark = pytest.mark.source
 
 PASSWORD = "p@ss/w;rd-of-the-reader"
 FILE = "floodmark.yaml"
@@ -134,9 +136,9 @@ def test_a_url_that_is_none_is_refused_without_showing_it(floodmark: Floodmark, 
 
 
 def test_tables_of_one_name_in_two_schemas_get_targets_of_their_own(
-    floodmark: Floodmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    floodmark: Floodmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_server: type[DatabaseServer]
 ) -> None:
-    with MariaDB(buffer_pool="32M") as server:
+    with new_server(buffer_pool="32M") as server:
         for schema in ("east", "west"):
             server.execute(f"CREATE DATABASE {schema}", f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY)")
         server.execute("CREATE TABLE east.`odd name` (id INT PRIMARY KEY)")

@@ -10,9 +10,11 @@ from floodmark.config import SourceSpec
 from floodmark.mysql import edges
 from floodmark.mysql.bounds import trust
 from floodmark.mysql.connect import Session
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from tests.bounds import BY_HAND, OLD, ORDERS, equal, notes, transaction
 from tests.conftest import Workspace
+
+pytestmark = pytest.mark.source
 
 
 @pytest.fixture
@@ -22,10 +24,10 @@ def orders(workspace: Workspace) -> Workspace:
 
 
 @pytest.fixture
-def blind(orders: Workspace, mariadb: MariaDB) -> Workspace:
+def blind(orders: Workspace, server: DatabaseServer) -> Workspace:
     """A workspace whose user does not see what is open."""
-    mariadb.create_user("blind", "secret", f"SELECT ON {orders.database.name}.*")
-    orders.write(source={"url": mariadb.url(orders.database.name, "blind", "secret")})
+    server.create_user("blind", "secret", f"SELECT ON {orders.database.name}.*")
+    orders.write(source={"url": server.url(orders.database.name, "blind", "secret")})
     return orders
 
 
@@ -48,8 +50,8 @@ def test_without_the_process_privilege_the_last_ten_minutes_are_read_again_outsi
     equal(blind, 8)
 
 
-def test_a_replica_is_not_trusted() -> None:
-    with MariaDB(args=["--read-only=1"]) as server:
+def test_a_read_only_server_is_not_trusted(new_server: type[DatabaseServer]) -> None:
+    with new_server(args=["--read-only=1"]) as server:
         spec = SourceSpec(server.host, server.port, server.user, server.password)
         with Session(spec) as session:
             assert any("replica" in reason for reason in trust(session).reasons)

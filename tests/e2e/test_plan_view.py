@@ -9,6 +9,8 @@ from floodmark.store import Store
 from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS
 
+pytestmark = pytest.mark.source
+
 
 @pytest.fixture
 def orders(workspace: Workspace) -> Workspace:

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import ConfigError, TransientError
-from floodmark.testing.databases import MariaDB, clocks_go_back
+from floodmark.testing.databases import DatabaseServer, MariaDB, clocks_go_back
 from floodmark.testing.services import SeaweedFS
+from tests.conftest import NO_MYSQL
 
 PARENT = """
 import sys, threading, time
-from floodmark.testing import services
-server = getattr(services, sys.argv[1])()
+from floodmark.testing import databases, services
+
+pytestmark = pytest.mark.source
+server = getattr(databases if sys.argv[1] in ("MySQL", "MariaDB") else services, sys.argv[1])()
 starter = threading.Thread(target=server.start)  # the end of a thread must not end what it started
 starter.start()
 starter.join()
@@ -37,8 +40,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("service", ["MariaDB", "SeaweedFS"])
+@pytest.mark.parametrize("service", ["MariaDB", "MySQL", "SeaweedFS"])
 def test_a_service_whose_parent_is_killed_ends_and_takes_its_files_with_it(service: str) -> None:
+    if service == "MySQL" and NO_MYSQL:
+        pytest.skip(NO_MYSQL)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, service], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout as told:
@@ -67,8 +72,8 @@ def test_a_service_whose_reaper_is_killed_ends_too() -> None:
     assert not server.folder.exists()
 
 
-def test_mariadb_keeps_its_rows_over_a_restart_and_a_kill() -> None:
-    with MariaDB() as server:
+def test_a_database_keeps_its_rows_over_a_restart_and_a_kill(new_server: type[DatabaseServer]) -> None:
+    with new_server() as server:
         server.execute("CREATE DATABASE d", "CREATE TABLE d.t (a INT)", "INSERT INTO d.t VALUES (1)")
         server.restart()
         server.execute("INSERT INTO d.t VALUES (2)")
@@ -79,33 +84,35 @@ def test_mariadb_keeps_its_rows_over_a_restart_and_a_kill() -> None:
     assert not server.folder.exists()
 
 
-def test_mariadb_runs_in_a_time_zone_given_by_the_machine_or_by_name() -> None:
+def test_a_database_runs_in_a_time_zone_given_by_the_machine_or_by_name(
+    new_server: type[DatabaseServer],
+) -> None:
     ask = "SELECT TIMESTAMPDIFF(HOUR, UTC_TIMESTAMP(), NOW())"
-    with MariaDB(system_time_zone="Asia/Shanghai") as server:
+    with new_server(system_time_zone="Asia/Shanghai") as server:
         assert server.execute(ask) == [(8,)]
-    with MariaDB(default_time_zone="Asia/Shanghai") as server:
+    with new_server(default_time_zone="Asia/Shanghai") as server:
         assert server.execute(ask) == [(8,)]
 
 
 @pytest.mark.long
-def test_the_clocks_of_a_mariadb_go_back_at_the_wanted_moment() -> None:
+def test_the_clocks_of_a_database_go_back_at_the_wanted_moment(new_server: type[DatabaseServer]) -> None:
     moment = (datetime.now(UTC) + timedelta(seconds=20)).replace(microsecond=0)
-    with MariaDB(system_time_zone=clocks_go_back(moment)) as server:
+    with new_server(system_time_zone=clocks_go_back(moment)) as server:
         ask = "SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(), NOW())"
         assert server.execute(ask) == [(60,)]
         time.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()) + 0.5)
         assert server.execute(ask) == [(0,)]
 
 
-def test_a_mariadb_user_has_the_grants_that_it_was_given(mariadb: MariaDB) -> None:
-    mariadb.create_user("someone", "pass'word".replace("'", ""), "SELECT ON mysql.*")
-    link = mariadb.connect(user="someone", passwd="password")
+def test_a_user_has_the_grants_that_it_was_given(server: DatabaseServer) -> None:
+    server.create_user("someone", "pass'word".replace("'", ""), "SELECT ON mysql.*")
+    link = server.connect(user="someone", passwd="password")
     link.close()
-    assert mariadb.url("d", "some one", "p@ss").startswith("mysql://some%20one:p%40ss@127.0.0.1:")
+    assert server.url("d", "some one", "p@ss").startswith("mysql://some%20one:p%40ss@127.0.0.1:")
 
 
-def test_a_paused_mariadb_answers_again_after_it_is_resumed() -> None:
-    with MariaDB() as server:
+def test_a_paused_database_answers_again_after_it_is_resumed(new_server: type[DatabaseServer]) -> None:
+    with new_server() as server:
         server.pause()
         with pytest.raises(Exception, match=r"20(02|13)"):
             server.connect(connect_timeout=1)
@@ -139,8 +146,8 @@ def test_a_missing_program_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, 
     assert "make setup" in caught.value.hint
 
 
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing() -> None:
-    server = MariaDB(args=["--no-such-option"])
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing(new_server: type[DatabaseServer]) -> None:
+    server = new_server(args=["--no-such-option"])
     with pytest.raises(TransientError, match="no-such-option"), server:
         pass
     assert not server.folder.exists()

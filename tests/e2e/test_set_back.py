@@ -11,6 +11,8 @@ from floodmark import settle
 from tests.bounds import OLD, ORDERS
 from tests.conftest import Workspace
 
+pytestmark = pytest.mark.source
+
 
 def restored(workspace: Workspace) -> None:
     """The table as it was before its last row."""

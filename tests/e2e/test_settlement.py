@@ -10,31 +10,33 @@ import pytest
 
 from floodmark.testing import settlement
 from floodmark.testing.compare import compare
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
+
+pytestmark = pytest.mark.source
 
 COUNTS = f"SELECT COUNT(*), COUNT(DISTINCT update_at), MIN(update_at) > '2025-01-01' FROM {settlement.NAME}"
 
 
-def test_the_table_has_ties_and_no_row_before_the_default_start(mariadb: MariaDB) -> None:
-    settlement.create(mariadb, 4000)
-    assert mariadb.execute(COUNTS) == [(4000, 96, 1)]
+def test_the_table_has_ties_and_no_row_before_the_default_start(server: DatabaseServer) -> None:
+    settlement.create(server, 4000)
+    assert server.execute(COUNTS) == [(4000, 96, 1)]
     job = f"SELECT COUNT(*) FROM {settlement.NAME} WHERE update_at = '{settlement.NIGHTLY_JOB}'"
-    assert mariadb.execute(job) == [(200,)]
+    assert server.execute(job) == [(200,)]
 
 
-def test_the_same_arguments_give_the_same_rows(mariadb: MariaDB) -> None:
+def test_the_same_arguments_give_the_same_rows(server: DatabaseServer) -> None:
     checksums = []
     for _ in range(2):
-        settlement.create(mariadb, 1000, cursor="TIMESTAMP(6)")
-        checksums.append(mariadb.execute(f"CHECKSUM TABLE {settlement.NAME}"))
+        settlement.create(server, 1000, cursor="TIMESTAMP(6)")
+        checksums.append(server.execute(f"CHECKSUM TABLE {settlement.NAME}"))
     assert checksums[0] == checksums[1]
 
 
-def test_changes_insert_and_update_as_many_rows_as_asked_for(mariadb: MariaDB) -> None:
-    settlement.create(mariadb, 1000)
-    settlement.change(mariadb, 30, 70)
+def test_changes_insert_and_update_as_many_rows_as_asked_for(server: DatabaseServer) -> None:
+    settlement.create(server, 1000)
+    settlement.change(server, 30, 70)
     newer = f"SELECT COUNT(*), SUM(update_at > NOW() - INTERVAL 1 HOUR) FROM {settlement.NAME}"
-    assert mariadb.execute(newer) == [(1030, 100)]
+    assert server.execute(newer) == [(1030, 100)]
 
 
 WRONG = {
@@ -48,12 +50,12 @@ WRONG = {
 
 @pytest.mark.parametrize("cursor", ["DATETIME(6)", "TIMESTAMP(6)"])
 def test_the_comparison_finds_each_kind_of_wrong_row_and_no_other(
-    mariadb: MariaDB, tmp_path: Path, cursor: str
+    server: DatabaseServer, tmp_path: Path, cursor: str
 ) -> None:
-    settlement.create(mariadb, 3000, cursor=cursor)
-    settlement.change(mariadb, 10, 10)
+    settlement.create(server, 3000, cursor=cursor)
+    settlement.change(server, 10, 10)
     warehouse = tmp_path / "w.duckdb"
-    link = mariadb.connect(settlement.DATABASE, init_command="SET time_zone = '+00:00'")
+    link = server.connect(settlement.DATABASE, init_command="SET time_zone = '+00:00'")
     rows = link.cursor()
     rows.execute(f"SELECT * FROM {settlement.TABLE}")
     names = [column[0] for column in rows.description]
@@ -68,6 +70,6 @@ def test_the_comparison_finds_each_kind_of_wrong_row_and_no_other(
                 f"CREATE OR REPLACE TABLE t AS SELECT * REPLACE (update_at::{kind} AS update_at) FROM source"
             )
             lake.execute(wrong)
-        found = compare(mariadb, settlement.NAME, warehouse, "t")
+        found = compare(server, settlement.NAME, warehouse, "t")
         assert found.equal == (not said)
         assert [d.startswith(said) for d in found.differences] == [True] * bool(said), found.differences

@@ -15,6 +15,8 @@ from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover, list_tables, resolve
 from floodmark.types import fields
 
+pytestmark = pytest.mark.source
+
 
 @pytest.fixture
 def session(database: Any) -> Iterator[Session]:
@@ -117,12 +119,13 @@ def test_what_is_unfortunate_is_said(database: Any, session: Session) -> None:
         assert words in notes
 
 
-def test_the_best_index_is_read_along(database: Any, session: Session) -> None:
+def test_the_best_index_is_read_along(database: Any, session: Session, kind: str) -> None:
     database.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, x INT, {FULL}, KEY a (update_at, x), KEY b (update_at, id), KEY c (update_at))"
     )
     assert found(session).cursor_index == "b"
-    database.execute("ALTER TABLE t ALTER INDEX b IGNORED")
+    hidden = "IGNORED" if kind == "mariadb" else "INVISIBLE"
+    database.execute(f"ALTER TABLE t ALTER INDEX b {hidden}")
     assert found(session).cursor_index == "c"
     database.execute("ALTER TABLE t DROP INDEX a, DROP INDEX b, DROP INDEX c, ADD INDEX d (x, update_at)")
     assert found(session).cursor_index is None
@@ -136,10 +139,14 @@ def test_generated_and_invisible_columns_are_read_too(database: Any, session: Se
 
 
 def test_a_view_is_refused(database: Any, session: Session) -> None:
-    database.execute(
-        "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t", "CREATE SEQUENCE s"
-    )
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t")
     assert "is a view" in refused(session, "v").message
+    assert list_tables(session, database.name) == [f"{database.name}.t"]
+
+
+@pytest.mark.mariadb_only
+def test_a_sequence_is_refused(database: Any, session: Session) -> None:
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE SEQUENCE s")
     assert "is a sequence" in refused(session, "s").message
     assert list_tables(session, database.name) == [f"{database.name}.t"]
 
@@ -154,21 +161,21 @@ def test_a_misspelt_name_is_answered_with_the_right_one(database: Any, session: 
     assert "no column idd" in refused(session, "orders", key=("idd",)).message
 
 
-def test_a_name_in_two_schemas_must_say_which(database: Any, mariadb: Any) -> None:
+def test_a_name_in_two_schemas_must_say_which(database: Any, server: Any) -> None:
     other = f"o_{secrets.token_hex(4)}"
-    mariadb.execute(f"CREATE DATABASE {other}", f"CREATE TABLE {other}.twin_{other} (id INT)")
-    mariadb.execute(
+    server.execute(f"CREATE DATABASE {other}", f"CREATE TABLE {other}.twin_{other} (id INT)")
+    server.execute(
         f"CREATE TABLE {database.name}.twin_{other} (id INT)", f"CREATE TABLE {other}.`a.{other}` (id INT)"
     )
     try:
-        with Session(SourceSpec(mariadb.host, mariadb.port, mariadb.user, mariadb.password)) as session:
+        with Session(SourceSpec(server.host, server.port, server.user, server.password)) as session:
             with pytest.raises(ConfigError, match=r"could be .* or ") as error:
                 resolve(session, f"twin_{other}", None)
             assert "schema" in (error.value.hint or "")
             assert resolve(session, f"twin_{other}", other) == f"{other}.twin_{other}"
             assert resolve(session, f"a.{other}", None) == f"{other}.a.{other}"
     finally:
-        mariadb.execute(f"DROP DATABASE {other}")
+        server.execute(f"DROP DATABASE {other}")
 
 
 @pytest.mark.parametrize(
@@ -209,19 +216,19 @@ def test_columns_that_fold_to_one_name_stay_apart(database: Any, session: Sessio
     assert named["D__RAW"] == fields(found(session))[2].target
 
 
-def test_a_missing_privilege_is_the_users_to_grant(database: Any, mariadb: Any) -> None:
+def test_a_missing_privilege_is_the_users_to_grant(database: Any, server: Any) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY, secret INT)", "CREATE TABLE u (id INT)")
     user = f"u_{secrets.token_hex(4)}"
-    mariadb.execute(
+    server.execute(
         f"CREATE USER {user} IDENTIFIED BY 'pw'", f"GRANT INSERT ON {database.name}.u TO {user}",
         f"GRANT SELECT (id) ON {database.name}.t TO {user}",
     )  # fmt: skip
-    with Session(SourceSpec(mariadb.host, mariadb.port, user, "pw", database.name)) as session:
+    with Session(SourceSpec(server.host, server.port, user, "pw", database.name)) as session:
         assert "denied" in refused(session, "u").message
         # A column without the right is not even shown; the rest of the table can be read, and it is said.
         table = found(session, "t")
         assert [c.name for c in table.columns] == ["id"]
         assert any("may not read every column" in note for note in table.notes)
         assert "may not see it" in refused(session, "mysql.user").message
-    with Session(SourceSpec(mariadb.host, mariadb.port, mariadb.user, mariadb.password)) as session:
+    with Session(SourceSpec(server.host, server.port, server.user, server.password)) as session:
         assert list_tables(session, database.name) == [f"{database.name}.t", f"{database.name}.u"]

@@ -15,6 +15,8 @@ from floodmark.sync import sync
 from tests.conftest import Silent, Workspace
 from tests.stage import FILL, ORDERS, commits, descendants, until
 
+pytestmark = pytest.mark.source
+
 
 @pytest.fixture
 def orders(workspace: Workspace) -> Workspace:

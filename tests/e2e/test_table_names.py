@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import secrets
 
-from floodmark.testing.databases import MariaDB
+import pytest
+
+from floodmark.testing.databases import DatabaseServer
 from tests.conftest import Workspace
 from tests.shapes import AT, refused
+
+pytestmark = pytest.mark.source
 
 TABLES = ["o`d 'q\" %s", "dot.ted", "深圳/..", "select", "..", "-t", "*?[a]", "c:\\x#1;--"]
 PLAIN = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-%")
 
 
-def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, mariadb: MariaDB) -> None:
+def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, server: DatabaseServer) -> None:
     other = f"x.`%'\"深 {secrets.token_hex(3)}"
     quoted = "`" + other.replace("`", "``") + "`"
     workspace.execute(f"CREATE DATABASE {quoted}")
@@ -23,7 +27,7 @@ def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, ma
                 f"CREATE TABLE {table} (id INT PRIMARY KEY, k VARCHAR(9) NOT NULL, {AT}, UNIQUE (k))",
                 f"INSERT INTO {table} (id, k) VALUES ({n}, 'a'), ({n + 100}, 'b')",
             )
-        workspace.write(source={"url": mariadb.url(other)}, defaults={"key": ["k"]})
+        workspace.write(source={"url": server.url(other)}, defaults={"key": ["k"]})
         report = workspace.sync()
         assert report.ok and len(report.tables) == len(TABLES), report.as_json()
         workspace.execute(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -15,9 +15,12 @@ from floodmark.config import load
 from floodmark.errors import TransientError
 from floodmark.report import SyncOptions, SyncReport, new_run
 from floodmark.sync import sync
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from tests.conftest import Database, Silent, Workspace
+from tests.replicas import Pair, replicated
 from tests.stage import FILL, ORDERS, until
+
+pytestmark = pytest.mark.source
 
 
 class Told(Silent):
@@ -130,32 +133,18 @@ def test_a_run_over_several_tables_never_has_more_connections_than_allowed(
     assert max(seen) >= 1 and len(over) <= len(seen) * 0.02, (max(seen), len(over), len(seen))
 
 
-@pytest.fixture
-def replica() -> Iterator[tuple[MariaDB, MariaDB]]:
-    """A server, and another that replicates it."""
-    with (
-        MariaDB(args=["--server-id=1", "--log-bin=bin"]) as primary,
-        MariaDB(args=["--server-id=2"]) as second,
-    ):
-        primary.create_user("repl", "repl-pw", "REPLICATION SLAVE ON *.*")
-        file, position = primary.execute("SHOW MASTER STATUS")[0][:2]
-        second.execute(
-            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, MASTER_USER='repl',"
-            f" MASTER_PASSWORD='repl-pw', MASTER_LOG_FILE='{file}', MASTER_LOG_POS={position}",
-            "START SLAVE",
-        )
-        yield primary, second
-
-
 def test_a_replica_that_is_behind_is_waited_for(
-    replica: tuple[MariaDB, MariaDB], make_workspace: Callable[..., Workspace]
+    new_server: type[DatabaseServer], make_workspace: Callable[..., Workspace]
 ) -> None:
-    primary, second = replica
+    with replicated(new_server) as pair:
+        waited_for(pair, make_workspace)
+
+
+def waited_for(pair: Pair, make_workspace: Callable[..., Workspace]) -> None:
+    primary, second = pair.primary, pair.replica
     primary.execute("CREATE DATABASE shop")
     primary.execute(ORDERS, FILL.format(n=400), database="shop")
-    ask = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'shop'"
-    until(lambda: second.execute(ask)[0][0] == 1)
-    until(lambda: second.execute("SELECT COUNT(*) FROM shop.orders")[0][0] == 400)
+    pair.caught_up("SELECT COUNT(*) FROM shop.orders")
     workspace = make_workspace(Database(second, "shop"), store={"url": "./lake"})
     workspace.write(source={"pause_when": {"replica_lag": "2s"}})
     told, reports = Told(), list[SyncReport]()

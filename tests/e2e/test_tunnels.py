@@ -17,12 +17,14 @@ import pytest
 from floodmark import tunnel
 from floodmark.errors import ConfigError, TransientError
 from floodmark.mysql.connect import Session
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from floodmark.testing.sshd import Sshd
 from tests.bastion import FILL, ORDERS, clients, complete, large, reading, source, ssh_of, until
 from tests.conftest import Workspace
 
-SECRET = "root-secret"  # the password of MariaDB's root
+pytestmark = pytest.mark.source
+
+SECRET = "root-secret"  # the password of the server's root
 
 
 @pytest.fixture
@@ -134,50 +136,54 @@ def test_a_changed_host_key_is_refused(workspace: Workspace, own_bastion: Sshd) 
         assert session.rows("SELECT 1") == [(b"1",)]
 
 
-def test_a_bastion_that_nobody_knows_is_refused(mariadb: MariaDB, bastion: Sshd, tmp_path: Path) -> None:
+def test_a_bastion_that_nobody_knows_is_refused(
+    server: DatabaseServer, bastion: Sshd, tmp_path: Path
+) -> None:
     nobody = tmp_path / "known hosts %h"
     nobody.write_text("")
     with pytest.raises(ConfigError, match=r"host key of the bastion .* is not in") as error:
-        Session(source(mariadb, ssh_of(bastion, known_hosts=nobody)))
+        Session(source(server, ssh_of(bastion, known_hosts=nobody)))
     assert f"ssh-keyscan -p {bastion.port} 127.0.0.1" in (error.value.hint or "")
     assert nobody.read_text() == ""
     nobody.write_text(
         bastion.known_hosts.read_text()
     )  # a path with a blank and a per cent sign is only a path
-    Session(source(mariadb, ssh_of(bastion, known_hosts=nobody))).close()
+    Session(source(server, ssh_of(bastion, known_hosts=nobody))).close()
 
 
 def test_a_key_that_the_bastion_does_not_know_is_refused(
-    mariadb: MariaDB, bastion: Sshd, tmp_path: Path
+    server: DatabaseServer, bastion: Sshd, tmp_path: Path
 ) -> None:
     other = bastion.new_key(tmp_path / "other")
     with pytest.raises(ConfigError, match=f"does not let in {bastion.user} with the key .*/other"):
-        Session(source(mariadb, ssh_of(bastion, key=other)))
+        Session(source(server, ssh_of(bastion, key=other)))
 
 
-def test_a_key_that_others_can_read_is_refused(mariadb: MariaDB, bastion: Sshd, tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(server: DatabaseServer, bastion: Sshd, tmp_path: Path) -> None:
     mine = tmp_path / "open"
     mine.write_bytes(bastion.key.read_bytes())
     mine.chmod(0o644)
     with pytest.raises(ConfigError, match="can be read by others") as error:
-        Session(source(mariadb, ssh_of(bastion, key=mine)))
+        Session(source(server, ssh_of(bastion, key=mine)))
     assert error.value.hint == f"chmod 600 {mine}"
 
 
-def test_a_key_with_a_passphrase_is_never_asked_for(mariadb: MariaDB, bastion: Sshd, tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_never_asked_for(
+    server: DatabaseServer, bastion: Sshd, tmp_path: Path
+) -> None:
     locked = tmp_path / "locked"
     locked.write_bytes(bastion.key.read_bytes())
     locked.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret words", "-f", str(locked)], check=True)
     began = time.monotonic()
     with pytest.raises(ConfigError, match="does not let in") as error:
-        Session(source(mariadb, ssh_of(bastion, key=locked)))
+        Session(source(server, ssh_of(bastion, key=locked)))
     assert "ssh-agent" in (error.value.hint or "")
     assert time.monotonic() - began < 5
 
 
 def test_the_agent_has_the_key_when_the_configuration_has_none(
-    mariadb: MariaDB, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: DatabaseServer, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     where = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(where)], stdout=subprocess.DEVNULL)
@@ -185,28 +191,28 @@ def test_the_agent_has_the_key_when_the_configuration_has_none(
         until(where.exists)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(where))
         subprocess.run(["ssh-add", "-q", str(bastion.key)], check=True)
-        Session(source(mariadb, ssh_of(bastion, key=None))).close()
+        Session(source(server, ssh_of(bastion, key=None))).close()
     finally:
         agent.kill()
         agent.wait()
 
 
 def test_the_key_that_spark_brought_along_is_found(
-    mariadb: MariaDB, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: DatabaseServer, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     brought = tmp_path / "id_bastion"
     brought.write_bytes(bastion.key.read_bytes())
     brought.chmod(0o755)  # as Spark does
     monkeypatch.chdir(tmp_path)
-    Session(source(mariadb, ssh_of(bastion, key=Path("/elsewhere/id_bastion")))).close()
+    Session(source(server, ssh_of(bastion, key=Path("/elsewhere/id_bastion")))).close()
     with pytest.raises(ConfigError, match=r"/elsewhere/id_x can't be read on .*: No such file"):
-        Session(source(mariadb, ssh_of(bastion, key=Path("/elsewhere/id_x"))))
+        Session(source(server, ssh_of(bastion, key=Path("/elsewhere/id_x"))))
 
 
 # what can't be reached
 
 
-def test_a_bastion_that_is_away_is_said_at_once(mariadb: MariaDB, bastion: Sshd) -> None:
+def test_a_bastion_that_is_away_is_said_at_once(server: DatabaseServer, bastion: Sshd) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
@@ -214,26 +220,26 @@ def test_a_bastion_that_is_away_is_said_at_once(mariadb: MariaDB, bastion: Sshd)
         with pytest.raises(
             TransientError, match=f"the bastion 127.0.0.1:{port} can't be reached: Connection refused"
         ):
-            Session(source(mariadb, ssh_of(bastion, port=port)))
+            Session(source(server, ssh_of(bastion, port=port)))
         assert time.monotonic() - began < 3
         silent.listen()  # and one that takes connections and says nothing
         with pytest.raises(TransientError, match=r"can't be reached: Connection .*timed out"):
-            Session(source(mariadb, ssh_of(bastion, port=port)))
+            Session(source(server, ssh_of(bastion, port=port)))
         assert time.monotonic() - began < 10
 
 
-def test_a_server_that_the_bastion_can_not_reach_is_said(mariadb: MariaDB, bastion: Sshd) -> None:
+def test_a_server_that_the_bastion_can_not_reach_is_said(server: DatabaseServer, bastion: Sshd) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         with pytest.raises(TransientError, match=f"can't reach 127.0.0.1:{port}: Connection refused"):
-            Session(source(mariadb, ssh_of(bastion), port=port))
+            Session(source(server, ssh_of(bastion), port=port))
 
 
-def test_a_bastion_that_does_not_forward_is_a_matter_of_its_configuration(mariadb: MariaDB) -> None:
+def test_a_bastion_that_does_not_forward_is_a_matter_of_its_configuration(server: DatabaseServer) -> None:
     with Sshd(settings="PermitOpen 127.0.0.1:1") as strict:
         with pytest.raises(ConfigError, match=r"does not forward to .*: administratively prohibited"):
-            Session(source(mariadb, ssh_of(strict)))
+            Session(source(server, ssh_of(strict)))
         tunnel.close_all()
 
 
@@ -241,15 +247,15 @@ def test_a_bastion_that_does_not_forward_is_a_matter_of_its_configuration(mariad
 
 
 def test_connections_of_all_threads_share_one_tunnel_that_others_can_not_reach(
-    mariadb: MariaDB, own_bastion: Sshd
+    server: DatabaseServer, own_bastion: Sshd
 ) -> None:
-    spec = source(mariadb, ssh_of(own_bastion))
+    spec = source(server, ssh_of(own_bastion))
     with ThreadPoolExecutor(8) as pool:
         sessions = list(pool.map(lambda _: Session(spec), range(8)))
     # The threads that opened it are gone; it is not.
     assert [s.rows("SELECT 1") for s in sessions] == [[(b"1",)]] * 8
     assert len(clients(own_bastion)) == 1
-    port = tunnel.local_port(ssh_of(own_bastion), mariadb.host, mariadb.port)
+    port = tunnel.local_port(ssh_of(own_bastion), server.host, server.port)
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=5)

@@ -15,7 +15,7 @@ from floodmark.config import Tls, WarehouseSpec
 from floodmark.errors import ConfigError, TransientError
 from floodmark.mysql.connect import Session
 from floodmark.store import Store, StoreSpec
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer, MariaDB
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 from floodmark.testing.sshd import Sshd
@@ -59,15 +59,16 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize("bulk", [False, True], ids=["by the driver", "by ourselves"])
 def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
-    bastion: Sshd, pems: Path, bulk: bool
+    bastion: Sshd, pems: Path, bulk: bool, new_server: type[DatabaseServer]
 ) -> None:
     ca, verified = pems / "ca.pem", "verify_identity"
     for kind in ("key", "pem"):
         (pems / f"server.{kind}").write_bytes((pems / f"old.{kind}").read_bytes())
     args = [f"--ssl-ca={ca}", f"--ssl-cert={pems}/server.pem", f"--ssl-key={pems}/server.key"]
-    with MariaDB(args=args, buffer_pool="32M") as server:
+    with new_server(args=args, buffer_pool="32M") as server:
 
         def cipher(host: str, tls: Tls | None) -> bytes | None:
             spec = source(server, ssh_of(bastion), host=host, tls=tls)
@@ -89,11 +90,11 @@ def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
         # A certificate that is renewed while the tunnel stays is checked anew, and accepted.
         for kind in ("key", "pem"):
             (pems / f"server.{kind}").write_bytes((pems / f"new.{kind}").read_bytes())
-        server.execute("FLUSH SSL")
+        server.execute("FLUSH SSL" if new_server is MariaDB else "ALTER INSTANCE RELOAD TLS")
         assert cipher("localhost", Tls(verified, ca=ca))
 
 
-def test_a_mysql_without_tls_is_refused_through_the_tunnel_too(
+def test_a_server_without_tls_is_refused_through_the_tunnel_too(
     bastion: Sshd, mariadb: MariaDB, pems: Path
 ) -> None:
     with pytest.raises(ConfigError, match="offers no TLS"):

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from floodmark.testing.databases import MariaDB, clocks_go_back
+from floodmark.testing.databases import DatabaseServer, clocks_go_back
 from tests.conftest import Database, Workspace
+
+pytestmark = pytest.mark.source
 
 CREATE = """CREATE TABLE {name} (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(20),
@@ -22,7 +24,7 @@ WRITERS = {"clock": None, "moment": None, "in_utc": "+00:00", "in_tokyo": "+09:0
 ZONES = {"in_utc": "UTC", "in_tokyo": "Asia/Tokyo"}
 
 
-def prepared(server: MariaDB, make_workspace: Callable[..., Workspace]) -> Workspace:
+def prepared(server: DatabaseServer, make_workspace: Callable[..., Workspace]) -> Workspace:
     server.execute(
         "CREATE DATABASE d",
         *(
@@ -74,9 +76,9 @@ def each(rows: int) -> dict[str, int]:
     ids=["shanghai", "los-angeles", "a default that is not the system's"],
 )
 def test_rows_arrive_at_once_and_open_transactions_hold_back_only_what_came_after_them(
-    zones: dict[str, str], make_workspace: Callable[..., Workspace]
+    zones: dict[str, str], make_workspace: Callable[..., Workspace], new_server: type[DatabaseServer]
 ) -> None:
-    with MariaDB(**zones) as server:  # type: ignore[arg-type]
+    with new_server(**zones) as server:  # type: ignore[arg-type]
         workspace = prepared(server, make_workspace)
         slow = {name: writer(workspace, zone) for name, zone in WRITERS.items()}
         quick = {name: writer(workspace, zone) for name, zone in WRITERS.items()}
@@ -98,7 +100,7 @@ def test_rows_arrive_at_once_and_open_transactions_hold_back_only_what_came_afte
             assert found.equal, found.differences
 
 
-def soon(server: MariaDB) -> datetime:
+def soon(server: DatabaseServer) -> datetime:
     """Restart the server so that its clocks go back in a few seconds; the moment."""
     for seconds in (6, 15, 60):
         moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
@@ -111,9 +113,9 @@ def soon(server: MariaDB) -> datetime:
 
 
 def test_on_the_night_when_the_clocks_go_back_no_row_is_lost_and_none_waits_for_an_hour(
-    make_workspace: Callable[..., Workspace],
+    make_workspace: Callable[..., Workspace], new_server: type[DatabaseServer]
 ) -> None:
-    with MariaDB(system_time_zone=clocks_go_back(datetime.now(UTC) + timedelta(hours=12))) as server:
+    with new_server(system_time_zone=clocks_go_back(datetime.now(UTC) + timedelta(hours=12))) as server:
         workspace = prepared(server, make_workspace)
         links = {name: writer(workspace, zone) for name, zone in WRITERS.items()}
         write(links, "first pass")
