@@ -19,6 +19,7 @@ from floodmark.doctor.memory import amount, cores, judged_executors, judged_memo
 from floodmark.doctor.reach import nearby
 from floodmark.errors import TransientError
 from floodmark.mysql.bounds import Trust
+from floodmark.mysql.load import in_newer_words
 from floodmark.mysql.open_work import Sight
 from floodmark.mysql.server import Replication, Server, replication
 from floodmark.output_doctor import check_lines, summary_lines
@@ -86,21 +87,25 @@ def test_a_replica_says_its_lag_and_what_follows() -> None:
 
 
 def test_the_slowest_channel_of_a_replica_counts_in_either_dialect() -> None:
-    good = {
+    good: dict[str, str | None] = {
         "Slave_IO_Running": "Yes",
         "Slave_SQL_Running": "Yes",
         "Seconds_Behind_Master": "3",
         "Last_IO_Error": "",
     }
-    new = {"Replica_IO_Running": "Yes", "Replica_SQL_Running": "Yes", "Seconds_Behind_Source": "7"}
-    assert replication([good, new]) == Replication(True, 7.0)
-    broken = {
+    new: dict[str, str | None] = {
+        "Replica_IO_Running": "Yes",
+        "Replica_SQL_Running": "Yes",
+        "Seconds_Behind_Source": "7",
+    }
+    assert replication([in_newer_words(good), in_newer_words(new)]) == Replication(True, 7.0)
+    broken: dict[str, str | None] = {
         **good,
         "Slave_IO_Running": "Connecting",
         "Seconds_Behind_Master": None,
         "Last_IO_Error": "no  route",
     }
-    assert replication([good, broken]) == Replication(False, None, "no route")
+    assert replication([in_newer_words(good), in_newer_words(broken)]) == Replication(False, None, "no route")
 
 
 def test_few_connections_small_packets_and_old_versions_are_warnings() -> None:

@@ -200,7 +200,7 @@ def _role(server: Server) -> Iterator[Check]:
         yield SECTION.warning(
             "role",
             f"a replica whose replication does not run: {replica.error or 'it was stopped'}",
-            "START REPLICA (START SLAVE) there: until then nothing new arrives",
+            "START REPLICA (START SLAVE) there: until then nothing new arrives; if it is the primary now, RESET REPLICA ALL",
         )
     elif replica is not None or any("replica" in reason for reason in server.trust.reasons):
         lag = "its lag is not known (REPLICATION CLIENT or SLAVE MONITOR would show it)"

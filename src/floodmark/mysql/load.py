@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from floodmark.errors import ConfigError
 from floodmark.mysql.connect import Session
-
-_LAG = ("seconds_behind_source", "seconds_behind_master")
 
 
 def threads_running(session: Session) -> int:
@@ -15,7 +14,26 @@ def threads_running(session: Session) -> int:
 
 def replica_lag(session: Session) -> float | None:
     """The seconds that this replica is behind, of several channels the most; None for no replica, or a stopped one."""
-    mariadb = b"MariaDB" in (session.rows("SELECT VERSION()")[0][0] or b"")
-    channels = session.records("SHOW ALL SLAVES STATUS" if mariadb else "SHOW REPLICA STATUS")
-    told = [channel.get(name) for channel in channels for name in _LAG if channel.get(name) is not None]
+    told = [channel.get("seconds_behind_source") for channel in channels(session)]
     return max((float(each) for each in told if each is not None), default=None)
+
+
+def channels(session: Session) -> list[dict[str, str | None]]:
+    """What a replica says of each server that it replicates, in MySQL's newer words and lower case.
+
+    None for no replica; ConfigError without the right to ask.
+    """
+    mariadb = b"MariaDB" in (session.rows("SELECT VERSION()")[0][0] or b"")
+    try:
+        rows = session.named("SHOW ALL SLAVES STATUS" if mariadb else "SHOW REPLICA STATUS")
+    except ConfigError as refused:
+        try:
+            rows = session.named("SHOW SLAVE STATUS")  # before MySQL 8.0.22
+        except ConfigError:
+            raise refused from None
+    return [in_newer_words(row) for row in rows]
+
+
+def in_newer_words(row: dict[str, str | None]) -> dict[str, str | None]:
+    """A channel's state under the names that MySQL uses today, in lower case."""
+    return {n.lower().replace("slave", "replica").replace("master", "source"): v for n, v in row.items()}

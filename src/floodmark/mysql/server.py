@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from floodmark.errors import ConfigError
 from floodmark.mysql import bounds
 from floodmark.mysql.connect import Session
-from floodmark.mysql.version import parsed
+from floodmark.mysql.load import channels
 
 _VARIABLES = (
     "version", "time_zone", "system_time_zone", "max_allowed_packet", "max_connections", "wait_timeout",
@@ -109,22 +109,16 @@ def _skew(session: Session) -> tuple[float, float]:
 
 
 def _replication(session: Session) -> Replication | None:
-    for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-        # Another server's words, or no right to ask: then the next one, or nothing is known.
-        with suppress(ConfigError):
-            rows = session.named(statement)
-            return replication(rows) if rows else None
+    with suppress(ConfigError):  # no right to ask
+        rows = channels(session)
+        return replication(rows) if rows else None
     return None
 
 
 def replication(rows: Sequence[dict[str, str | None]]) -> Replication:
-    """The state of the replica's channels: all must run, and the slowest counts."""
+    """The state of a replica's `channels`: all must run, and the slowest counts."""
     running, behind, error = True, 0.0, ""
-    for row in rows:
-        said = {
-            name.lower().replace("slave", "replica").replace("master", "source"): value
-            for name, value in row.items()
-        }
+    for said in rows:
         running = (
             running and said.get("replica_io_running") == "Yes" and said.get("replica_sql_running") == "Yes"
         )

@@ -1,0 +1,117 @@
+"""A real replica as the source: rows that arrive late are found, and a promoted one is read on without a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from floodmark.config import SourceSpec
+from floodmark.mysql.bounds import trust
+from floodmark.mysql.connect import Session
+from floodmark.testing.databases import DatabaseServer
+from tests.conftest import Database, Workspace
+from tests.replicas import Pair, replicated
+
+pytestmark = pytest.mark.source
+
+ORDERS = """CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40),
+  update_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""
+COUNT = "SELECT COUNT(*), SUM(CRC32(note)) FROM shop.orders"
+
+
+def insert(server: DatabaseServer, note: str, rows: int = 5) -> None:
+    server.execute(f"INSERT INTO orders (note) SELECT '{note}' FROM seq_1_to_{rows}", database="shop")
+
+
+@pytest.fixture(params=[pytest.param("--read-only=0", marks=pytest.mark.long), "--read-only=1"])
+def pair(request: pytest.FixtureRequest, new_server: type[DatabaseServer]) -> Iterator[Pair]:
+    """Both with a table; a replica may have been left writable."""
+    with replicated(new_server, request.param) as pair:
+        if new_server.name == "mysql" and request.param.endswith("1"):
+            pair.replica.execute("SET GLOBAL super_read_only = ON")
+        pair.primary.execute("CREATE DATABASE shop")
+        pair.primary.execute(ORDERS, database="shop")
+        for name, grants in {"asks": ["REPLICATION CLIENT"], "sees": []}.items():
+            grants = [f"{g} ON *.*" for g in ("PROCESS", "SELECT", *grants)]
+            if new_server.name == "mariadb" and name == "asks":
+                grants.append("REPLICA MONITOR ON *.*")
+            pair.primary.create_user(name, "asks-pw", *grants)
+        insert(pair.primary, "first")
+        pair.caught_up(COUNT)
+        yield pair
+
+
+@pytest.fixture
+def behind(pair: Pair, make_workspace: Callable[..., Workspace]) -> Workspace:
+    """A workspace that reads the replica."""
+    workspace = make_workspace(Database(pair.replica, "shop"), store={"url": "./lake"})
+    workspace.write(source={"url": pair.replica.url("shop", "asks", "asks-pw")})
+    return workspace
+
+
+def reasons(server: DatabaseServer, user: str) -> str:
+    with Session(SourceSpec(server.host, server.port, user, "asks-pw")) as session:
+        return " ".join(trust(session).reasons)
+
+
+def test_rows_that_reach_a_replica_late_are_found_by_a_later_sync(pair: Pair, behind: Workspace) -> None:
+    assert behind.synced("orders")["rows_loaded"] == 5
+    for part in ("SQL_THREAD", ""):
+        pair.replica.execute(pair.word(f"STOP REPLICA {part}"))
+        assert "replica" in reasons(pair.replica, "asks")
+        insert(pair.primary, f"late {part}")
+        assert behind.sync("orders").ok
+        insert(pair.primary, f"later {part}")
+        pair.replica.execute(pair.word(f"START REPLICA {part}"))
+        pair.caught_up(COUNT)
+        # The newest row is read, then one with an earlier cursor arrives.
+        assert "replica" in reasons(pair.replica, "asks") and "replica" in reasons(pair.replica, "sees")
+        assert behind.synced("orders")["rows_loaded"] >= 10
+        assert behind.compare("orders").equal
+    assert reasons(pair.primary, "asks") == ""
+
+
+def test_a_row_older_than_the_watermark_arrives_at_a_replica_that_was_stopped_and_is_found(
+    pair: Pair, behind: Workspace
+) -> None:
+    """Two writers of the primary: the one that committed first has the later cursor."""
+    behind.synced("orders")
+    slow = pair.primary.connect("shop")
+    slow.cursor().execute("INSERT INTO orders (note) VALUES ('slow')")
+    insert(pair.primary, "quick")
+    pair.caught_up(COUNT)
+    pair.replica.execute(pair.word("STOP REPLICA"))
+    behind.synced("orders")
+    slow.commit()
+    slow.close()
+    behind.synced("orders")
+    pair.replica.execute(pair.word("START REPLICA"))
+    pair.caught_up(COUNT)
+    behind.synced("orders")
+    assert behind.compare("orders").equal
+
+
+def test_a_replica_that_is_promoted_is_read_on_without_a_loss(
+    pair: Pair, make_workspace: Callable[..., Workspace]
+) -> None:
+    workspace = make_workspace(Database(pair.primary, "shop"), store={"url": "./lake"})
+    workspace.write(source={"url": pair.primary.url("shop", "asks", "asks-pw")})
+    assert workspace.synced("orders")["rows_loaded"] == 5
+    insert(pair.primary, "before")
+    workspace.synced("orders")
+    insert(pair.primary, "not yet read")
+    pair.caught_up(COUNT)
+    pair.primary.kill()
+    new = pair.replica
+    new.execute(pair.word("STOP REPLICA"), pair.word("RESET REPLICA ALL"))
+    if new.name == "mysql":
+        new.execute("SET GLOBAL super_read_only = OFF")
+    new.execute("SET GLOBAL read_only = OFF")
+    insert(new, "after")
+    workspace.database = Database(new, "shop")  # type: ignore[misc]
+    workspace.write(source={"url": new.url("shop", "asks", "asks-pw")})
+    table = workspace.synced("orders")
+    assert table["rows_loaded"] == 10 and reasons(new, "asks") == ""
+    assert workspace.run("verify", "-t", "orders").code == 0
+    assert workspace.compare("orders").equal
