@@ -8,7 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from tests.conftest import PATIENT, Workspace
+
+pytestmark = pytest.mark.both_servers
 
 CREATE = """CREATE TABLE {name} (
   id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, n INT NOT NULL DEFAULT 0, note VARCHAR(40),

@@ -11,8 +11,14 @@ from datetime import datetime
 
 import pytest
 
+from floodmark.config import load
+from floodmark.errors import TransientError
+from floodmark.mysql import bounds
+from floodmark.mysql.connect import Session
 from tests.bounds import OLD, ORDERS, equal, notes, running, transaction
 from tests.conftest import Workspace
+
+pytestmark = pytest.mark.both_servers
 
 
 @pytest.fixture
@@ -212,6 +218,20 @@ def test_a_second_is_read_only_when_it_is_over(workspace: Workspace) -> None:
         link.close()
     workspace.synced("orders")
     equal(workspace, 300)
+
+
+def test_a_time_zone_that_changes_while_the_server_is_looked_at_is_noticed(orders: Workspace) -> None:
+    """A bound in the one zone and a newest row in the other would pass over rows, for good."""
+    with closing(Session(load(orders.folder / "floodmark.yaml").source)) as session:
+        offsets = bounds.zone_offsets(session, "server")
+        before = offsets([0])
+        try:
+            orders.execute("SET GLOBAL time_zone = '-07:00'")
+            with pytest.raises(TransientError, match="time zone changed while it was looked at, to -07:00"):
+                offsets([0])
+        finally:
+            orders.execute("SET GLOBAL time_zone = 'SYSTEM'")
+        assert offsets([0]) == before
 
 
 # ---------------------------------------------------------------- ids

@@ -7,7 +7,7 @@ that runs now, or were written by a transaction that is open now. The rule:
 - A transaction that has written rows holds back the tables that it may have written to: those that it has locked
   where the server shows that, else all.
 
-docs/decisions/0012-who-may-still-write.md has the proofs and why other signs are none.
+docs/decisions/0010-who-may-still-write.md has the proofs and why other signs are none.
 """
 
 from __future__ import annotations
