@@ -81,6 +81,7 @@ class Table:
     where: str | None = None
     key_index: str | None = None  # the index that is the key ("PRIMARY")
     cursor_index: str | None = None  # an index that begins with the cursor
+    crooked: tuple[str, ...] = ()  # those of the two that give their order only when they are sorted
     zero_dates: Literal["error", "null", "keep"] = "error"
     overflow: Literal["error", "truncate", "null"] = "error"
     notes: tuple[str, ...] = ()  # what the user should know, said by plan and sync

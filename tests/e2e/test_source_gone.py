@@ -97,6 +97,17 @@ def test_the_weight_of_a_key_is_the_same_without_its_row(database: Any, collatio
             assert weights(s, table, keys_of(s, table)) == [row[KEY_FIELD] for row in rows_of(s, table)]
 
 
+def test_a_zero_filled_key_has_no_weight_without_its_row(database: Any) -> None:
+    database.execute(
+        f"CREATE TABLE t (k VARCHAR(9), z INT(5) ZEROFILL, n_ INT, {AT}, PRIMARY KEY (k, z))",
+        "INSERT INTO t (k, z, n_) VALUES ('a', 5, 1)",
+    )
+    with session(database) as s:
+        table = discover(s, "t", TableOptions(cursor="update_at"), database.name)
+        assert weights(s, table, keys_of(s, table)) == [None]  # its text is 00005
+        assert gone(s, table, [("a", 5), ("a", 6)]) == [("a", 6)]
+
+
 def test_a_key_that_only_reads_otherwise_is_not_gone(database: Any) -> None:
     database.execute(
         f"CREATE TABLE t (k VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, n_ INT, {AT})",

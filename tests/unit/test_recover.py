@@ -224,3 +224,13 @@ def test_a_record_that_is_damaged_is_left_out(store: Store) -> None:
     published(store)
     store.put(f"watermark/recoveries/{NAME}/20250101_000000_000000_aaaa.json", b"?")
     assert recoveries(store, NAME) == []
+
+
+@pytest.mark.parametrize("later", ["0001", "ffff"])
+def test_of_two_runs_that_began_in_one_second_the_later_copy_counts(store: Counting, later: str) -> None:
+    log, state = published(store)
+    state = batches(log, claimed(log, run := f"{RUN[:16]}{later}"), 2)
+    Watermark(store, NAME, run).publish(state, ledger(state))
+    lost = [o.path for o in store.list("") if "/sessions/" not in o.path]
+    store.delete(lost)
+    assert Log(store, NAME).read() == state

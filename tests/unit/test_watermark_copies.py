@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from floodmark.state import (
     session_path,
     stamp,
 )
-from floodmark.state.publish import render
+from floodmark.state.publish import OTHER_VERSION, Copy, examine, render
 from floodmark.state.watermark import Stage
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.samples import RUN, TABLE, History, at, files, window
@@ -191,6 +192,25 @@ def test_a_copy_survives_its_round_trip_and_no_other_table_takes_it(store: Store
     for cut in range(0, len(data) - 2, 97):
         assert parse(data[:cut], TABLE.name) is None
     assert parse(None, TABLE.name) is None
+
+
+def test_a_copy_of_an_earlier_version_counts_and_one_of_a_later_version_does_not() -> None:
+    """A field that has come since is missing in it; a field that is unknown here may change what the rest means."""
+    history = synced()
+    seen = observe(history.state, history.ledger())
+    data = render(document(seen, uri, {"saved_at": stamp()}), seen)
+
+    def altered(change: Callable[[dict[str, Any]], object]) -> bytes:
+        body = json.loads(data)
+        inner = body["checkpoint"]["body"]
+        change(inner["state"])
+        text = json.dumps(inner, ensure_ascii=False, separators=(",", ":")).encode()
+        body["checkpoint"]["sum"] = hashlib.sha256(text).hexdigest()
+        return json.dumps(body).encode()
+
+    earlier = examine(altered(lambda inner: inner.pop("overlap")), TABLE.name)
+    assert isinstance(earlier, Copy) and earlier.checkpoint == seen
+    assert examine(altered(lambda inner: inner.update(new_field=1)), TABLE.name) == OTHER_VERSION
 
 
 def test_without_a_ledger_the_load_stage_is_shown_as_it_was_last_known(

@@ -146,7 +146,7 @@ def encryption(server: Server, spec: SourceSpec, unable: str | None = None) -> C
 
 
 def _version(server: Server) -> Check:
-    least = (10, 3) if server.mariadb else (5, 7)
+    least = (10, 3) if server.mariadb else (5, 6)
     if server.numbers and server.numbers < least:
         return SECTION.warning(
             "version",

@@ -36,6 +36,13 @@ LABEL = "/* floodmark: "
 # The server waits this long for a reader that is busy writing to the store.
 WRITE_SECONDS = 3600
 
+# Settings that older servers don't know, and that MariaDB takes for a comment: sizes in information_schema are of now,
+# not of yesterday, and plans come from the optimizer that can print them.
+_NEWER = (
+    " /*!80003 , information_schema_stats_expiry = 0 */"
+    " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
+)
+
 # Of the protocol: what both sides may have agreed on.
 _CLIENT_SSL, _CLIENT_COMPRESS = 0x0800, 0x0020
 
@@ -76,7 +83,9 @@ class Session:
         try:
             self._check_encryption()
             self.rows("SET NAMES utf8mb4")
-            self.rows(f"SET SESSION time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS}")
+            self.rows(
+                f"SET SESSION time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS}{_NEWER}"
+            )
             self.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         except BaseException:
             self.close()

@@ -14,7 +14,7 @@ from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.model import Column, Mode, Table
 from floodmark.mysql.connect import Session
-from floodmark.mysql.indexes import Index, Keys, cursor_index, indexes
+from floodmark.mysql.indexes import Index, Keys, crooked, cursor_index, indexes
 from floodmark.types import comparison, fields, quote
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
@@ -68,6 +68,9 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         renames=tuple(options.renames.items()),
     )  # fmt: skip
     table = replace(table, cursor_index=cursor_index(found, table.order))
+    along = ((table.key_index, table.key), (table.cursor_index, table.order))
+    sorted_ = {i for i, order in along if i and crooked(found, i, [table.column(c) for c in order])}
+    table = replace(table, crooked=tuple(sorted(sorted_)))
     _check_readable(session, table)
     if not _sees_all(session, table):
         notes.append("The user may not read every column: those that it can't see are left out.")

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from floodmark.model import Position, Table, Value
+from floodmark.model import Column, Position, Table, Value
 from floodmark.mysql import sql
-from floodmark.mysql.connect import Session
+from floodmark.mysql.connect import Row, Session
+from floodmark.mysql.version import version
 
 # Dives are proportions: close enough is close enough.
 TOLERANCE = 0.15
@@ -38,11 +39,26 @@ def last(session: Session, table: Table, below: Value | None) -> Position | None
     cursor = table.column(table.cursor)
     name = sql.quote(cursor.name)
     conditions = [f"{name} < {sql.literal(cursor, below)}"] if below is not None else [f"{name} IS NOT NULL"]
-    rows = session.rows(
-        f"SELECT {sql.position_columns(table, table.order)} FROM {sql.source(table, table.cursor_index)}"
-        f"{_filter(table, conditions)} ORDER BY {sql.ordering(table, table.order, 'DESC')} LIMIT 1"
-    )
-    return sql.position_of(table, table.order, rows[0]) if rows else None
+    source, order = sql.source(table, table.cursor_index), sql.ordering(table, table.order, "DESC")
+    while True:
+        among = conditions
+        if table.cursor_index in table.crooked:
+            top = session.rows(
+                f"SELECT {name} FROM {source}{_filter(table, conditions)} ORDER BY {name} DESC LIMIT 1"
+            )
+            if not top:
+                return None
+            among = [_is(cursor, top[0][0])]
+        rows = session.rows(
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{_filter(table, among)}"
+            f" ORDER BY {order} LIMIT 1"
+        )
+        if rows or among is conditions:  # else the row went away between the two questions
+            return sql.position_of(table, table.order, rows[0]) if rows else None
+
+
+def _is(column: Column, cell: bytes | None) -> str:
+    return f"{sql.quote(column.name)} = {sql.literal(column, sql.value_of(column, cell or b''))}"
 
 
 def nth(
@@ -55,15 +71,41 @@ def nth(
     also: Sequence[str] = (),
 ) -> Position | None:
     """The position of the n-th row behind `after`, or None when there are fewer; `also` are further conditions."""
-    index = table.key_index if tuple(by) == table.key else table.cursor_index
+    index = _index(table, by)
     conditions = [*sql.between(table, by, after, upto), *also]
     if not conditions:
         conditions = [f"{sql.quote(by[0])} IS NOT NULL"]
+    if tuple(by) == table.order and index in table.crooked:
+        return _nth_of_ties(session, table, conditions, n)
     rows = session.rows(
         f"SELECT {sql.position_columns(table, by)} FROM {sql.source(table, index)}{_filter(table, conditions)}"
         f" ORDER BY {sql.ordering(table, by)} LIMIT 1 OFFSET {int(n) - 1}"
     )
     return sql.position_of(table, by, rows[0]) if rows else None
+
+
+def _index(table: Table, by: Sequence[str]) -> str | None:
+    return table.key_index if tuple(by) == table.key else table.cursor_index
+
+
+def _nth_of_ties(session: Session, table: Table, conditions: Sequence[str], n: int) -> Position | None:
+    """The same along an index that has to be sorted: only rows that share a cursor are."""
+    cursor, source = table.column(table.order[0]), sql.source(table, table.cursor_index)
+    name = sql.quote(cursor.name)
+    while True:
+        found = session.rows(
+            f"SELECT {name} FROM {source}{_filter(table, conditions)} ORDER BY {name} LIMIT 1 OFFSET {int(n) - 1}"
+        )
+        if not found:
+            return None
+        tied = _is(cursor, found[0][0])
+        before = count(session, table, [*conditions, tied.replace(" = ", " < ", 1)], table.cursor_index)
+        rows = session.rows(
+            f"SELECT {sql.position_columns(table, table.order)} FROM {source}{_filter(table, [*conditions, tied])}"
+            f" ORDER BY {sql.ordering(table, table.order)} LIMIT 1 OFFSET {max(0, int(n) - 1 - before)}"
+        )
+        if rows:  # else rows went away between the questions
+            return sql.position_of(table, table.order, rows[0])
 
 
 def walk(
@@ -76,8 +118,9 @@ def walk(
     most: int | None = None,
 ) -> tuple[Position, ...]:
     """Edges every `step` rows along an index, exact; the last slice ends at `upto`."""
-    if tuple(by) == table.order and table.cursor_index is None:
-        return _ranked(session, table, after, upto, step, most)
+    index = _index(table, by)
+    if index in table.crooked or (index is None and tuple(by) == table.order):
+        return _ranked(session, table, by, after, upto, step, most)
     edges: list[Position] = []
     place = after
     while most is None or len(edges) < most:
@@ -90,22 +133,46 @@ def walk(
 
 
 def _ranked(
-    session: Session, table: Table, after: Position | None, upto: Position | None, step: int, most: int | None
+    session: Session,
+    table: Table,
+    by: Sequence[str],
+    after: Position | None,
+    upto: Position | None,
+    step: int,
+    most: int | None,
 ) -> tuple[Position, ...]:
-    """The same edges where no index runs along the cursor: one sort for all of them."""
-    names = [f"o{i}" for i in range(len(table.order))]
-    chosen = ", ".join(
-        f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(table.order, names, strict=True)
-    )
-    conditions = sql.between(table, table.order, after, upto) or [f"{sql.quote(table.order[0])} IS NOT NULL"]
-    rows = session.rows(
-        f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER"
-        f" (ORDER BY {sql.ordering(table, table.order)}) AS place FROM {sql.source(table)}"
-        f"{_filter(table, conditions)}) AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
-        + (f" LIMIT {int(most)}" if most is not None else "")
-    )
-    found = tuple(sql.position_of(table, table.order, row) for row in rows)
+    """The same edges where no index runs along the order: one sort for all of them."""
+    conditions = sql.between(table, by, after, upto) or [f"{sql.quote(by[0])} IS NOT NULL"]
+    rows = f"FROM {sql.source(table, _index(table, by))}{_filter(table, conditions)}"
+    order = sql.ordering(table, by)
+    if version(session).windows:
+        names = [f"o{i}" for i in range(len(by))]
+        chosen = ", ".join(
+            f"{sql.expression(table.column(c))} AS {n}" for c, n in zip(by, names, strict=True)
+        )
+        cells = session.rows(
+            f"SELECT {', '.join(names)} FROM (SELECT {chosen}, ROW_NUMBER() OVER (ORDER BY {order}) AS place {rows})"
+            f" AS ranked WHERE place % {int(step)} = 0 ORDER BY place"
+            + (f" LIMIT {int(most)}" if most is not None else "")
+        )
+    else:
+        limit = f" LIMIT {int(most) * int(step)}" if most is not None else ""
+        cells = _every(
+            session, f"SELECT {sql.position_columns(table, by)} {rows} ORDER BY {order}{limit}", step
+        )
+    found = tuple(sql.position_of(table, by, row) for row in cells)
     return found[:-1] if found and found[-1] == upto else found
+
+
+def _every(session: Session, query: str, step: int) -> list[Row]:
+    """Every `step`-th row. All of them travel: to number them at an old server takes variables, in no sure order."""
+    found: list[Row] = []
+    seen = 0
+    with session.stream(query, LISTED) as blocks:
+        for block in blocks:
+            found += block[(step - 1 - seen) % step :: step]
+            seen += len(block)
+    return found
 
 
 def estimate(session: Session, table: Table, index: str | None, conditions: Sequence[str]) -> int:

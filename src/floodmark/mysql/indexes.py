@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from floodmark.model import Column
 from floodmark.mysql.connect import Session
+from floodmark.mysql.sql import NUMBERED
 from floodmark.types import comparison
 
 
@@ -19,6 +20,17 @@ class Index:
     columns: tuple[str, ...]
     whole: bool  # no part is a prefix of its column, or an expression
     ordered: bool  # a B-tree
+    descending: tuple[bool, ...] = ()  # which of the columns; none where nothing is said
+
+    def runs(self, primary: Index | None) -> list[tuple[str, bool]]:
+        """The columns that its rows are in order of, each with whether it descends: InnoDB adds the primary key."""
+        parts = [self, *([primary] if primary is not None and primary.whole else [])]
+        found: dict[str, bool] = {}
+        for part in parts:
+            down = part.descending or (False,) * len(part.columns)
+            for name, descends in zip(part.columns, down, strict=True):
+                found.setdefault(name, descends)
+        return list(found.items())
 
 
 def indexes(session: Session, schema: str, table: str) -> list[Index]:
@@ -29,7 +41,7 @@ def indexes(session: Session, schema: str, table: str) -> list[Index]:
     )
     usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
     rows = session.rows(
-        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE FROM information_schema.STATISTICS"
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION FROM information_schema.STATISTICS"
         f" WHERE TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)}"
         f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
         " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
@@ -44,17 +56,37 @@ def indexes(session: Session, schema: str, table: str) -> list[Index]:
             columns=tuple((r[2] or b"").decode() for r in found),
             whole=all(r[3] is None and r[2] is not None for r in found),
             ordered=found[0][4] == b"BTREE",
+            descending=tuple(r[5] == b"D" for r in found),
         )
         for name, found in parts.items()
     ]
 
 
 def cursor_index(found: Sequence[Index], order: Sequence[str]) -> str | None:
-    """The index to read along: the one whose columns follow the order furthest, the shortest of those."""
+    """The index to read along: one that runs along the order, else the one that follows it furthest; the shortest."""
     usable = [i for i in found if order and i.ordered and i.whole and i.columns[0] == order[0]]
     if not usable:
         return None
-    return min(usable, key=lambda i: (-_common(i.columns, order), len(i.columns))).name
+    return min(
+        usable,
+        key=lambda i: (not _straight(found, i, order), -_common(i.columns, order), len(i.columns)),
+    ).name
+
+
+def crooked(found: Sequence[Index], name: str | None, order: Sequence[Column]) -> bool:
+    """Whether an index has to be sorted to give this order: (a DESC, b), or the number of an ENUM."""
+    index = next((i for i in found if i.name == name), None)
+    if index is None:
+        return False
+    # Such a column is ordered by an expression, see `sql.expression`.
+    return any(c.data_type in NUMBERED for c in order) or not _straight(found, index, [c.name for c in order])
+
+
+def _straight(found: Sequence[Index], index: Index, order: Sequence[str]) -> bool:
+    """Whether the index, read in one direction, gives rows in this order."""
+    primary = next((i for i in found if i.name == "PRIMARY"), None)
+    along = index.runs(primary)[: len(order)]
+    return [name for name, _ in along] == list(order) and len({down for _, down in along}) == 1
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
@@ -92,7 +124,7 @@ class Keys:
                 return index.columns, index.name
             notes.append(f"The unique index {index.name} can't be the key: of {wrong[0]}, {wrong[1]}.")
         notes += [
-            f"The unique index {i.name} can't be the key: it holds only a part of its columns."
+            f"The unique index {i.name} can't be the key: it holds a part of a column, or an expression."
             for i in self._rest
             if i.unique and not i.whole
         ]

@@ -79,7 +79,14 @@ def _type(column: Column) -> str | None:
     kind = column.data_type
     if comparison(column) == "weights":
         return f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
-    if kind in sql.NUMBERED or kind in sql.BINARY or (kind in sql.NUMERIC and kind != "decimal"):
+    if "zerofill" in column.type:
+        return None  # its text has zeros that no literal has
+    if kind in sql.NUMBERED or (kind == "bigint" and column.unsigned):
+        # Beside smaller numbers in a UNION, MySQL takes a bare number above 2^63 for a DECIMAL, or cuts it off.
+        return "CAST({} AS UNSIGNED)"
+    if kind == "year":
+        return "LPAD({}, 4, '0')"
+    if kind in sql.BINARY or (kind in sql.NUMERIC and kind != "decimal"):
         return "{}"
     if kind == "decimal":
         return f"CAST({{}} AS DECIMAL({column.precision},{column.scale}))"

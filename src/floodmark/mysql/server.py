@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from floodmark.errors import ConfigError
 from floodmark.mysql import bounds
 from floodmark.mysql.connect import Session
+from floodmark.mysql.version import parsed
 
 _VARIABLES = (
     "version", "time_zone", "system_time_zone", "max_allowed_packet", "max_connections", "wait_timeout",
@@ -49,13 +50,12 @@ class Server:
 
     @property
     def mariadb(self) -> bool:
-        return "mariadb" in self.version.lower()
+        return parsed(self.version).mariadb
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The version's first two numbers."""
-        parts = self.version.removeprefix("5.5.5-").split("-")[0].split(".")[:2]
-        return tuple(int(part) for part in parts if part.isdigit())
+        return parsed(self.version).numbers
 
 
 def look(session: Session) -> Server:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from floodmark.model import Commit, load
@@ -19,6 +20,7 @@ from floodmark.store import Store
 DAILY = "watermark/backups/daily/"
 SESSIONS = "watermark/backups/sessions/"
 READERS = 16
+_SECOND = len("YYYYMMDD_HHMMSS")  # of a run's name; the rest is by chance
 
 Place = Literal["primary", "daily", "session"]
 
@@ -75,7 +77,17 @@ def primary(store: Store, table_name: str) -> Stored:
 def backups(store: Store, table_name: str, sessions: int | None = None) -> Iterator[Stored]:
     """All copies but the primary, in the order of trust, of so many sessions; fetched as they are asked for."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
-    yield from stored(store, table_name, "session", session_paths(store, table_name)[:sessions])
+    found = stored(store, table_name, "session", session_paths(store, table_name)[:sessions])
+    for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
+        yield from sorted(same, key=_reached, reverse=True)  # their names are in no order
+
+
+def _run(path: str) -> str:
+    return path.removeprefix(SESSIONS).partition("/")[0]
+
+
+def _reached(item: Stored) -> int:
+    return item.found.checkpoint.state.n if isinstance(item.found, Copy) else -1
 
 
 def carried(items: Iterable[Stored]) -> dict[int, set[bytes]]:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,21 @@ def missing(name: str) -> str | None:
         return f"{name} was never fetched: run `scripts/fetch-server {name}`"
 
 
+def there(name: str) -> Path:
+    """The place of a server that was fetched; ConfigError when it was not."""
+    reason = missing(name)
+    if reason:
+        raise ConfigError(reason, hint="the tests that need it are skipped")
+    return fetched(name)
+
+
 class DatabaseServer(Server):
     """A server that speaks MySQL's protocol. `root` has a password and every privilege, over TCP."""
 
     name = "database"
     user = "root"
     password = "root-secret"
+    env: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -128,9 +137,8 @@ class DatabaseServer(Server):
             *([f"--default-time-zone={zone}"] if zone else []),
             *self.args,
         ]
-        self.launch(
-            command, self._answers, 60, {"TZ": self.system_time_zone} if self.system_time_zone else None
-        )
+        zones = {"TZ": self.system_time_zone} if self.system_time_zone else {}
+        self.launch(command, self._answers, 60, {**self.env, **zones})
 
     def _answers(self) -> bool:
         """Whether a client gets through to the server's log-in, right password or not."""
@@ -259,10 +267,7 @@ class MySQL(DatabaseServer):
     name = "mysql"
 
     def __init__(self, *, initialized: Sequence[str] = (), **options: Any) -> None:
-        reason = missing("mysql")
-        if reason:
-            raise ConfigError(reason, hint="the tests that need it are skipped")
-        self._root = fetched("mysql")
+        self._root = there("mysql")
         self.initialized = list(initialized)
         super().__init__(**options)
 
@@ -281,10 +286,7 @@ class MySQL(DatabaseServer):
 
     def program(self, path: str) -> list[str]:
         """The command of one of its programs."""
-        usr = self._root / "usr"
-        loader = next(self._root.glob("**/ld-linux-x86-64.so.2"))
-        libraries = ":".join(str(self._root / f) for f in _LIBRARIES)
-        return [str(loader), "--library-path", libraries, str(usr / path)]
+        return under_its_loader(self._root, path)
 
     def _mysqld(self) -> list[str]:
         usr = self._root / "usr"
@@ -361,11 +363,21 @@ def make_template(place: Path) -> None:
         first.remove()
 
 
-def initialize(command: Sequence[str]) -> None:
-    """Run the command that makes a server's data."""
+def under_its_loader(root: Path, path: str) -> list[str]:
+    """The command of a program below `usr` of what was fetched, with the libraries that came with it."""
+    loader = next(root.glob("**/ld-linux-x86-64.so.2"))
+    libraries = ":".join(str(root / folder) for folder in _LIBRARIES)
+    return [str(loader), "--library-path", libraries, str(root / "usr" / path)]
+
+
+def initialize(
+    command: Sequence[str], script: str | None = None, env: Mapping[str, str] | None = None
+) -> None:
+    """Run the command that makes a server's data, with the script as its input."""
     done = subprocess.run(
-        list(command), capture_output=True, text=True, check=False, preexec_fn=reaper.die_with_parent
-    )
+        list(command), input=script, capture_output=True, text=True, check=False, preexec_fn=reaper.die_with_parent,
+        env={**os.environ, **(env or {})},
+    )  # fmt: skip
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-300:]
         raise TransientError(f"a server's data can't be made ({Path(command[0]).name}): {said}")
