@@ -5,25 +5,28 @@ Both stretch the moments in which a statement's time is fixed and hardly anythin
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from floodmark.testing.databases import DatabaseServer
 
-from .bench import Bench
+from .bench import Bench, bound
 from .crowd import Writer
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
 from .prepared import FILL, ORDERS
+from .spawn import Running
 from .truth import Source
 
-PARTITIONS = 2000
+PARTITIONS = 4000
 BIG = "lab_big"
-SYNCS = 6  # at most, while one statement runs
 # How a command may end while the source hardly answers.
 ALLOWED = (0, 4)
+STOPPED = (0, 143)  # a resident sync by SIGTERM: between two cycles or within one
 
 
 @contextmanager
@@ -62,13 +65,13 @@ def _orders(lab: Lab, stack: str, own: str) -> tuple[Bench, Source]:
 
 
 def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
-    """A statement that loads the definition of a vast table, while quick inserts and syncs run."""
+    """A statement that loads the definition of a vast table, while quick inserts and a resident sync run."""
     began, dice = time.monotonic(), lab.dice(own)
     bench, source = _orders(lab, stack, own)
     server = bench.services.server
     _vast(lab)
     server.restart()
-    outcome = Outcome("writers", f"syncs in turn [{stack}]", name, "while its definition is loaded", own)
+    outcome = Outcome("writers", f"resident sync [{stack}]", name, "while a definition is loaded", own)
     isolation = dice.choice(["REPEATABLE READ", "READ COMMITTED"])
     cold, quick = (server.connect(source.database, autocommit=True) for _ in range(2))
     cold.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
@@ -85,16 +88,28 @@ def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
             time.sleep(0.03)
 
     threads = [threading.Thread(target=target, daemon=True) for target in (write, write_quickly)]
-    outcome.strikes = 0
+    running = bench.start("sync", "-t", source.name, "--every", "1s")
+    _cycles(bench, running, 2)
     with starved(server):
         for thread in threads:
             thread.start()
-        while not written.is_set() and outcome.strikes < SYNCS:
-            outcome.code = note(outcome, bench.run("sync", "-t", source.name), ALLOWED).code
-            outcome.strikes += 1
-    for thread in threads:
-        thread.join()
+        for thread in threads:
+            thread.join()
+    for link in (cold, quick):
+        link.close()
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    outcome.code = note(outcome, bench.wait(running), STOPPED).code
     return _ended(bench, source, outcome, began)
+
+
+def _cycles(bench: Bench, running: Running, count: int) -> None:
+    """Until a resident sync has been round so often."""
+    deadline = time.monotonic() + bound()
+    while not running.out.exists() or len(running.out.read_text().splitlines()) < count:
+        if time.monotonic() > deadline or bench.spawner.ended(running):
+            raise RuntimeError(f"the resident sync does not go round: {running.err.read_text()[-300:]}")
+        time.sleep(0.05)
 
 
 def _starved(lab: Lab, stack: str, name: str, own: str) -> Outcome:

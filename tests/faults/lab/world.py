@@ -173,8 +173,9 @@ def _put_back(bench: Bench, source: Source, writes: bool) -> None:
     execute("DROP TABLE orders", ORDERS, "INSERT INTO orders SELECT * FROM backup", database=source.database)
     if writes:
         time.sleep(1.1)  # a clock that goes on
+        # Not to the row at the watermark (the last one, 840): a set-back is seen by it alone.
         execute(
-            "UPDATE orders SET note = 'after' WHERE id % 6 = 0",
+            "UPDATE orders SET note = 'after' WHERE id % 6 = 0 AND id < 840",
             "INSERT INTO orders (amount, note) SELECT seq, 'after' FROM seq_1_to_9",
             database=source.database,
         )
