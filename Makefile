@@ -11,8 +11,8 @@ help: ## print this
 setup: ## install what is missing: Debian's packages and .venv (a second run takes a second)
 	@scripts/setup
 
-demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in
-	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(ARGS)
+demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in; SOURCE=mariadb: without MySQL
+	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 test: setup ## all tests, three at a time (ten minutes or so on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
 	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
@@ -24,13 +24,13 @@ check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports --no-logo
 
 MINUTES ?= 30
-faults: setup ## the fault laboratory for MINUTES=30; GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
+faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default where it is there) or mariadb, GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
 	@PYTHONPATH=src $(BIN)/python -m tests.faults.lab --minutes $(MINUTES) $(if $(GROUP),--group $(GROUP)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(BROKEN),--broken $(BROKEN)) \
-	  $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
-bench: setup ## Floodmark beside dlt, Spark JDBC and the limits; ROWS=…, RUNS=3, ONLY=…, PROFILE=1
-	@$(BIN)/python bench/run.py $(ARGS)
+bench: setup ## Floodmark beside dlt, Spark JDBC and the limits; SOURCE=mysql (default where it is there) or mariadb, ROWS=…, RUNS=3, ONLY=…, PROFILE=1
+	@SOURCE=$(SOURCE) $(BIN)/python bench/run.py $(ARGS)
 
 format: setup ## put the code into the project's form
 	$(BIN)/ruff check --fix .

@@ -63,17 +63,17 @@ def _median(figures: Sequence[Figure]) -> dict[str, Any]:
     return {**found, "steady_cpu": statistics.median(spent) if spent else None}
 
 
-def store(rows: int, figures: Sequence[Figure], scenes: Sequence[Scene]) -> Path:
+def store(rows: int, source: str, figures: Sequence[Figure], scenes: Sequence[Scene]) -> Path:
     """The run's figures, every one of them, and what they were measured on."""
     RESULTS.mkdir(exist_ok=True)
     moment = datetime.now(UTC)
     file = RESULTS / f"{moment:%Y%m%d_%H%M}_{rows}.json"
     document = {
-        "at": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "rows": rows, "machine": machine(),
+        "at": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "rows": rows, "source": source, "machine": machine(),
         "figures": [asdict(f) for f in figures], "scenes": [asdict(s) for s in scenes],
     }  # fmt: skip
     file.write_text(json.dumps(document, indent=1) + "\n")
-    text = f"{rows:,} rows, {machine()}\n\n{table(figures)}\n\n"
+    text = f"{rows:,} rows from {source}, {machine()}\n\n{table(figures)}\n\n"
     text += "\n".join(f"{s.name:<{WIDTH}}{s.text}" for s in scenes)
     file.with_suffix(".txt").write_text(text.rstrip() + "\n")
     return file
@@ -130,7 +130,7 @@ def profile(stage: Stage) -> None:
         parts[next((PARTS[f] for f in reversed(frames) if f in PARTS), "the rest")] += int(count)
         own[stack.rpartition(";")[2]] += int(count)
     total = sum(own.values()) or 1
-    told = [f"{stage.rows:,} rows, {machine()}"]
+    told = [f"{stage.rows:,} rows from {stage.db.version}, {machine()}"]
     for title, counts in (("", parts), (", by itself", own)):
         told.append(f"\nof the workers' time in slices{title}:")
         told += [f"  {count / total:6.1%}  {name[:120]}" for name, count in counts.most_common(20)]

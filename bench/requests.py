@@ -2,12 +2,14 @@
 
 `python bench/requests.py` starts private servers and prints a table; docs/scale.md is written from it. With numbers
 behind it, what a sync costs when the table's log has so many commits: `python bench/requests.py 100 1000 10000`.
+SOURCE=mariadb takes the rows from MariaDB.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -28,7 +30,7 @@ from floodmark.spark import Spark
 from floodmark.state import Claimed, Log, Watermark, claim, draft, stamp
 from floodmark.store import Store
 from floodmark.sync import sync
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer, chosen
 from floodmark.testing.services import SeaweedFS
 
 TABLE = """CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2) NOT NULL, note VARCHAR(40),
@@ -101,7 +103,7 @@ class _Passing(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def asked(server: MariaDB) -> tuple[int, int]:
+def asked(server: DatabaseServer) -> tuple[int, int]:
     """Connections and statements so far."""
     found = dict(server.execute("SHOW GLOBAL STATUS WHERE Variable_name IN ('Connections', 'Questions')"))
     return int(found["Connections"]), int(found["Questions"])
@@ -111,7 +113,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="floodmark-requests-"))
     spark = Spark("local[2]", name="floodmark requests")
     spark.start()
-    with MariaDB() as server, SeaweedFS() as s3:
+    with chosen(os.environ.get("SOURCE"))() as server, SeaweedFS() as s3:
         prefix = "requests"
         proxy = Proxy(s3.port, f"/{s3.bucket}/{prefix}/")
         server.execute("CREATE DATABASE shop")
@@ -175,7 +177,7 @@ def histories(lengths: list[int]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="floodmark-requests-"))
     spark = Spark("local[2]", name="floodmark requests")
     spark.start()
-    with MariaDB() as server, SeaweedFS() as s3:
+    with chosen(os.environ.get("SOURCE"))() as server, SeaweedFS() as s3:
         proxy = Proxy(s3.port, f"/{s3.bucket}/requests/")
         server.execute("CREATE DATABASE shop")
         server.execute(TABLE.format(name="t0"), FILL.format(name="t0", rows=1000), database="shop")

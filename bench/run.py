@@ -2,7 +2,7 @@
 
 ROWS (default 2,000,000) rows of the settlement table. Every contender runs RUNS times (default 3), interleaved, so that what
 the machine does meanwhile hits all alike; the table shows medians, the results keep every run. ONLY=floodmark,dlt chooses
-contenders, SCENES=0 leaves out the smaller scenes, PROFILE=1 shows where Floodmark's CPU goes instead.
+contenders, SOURCE=mariadb another source than MySQL, SCENES=0 leaves out the smaller scenes, PROFILE=1 shows where Floodmark's CPU goes instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import scenes
 from stage import HERE, Figure, Stage
 
 from floodmark.testing import settlement
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import SERVERS
+from floodmark.testing.databases import chosen as server_kind
 from floodmark.testing.services import SeaweedFS
 
 ROWS = int(os.environ.get("ROWS", "2000000").replace("_", "").replace(",", ""))
 RUNS = int(os.environ.get("RUNS", "3"))
+SOURCE = os.environ.get("SOURCE") or None
 PEERS = HERE / ".venv" / "bin" / "python"
 PLACE = HERE / "contenders"
 
@@ -87,20 +89,22 @@ def main() -> None:
     chosen = [n for n in os.environ.get("ONLY", "").split(",") if n] or list(CONTENDERS)
     if unknown := set(chosen) - set(CONTENDERS):
         sys.exit(f"bench: no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    if SOURCE is not None and SOURCE not in SERVERS:
+        sys.exit(f"bench: no source {SOURCE}; there are {', '.join(SERVERS)}")
     if os.environ.get("PROFILE") or {"dlt", "jdbc"} & set(chosen):
         _prepare()
     with (
-        MariaDB(buffer_pool="4G") as mariadb,
+        server_kind(SOURCE)(buffer_pool="4G") as db,
         SeaweedFS() as s3,
         tempfile.TemporaryDirectory(prefix="floodmark-bench-") as folder,
     ):
         began = time.monotonic()
-        settlement.create(mariadb, ROWS)
+        settlement.create(db, ROWS)
         print(
-            f"{ROWS:,} rows in MariaDB after {time.monotonic() - began:.0f} s; {os.cpu_count()} cores",
+            f"{ROWS:,} rows in {db.version} after {time.monotonic() - began:.0f} s; {os.cpu_count()} cores",
             flush=True,
         )
-        stage = Stage(mariadb, s3, Path(folder), ROWS)
+        stage = Stage(db, s3, Path(folder), ROWS)
         if os.environ.get("PROFILE"):
             report.profile(stage)
             return
@@ -116,7 +120,7 @@ def main() -> None:
             for scene in scenes.all_scenes(stage):
                 print(f"  {scene.name:<{scenes.WIDTH}}{scene.text}", flush=True)
                 seen.append(scene)
-        print(f"\nstored as {report.store(ROWS, figures, seen)}")
+        print(f"\nstored as {report.store(ROWS, db.version, figures, seen)}")
         if stage.standin is not None:
             stage.standin.stop()
 

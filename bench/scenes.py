@@ -46,7 +46,7 @@ def all_scenes(stage: Stage) -> Iterator[Scene]:
     steady = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "both"]
     yield _scene(stage, "MySQL to S3 to DuckDB, warm Spark", steady, stage.rows)
     sync = stage.floodmark(config, "sync", "-t", settlement.NAME)
-    settlement.change(stage.mariadb, 50, 50)
+    settlement.change(stage.db, 50, 50)
     yield _scene(stage, "100 changed rows, whole command", sync, 100)
     yield _scene(stage, "nothing to do, whole command", sync, 0)
     verify = stage.floodmark(config, "verify", "-t", settlement.NAME)
@@ -63,9 +63,9 @@ def _loads(stage: Stage) -> Iterator[Scene]:
 
 
 def _small(stage: Stage) -> Iterator[Scene]:
-    stage.mariadb.execute(f"CREATE DATABASE {SMALL}")
+    stage.db.execute(f"CREATE DATABASE {SMALL}")
     for n in range(TABLES):
-        stage.mariadb.execute(
+        stage.db.execute(
             f"CREATE TABLE t{n} (id INT PRIMARY KEY, v VARCHAR(20), update_at DATETIME NOT NULL, KEY (update_at))",
             f"INSERT INTO t{n} SELECT seq, CONCAT('v', seq), '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_1000",
             database=SMALL,
@@ -86,7 +86,7 @@ def _all(stage: Stage, strategy: str) -> list[str]:
 def _small_place(stage: Stage) -> Path:
     config, _ = stage.place()
     document = json.loads(config.read_text())
-    document["source"]["url"] = stage.mariadb.url(SMALL)
+    document["source"]["url"] = stage.db.url(SMALL)
     config.write_text(json.dumps(document))
     return config
 

@@ -14,7 +14,7 @@ from typing import Any
 from measure import Usage, Watch, cpu_seconds
 
 from floodmark.testing import settlement
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 
@@ -50,7 +50,7 @@ class Figure:
 class Stage:
     """The servers, and what is run against them."""
 
-    mariadb: MariaDB
+    db: DatabaseServer
     s3: SeaweedFS
     folder: Path
     rows: int
@@ -64,7 +64,7 @@ class Stage:
         folder = self.folder / prefix
         folder.mkdir()
         config = {
-            "source": {"url": self.mariadb.url(settlement.DATABASE)},
+            "source": {"url": self.db.url(settlement.DATABASE)},
             "store": self.s3.store(prefix),
             "defaults": {"start": None, "settle_seconds": 0, **defaults},
             **({"warehouse": warehouse} if warehouse else {}),
@@ -84,7 +84,7 @@ class Stage:
         key, secret = self.s3.writer
         file = config.with_name("task.json")
         file.write_text(json.dumps({
-            "source": self.mariadb.url(settlement.DATABASE), "table": settlement.NAME, "rows": self.rows,
+            "source": self.db.url(settlement.DATABASE), "table": settlement.NAME, "rows": self.rows,
             "bucket": f"s3://{self.s3.bucket}/{prefix}", "endpoint": self.s3.endpoint, "key": key, "secret": secret,
             "connections": CONNECTIONS, "config": str(config), "folder": str(config.parent / "parquet"),
             "jar": str(next(iter((HERE / ".venv" / "java").glob("**/mariadb-java-client*.jar")), "")),
@@ -132,7 +132,7 @@ class Stage:
         )
 
     def _servers(self) -> float:
-        return cpu_seconds(self.mariadb.pid) + cpu_seconds(self.s3.pid)
+        return cpu_seconds(self.db.pid) + cpu_seconds(self.s3.pid)
 
 
 def _environment() -> dict[str, str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from floodmark.errors import FloodmarkError, VerificationError
 from floodmark.testing import reaper, settlement
 from floodmark.testing.compare import compare
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer, chosen
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 
@@ -40,7 +40,7 @@ class Demo:
     """The services, the workspace and the steps; `run` plays them in order."""
 
     def __init__(
-        self, rows: int, db: MariaDB, s3: SeaweedFS, redshift: RedshiftStandIn | None = None
+        self, rows: int, db: DatabaseServer, s3: SeaweedFS, redshift: RedshiftStandIn | None = None
     ) -> None:
         self.rows = rows
         self.db = db
@@ -182,14 +182,17 @@ def _tell(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
-def run_demo(rows: int = 1_000_000, keep: bool = False, warehouse: str = "duckdb") -> int:
+def run_demo(
+    rows: int = 1_000_000, keep: bool = False, warehouse: str = "duckdb", source: str | None = None
+) -> int:
     """Run the demo; 0 when source and warehouse are equal at the end."""
+    kind = chosen(source)
     began = time.monotonic()
     with ExitStack() as stack:
-        print("Starting a private MariaDB and a private S3 server (SeaweedFS) ...", flush=True)
-        db = stack.enter_context(MariaDB(buffer_pool="512M"))
+        print(f"Starting a private {kind.__name__} and a private S3 server (SeaweedFS) ...", flush=True)
+        db = stack.enter_context(kind(buffer_pool="512M"))
         s3 = stack.enter_context(SeaweedFS())
-        _tell(f"MariaDB on {db.host}:{db.port}, S3 on {s3.endpoint}, everything in {db.folder.parent}")
+        _tell(f"{db.version} on {db.host}:{db.port}, S3 on {s3.endpoint}, everything in {db.folder.parent}")
         redshift = None
         if warehouse == "redshift":
             redshift = stack.enter_context(RedshiftStandIn(s3))

@@ -185,8 +185,13 @@ def plan(settings: Settings, table: str) -> int:
     show_default=True,
     help="Where the rows go; redshift is a stand-in that needs PostgreSQL 15.",
 )
+@click.option(
+    "--source",
+    type=click.Choice(["mysql", "mariadb"]),
+    help="Where they come from; default: mysql where `make setup` has fetched it, else mariadb.",
+)
 @pass_settings
-def demo(settings: Settings, rows: int, keep: bool, warehouse: str) -> int:
+def demo(settings: Settings, rows: int, keep: bool, warehouse: str, source: str | None) -> int:
     """See it work: a throw-away MySQL, S3 and warehouse.
 
     A first sync, changes, an incremental sync, a crash in mid-sync, the run that finishes it, and a
@@ -202,7 +207,7 @@ def demo(settings: Settings, rows: int, keep: bool, warehouse: str) -> int:
 
     began = time.monotonic()
     with _stdout_elsewhere() if settings.json else contextlib.nullcontext():
-        code = run_demo(rows, keep, warehouse)
+        code = run_demo(rows, keep, warehouse, source)
     if settings.json:
         seconds = round(time.monotonic() - began, 3)
         output.emit_json({"ok": code == 0, "rows": rows, "seconds": seconds}, settings.scrub)

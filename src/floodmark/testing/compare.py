@@ -114,6 +114,8 @@ def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, 
             width = 20 + digits if digits else 19
             quoted = f'"{column.lower()}"'
             right = f"left({time.format(quoted)}, {width})"
+        elif kind == "json":  # MySQL's own; MariaDB has it as text
+            left = f"CAST(`{column}` AS CHAR)"
         elif kind not in _SAME_TEXT:
             raise ConfigError(f"{schema}.{name}.{column}: {kind} has no common text to compare")
         values.append((left, right))

@@ -186,6 +186,12 @@ class DatabaseServer(Server):
             }
         )
 
+    @property
+    def version(self) -> str:
+        """What it is called, with the first two parts of its number: `MySQL 9.7`."""
+        [(number,)] = self.execute("SELECT VERSION()")
+        return f"{type(self).__name__} {'.'.join(number.split('.')[:2])}"
+
     def spelled(self, statement: str) -> str:
         """A statement in this server's own words."""
         return statement
@@ -328,6 +334,14 @@ class MySQL(DatabaseServer):
             return f"(SELECT {first} + (n - 1) * {step} AS seq FROM JSON_TABLE({made}) AS made) AS {found[0]}"
 
         return _SEQUENCE.sub(numbers, statement)
+
+
+SERVERS: dict[str, type[DatabaseServer]] = {"mysql": MySQL, "mariadb": MariaDB}
+
+
+def chosen(name: str | None = None) -> type[DatabaseServer]:
+    """The kind of server with that name; without one, MySQL where it was fetched and else MariaDB."""
+    return SERVERS[name or ("mariadb" if missing("mysql") else "mysql")]
 
 
 def make_template(place: Path) -> None:

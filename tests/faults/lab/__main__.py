@@ -9,6 +9,8 @@ import sys
 import time
 from types import FrameType
 
+from floodmark.testing.databases import SERVERS
+
 from . import document, report
 from .broken import BROKEN
 from .groups import GROUPS
@@ -25,6 +27,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--group", action="append", default=[], choices=list(GROUPS))
+    parser.add_argument(
+        "--source", choices=list(SERVERS), help="MySQL where `make setup` could fetch it, else MariaDB"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--only", help="one experiment again, or all whose name begins so")
     parser.add_argument(
@@ -61,28 +66,29 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _whole(asked: argparse.Namespace) -> int:
     began = time.monotonic()
-    outcomes: list[Outcome] = []
+    found: list[report.Kept | None] = []
     keep = not asked.forget and (asked.keep or not asked.only)
     print(f"seed {asked.seed}, {asked.minutes:g} minutes", flush=True)
     try:
-        with Services() as services:
+        with Services(asked.source) as services:
             lab = Lab(services, asked.seed, only=asked.only)
             for outcome in run(lab, asked.group, asked.minutes * 60):
-                outcomes.append(outcome)
-                _show(outcome, len(outcomes), time.monotonic() - began)
+                found.append(report.line(outcome, asked.seed, services.source))
+                _show(outcome, len(found), time.monotonic() - began)
                 if keep:
-                    report.add(outcome, asked.seed)
+                    report.add(found[-1])
     except KeyboardInterrupt:
         print("\nstopped; what was seen counts", flush=True)
     if asked.part:
         return 0
-    return _told([line for o in outcomes if (line := report.line(o, asked.seed)) is not None], keep)
+    return _told([line for line in found if line is not None], keep)
 
 
 def _jobs(asked: argparse.Namespace) -> int:
     """Several laboratories at once: they wait more than they work."""
     seeds = [asked.seed + APART * i for i in range(asked.jobs)]
     more = [*(f"--group={g}" for g in asked.group), *(["--forget"] if asked.forget else [])]
+    more += [f"--source={asked.source}"] if asked.source else []
     parts = [
         subprocess.Popen([sys.executable, "-m", __spec__.name, "--part", f"--minutes={asked.minutes}",
                           f"--seed={seed}", *more])
@@ -127,7 +133,7 @@ def _broken(asked: argparse.Namespace) -> int:
     """Each broken build until it is caught."""
     missed = 0
     names = list(BROKEN) if asked.broken == "all" else [asked.broken]
-    with Services() as services:
+    with Services(asked.source) as services:
         for name in names:
             began = time.monotonic()
             seen, runs = catch(services, name, asked.seed, asked.minutes * 60 / len(names))

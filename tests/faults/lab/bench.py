@@ -59,9 +59,9 @@ class Bench:
         self.folder.mkdir(parents=True)
         self._empty_bucket()
         self.printed = []
-        mariadb = self.services.mariadb
+        server = self.services.server
         config: dict[str, Any] = {
-            "source": {"url": mariadb.url(database, "lab", PASSWORD)},
+            "source": {"url": server.url(database, "lab", PASSWORD)},
             "store": {"url": "./lake"},
             "warehouse": {"url": "duckdb:///warehouse.duckdb"},
             "spark": {"master": "local[2]"},

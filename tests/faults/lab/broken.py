@@ -12,6 +12,10 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         "the bound in the session's zone instead of the server's: it lies above what can still commit",
         ("writers:folder/a long statement/", "histories"),
     ),
+    "any-reader": (
+        "whoever has a read-only transaction passes for a reader, also a statement that loads a definition (MySQL)",
+        ("writers:folder/a cold server/",),
+    ),
     "ledger-outside": (
         "the ledger's rows in a transaction of their own, after the data's",
         ("crash:folder/load without a key/",),

@@ -58,8 +58,8 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     running = _cluster(lab)
     began, bench = time.monotonic(), _bench(lab)
     source = Source(bench.services.database(), "orders")
-    mariadb = bench.services.mariadb
-    mariadb.execute(ORDERS, FILL.format(n=ROWS), database=source.database)
+    server = bench.services.server
+    server.execute(ORDERS, FILL.format(n=ROWS), database=source.database)
     conf = {"spark.submit.pyFiles": str(_shipped(lab)), "spark.driver.host": "127.0.0.1",
             "spark.executor.memory": "512m"}  # fmt: skip
     bench.clear(
@@ -85,7 +85,7 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     bench.config["spark"] = {"master": "local[2]"}
     bench.write()
     settle(bench, source, outcome)
-    mariadb.execute(f"DROP DATABASE {source.database}")
+    server.execute(f"DROP DATABASE {source.database}")
     return timed(outcome, began)
 
 

@@ -46,7 +46,7 @@ class Writer:
     """One connection that writes until it is told to stop; its last transaction is committed or rolled back whole."""
 
     def __init__(self, bench: Bench, source: Source, dice: random.Random) -> None:
-        self._link = bench.services.mariadb.connect(source.database)
+        self._link = bench.services.server.connect(source.database)
         self._dice = dice
         self._stop = threading.Event()
         self.rows = 0
@@ -99,8 +99,8 @@ def crowd(lab: Lab) -> Iterator[Outcome]:
 def _experiment(lab: Lab, stack: str, own: str) -> Outcome:
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench(stack)
     source = Source(bench.services.database(), "orders")
-    mariadb = bench.services.mariadb
-    mariadb.execute(ORDERS, FILL.format(n=300), database=source.database)
+    server = bench.services.server
+    server.execute(ORDERS, FILL.format(n=300), database=source.database)
     bench.clear(source.database, defaults={"settle_seconds": 0.1, "slice_rows": 100})
     bench.config["tables"] = {source.name: {}}
     bench.write()
@@ -125,5 +125,5 @@ def _experiment(lab: Lab, stack: str, own: str) -> Outcome:
     outcome.step = f"{AT_ONCE} commands"
     watermark_known(bench, source, outcome)
     settle(bench, source, outcome)
-    mariadb.execute(f"DROP DATABASE {source.database}")
+    server.execute(f"DROP DATABASE {source.database}")
     return timed(outcome, began)

@@ -34,8 +34,8 @@ REPLAY = """\
 
 `make faults MINUTES=30` runs all groups in turn and adds to `tests/faults/results/<seed>.jsonl`, one line as each \
 experiment ends; then it writes this page. `GROUP=crash` runs one group, `SEED=7` chooses the order and the chances, \
-`JOBS=2` runs two laboratories beside each other. Every experiment has a name, such as `crash:s3/load/after/12` (stack, \
-scenario, when, number of the step) or `histories:2017`; `make faults ONLY=crash:s3/load/after/12 SEED=7` runs exactly \
+`JOBS=2` runs two laboratories beside each other, `SOURCE=mariadb` takes the rows from MariaDB (default: MySQL where \
+`make setup` could fetch it). Every experiment has a name, such as `crash:s3/load/after/12` (stack, scenario, when, number of the step) or `histories:2017`; `make faults ONLY=crash:s3/load/after/12 SEED=7` runs exactly \
 that one again and keeps nothing, `ONLY=crash:s3/load/` all that begin so. Full disks need root (a small tmpfs is \
 mounted), wrong clocks fetch Debian's libfaketime. A laboratory that is ended by Ctrl-C or SIGTERM takes its servers \
 and folders with it; what one that was killed left behind goes with the next one's start.
@@ -78,7 +78,7 @@ def _head(found: Sequence[Kept]) -> list[str]:
         "",
         "Written by `make faults` from the results in `tests/faults/results/`; every call adds to them.",
         "",
-        f"**{whole.runs:,} faulted runs** of the real command in {len({(one['seed'], one['replay'], one['at']) for one in found}):,} experiments, against real MariaDB, "
+        f"**{whole.runs:,} faulted runs** of the real command in {len({(one['seed'], one['replay'], one['at']) for one in found}):,} experiments, against real {' and '.join(_sources(found))}, "
         f"SeaweedFS, Spark, DuckDB and the Redshift stand-in ({len({one['seed'] for one in found})} seeds): "
         f"**{whole.lost} with rows lost, {whole.doubled} with rows doubled, {whole.hung} hung**, {whole.failed} that "
         f"ended otherwise than they should; {whole.fixed} that failed then and whose cause is removed since.",
@@ -93,22 +93,26 @@ def _head(found: Sequence[Kept]) -> list[str]:
             f"most.",
             "",
         ]
-    by_stack = Counter[tuple[str, str]]()
+    counted = Counter[tuple[str, str]]()
     for one in found:
-        by_stack[one["group"], _stack(one)] += one["runs"]
-    stacks = sorted({stack for _, stack in by_stack})
-    text += [CHECKED, "", "| group | " + " | ".join(stacks) + " |", "|---|" + "--:|" * len(stacks)]
-    for group in ABOUT:
-        if any(by_stack[group, stack] for stack in stacks):
-            text.append(
-                f"| {group} | " + " | ".join(str(by_stack[group, stack] or "") for stack in stacks) + " |"
-            )
+        counted[one["group"], _stack(one)] += one["runs"]
+        counted[one["group"], one["source"]] += one["runs"]
+    columns = [*sorted({_stack(one) for one in found}), *_sources(found)]
+    rows = [[group, *(str(counted[group, c] or "") for c in columns)] for group in ABOUT]
+    rows.append(["all", *(f"{sum(counted[group, c] for group in ABOUT):,}" for c in columns)])
+    text += [CHECKED, "", f"| group | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
     return [
         *text,
+        *(f"| {' | '.join(row)} |" for row in rows if any(row[1:])),
         "",
-        "`folder`: a folder as the store, DuckDB. `s3`: SeaweedFS and DuckDB. `redshift`: SeaweedFS and the stand-in.",
+        "`folder`: a folder as the store, DuckDB. `s3`: SeaweedFS and DuckDB. `redshift`: SeaweedFS and the stand-in. "
+        f"{' and '.join(_sources(found))}: where the rows came from.",
         "",
     ]
+
+
+def _sources(found: Sequence[Kept]) -> list[str]:
+    return sorted({one["source"] for one in found}, reverse=True)
 
 
 def _stack(one: Kept) -> str:

@@ -47,7 +47,9 @@ ABOUT = {
     "world": "The disk of the store, the warehouse or the temporary files is full; the clock is an hour off or jumps "
     "(libfaketime, for one process); the source was restored from a backup or failed over to a replica behind.",
     "writers": "A statement or transaction begins before a sync and commits after it, with a cursor that lies before "
-    "rows which the sync has seen; every other sync is killed on top.",
+    "rows which the sync has seen: it runs, waits, is idle, is prepared (XA), wrote by way of a trigger or a function, or "
+    "under LOCK TABLES; every other sync is killed on top. And syncs on a server that was just restarted or gets a "
+    "seventh of its processor. `locks not shown`: the user may not read performance_schema.",
     "histories": "Random sequences of source changes, schema changes, commands and kills from a seed, judged by a "
     "model of its own after every command.",
 }

@@ -116,12 +116,12 @@ class History:
         self._tell(f"{self.kind} {null}, slice_rows {self.bench.config['defaults']['slice_rows']}")
 
     def _sql(self, *statements: str) -> None:
-        self.bench.services.mariadb.execute(*statements, database=self.source.database)
+        self.bench.services.server.execute(*statements, database=self.source.database)
 
     def _ids(self, count: int, old: bool = False) -> list[int]:
         """Some keys; old ones are not among the newest of the order."""
         hide = f"LIMIT 1000000 OFFSET {NEWEST}" if old else "LIMIT 1000000"
-        rows = self.bench.services.mariadb.execute(
+        rows = self.bench.services.server.execute(
             f"SELECT id FROM orders ORDER BY update_at DESC, id DESC {hide}", database=self.source.database
         )
         found = sorted(row[0] for row in rows)

@@ -87,7 +87,7 @@ def _ways(lab: Lab, service: str) -> Ways:
     kept = lab.services.kept
     if ("ways", service) not in kept:
         services, http = lab.services, None
-        behind = {"mysql": lambda: services.mariadb.port, "s3": lambda: services.seaweed.port,
+        behind = {"mysql": lambda: services.server.port, "s3": lambda: services.seaweed.port,
                   "redshift": lambda: services.redshift.port}[service]()  # fmt: skip
         if service == "s3":
             http = HttpProxy(behind)

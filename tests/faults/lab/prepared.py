@@ -54,11 +54,11 @@ class Prepared:
 
     def _source(self, *statements: str) -> str:
         database = self.bench.services.database()
-        self.bench.services.mariadb.execute(*statements, database=database)
+        self.bench.services.server.execute(*statements, database=database)
         return database
 
     def _change(self, database: str, *statements: str) -> None:
-        self.bench.services.mariadb.execute(*statements, database=database)
+        self.bench.services.server.execute(*statements, database=database)
 
     def _orders(self) -> Source:
         bench = self.bench

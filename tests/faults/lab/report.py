@@ -19,6 +19,8 @@ from .services import ROOT
 RESULTS = ROOT / "tests" / "faults" / "results"
 VERDICTS = ("survived", "lost", "doubled", "hung", "failed")
 BUILDS = "broken.jsonl"
+# Where the rows came from as long as results did not say it.
+FIRST_SOURCE = "MariaDB 10.11"
 
 Kept = dict[str, Any]
 
@@ -47,7 +49,7 @@ class Sum:
             self.recovery = max(self.recovery, other["recovery"])
 
 
-def line(outcome: Outcome, seed: int) -> Kept | None:
+def line(outcome: Outcome, seed: int, source: str) -> Kept | None:
     """An experiment as it is kept; None when its fault did not strike and nothing is wrong either."""
     bad = outcome.verdict != "survived"
     if outcome.group == "setup":
@@ -56,6 +58,7 @@ def line(outcome: Outcome, seed: int) -> Kept | None:
         return None
     found: Kept = {
         "seed": seed,
+        "source": source,
         "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "group": outcome.group,
         "scenario": outcome.scenario,
@@ -79,11 +82,10 @@ def line(outcome: Outcome, seed: int) -> Kept | None:
     return found
 
 
-def add(outcome: Outcome, seed: int) -> None:
+def add(found: Kept | None) -> None:
     """Keep an experiment; what was kept stays, however the laboratory ends."""
-    found = line(outcome, seed)
     if found is not None:
-        _append(f"{seed}.jsonl", found)
+        _append(f"{found['seed']}.jsonl", found)
 
 
 def add_broken(name: str, seed: int, seen: Outcome | None, runs: int, seconds: float) -> None:
@@ -104,6 +106,7 @@ def kept(void: bool = False) -> list[Kept]:
     became = _became()
     found = [one for path in sorted(RESULTS.glob("[0-9]*.jsonl")) for one in _read(path.name)]
     for one in found:
+        one.setdefault("source", FIRST_SOURCE)
         if one["verdict"] == "survived" and one["recovery"] > RECOVERY:
             one["verdict"], one["problems"] = "failed", [f"slow: the watermark took {one['recovery']} s"]
         if one["verdict"] != "survived":

@@ -13,7 +13,7 @@ from .groups import GROUPS
 from .lab import Lab, Outcome
 
 # Experiments of a group in one round: those that have most steps to strike, and are short, more often.
-WEIGHTS = {"crash": 4, "fences": 2, "network": 3}
+WEIGHTS = {"crash": 4, "fences": 2, "network": 3, "writers": 4}
 
 
 def run(

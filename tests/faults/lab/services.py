@@ -24,7 +24,7 @@ from floodmark import jvm
 from floodmark.jvm import Jvm
 from floodmark.scratch import scratch
 from floodmark.spark import settings as spark_settings
-from floodmark.testing.databases import MariaDB
+from floodmark.testing.databases import DatabaseServer, chosen
 from floodmark.testing.process import Server
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
@@ -61,11 +61,13 @@ class _Ear(socketserver.ThreadingMixIn, AccumulatorUnixServer):
 class Services:
     """The servers of one laboratory run; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str | None = None) -> None:
+        """`source`: the kind of server that rows come from, `mysql` or `mariadb`."""
         _give_back()
         # The laboratory may be the least of what a machine does.
         Server.patience, jvm.START_SECONDS = 20.0, 1200
         self.scratch = scratch(FOLDER)
+        self._kind = chosen(source)
         self.kept: dict[tuple[str, str], Any] = {}  # what was made once, for whoever comes next
         self._stack = ExitStack()
 
@@ -88,10 +90,17 @@ class Services:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @cached_property
-    def mariadb(self) -> MariaDB:
-        server = self._stack.enter_context(MariaDB(default_time_zone=ZONE))
+    def server(self) -> DatabaseServer:
+        """Where the rows come from. `lab` sees everything; `narrow` does not see who has locked what."""
+        server = self._stack.enter_context(self._kind(default_time_zone=ZONE))
         server.create_user("lab", PASSWORD, "SELECT ON *.*", "PROCESS ON *.*")
+        server.create_user("narrow", PASSWORD, "SELECT ON `lab\\_%`.*", "PROCESS ON *.*")
         return server
+
+    @cached_property
+    def source(self) -> str:
+        """Its name and version, for the results."""
+        return self.server.version
 
     @cached_property
     def seaweed(self) -> SeaweedFS:
@@ -125,13 +134,13 @@ class Services:
     def database(self) -> str:
         """A fresh, empty database on the source."""
         name = f"lab_{secrets.token_hex(4)}"
-        self.mariadb.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
+        self.server.execute(f"CREATE DATABASE {name} DEFAULT CHARSET=utf8mb4")
         return name
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Every secret that the servers were given."""
-        found = [PASSWORD, MariaDB.password, SeaweedFS.writer[1]]
+        found = [PASSWORD, DatabaseServer.password, SeaweedFS.writer[1]]
         if "redshift" in self.__dict__:
             found.append(self.redshift.password)
         return tuple(found)

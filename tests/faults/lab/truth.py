@@ -89,7 +89,7 @@ def place(cells: list[Any] | tuple[Any, ...] | None) -> Place | None:
 
 def source_rows(bench: Bench, source: Source) -> list[Row]:
     """What the source has now."""
-    link = bench.services.mariadb.connect(source.database)
+    link = bench.services.server.connect(source.database)
     try:
         cursor = link.cursor()
         cursor.execute("SET time_zone = '+00:00'")

@@ -1,0 +1,152 @@
+"""A source that is slow itself: just restarted, with nothing cached, or with a seventh of its processor.
+
+Both stretch the moments in which a statement's time is fixed and hardly anything shows yet that it will write.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from floodmark.testing.databases import DatabaseServer
+
+from .bench import Bench, bound
+from .crowd import Writer
+from .lab import Lab, Outcome, note, settle, timed, watermark_known
+from .prepared import FILL, ORDERS
+from .spawn import Running
+from .truth import Source
+
+PARTITIONS = 4000
+BIG = "lab_big"
+# How a command may end while the source hardly answers.
+ALLOWED = (0, 4)
+STOPPED = (0, 143)  # a resident sync by SIGTERM: between two cycles or within one
+
+
+@contextmanager
+def starved(server: DatabaseServer) -> Iterator[None]:
+    """The server gets a seventh of its processor."""
+    end = threading.Event()
+
+    def stop_and_go() -> None:
+        while not end.is_set():
+            server.pause()
+            time.sleep(0.06)
+            server.resume()
+            time.sleep(0.01)
+
+    starving = threading.Thread(target=stop_and_go, daemon=True)
+    starving.start()
+    try:
+        yield
+    finally:
+        end.set()
+        starving.join()
+
+
+def _orders(lab: Lab, stack: str, own: str) -> tuple[Bench, Source]:
+    """A table that was synced once, whose cursor counts seconds or microseconds."""
+    bench = lab.bench(stack)
+    source = Source(bench.services.database(), "orders")
+    digits = lab.dice(own, "digits").choice(["", "(6)"])
+    orders = ORDERS.replace("DATETIME", f"DATETIME{digits}").replace(
+        "CURRENT_TIMESTAMP", f"CURRENT_TIMESTAMP{digits}"
+    )
+    bench.services.server.execute(orders, FILL.format(n=40), database=source.database)
+    bench.clear(source.database)
+    bench.run("sync", "-t", source.name)
+    return bench, source
+
+
+def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
+    """A statement that loads the definition of a vast table, while quick inserts and a resident sync run."""
+    began, dice = time.monotonic(), lab.dice(own)
+    bench, source = _orders(lab, stack, own)
+    server = bench.services.server
+    _vast(lab)
+    server.restart()
+    outcome = Outcome("writers", f"resident sync [{stack}]", name, "while a definition is loaded", own)
+    isolation = dice.choice(["REPEATABLE READ", "READ COMMITTED"])
+    cold, quick = (server.connect(source.database, autocommit=True) for _ in range(2))
+    cold.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    written = threading.Event()
+
+    def write() -> None:
+        nowhere = f"FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {BIG}.big WHERE id > 5)"
+        cold.cursor().execute(f"INSERT INTO orders (amount, note) SELECT 1, 'cold' {nowhere}")
+        written.set()
+
+    def write_quickly() -> None:
+        while not written.is_set():
+            quick.cursor().execute("INSERT INTO orders (amount, note) VALUES (2, 'quick')")
+            time.sleep(0.03)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (write, write_quickly)]
+    running = bench.start("sync", "-t", source.name, "--every", "1s")
+    _cycles(bench, running, 2)
+    with starved(server):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for link in (cold, quick):
+        link.close()
+    with suppress(ProcessLookupError):
+        os.kill(running.pid, signal.SIGTERM)
+    outcome.code = note(outcome, bench.wait(running), STOPPED).code
+    return _ended(bench, source, outcome, began)
+
+
+def _cycles(bench: Bench, running: Running, count: int) -> None:
+    """Until a resident sync has been round so often."""
+    deadline = time.monotonic() + bound()
+    while not running.out.exists() or len(running.out.read_text().splitlines()) < count:
+        if time.monotonic() > deadline or bench.spawner.ended(running):
+            raise RuntimeError(f"the resident sync does not go round: {running.err.read_text()[-300:]}")
+        time.sleep(0.05)
+
+
+def _starved(lab: Lab, stack: str, name: str, own: str) -> Outcome:
+    """Writers and syncs, all of them slowly."""
+    began = time.monotonic()
+    bench, source = _orders(lab, stack, own)
+    outcome = Outcome("writers", f"syncs in turn [{stack}]", name, "whole run", own)
+    with starved(bench.services.server):
+        writers = [Writer(bench, source, random.Random(f"{own}/{i}")) for i in range(2)]
+        try:
+            for number in range(2):
+                outcome.code = note(outcome, bench.run("sync", "-t", source.name), ALLOWED).code
+                outcome.strikes = number + 1
+        finally:
+            for writer in writers:
+                writer.stop()
+    return _ended(bench, source, outcome, began)
+
+
+def _ended(bench: Bench, source: Source, outcome: Outcome, began: float) -> Outcome:
+    watermark_known(bench, source, outcome)
+    settle(bench, source, outcome)
+    bench.services.server.execute(f"DROP DATABASE {source.database}")
+    return timed(outcome, began)
+
+
+def _vast(lab: Lab) -> None:
+    """The table with many partitions, made once."""
+    if ("vast", "") not in lab.services.kept:
+        lab.services.server.execute(
+            f"CREATE DATABASE {BIG}",
+            f"CREATE TABLE {BIG}.big (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS {PARTITIONS}",
+        )
+        lab.services.kept["vast", ""] = True
+
+
+KINDS: dict[str, Callable[[Lab, str, str, str], Outcome]] = {
+    "a cold server": _cold,
+    "a server with a seventh of its processor": _starved,
+}
