@@ -11,6 +11,7 @@ from floodmark.errors import ConfigError
 from floodmark.mysql import bounds
 from floodmark.mysql.connect import Session
 from floodmark.mysql.load import channels
+from floodmark.mysql.version import parsed
 
 _VARIABLES = (
     "version", "time_zone", "system_time_zone", "max_allowed_packet", "max_connections", "wait_timeout",
