@@ -17,11 +17,11 @@ from floodmark.testing.databases import DatabaseServer, MariaDB, clocks_go_back
 from floodmark.testing.services import SeaweedFS
 from tests.conftest import NO_MYSQL
 
+pytestmark = pytest.mark.source
+
 PARENT = """
 import sys, threading, time
 from floodmark.testing import databases, services
-
-pytestmark = pytest.mark.source
 server = getattr(databases if sys.argv[1] in ("MySQL", "MariaDB") else services, sys.argv[1])()
 starter = threading.Thread(target=server.start)  # the end of a thread must not end what it started
 starter.start()
