@@ -44,10 +44,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" not in metafunc.fixturenames:
         return
     marked = {mark.name for mark in metafunc.definition.iter_markers()}
-    if "both_servers" in marked or (PATIENT and "source" in marked):
-        metafunc.parametrize("kind", list(SERVERS), indirect=True)
-    elif "mariadb_only" in marked or "mysql_only" in marked:
+    if "mariadb_only" in marked or "mysql_only" in marked:  # whatever the module says
         metafunc.parametrize("kind", ["mariadb" if "mariadb_only" in marked else "mysql"], indirect=True)
+    elif "both_servers" in marked or (PATIENT and "source" in marked):
+        metafunc.parametrize("kind", list(SERVERS), indirect=True)
 
 
 @pytest.hookimpl(trylast=True)
