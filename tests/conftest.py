@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" not in metafunc.fixturenames:
         return
     marked = {mark.name for mark in metafunc.definition.iter_markers()}
-    if "mariadb_only" in marked or "mysql_only" in marked:  # whatever else its module is marked as
+    if "mariadb_only" in marked or "mysql_only" in marked:  # whatever the module says
         metafunc.parametrize("kind", ["mariadb" if "mariadb_only" in marked else "mysql"], indirect=True)
     elif "both_servers" in marked or (PATIENT and "source" in marked):
         metafunc.parametrize("kind", list(SERVERS), indirect=True)

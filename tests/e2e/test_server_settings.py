@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from floodmark.testing.databases import DatabaseServer
+from floodmark.testing.databases import DatabaseServer, MySQL
 from tests.conftest import Database, Workspace, fresh_database
 from tests.stage import FILL, ORDERS
 
@@ -106,3 +106,19 @@ def test_a_limit_for_statements_does_not_end_ours(orders: Workspace, kind: str) 
         checks = orders.run("doctor", "--json").json["checks"]
     (timeouts,) = [c for c in checks if c["name"] == "timeouts"]
     assert timeouts["status"] == "ok" and "1.0 s" in timeouts["detail"]
+
+
+@pytest.mark.mysql_only
+def test_a_server_that_folds_names_and_wants_primary_keys_is_read_under_any_spelling(
+    make_workspace: Callable[..., Workspace], kind: str
+) -> None:
+    with MySQL(
+        initialized=["--lower-case-table-names=1"], args=["--sql-require-primary-key=ON"], buffer_pool="32M"
+    ) as server:
+        server.execute("CREATE DATABASE Shop")
+        server.execute(ORDERS.replace("orders", "Orders"), FILL.format(n=50), database="Shop")
+        workspace = make_workspace(Database(server, "shop"), store={"url": "./lake"})
+        assert workspace.synced("shop.orders")["rows_loaded"] == 50
+        server.execute("UPDATE Orders SET note = 'changed' WHERE id = 7", database="SHOP")
+        assert workspace.synced("orders")["rows_loaded"] == 1
+        assert workspace.compare("orders").equal
