@@ -45,7 +45,10 @@ def test_every_type_agrees_and_every_change_is_seen(place: Verifying, kind: str)
     asked = ", ".join(f"{name} IS NOT NULL" for name in kinds)
     [given] = place.workspace.execute(f"SELECT {asked} FROM zoo WHERE id = {row}")
     [one] = place.verify("zoo")["findings"]
-    assert one["columns"] == [name for name, there in zip(kinds, given, strict=True) if there]
+    # Redshift keeps the meaning of MySQL's JSON (SUPER), not its text, which can't be compared.
+    unseen = {"c_json"} if kind == "mysql" and place.schema != "main" else set()
+    expected = [name for name, there in zip(kinds, given, strict=True) if there and name not in unseen]
+    assert one["columns"] == expected
 
 
 def test_values_that_a_policy_has_changed_agree(place: Verifying) -> None:
