@@ -60,7 +60,9 @@ class Loader:
         except FloodmarkError:
             return
         # Of a log that is about to begin there is nothing yet. The load itself looks once more, under the target's lock.
-        self.ledger = ledger
+        # Once it has begun (with a window that was left open), it knows better what the ledger has.
+        if self._thread is None:
+            self.ledger = ledger
         identity = self._work.known_identity()
         if not self._work.options.force:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)

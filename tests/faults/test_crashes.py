@@ -7,13 +7,17 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
+from floodmark.load import Loaded, ledger_for, load_pending
+from floodmark.warehouse import Ledger
 from tests.commands import Command
 from tests.conftest import Workspace
 from tests.stage import (
@@ -105,6 +109,38 @@ def test_killed_between_a_commit_and_its_load(orders: Workspace, gate: Gate) -> 
     gate.open()
     assert orders.query("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'orders'") == [(0,)]
     goes_on(orders, commits(orders)[-1]["run"])
+
+
+def test_the_run_that_goes_on_counts_what_it_loads_while_it_plans_its_second_window(
+    orders: Workspace, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the warehouse before each window, and the first one's load may commit right after the second look."""
+    process = started(orders)
+    process.kill()
+    process.wait()
+    orders.execute("INSERT INTO orders (id, amount, note) VALUES (900001, 1, 'since')")
+    looked, committed = threading.Event(), threading.Event()
+    looks: list[Ledger] = []
+
+    def look(*args: Any, **options: Any) -> Ledger:
+        looks.append(ledger_for(*args, **options))
+        if len(looks) == 2:
+            looked.set()
+            committed.wait(30)
+            time.sleep(0.2)  # until the loader has taken note
+        return looks[-1]
+
+    def loading(*args: Any, **options: Any) -> Loaded:
+        looked.wait(30)
+        done = load_pending(*args, **options)
+        committed.set()
+        return done
+
+    monkeypatch.setattr("floodmark.loader.ledger_for", look)
+    monkeypatch.setattr("floodmark.loader.load_pending", loading)
+    table = orders.synced("orders")
+    assert looked.is_set() and committed.is_set()
+    assert table["watermark"]["redshift_rows_loaded"] == ROWS + 1
 
 
 @pytest.mark.parametrize("moment", ["inside the transaction", "at its commit"])

@@ -52,7 +52,7 @@ def compare(
     schema, name = table.split(".")
     target = target or name.lower()
     with _opened(warehouse) as lake, ThreadPoolExecutor(1) as aside:
-        mine, theirs = _texts(db, schema, name, lake.time)
+        mine, theirs = _texts(db, schema, name, lake)
         asked = aside.submit(_ask, db, _buckets_mysql(table, key, mine))
         copied = _by_bucket(lake.ask(_buckets(target, key, lake.number.format(lake.hash.format(theirs)))))
         source = _by_bucket(asked.result())
@@ -80,6 +80,7 @@ class _Lake:
     time: str  # a timestamp as text with six digits
     hash: str  # SHA-256, in hexadecimal digits
     number: str  # the first 15 hexadecimal digits as a number
+    json: str  # a document of JSON as text
 
     def ask(self, sql: str) -> list[Row]:
         found = self.source.execute(sql)
@@ -90,15 +91,21 @@ class _Lake:
 def _opened(warehouse: Path | RedshiftStandIn) -> Iterator[_Lake]:
     if isinstance(warehouse, RedshiftStandIn):
         number = "('x' || left({}, 15))::bit(60)::bigint"
-        yield _Lake(warehouse, "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", "sha2({}, 256)", number)
+        yield _Lake(
+            warehouse,
+            "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
+            "sha2({}, 256)",
+            number,
+            "json_serialize({})",
+        )
         return
     with duckdb.connect(str(warehouse), read_only=True) as lake:
         lake.execute("SET TimeZone = 'UTC'")
         number = "CAST('0x' || left({}, 15) AS BIGINT)"
-        yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "sha256({})", number)
+        yield _Lake(lake, "strftime({}, '%Y-%m-%d %H:%M:%S.%f')", "sha256({})", number, "CAST({} AS VARCHAR)")
 
 
-def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, str]:
+def _texts(db: DatabaseServer, schema: str, name: str, lake: _Lake) -> tuple[str, str]:
     """The expressions that print one row, for MySQL and for the warehouse."""
     columns = db.execute(
         "SELECT column_name, data_type, is_nullable, datetime_precision, character_maximum_length "
@@ -113,9 +120,10 @@ def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, 
         if kind in ("datetime", "timestamp"):
             width = 20 + digits if digits else 19
             quoted = f'"{column.lower()}"'
-            right = f"left({time.format(quoted)}, {width})"
+            right = f"left({lake.time.format(quoted)}, {width})"
         elif kind == "json":  # MySQL's own; MariaDB has it as text
-            left = f"CAST(`{column}` AS CHAR)"
+            quoted = f'"{column.lower()}"'
+            left, right = (_close(text) for text in (f"CAST(`{column}` AS CHAR)", lake.json.format(quoted)))
         elif kind not in _SAME_TEXT:
             raise ConfigError(f"{schema}.{name}.{column}: {kind} has no common text to compare")
         values.append((left, right))
@@ -126,6 +134,11 @@ def _texts(db: DatabaseServer, schema: str, name: str, time: str) -> tuple[str, 
             )
     mine, theirs = (", ".join(side) for side in zip(*values, *lengths, strict=True))
     return f"CONVERT(CONCAT_WS('|', {mine}) USING utf8mb4)", f"concat_ws('|', {theirs})"
+
+
+def _close(json: str) -> str:
+    """JSON without the blanks that engines put between its parts, or not."""
+    return f"REPLACE(REPLACE({json}, ': ', ':'), ', ', ',')"
 
 
 def _buckets_mysql(table: str, key: str, text: str) -> str:
