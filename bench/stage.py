@@ -64,7 +64,8 @@ class Stage:
         folder = self.folder / prefix
         folder.mkdir()
         config = {
-            "source": {"url": self.db.url(settlement.DATABASE)},
+            # As ConnectorX and Connector/J read; MySQL offers TLS by default, MariaDB 10.11 does not.
+            "source": {"url": self.db.url(settlement.DATABASE), "tls": {"mode": "disabled"}},
             "store": self.s3.store(prefix),
             "defaults": {"start": None, "settle_seconds": 0, **defaults},
             **({"warehouse": warehouse} if warehouse else {}),

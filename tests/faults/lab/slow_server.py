@@ -22,7 +22,7 @@ from .prepared import FILL, ORDERS
 from .spawn import Running
 from .truth import Source
 
-PARTITIONS = 4000
+PARTITIONS = 8000
 BIG = "lab_big"
 # How a command may end while the source hardly answers.
 ALLOWED = (0, 4)
