@@ -5,6 +5,7 @@ The columns and values are those of tests/zoo.py; what they must be comes from M
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import struct
@@ -101,6 +102,11 @@ def synced(
         yield Synced(workspace, redshift, name, kinds, drawn)
 
 
+def _parsed(text: str) -> Any:
+    """A JSON value, however its numbers beyond 64 bits are written."""
+    return json.loads(text, parse_int=lambda digits: float(digits) if len(digits) > 20 else int(digits))
+
+
 @pytest.mark.parametrize(
     ("synced", "name"), [(server, name) for server in SOURCE for name in ZOO[server]], indirect=["synced"]
 )
@@ -115,7 +121,13 @@ def test_every_value_arrives_as_mysql_has_it(synced: Synced, name: str) -> None:
             kind.asked.format(c=name)
         )
     elif kind.told == HEX:
-        assert synced.warehouse(name) == synced.source(f"CONVERT({name} USING utf8mb4)")
+        printed = synced.source(f"CONVERT({name} USING utf8mb4)")
+        if kind.type == "JSON" and synced.workspace.database.server.name == "mysql":
+            # MariaDB's is a text; this is a SUPER, without its blanks and the null of JSON.
+            arrived = [_parsed(json.dumps(v)) for v in synced.warehouse(name)]
+            assert arrived == [_parsed(v or "null") for v in printed]
+        else:
+            assert synced.warehouse(name) == printed
     elif kind.warehouse == "BOOLEAN":
         assert synced.warehouse(f"CAST(CAST({name} AS INTEGER) AS VARCHAR)") == synced.source(
             kind.asked.format(c=name)

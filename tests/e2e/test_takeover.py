@@ -164,7 +164,7 @@ def test_a_reset_forgets_the_older_watermark_for_good(orders: Workspace) -> None
 
 
 @pytest.mark.parametrize(
-    ("zone", "kind", "written", "first"),
+    ("zone", "column_type", "written", "first"),
     [
         # Wall clocks are the column's own, whatever zone the server has.
         ("+08:00", "DATETIME", "2025-03-01T01:00:00+00:00", "2025-03-01 01:00:00"),
@@ -175,12 +175,12 @@ def test_a_reset_forgets_the_older_watermark_for_good(orders: Workspace) -> None
     ],
 )
 def test_a_timestamp_that_can_mean_two_moments_is_taken_for_the_earlier(
-    workspace: Workspace, zone: str, kind: str, written: str, first: str
+    workspace: Workspace, zone: str, column_type: str, written: str, first: str
 ) -> None:
     (before,) = workspace.execute("SELECT @@global.time_zone")
     workspace.execute(f"SET GLOBAL time_zone = '{zone}'")
     try:
-        workspace.execute(f"SET time_zone = '{zone}'", ORDERS.format(kind=kind), FILL)
+        workspace.execute(f"SET time_zone = '{zone}'", ORDERS.format(kind=column_type), FILL)
         older(workspace, last_mysql_data_timestamp=written)
         workspace.synced("orders")
         (expected,) = workspace.execute(
