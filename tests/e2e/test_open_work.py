@@ -276,3 +276,32 @@ def test_a_prepared_transaction_holds_back_by_its_rows_after_a_crash_too(
                 link.cursor().execute("XA COMMIT 'x'")
             workspace.synced("orders")
             equal(workspace, 11)
+
+
+@pytest.mark.mysql_only
+def test_a_prepared_transaction_whose_connection_lives_on_counts_beside_one_that_was_left(
+    orders: Workspace,
+) -> None:
+    """Its locks are still shown as its connection's, while the other's are nobody's."""
+    orders.execute(OLD.format(n=2))
+    begun = ("XA START '{0}'", "{1}", "XA END '{0}'", "XA PREPARE '{0}'")
+    left, kept = (
+        [part.format(name, written) for part in begun]
+        for name, written in (
+            ("left", "UPDATE lg SET note = 'left'"),
+            ("kept", "INSERT INTO orders (note) VALUES ('prepared')"),
+        )
+    )
+    with closing(orders.database.connect(autocommit=True)) as last:
+        try:
+            with transaction(orders, *left):
+                pass
+            with transaction(orders, *kept):
+                time.sleep(1.1)
+                orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+                assert orders.synced("orders")["rows_extracted"] == 2
+        finally:
+            last.cursor().execute("XA COMMIT 'left'")
+            last.cursor().execute("XA COMMIT 'kept'")
+    orders.synced("orders")
+    equal(orders, 4)

@@ -70,4 +70,8 @@ def test_a_prepared_transaction_without_a_connection_counts_only_when_it_has_wri
     assert judged([], NONE, [idle], None, mariadb=False) == []
     (held,) = judged([], NONE, [shown(thread=0, modified=True, read_only=False)], {0: LOG}, mariadb=False)
     assert held.may_write("shop", "lg") and not held.may_write("shop", "orders")
+    # Of two, one may have its locks shown as its connection's, which lives on.
+    both = {0: LOG, 7: frozenset({("shop", "orders")})}
+    (held,) = judged([], NONE, [shown(thread=0, modified=True, read_only=False)], both, mariadb=False)
+    assert held.may_write("shop", "lg") and held.may_write("shop", "orders")
     assert "prepared (XA) transaction" in held.describe(130) and "connection 0" not in held.describe(130)

@@ -30,7 +30,7 @@ def offers_tls(spec: SourceSpec, address: Address, seconds: float) -> bool:
         try:
             with reached(address, seconds) as link:
                 flags = capabilities(packet(link))
-        except TimeoutError as error:
+        except (TimeoutError, ConnectionResetError) as error:
             raise silent("handshake: reading initial communication packet") from error
         except OSError:
             flags = None

@@ -97,6 +97,8 @@ def holders(session: Session, sight: Sight) -> list[Holder]:
     executing = _executing(session) if sight.locks else frozenset[int]()
     transactions = _transactions(session) if sight.process else []
     locks = _write_locks(session) if sight.locks else None
+    if locks is not None and _lost(session):  # in vain, if any were lost by now
+        locks = None
     return judged(running, executing, transactions, locks, sight.mariadb)
 
 
@@ -114,9 +116,11 @@ def judged(
     """
     readers, doubtful = set(), set()
     found: list[Holder] = []
+    # Whose locks a prepared transaction's are shown as depends: its connection's while that lives, else nobody's.
+    anybodys = frozenset[Name]().union(*(locks or {}).values()) or None
     for one in transactions:
         if one.modified:
-            tables = (locks or {}).get(one.thread)
+            tables = (locks or {}).get(one.thread) if one.thread else anybodys
             found.append(Holder(one.start - TRX_SLACK, one.thread, one.trx, one.who, True, tables))
         elif one.read_only and (mariadb or one.isolation in _OWN_SNAPSHOT):
             readers.add(one.thread)
@@ -222,8 +226,8 @@ def _fresh(session: Session, columns: str) -> list[Row]:
 def _write_locks(session: Session) -> dict[int, frozenset[Name]]:
     """The tables that each connection has locked for more than reading, or waits to; 0 is whoever has none.
 
-    A prepared (XA) transaction keeps its locks when its connection goes: their owner is then no thread at all, and
-    after a crash the server's first one.
+    A prepared (XA) transaction leaves its connection at once. Its locks are still shown as that connection's; once it
+    has gone, as those of no thread at all, and after a crash as those of the server's first one.
     """
     rows = session.rows(
         "SELECT t.PROCESSLIST_ID, l.OBJECT_SCHEMA, l.OBJECT_NAME FROM performance_schema.metadata_locks l"
@@ -242,20 +246,27 @@ def shows_locks(session: Session) -> bool:
     Of Oracle's MySQL from 8.0 on. An instrument that was switched off and on again since the start leaves no trace.
     """
     try:
-        [(enabled, lost)] = session.rows(
+        [(enabled,)] = session.rows(
             "SELECT (SELECT COUNT(*) FROM performance_schema.setup_instruments"
             " WHERE NAME = 'wait/lock/metadata/sql/mdl' AND ENABLED = 'YES')"
             " * (SELECT COUNT(*) FROM performance_schema.setup_consumers"
             " WHERE NAME = 'global_instrumentation' AND ENABLED = 'YES')"
-            " * @@performance_schema,"
-            " (SELECT SUM(VARIABLE_VALUE) FROM performance_schema.global_status WHERE VARIABLE_NAME IN"
-            " ('Performance_schema_metadata_lock_lost', 'Performance_schema_thread_instances_lost'))"
+            " * @@performance_schema"
         )
         _write_locks(session)
         _executing(session)
+        return int(enabled or 0) == 1 and not _lost(session)
     except ConfigError:
         return False
-    return int(enabled or 0) == 1 and float(lost or 1) == 0
+
+
+def _lost(session: Session) -> bool:
+    """Whether there was no room for a lock, or for a thread, since the server's start."""
+    [(lost,)] = session.rows(
+        "SELECT SUM(VARIABLE_VALUE) FROM performance_schema.global_status WHERE VARIABLE_NAME IN"
+        " ('Performance_schema_metadata_lock_lost', 'Performance_schema_thread_instances_lost')"
+    )
+    return float(lost or 1) != 0
 
 
 def now(session: Session) -> float:
