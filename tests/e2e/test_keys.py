@@ -47,7 +47,10 @@ def keyed(
 
 
 @pytest.mark.parametrize(
-    ("keyed", "table"), [(server, table) for server in BOTH for table in KEYS[server]], indirect=["keyed"]
+    ("keyed", "table"),
+    [(server, table) for server in BOTH for table in KEYS[server]],
+    indirect=["keyed"],
+    scope="module",
 )
 def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
     keyed: Workspace, table: str

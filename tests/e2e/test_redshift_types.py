@@ -108,7 +108,10 @@ def _parsed(text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("synced", "name"), [(server, name) for server in SOURCE for name in ZOO[server]], indirect=["synced"]
+    ("synced", "name"),
+    [(server, name) for server in SOURCE for name in ZOO[server]],
+    indirect=["synced"],
+    scope="module",
 )
 def test_every_value_arrives_as_mysql_has_it(synced: Synced, name: str) -> None:
     kind = synced.kinds[name]

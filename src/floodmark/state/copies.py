@@ -5,6 +5,7 @@ Only reads. In the order of trust: the primary, the daily copies from the newest
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,8 +87,9 @@ def _run(path: str) -> str:
     return path.removeprefix(SESSIONS).partition("/")[0]
 
 
-def _reached(item: Stored) -> int:
-    return item.found.checkpoint.state.n if isinstance(item.found, Copy) else -1
+def _reached(item: Stored) -> float:
+    """How far the copy is; one that is damaged may be the newest."""
+    return item.found.checkpoint.state.n if isinstance(item.found, Copy) else math.inf
 
 
 def carried(items: Iterable[Stored]) -> dict[int, set[bytes]]:
