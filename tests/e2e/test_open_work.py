@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -35,27 +33,6 @@ def reader(workspace: Workspace, *grants: str) -> None:
     server, name = workspace.database.server, workspace.database.name
     server.create_user("reader", "reader-secret", f"SELECT ON `{name}`.*", *grants)
     workspace.write(source={"url": server.url(name, "reader", "reader-secret")})
-
-
-@contextmanager
-def starved(server: DatabaseServer) -> Iterator[None]:
-    """The server gets a seventh of its processor."""
-    end = threading.Event()
-
-    def stop_and_go() -> None:
-        while not end.is_set():
-            os.kill(server.pid, signal.SIGSTOP)
-            time.sleep(0.06)
-            os.kill(server.pid, signal.SIGCONT)
-            time.sleep(0.01)
-
-    starving = threading.Thread(target=stop_and_go)
-    starving.start()
-    try:
-        yield
-    finally:
-        end.set()
-        starving.join()
 
 
 @pytest.mark.both_servers
@@ -94,7 +71,7 @@ def _blindly_written(server: DatabaseServer, number: int) -> int:
 
         writing = threading.Thread(target=write)
         seen = []
-        with starved(server):
+        with server.starved():
             writing.start()
             while not written.is_set():
                 clock = bounds.now(session)

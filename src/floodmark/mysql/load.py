@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from floodmark.errors import ConfigError
 from floodmark.mysql.connect import Session
+from floodmark.mysql.version import version
 
 
 def threads_running(session: Session) -> int:
@@ -23,9 +24,8 @@ def channels(session: Session) -> list[dict[str, str | None]]:
 
     None for no replica; ConfigError without the right to ask.
     """
-    mariadb = b"MariaDB" in (session.rows("SELECT VERSION()")[0][0] or b"")
     try:
-        rows = session.named("SHOW ALL SLAVES STATUS" if mariadb else "SHOW REPLICA STATUS")
+        rows = session.named("SHOW ALL SLAVES STATUS" if version(session).mariadb else "SHOW REPLICA STATUS")
     except ConfigError as refused:
         try:
             rows = session.named("SHOW SLAVE STATUS")  # before MySQL 8.0.22

@@ -14,8 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -163,6 +165,26 @@ class Server:
     def resume(self) -> None:
         """End a `pause`."""
         self._signal(signal.SIGCONT)
+
+    @contextmanager
+    def starved(self) -> Iterator[None]:
+        """The server gets a seventh of its processor."""
+        end = threading.Event()
+
+        def stop_and_go() -> None:
+            while not end.is_set():
+                self.pause()
+                time.sleep(0.06)
+                self.resume()
+                time.sleep(0.01)
+
+        starving = threading.Thread(target=stop_and_go, daemon=True)
+        starving.start()
+        try:
+            yield
+        finally:
+            end.set()
+            starving.join()
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.running:  # its process id may be another's by now

@@ -10,10 +10,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-
-from floodmark.testing.databases import DatabaseServer
+from collections.abc import Callable
+from contextlib import suppress
 
 from .bench import Bench, bound
 from .crowd import Writer
@@ -27,27 +25,6 @@ BIG = "lab_big"
 # How a command may end while the source hardly answers.
 ALLOWED = (0, 4)
 STOPPED = (0, 143)  # a resident sync by SIGTERM: between two cycles or within one
-
-
-@contextmanager
-def starved(server: DatabaseServer) -> Iterator[None]:
-    """The server gets a seventh of its processor."""
-    end = threading.Event()
-
-    def stop_and_go() -> None:
-        while not end.is_set():
-            server.pause()
-            time.sleep(0.06)
-            server.resume()
-            time.sleep(0.01)
-
-    starving = threading.Thread(target=stop_and_go, daemon=True)
-    starving.start()
-    try:
-        yield
-    finally:
-        end.set()
-        starving.join()
 
 
 def _orders(lab: Lab, stack: str, own: str) -> tuple[Bench, Source]:
@@ -90,7 +67,7 @@ def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
     threads = [threading.Thread(target=target, daemon=True) for target in (write, write_quickly)]
     running = bench.start("sync", "-t", source.name, "--every", "1s")
     _cycles(bench, running, 2)
-    with starved(server):
+    with server.starved():
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -117,7 +94,7 @@ def _starved(lab: Lab, stack: str, name: str, own: str) -> Outcome:
     began = time.monotonic()
     bench, source = _orders(lab, stack, own)
     outcome = Outcome("writers", f"syncs in turn [{stack}]", name, "whole run", own)
-    with starved(bench.services.server):
+    with bench.services.server.starved():
         writers = [Writer(bench, source, random.Random(f"{own}/{i}")) for i in range(2)]
         try:
             for number in range(2):
