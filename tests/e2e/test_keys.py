@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,56 +18,64 @@ COUNT = 400
 pytestmark = pytest.mark.both_servers
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module")
 def keyed(
     request: pytest.FixtureRequest, spark: Callable[[], Spark], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workspace]:
+) -> Iterator[Callable[[str], Workspace]]:
+    """Per kind of server, once: a table for each kind of key, synced by key, changed, and synced by cursor."""
+    made: dict[str, Workspace] = {}
+    with ExitStack() as stack:
+
+        def on(kind: str) -> Workspace:
+            if kind not in made:
+                server: DatabaseServer = request.getfixturevalue(kind)
+                folder = tmp_path_factory.mktemp("keys")
+                place = lasting_workspace(folder, server, spark, defaults={"slice_rows": 130})
+                made[kind] = stack.enter_context(place)
+                filled(made[kind], kind)
+            return made[kind]
+
+        yield on
+
+
+def filled(workspace: Workspace, kind: str) -> None:
     """A table for each kind of key, synced in slices by key, changed, and synced in slices by cursor."""
-    folder = tmp_path_factory.mktemp("keys")
-    server: DatabaseServer = request.getfixturevalue(request.param)
-    with lasting_workspace(folder, server, spark, defaults={"slice_rows": 130}) as workspace:
-        for n, (table, (columns, _, draw)) in enumerate(KEYS[request.param].items()):
-            chosen = random.Random(n)
-            key = ", ".join(part.split()[0] for part in columns.split(", ") if part[0] != "'")
-            lines = [
-                f"({', '.join(draw(chosen))}, {i}, '2025-03-01' + INTERVAL {i % 7} SECOND)"
-                for i in range(COUNT)
-            ]
-            workspace.execute(
-                "SET sql_mode = ''",
-                f"CREATE TABLE {table} ({columns}, n_ INT, {AT}, PRIMARY KEY ({key}), KEY (update_at))",
-                f"INSERT IGNORE INTO {table} VALUES {', '.join(lines)}",
-            )
-        assert (first := workspace.sync(strategy="auto")).ok, first.as_json()
-        for table in KEYS[request.param]:
-            workspace.execute(
-                f"UPDATE {table} SET n_ = n_ + 1000, update_at = '2025-03-02' + INTERVAL n_ % 5 SECOND WHERE n_ % 3 < 2"
-            )
-        assert (second := workspace.sync(strategy="inter-table")).ok, second.as_json()
-        yield workspace
+    for n, (table, (columns, _, draw)) in enumerate(KEYS[kind].items()):
+        chosen = random.Random(n)
+        key = ", ".join(part.split()[0] for part in columns.split(", ") if part[0] != "'")
+        lines = [
+            f"({', '.join(draw(chosen))}, {i}, '2025-03-01' + INTERVAL {i % 7} SECOND)" for i in range(COUNT)
+        ]
+        workspace.execute(
+            "SET sql_mode = ''",
+            f"CREATE TABLE {table} ({columns}, n_ INT, {AT}, PRIMARY KEY ({key}), KEY (update_at))",
+            f"INSERT IGNORE INTO {table} VALUES {', '.join(lines)}",
+        )
+    assert (first := workspace.sync(strategy="auto")).ok, first.as_json()
+    for table in KEYS[kind]:
+        workspace.execute(
+            f"UPDATE {table} SET n_ = n_ + 1000, update_at = '2025-03-02' + INTERVAL n_ % 5 SECOND WHERE n_ % 3 < 2"
+        )
+    assert (second := workspace.sync(strategy="inter-table")).ok, second.as_json()
 
 
-@pytest.mark.parametrize(
-    ("keyed", "table"),
-    [(server, table) for server in BOTH for table in KEYS[server]],
-    indirect=["keyed"],
-    scope="module",
-)
+@pytest.mark.parametrize(("on", "table"), [(server, table) for server in BOTH for table in KEYS[server]])
 def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
-    keyed: Workspace, table: str
+    keyed: Callable[[str], Workspace], on: str, table: str
 ) -> None:
-    assert keyed.execute(f"SELECT COUNT(*) > 200 FROM {table}") == [(1,)]
-    printed = KEYS[keyed.database.server.name][table][1]
+    workspace = keyed(on)
+    assert workspace.execute(f"SELECT COUNT(*) > 200 FROM {table}") == [(1,)]
+    printed = KEYS[on][table][1]
     known = {
         **dict.fromkeys(("k_gbk", "k_gb18030"), "hex(convert(c using utf8mb4))"),
         "k_bits": "b+0", "k_time": "cast(t as char)", "k_flags": "hex(c), b+0, n",
     }  # fmt: skip
     mysql = known.get(table, printed)
-    source = keyed.execute(f"SELECT {mysql}, n_, update_at FROM {table}")
-    arrived = keyed.query(f"SELECT {printed}, n_, update_at FROM {table}")
+    source = workspace.execute(f"SELECT {mysql}, n_, update_at FROM {table}")
+    arrived = workspace.query(f"SELECT {printed}, n_, update_at FROM {table}")
     assert sorted(map(shown, arrived)) == sorted(map(shown, source))
     # Both syncs were cut, so that the edges between slices were tried.
-    runs = list((keyed.folder / "lake" / "data").glob(f"*.{table}/*"))
+    runs = list((workspace.folder / "lake" / "data").glob(f"*.{table}/*"))
     assert [len(list(run.iterdir())) >= 2 for run in runs] == [True, True]
 
 

@@ -108,6 +108,38 @@ def test_a_limit_for_statements_does_not_end_ours(orders: Workspace, kind: str) 
     assert timeouts["status"] == "ok" and "1.0 s" in timeouts["detail"]
 
 
+STRICT = "'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO'"
+
+
+def test_dates_that_strict_modes_forbid_are_read_all_the_same(orders: Workspace) -> None:
+    orders.execute(
+        "SET sql_mode = 'ALLOW_INVALID_DATES'",
+        "CREATE TABLE t (id INT PRIMARY KEY, d DATE, update_at DATETIME NOT NULL)",
+        "INSERT INTO t VALUES (1, '0000-00-00', '2025-03-01'), (2, '2025-02-30', '2025-03-02'), (3, '2025-01-01', 0)",
+    )
+    orders.write(tables={f"{orders.database.name}.t": {"zero_dates": "keep", "start": None}})
+    with for_everybody(orders.database, sql_mode=STRICT):
+        assert orders.synced("t")["ok"]
+        assert orders.run("verify", "-t", "t").code == 0
+    assert orders.query("SELECT id, d__raw FROM t ORDER BY id") == [
+        (1, "0000-00-00"), (2, "2025-02-30"), (3, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.mysql_only
+def test_a_primary_key_that_the_server_made_and_hides_is_the_key(orders: Workspace) -> None:
+    orders.execute(
+        "SET sql_generate_invisible_primary_key = ON",
+        "CREATE TABLE t (n INT, update_at DATETIME NOT NULL DEFAULT '2025-03-01')",
+        "INSERT INTO t (n) VALUES (1), (1), (2)",
+    )
+    with for_everybody(orders.database, show_gipk_in_create_table_and_information_schema="OFF"):
+        assert orders.synced("t")["rows_loaded"] == 3
+        orders.execute("UPDATE t SET n = 9, update_at = '2025-03-02' WHERE my_row_id = 2")
+        assert orders.synced("t")["rows_extracted"] == 1
+    assert orders.query("SELECT my_row_id, n FROM t ORDER BY 1") == [(1, 1), (2, 9), (3, 2)]
+
+
 @pytest.mark.mysql_only
 def test_a_server_that_folds_names_and_wants_primary_keys_is_read_under_any_spelling(
     make_workspace: Callable[..., Workspace], kind: str

@@ -159,6 +159,9 @@ def text_key(collation: str, name: str = "c", type_: str = "varchar(10)") -> Col
         ("big5_chinese_ci", "unknown"),
         ("utf8mb4_uca1400_nopad_ai_cs", "unknown"),
         ("utf8mb4_uca1400_ai_cs", "weights"),
+        ("euckr_korean_ci", "unknown"),
+        ("tis620_thai_ci", "unknown"),
+        ("tis620_bin", "weights"),
     ],
 )
 def test_how_a_text_key_is_compared_depends_on_its_collation(collation: str, expected: str) -> None:

@@ -11,9 +11,11 @@ _UNLIMITED = (
     "autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1"
     " /*!50708 , max_execution_time = 0 */ /*M!100101 , max_statement_time = 0 */"
 )
-# What is known of tables is of now, not of yesterday, and plans come from the optimizer that can print them.
+# What is known of tables is of now, not of yesterday, and whole: keys that MySQL made itself are shown. Plans come
+# from the optimizer that can print them.
 _CURRENT = (
     "/*!80003 , information_schema_stats_expiry = 0 */"
+    " /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
     " /*!90700 , optimizer_switch = 'hypergraph_optimizer=off' */"
 )
 
