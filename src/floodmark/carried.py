@@ -1,13 +1,19 @@
-"""The files that a connection to the source needs, carried inside tasks to machines that don't have them.
+"""What a task needs of the driver's machine: passwords and keys, and the files that a connection to the source needs.
 
-Certificates and SSH keys lie where the driver is. On a cluster their contents travel with the task, as the password
-does, and are given to the drivers as files in memory: nothing is written to the other machine's disk, and nothing is
-left there when the worker ends, however it ends.
+On the driver's own machine secrets stay in the driver's memory, where workers of the same user read them: Spark hands what
+is in a task to others. On a cluster they travel with the task, as do the contents of certificates and SSH keys; those are
+given to the drivers as files in memory: nothing is written to the other machine's disk, and nothing is left there when the
+worker ends, however it ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import io
 import os
+import pickle
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -17,6 +23,7 @@ from typing import Any, TypeVar
 from floodmark.config import SourceSpec, Ssh, Tls
 from floodmark.errors import ConfigError
 from floodmark.scratch import scratch
+from floodmark.store import StoreSpec
 
 FOLDER = "floodmark-carried-"
 Block = TypeVar("Block", Tls, Ssh)
@@ -45,10 +52,51 @@ def carried(source: SourceSpec) -> tuple[Carried, ...]:
 
 def at_hand(source: SourceSpec, files: tuple[Carried, ...]) -> SourceSpec:
     """The source's settings for this machine: where it lacks a file, the carried one takes its place."""
-    here = {file.path: _in_memory(file.data) for file in files if not os.access(file.path, os.R_OK)}
+    here = {
+        file.path: _in_memory(file.data, os.getpid()) for file in files if not os.access(file.path, os.R_OK)
+    }
     if not here:
         return source
     return replace(source, tls=_with(source.tls, here), ssh=_with(source.ssh, here))
+
+
+# ---------------------------------------------------------------- on this machine
+
+
+def packed(job: object) -> bytes:
+    """A job for a worker of this user on this machine, without its secrets: it says where they lie."""
+    to = io.BytesIO()
+    _Packer(to, pickle.HIGHEST_PROTOCOL).dump(job)
+    return to.getvalue()
+
+
+def unpacked(data: bytes) -> object:
+    """The job, with its secrets; the process that has packed it must still be there when they are first asked for."""
+    return _Unpacker(io.BytesIO(data)).load()
+
+
+class _Packer(pickle.Pickler):
+    def persistent_id(self, thing: object) -> tuple[str, str] | None:
+        return _left(thing, os.getpid()) if isinstance(thing, SourceSpec | StoreSpec) else None
+
+
+class _Unpacker(pickle.Unpickler):
+    def persistent_load(self, place: tuple[str, str]) -> object:
+        return _fetched(place)
+
+
+@lru_cache(maxsize=16)
+def _left(spec: SourceSpec | StoreSpec, pid: int) -> tuple[str, str]:
+    """Where this process, of this number, has left it; and a word that tells this place from any other."""
+    return str(_in_memory(pickle.dumps(spec), pid)), secrets.token_hex(8)
+
+
+@lru_cache(maxsize=16)
+def _fetched(place: tuple[str, str]) -> object:
+    return pickle.loads(Path(place[0]).read_bytes())
+
+
+# ---------------------------------------------------------------- on other machines
 
 
 def _named(*blocks: Tls | Ssh | None) -> Iterator[Path]:
@@ -67,10 +115,11 @@ def _with(block: Block | None, here: Mapping[Path, Path]) -> Block | None:
 
 
 @lru_cache(maxsize=16)
-def _in_memory(data: bytes) -> Path:
-    """A file with these contents, for this user only, for as long as this process lives."""
-    if not hasattr(os, "memfd_create"):
+def _in_memory(data: bytes, pid: int) -> Path:
+    """A file with these contents, for this user only, for as long as this process, of this number, lives."""
+    if not _shown(pid):
         path = scratch(FOLDER) / "file"
+        atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
         path.touch(mode=0o600)
         path.write_bytes(data)
         return path
@@ -78,4 +127,12 @@ def _in_memory(data: bytes) -> Path:
     os.fchmod(file, 0o600)  # ssh takes no key that others can read
     with os.fdopen(os.dup(file), "wb") as to:
         to.write(data)
-    return Path(f"/proc/{os.getpid()}/fd/{file}")
+    return Path(f"/proc/{pid}/fd/{file}")
+
+
+def _shown(pid: int) -> bool:
+    """Whether other processes of this user can open what this one has open; the kernel hides that of privileged programs."""
+    try:
+        return hasattr(os, "memfd_create") and os.stat(f"/proc/{pid}/fd").st_uid == os.geteuid()
+    except OSError:
+        return False

@@ -40,11 +40,21 @@ def start_early(folder: Path) -> tuple[subprocess.Popen[bytes] | None, dict[str,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=single_threaded(os.environ),
             process_group=0,
         )
     except OSError:
         return None, {}
     return process, {WHERE: where}
+
+
+def single_threaded(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which no import starts a thread: there are none after a fork, and `_take` allows for none."""
+    return {
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        **environment,
+    }
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -110,9 +120,7 @@ def _wait_to_be_asked(where: str) -> None:
     data = b""
     while len(data) < length and (part := asking.recv(length - len(data))):
         data += part
-    environment: Mapping[str, str] = json.loads(data)
-    os.environ.clear()
-    os.environ.update(environment)
+    _take(json.loads(data))
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -121,6 +129,12 @@ def _wait_to_be_asked(where: str) -> None:
     from pyspark.daemon import manager
 
     manager()  # the connection stays open until this process ends
+
+
+def _take(environment: Mapping[str, str]) -> None:
+    """Makes this the environment of this process, which has one thread: getenv in another may read what this frees."""
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def _handed_over(where: str) -> bool:

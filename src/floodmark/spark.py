@@ -3,12 +3,11 @@
 One slice, or one range to be compared, is one Spark job of one task, a few of them in flight per core: a job of many
 tasks would hand over its results only when the last one has ended. A task's own errors come back as values and are
 raised here; a lost worker or executor is Spark's to retry. Rows and secrets are never in Spark's settings,
-descriptions or logs.
+descriptions or logs. Nothing here changes the environment: libc's getenv in another thread may read what that frees.
 """
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import os
@@ -18,16 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from functools import cache
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from floodmark.carried import Carried, carried
+from floodmark.carried import carried
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.jvm import Gateway, Jvm, cache_folder, is_local, last_words, other_python, settings
 from floodmark.spark_words import MISSING, telling
-from floodmark.tasks import Job, attempt
+from floodmark.tasks import Job, settle, task
 from floodmark.throttle import Throttle
 
 R = TypeVar("R")
@@ -90,26 +89,17 @@ class Spark:
 
     def _connect(self, where: Gateway) -> None:
         from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
 
         if SparkContext._active_spark_context is not None:
             raise ConfigError("Spark is running already in this process")
-        # With these two set, launch_gateway connects to a JVM that is there.
-        os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = (
-            str(where.port),
-            where.secret,
-        )
-        try:
-            self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
-        finally:
-            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        self._gateway = connected(where)
         conf = SparkConf(loadDefaults=False)
         if is_local(self.settings) and self._jvm.folder is not None:
             # Sockets and temporary files where only this user can look, and where they are found to be removed.
             conf.set("spark.local.dir", str(self._jvm.folder))
             conf.set("spark.python.unix.domain.socket.dir", str(self._jvm.folder))
         conf.setAll(list(self.settings.items()))
-        with _own_signals():
+        with _own_signals(), own_environment():
             context = SparkContext(conf=conf, gateway=self._gateway)
         # Accumulators are not used; their server would print a traceback for a connection that ends.
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -262,23 +252,22 @@ class Spark:
         context = self._context
         if context is None:
             raise Interrupted("stopped")
-        files = () if is_local(self.settings) else carried(job.source)
-        task = _task(job, files)
+        run = task(job, None if is_local(self.settings) else carried(job.source))
         try:
             context.setJobGroup(group, what, interruptOnCancel=True)
-            [result] = context.runJob(self._base, task)
+            [result] = context.runJob(self._base, run)
         except Exception as error:
             raise self._lost(error, job.table.name) from None
         found: R | FloodmarkError = result
         return found
 
     def answers(
-        self, task: Callable[[Iterable[int]], list[dict[str, Any]]], count: int
+        self, asks: Callable[[Iterable[int]], list[dict[str, Any]]], count: int
     ) -> list[dict[str, Any]]:
         """What a number of tasks answer, wherever Spark lets them run."""
         try:
             self._context.setJobGroup("ask", "ask the executors", interruptOnCancel=True)
-            return list(self._context.runJob(self._context.parallelize(range(count), count), task))
+            return list(self._context.runJob(self._context.parallelize(range(count), count), asks))
         except Exception as error:
             raise self._lost(error, None) from None
 
@@ -306,29 +295,12 @@ class Spark:
         )
 
 
-# ---------------------------------------------------------------- what runs in the workers
-
-
-def _task(job: Job[R], files: tuple[Carried, ...]) -> Callable[[Iterable[int]], list[R | FloodmarkError]]:
-    def run(_: Iterable[int]) -> list[R | FloodmarkError]:
-        _settle()
-        return [attempt(job, files)]
-
-    return run
-
-
 def _imports(_: Iterable[int]) -> list[int]:
     """A task that does nothing but to have imported what slices need."""
     import floodmark.extract  # noqa: F401
 
-    _settle()
+    settle()
     return []
-
-
-@cache
-def _settle() -> None:
-    """Once per worker: pyspark collects garbage after every task, and would walk all that was imported, for 80 ms."""
-    gc.freeze()
 
 
 # ---------------------------------------------------------------- Py4J's manners
@@ -337,6 +309,35 @@ def _settle() -> None:
 def _import_pyspark() -> None:
     """Takes a third of a second, in which the JVM has enough to do without us."""
     import pyspark.java_gateway  # noqa: F401
+
+
+def connected(where: Gateway) -> Any:
+    """Py4J's gateway to a JVM that listens; pyspark's own way takes port and token from the environment only."""
+    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters  # type: ignore[import-untyped]
+    from py4j.java_gateway import java_import  # type: ignore[import-untyped]
+
+    java = JavaParameters(port=where.port, auth_token=where.secret, auto_convert=True)
+    gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
+    gateway.proc = None
+    for name in ("SparkConf", "api.java.*", "api.python.*"):
+        java_import(gateway.jvm, f"org.apache.spark.{name}")
+    return gateway
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Lets a SparkContext that is being made write into a copy of the environment.
+
+    It sets two variables to what its readers take without them, while other threads run.
+    """
+    from pyspark.core import context
+
+    theirs: Any = context
+    theirs.os = SimpleNamespace(**{**vars(os), "environ": dict(os.environ)})
+    try:
+        yield
+    finally:
+        theirs.os = os
 
 
 class _own_signals:

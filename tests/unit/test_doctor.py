@@ -14,10 +14,11 @@ from floodmark.config import SourceSpec, Tls, WarehouseSpec
 from floodmark.doctor import source, store, warehouse
 from floodmark.doctor.check import Check, Section, at_once
 from floodmark.doctor.configuration import in_clear
-from floodmark.doctor.engine import java, packages
+from floodmark.doctor.engine import java, packages, secrecy
 from floodmark.doctor.memory import amount, cores, judged_executors, judged_memory
 from floodmark.doctor.reach import nearby
 from floodmark.errors import TransientError
+from floodmark.jvm import settings
 from floodmark.mysql.bounds import Trust
 from floodmark.mysql.load import in_newer_words
 from floodmark.mysql.open_work import Sight
@@ -266,3 +267,27 @@ def test_the_last_line_says_what_to_do_next() -> None:
     )
     counts = {"ok": 3, "warning": 0, "failure": 1, "skipped": 2}
     assert "1 failure, 2 skipped; mend" in summary_lines({"ok": False, "counts": counts})[-1]
+
+
+@pytest.mark.parametrize(
+    ("master", "on", "lacks"),
+    [
+        ("local[*]", (), None),
+        ("spark://m:7077", (), "spark.authenticate and spark.network.crypto.enabled"),
+        ("yarn", ("spark.authenticate",), "lacks spark.network.crypto.enabled"),
+        ("yarn", ("spark.network.crypto.enabled",), "lacks spark.authenticate:"),
+        ("k8s://https://h:6443", ("spark.authenticate", "spark.network.crypto.enabled"), None),
+        ("spark://m:7077", ("spark.authenticate", "spark.ssl.rpc.enabled"), None),
+    ],
+)
+def test_secrets_that_travel_in_clear_are_a_warning(
+    master: str, on: tuple[str, ...], lacks: str | None
+) -> None:
+    check = secrecy(settings(master, dict.fromkeys(on, "true"), "x"))
+    assert check.status == ("warning" if lacks else "ok")
+    assert lacks is None or lacks in check.detail
+
+
+def test_a_local_spark_without_authentication_is_a_warning() -> None:
+    check = secrecy(settings("local[*]", {"spark.authenticate": "false"}, "x"))
+    assert check.status == "warning" and "every process of this machine" in check.detail

@@ -67,12 +67,16 @@ for command in watermark_past.COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
-    return _leave(_main(sys.argv[1:])) if arguments is None else _main(arguments)
+    if arguments is not None:
+        return _main(arguments)
+    # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
+    # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
+    for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
+        os.environ.setdefault(name, "1")
+    return _leave(_main(sys.argv[1:]))
 
 
 def _main(arguments: Sequence[str]) -> int:
-    # numpy's algebra, which nothing here uses, would start a thread for every core.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(arguments)
     settings = Settings.foreseen(given)
     with settings.stack, Signals(lambda error: _failed(error, error, settings)) as signals:

@@ -23,7 +23,7 @@ from floodmark.doctor.check import Check, Section
 from floodmark.doctor.memory import available, cores, judged_executors, judged_memory
 from floodmark.doctor.reach import reach
 from floodmark.errors import FloodmarkError
-from floodmark.jvm import JAVA_HINT, find_java, settings, spark_home
+from floodmark.jvm import JAVA_HINT, find_java, is_local, settings, spark_home
 from floodmark.spark import Spark
 from floodmark.units import counted, size
 
@@ -32,16 +32,23 @@ LEAST_JAVA = 17
 LITTLE_SPACE = 1 << 30
 JAVA_SECONDS = 10
 SPARK_SECONDS = 150.0
+# Each of them encrypts what goes from driver to executors.
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+)
 
 
 def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     """What a Spark of this configuration would need; with `start`, a Spark is started and its executors asked."""
     conf = settings(config.spark_master, config.spark_conf, "floodmark-doctor")
     master = conf["spark.master"]
-    local = master.startswith("local")
+    local = is_local(conf)
     java = _java()
     yield java
     yield _spark(conf)
+    yield secrecy(conf)
     if local:
         duckdb = config.warehouse.kind == "duckdb"
         yield judged_memory(
@@ -108,6 +115,36 @@ def _spark(conf: Mapping[str, str]) -> Check:
                 "unset SPARK_HOME, or install the pyspark of the same version",
             )
     return SECTION.ok("Spark", f"{ours}, master {conf['spark.master']}")
+
+
+def secrecy(conf: Mapping[str, str]) -> Check:
+    """Whether others can read what tasks carry. Where Spark's own files switch it on, only they know."""
+
+    def on(*names: str) -> bool:
+        return any(conf.get(name, "").lower() == "true" for name in names)
+
+    if is_local(conf):
+        if on("spark.authenticate"):
+            return SECTION.ok("secrecy", "Spark's ports answer this run only")
+        return SECTION.warning(
+            "secrecy",
+            "spark.authenticate is off: every process of this machine can speak to Spark's ports, and run code there",
+            "take it out of spark.conf",
+        )
+    wanted = {
+        "spark.authenticate": on("spark.authenticate"),
+        "spark.network.crypto.enabled": on(*_ENCRYPTED),
+    }
+    if all(wanted.values()):
+        return SECTION.ok(
+            "secrecy", "what tasks carry is encrypted, and only for the application's own processes"
+        )
+    lacking = " and ".join(name for name, there in wanted.items() if not there)
+    return SECTION.warning(
+        "secrecy",
+        f"tasks carry passwords and keys, and spark.conf lacks {lacking}: who can reach Spark's ports can read them",
+        "set them (docs/cluster.md), unless Spark's own configuration does",
+    )
 
 
 def _master(master: str) -> Iterator[Check]:

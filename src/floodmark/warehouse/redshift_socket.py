@@ -8,12 +8,11 @@ not come back either, an end of the socket somewhat later; keepalives find a pee
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import botocore.exceptions
@@ -23,13 +22,13 @@ from redshift_connector.error import Error as DriverError
 from floodmark import tunnel
 from floodmark.config import WarehouseSpec
 from floodmark.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.warehouse import redshift_tls
 from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock, Outcome, Row, Step
 
 # Whatever the driver raises when the connection, not a statement, is the problem.
 _BROKEN = (DriverError, OSError, struct.error, KeyError)
-_environment = threading.Lock()  # SSL_CERT_FILE is the only way to give the driver a CA
 
 
 class SocketTransport:
@@ -60,11 +59,11 @@ class SocketTransport:
         made: list[Any] = []
         failed: list[BaseException] = []
         late = threading.Event()
-        way = self._way()
+        way, trusting = self._way(), self._trusting()
 
         def connect() -> None:
             try:
-                connection = self._connect(way)
+                connection = self._connect(way, trusting)
             except BaseException as error:
                 failed.append(error)
                 return
@@ -99,7 +98,13 @@ class SocketTransport:
         except FloodmarkError as error:
             raise Failed(error, again=isinstance(error, TransientError)) from error
 
-    def _connect(self, way: dict[str, Any]) -> Any:
+    def _trusting(self) -> ssl.SSLContext | None:
+        try:
+            return redshift_tls.context(self._spec.tls)
+        except ConfigError as error:
+            raise Failed(error) from error
+
+    def _connect(self, way: dict[str, Any], trusting: ssl.SSLContext | None) -> Any:
         spec = self._spec
         tls = spec.tls.mode if spec.tls else "verify_identity"
         options: dict[str, Any] = {
@@ -118,8 +123,11 @@ class SocketTransport:
             **_login(spec),
             **way,
         }
-        with _trusting(spec.tls.ca if spec.tls else None):
-            connection = redshift_connector.connect(**options)
+        connection = (
+            redshift_connector.connect(**options)
+            if trusting is None
+            else redshift_tls.connect(trusting, options)
+        )
         connection.autocommit = True  # BEGIN and COMMIT are ours
         # The driver sends a statement in several small pieces, each of which would wait for the one before.
         if not way:
@@ -333,24 +341,6 @@ def _problem(error: BaseException) -> Problem | None:
 
 def _short(error: BaseException) -> str:
     return " ".join(str(part).split("\n")[0] for part in error.args) or type(error).__name__
-
-
-@contextlib.contextmanager
-def _trusting(ca: Path | None) -> Iterator[None]:
-    """Trust a CA of the user's own while connecting."""
-    if ca is None:
-        yield
-        return
-    with _environment:
-        before = os.environ.get("SSL_CERT_FILE")
-        os.environ["SSL_CERT_FILE"] = str(ca)
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["SSL_CERT_FILE"]
-            else:
-                os.environ["SSL_CERT_FILE"] = before
 
 
 def _end(connection: Any) -> None:

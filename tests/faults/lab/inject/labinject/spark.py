@@ -22,8 +22,8 @@ def install() -> None:
     if hasattr(spark.Spark, "lab"):
         return
     spark.Spark.lab = True
-    task = spark._task
-    spark._task = lambda job, files: _armed(task(job, files), dict(PLAN.raw), job.title(0))
+    task = spark.task
+    spark.task = lambda job, files: _armed(task(job, files), dict(PLAN.raw), job.title(0))
     if PLAN.spark is not None:
         spark.Spark.start, spark.Spark.stop = _attach, _detach
 
@@ -47,20 +47,20 @@ def _armed(
 def _attach(self: Any) -> None:
     """A SparkContext of this process around the one that the laboratory's JVM has."""
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+
+    from floodmark.jvm import Gateway
+    from floodmark.spark import connected, own_environment
 
     assert PLAN.spark is not None
-    os.environ["PYSPARK_GATEWAY_PORT"] = str(PLAN.spark["port"])
-    os.environ["PYSPARK_GATEWAY_SECRET"] = PLAN.spark["secret"]
-    gateway = launch_gateway()
-    del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    gateway = connected(Gateway(PLAN.spark["port"], PLAN.spark["secret"]))
     jvm = gateway.jvm
     settings = jvm.org.apache.spark.SparkConf(False)
     for name, value in {**self.settings, **PLAN.spark["conf"]}.items():
         settings.set(name, value)
     inner = jvm.org.apache.spark.SparkContext.getOrCreate(settings)
     context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(inner)
-    own = SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=inner.getConf()))
+    with own_environment():
+        own = SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=inner.getConf()))
     own._accumulatorServer.handle_error = lambda *_: None
     own._javaAccumulator = jvm.PythonAccumulatorV2(PLAN.spark["ear"])
     inner.register(own._javaAccumulator)
