@@ -32,6 +32,19 @@ from floodmark.warehouse.places import Constant
 ZSTD_SINCE = (1, 2)
 # More ranges than this are not worth a question each.
 MAX_RANGES = 64
+# Files are read as they were written: DuckDB would take a folder named region=eu for the value of the column region.
+AS_WRITTEN = ", ".join(
+    f"{guess} = false"
+    for guess in (
+        "hive_partitioning",
+        "hive_types_autocast",
+        "union_by_name",
+        "filename",
+        "file_row_number",
+        "binary_as_string",
+        "allow_empty",
+    )
+)
 WEIGHT = KEY_FIELD  # by which keys are compared as MySQL's collation compares them
 
 
@@ -105,7 +118,8 @@ class Staged:
     def rows(self) -> str:
         """The rows as a table expression, alias s."""
         files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.paths)
-        return f"read_parquet([{files}]) AS s({', '.join(quote(_inner(f)) for f in self.fields)})"
+        names = ", ".join(quote(_inner(f)) for f in self.fields)
+        return f"read_parquet([{files}], {AS_WRITTEN}) AS s({names})"
 
 
 def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
@@ -118,7 +132,7 @@ def check_files(con: Connection, staged: Staged) -> int:
     if not staged.paths:
         return 0
     paths = [str(path) for path in staged.paths]
-    described = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [paths]).fetchall()
+    described = con.execute(f"DESCRIBE SELECT * FROM read_parquet(?, {AS_WRITTEN})", [paths]).fetchall()
     found = [(str(row[0]), str(row[1])) for row in described]
     expected = [(field.name, _file_type(field)) for field in staged.fields]
     if found[len(expected) :] == [(READ_FIELD, "BIGINT")]:
