@@ -95,13 +95,7 @@ def _redshift(config: Config) -> Iterator[Check]:
         return
     yield _encryption(spec)
     yield from judged(facts, spec)
-    if not config.store.url.startswith("s3://"):
-        yield SECTION.failure(
-            "region",
-            "Redshift can't read a folder",
-            "set store.url: s3://bucket/prefix, in the cluster's Region",
-        )
-    elif config.store.endpoint is None:
+    if config.store.endpoint is None:
         yield regions(region(spec), place(config.store.url, None).region)
 
 
