@@ -96,6 +96,6 @@ def test_a_table_named_like_one_of_our_own_is_refused_unread_and_goes_with_a_tar
         assert error["hint"] == f"set tables.{name}.{table}.target in the configuration"
     assert [p.name for p in (workspace.folder / "lake" / "commits").iterdir()] == [f"{name}.codes"]
     workspace.write(tables={f"{name}.{table}": {"target": f"our_{table}"} for table in tables[1:]})
-    assert workspace.synced(*tables[1:])
+    assert workspace.sync(*tables[1:]).ok
     assert workspace.query("SELECT k, n FROM our_floodmark_keys_codes") == [("a", 1)]
     assert workspace.query("SELECT k, n FROM codes") == [("a", 0)]

@@ -67,7 +67,16 @@ for command in watermark_past.COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
-    return _leave(_main(sys.argv[1:])) if arguments is None else _main(arguments)
+    return _leave(_private(sys.argv[1:])) if arguments is None else _private(arguments)
+
+
+def _private(arguments: Sequence[str]) -> int:
+    """Whatever a command makes is for its user alone: also what DuckDB, Spark and their helpers make meanwhile."""
+    before = os.umask(0o077)
+    try:
+        return _main(arguments)
+    finally:
+        os.umask(before)
 
 
 def _main(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,8 @@ def _duckdb(path: Path, schema: str) -> Iterator[Check]:
     yield SECTION.ok(
         "file", f"{path.name}, {size(path.stat().st_size)}, can be written; DuckDB {facts.version}"
     )
+    if path.stat().st_mode & stat.S_IROTH:
+        yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
     yield _ledger(facts.commits)
 
 
