@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config import Config, WarehouseSpec
-from floodmark.doctor.check import Check, Section
+from floodmark.doctor.check import EMBEDDED, Check, Section
 from floodmark.doctor.reach import nearby, reach
 from floodmark.doctor.source import bastion
 from floodmark.errors import FloodmarkError
@@ -60,7 +60,8 @@ def _duckdb(path: Path, schema: str) -> Iterator[Check]:
     from floodmark.warehouse import duckdb_facts
 
     try:
-        facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
+        with EMBEDDED:
+            facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
         yield from SECTION.skipped("ledger", "see file")

@@ -40,6 +40,7 @@ class Change:
     statements: tuple[str, ...]
     outside: bool = False  # by itself, before the load's transaction
     instead: tuple[str, ...] = ()  # inside the transaction, where the warehouse refuses that
+    column: str = ""  # of a column that is there: its name as it is
 
     @property
     def statement(self) -> str:

@@ -75,7 +75,10 @@ class DuckDB:
                 target = put.Target(con, self.schema, table.target) if con else None
                 found = target.columns() if target and target.is_table() else None
                 wanted = put.wanted(fields(table), fills(table))
-                return changes(self.schema, table.target, wanted, found, target_renames(table))
+                made = changes(self.schema, table.target, wanted, found, target_renames(table))
+                if target is not None:
+                    target.check_alterable(made)
+                return made
         except FloodmarkError as error:
             error.of(table.name)
             raise
@@ -186,6 +189,7 @@ class DuckDB:
             wanted = put.wanted(placed(request.table, request.now), fills(request.now))
             zstd = put.packed(con, staged) if found is None else ()
             fit = changes(self.schema, request.target, wanted, found, renames, zstd)
+        target.check_alterable(fit)
         side = target.weights
         fit += renamings(self.schema, side.name, side.columns() or (), renames)
         for statement in (s for change in fit for s in change.statements):

@@ -21,8 +21,8 @@ from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
 from floodmark.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.warehouse import DELETED_AT, KEYS, Numbered, data_files, quote
-from floodmark.warehouse.columns import TargetColumn, Wanted, same
-from floodmark.warehouse.duckdb_ddl import changes, literal
+from floodmark.warehouse.columns import Change, TargetColumn, Wanted, same
+from floodmark.warehouse.duckdb_ddl import Held, changes, check_alterable, literal
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
 from floodmark.warehouse.files import ascending, hardly_repeats, key_fields, too_few
@@ -82,6 +82,26 @@ class Target:
                 f"the target {self.name} is a {kind.lower()}, not a table", hint="set another `target`"
             )
         return kind is not None
+
+    def check_alterable(self, changes: Sequence[Change]) -> None:
+        """Refuse what DuckDB would not do to the table."""
+        if any(change.column for change in changes):
+            check_alterable(self.schema, self.name, changes, self._held())
+
+    def _held(self) -> Held:
+        here = [self.schema, self.name]
+        where = (
+            "WHERE database_name = current_database() AND schema_name = ? AND lower(table_name) = lower(?)"
+        )
+        held = self.con.execute(
+            f"SELECT DISTINCT lower(unnest(constraint_column_names)) FROM duckdb_constraints() {where} "
+            "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'CHECK')",
+            here,
+        ).fetchall()
+        indexes = self.con.execute(
+            f"SELECT index_name FROM duckdb_indexes() {where} ORDER BY index_name", here
+        ).fetchall()
+        return Held(frozenset(str(name) for (name,) in held), tuple(str(name) for (name,) in indexes))
 
     def count(self) -> int | None:
         """How many rows it has, None when there is no such table."""
