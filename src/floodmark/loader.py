@@ -59,7 +59,7 @@ class Loader:
                 raise  # the address may be mistyped: no pipeline begins with one that has never answered
             return  # until the load it may be well again; if not, the rows wait
         try:
-            self._work.warehouse().changes(table)
+            self._work.warehouse().changes(table, anew=not ledger.rows)
         except (ConfigError, DataError):
             raise
         except FloodmarkError:

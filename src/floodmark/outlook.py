@@ -62,7 +62,7 @@ def _look(spec: WarehouseSpec, log: Log, state: State, table: Table) -> Outlook:
         waiting = pending(log.data(state, ledger.rows), ledger, state.load_epoch) if state.n >= 0 else ()
         files, rows = sum(d.files for d in waiting), sum(d.rows for d in waiting)
         try:
-            return Outlook(warehouse.changes(table), files, rows)
+            return Outlook(warehouse.changes(table, anew=not ledger.rows), files, rows)
         except (ConfigError, DataError) as refusal:
             return Outlook((), files, rows, refused=refusal)
     finally:

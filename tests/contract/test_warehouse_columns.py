@@ -133,6 +133,24 @@ def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fil
     assert fill.rows() == [(1, "a")]
 
 
+def test_a_table_of_others_that_takes_no_null_is_refused_before_the_first_load_with_the_statements(
+    fill: Fill,
+) -> None:
+    size = "" if fill.place.kind == "duckdb" else "(80)"
+    fill.place.run(
+        f"CREATE TABLE orders (id BIGINT NOT NULL, name VARCHAR{size} NOT NULL, update_at TIMESTAMP)"
+    )
+    warehouse = fill.place.open()
+    assert warehouse.changes(ORDERS) == ()
+    with pytest.raises(DataError, match="column name of orders is NOT NULL") as refused:
+        warehouse.changes(ORDERS, anew=True)
+    for statement in str(refused.value.hint).partition("run: ")[2].split("; "):
+        fill.place.run(statement)
+    assert warehouse.changes(ORDERS, anew=True) == ()
+    fill.load(fill.commit([row(1, None)]))
+    assert fill.rows() == [(1, None)]
+
+
 TAKEN_OVER = {
     "duckdb": [
         ["CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR, update_at TIMESTAMP)"],

@@ -102,7 +102,8 @@ class Targets:
             self._until = 0.0
             return None
         try:
-            self._warehouse.changes(carried(state.table, table, anew=state.read_upto is None))
+            known = carried(state.table, table, anew=state.read_upto is None)
+            self._warehouse.changes(known, anew=state.table is None)
         except (ConfigError, DataError) as refusal:
             return refusal
         except FloodmarkError:

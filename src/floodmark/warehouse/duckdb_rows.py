@@ -88,6 +88,10 @@ class Target:
         if any(change.column for change in changes):
             check_alterable(self.schema, self.name, changes, self._held())
 
+    def relaxing(self, column: TargetColumn) -> str:
+        """What makes a column nullable."""
+        return f"ALTER TABLE {self.sql} ALTER COLUMN {quote(column.name)} DROP NOT NULL"
+
     def _held(self) -> Held:
         here = [self.schema, self.name]
         where = (

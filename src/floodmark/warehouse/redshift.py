@@ -26,15 +26,17 @@ from floodmark.warehouse import (
     data_files,
 )
 from floodmark.warehouse.canonical import REDSHIFT, Place
-from floodmark.warehouse.columns import Change, TargetColumn
+from floodmark.warehouse.columns import Change, TargetColumn, check_nullable
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
+from floodmark.warehouse.places import may_be_null
 from floodmark.warehouse.redshift_ddl import (
     check_replaceable,
     columns_query,
     found_column,
     keys_query,
     replaced,
+    replacing,
     shape,
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
@@ -91,8 +93,8 @@ class Redshift:
         """How many rows the target has; 0 when it is not there."""
         return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
-        """What a load of the table as it is now would do to its target first."""
+    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+        """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
         name = checked_target(table.target)
 
         def ask(session: Session) -> tuple[Change, ...]:
@@ -100,6 +102,11 @@ class Redshift:
             found = self._columns(session, name) if there else None
             made = shape(table, self.schema, name, fields(table), found).changes
             self._check_replaceable(session, name, made)
+            if anew and found is not None:
+                where = path(self.schema, name)
+                check_nullable(
+                    name, found, may_be_null(table), lambda c: "; ".join(replacing(where, c.name, c.type))
+                )
             return made
 
         try:

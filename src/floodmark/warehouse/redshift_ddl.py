@@ -108,10 +108,8 @@ def shape(
         compared,
         found,
         renames=renames,
-        widening=lambda name, type_: "; ".join(_replaced(where, name, type_)),
-        relaxing=lambda name: (
-            f"ALTER TABLE {where} DROP COLUMN {quote(name)} (Redshift can't make it nullable)"
-        ),
+        widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
+        relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
     ):
         if d.kind == "add":
             # Redshift can't take a default back: what rows get in the column is always said when they are inserted.
@@ -120,10 +118,10 @@ def shape(
         elif d.was is not None and _alterable(d):
             # Before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
-            made.append(Change("widen", (longer,), True, _replaced(where, d.name, d.type), d.was.name))
+            made.append(Change("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
         else:
             was = d.was.name if d.was else d.name
-            made.append(Change("widen", _replaced(where, d.name, d.type), column=was))
+            made.append(Change("widen", replacing(where, d.name, d.type), column=was))
     return Shape(tuple(made), parsed, frozenset(have))
 
 
@@ -192,7 +190,7 @@ def _alterable(difference: Difference) -> bool:
     return difference.type.upper().startswith("VARCHAR") and not has_default
 
 
-def _replaced(where: str, name: str, type_: str) -> tuple[str, ...]:
+def replacing(where: str, name: str, type_: str) -> tuple[str, ...]:
     """A column in the place of a narrower one; it becomes the last, which rows that go in by name don't mind."""
     new = quote(marked(f"{OURS}wider_{name}"))
     return (
