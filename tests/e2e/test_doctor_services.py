@@ -185,7 +185,7 @@ def test_a_warehouse_in_a_folder_that_is_not_there_and_one_that_is_no_database(o
 
 def test_a_target_that_was_there_and_can_not_be_altered_is_named_with_what_to_run(orders: Workspace) -> None:
     with duckdb.connect(orders.warehouse) as con:
-        con.execute("CREATE TABLE orders (id TINYINT PRIMARY KEY)")
+        con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     orders.warehouse.chmod(0o644)
     answer = doctor(orders)
     answer.fails("tables", "target", "column id of orders has to become wider", "run: BEGIN; CREATE TABLE")
