@@ -75,6 +75,14 @@ def pytest_sessionfinish() -> None:
     TEMPLATE.end()
 
 
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """The umask of most machines, under which everybody may read what is made."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     """One MariaDB for the whole run; tests that restart or kill a server start their own."""

@@ -185,6 +185,10 @@ class Pipeline:
         """What is tracked against what is really there; `ok` is False when there are findings."""
         return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
 
+    def watermark_move(self) -> Document:
+        """Lets the pipeline of the store go on into the configured warehouse; what waits to be loaded there."""
+        return moves.watermark_move(self.config, new_run())
+
     # staged files
 
     def s3clean_list(self, *tables: str) -> Document:

@@ -170,14 +170,21 @@ def load(path: Path | None = None) -> Config:
     if not file.exists():
         raise ConfigError(f"there is no configuration {file}", hint=INIT_HINT)
     block = read(file)
-    source = _source(block)
+    source, store, warehouse = _source(block), StoreSpec(**block.store.model_dump()), _warehouse(block)
+    mistakes = []
     if source.ssh and source.socket:
-        raise mistaken(file, ["source.ssh: leads to a host, and source.url names a socket of this machine"])
+        mistakes.append("source.ssh: leads to a host, and source.url names a socket of this machine")
+    if warehouse.kind == "redshift" and not store.url.startswith("s3://"):
+        mistakes.append(
+            "store.url: a folder, and Redshift reads files from S3 only; set s3://bucket/prefix, in the warehouse's Region"
+        )
+    if mistakes:
+        raise mistaken(file, mistakes)
     return Config(
         path=file,
         source=source,
-        store=StoreSpec(**block.store.model_dump()),
-        warehouse=_warehouse(block),
+        store=store,
+        warehouse=warehouse,
         spark_master=block.spark.master,
         spark_conf=dict(block.spark.conf),
         **_tables(file, block, source.database),

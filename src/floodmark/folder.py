@@ -2,7 +2,7 @@
 
 A file is written under `.part/`, flushed to the disk, and only then linked (create) or renamed (put) to its
 name, and the name flushed too. So a crash or a power failure leaves no truncated object behind, which the
-local store of the S3 client can't promise: it never calls fsync.
+local store of the S3 client can't promise: it never calls fsync. Files and folders are made for this user alone.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Folder:
         part = self.root / PARTS / uuid4().hex
         try:
             _make(part.parent)
-            with open(part, "xb") as file:
+            with open(part, "xb", opener=_private) as file:
                 if isinstance(data, Path):
                     with data.open("rb") as source:
                         shutil.copyfileobj(source, file, 1 << 20)
@@ -220,13 +220,18 @@ def translate(error: OSError, verb: str, what: str) -> FloodmarkError:
     return TransientError(f"can't {verb} {what}: {reason}", hint="check the disk, then run again")
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that is this user's alone, whatever the umask says."""
+    return os.open(path, flags, 0o600)
+
+
 def _make(folder: Path) -> None:
-    """Create a folder and those above it, so that they outlive a power failure."""
+    """Create a folder and those above it, for this user alone, so that they outlive a power failure."""
     if folder.is_dir():
         return
     _make(folder.parent)
     with suppress(FileExistsError):
-        folder.mkdir()
+        folder.mkdir(0o700)
         _flush(folder.parent)
 
 

@@ -23,6 +23,7 @@ from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover, list_tables
+from floodmark.names import OUR_TABLES, reserved
 from floodmark.units import counted
 from floodmark.values import expand
 
@@ -49,7 +50,7 @@ class Found:
     reading: str | None = None  # None: it was not looked at
     remarks: tuple[str, ...] = ()
     error: str | None = None  # why it can't be copied
-    target: str | None = None  # where its own name is taken by another table's
+    target: str | None = None  # where its own name is taken or reserved
 
 
 @dataclass(frozen=True)
@@ -156,20 +157,23 @@ def _tables(session: Session, database: str | None) -> Iterator[Found]:
     taken = Counter(name.partition(".")[2].lower() for name in names)
     until = time.monotonic() + SECONDS
     for name in names:
-        found = _table(session, name, database) if time.monotonic() < until else Found(name)
-        if taken[name.partition(".")[2].lower()] > 1:
-            found = replace(found, target=name.replace(".", "_").lower())
-        yield found
+        own = name.partition(".")[2].lower()
+        target = name.replace(".", "_").lower() if taken[own] > 1 or reserved(own) else None
+        yield (
+            _table(session, name, database, target)
+            if time.monotonic() < until
+            else Found(name, target=target)
+        )
 
 
-def _table(session: Session, name: str, database: str | None) -> Found:
+def _table(session: Session, name: str, database: str | None, target: str | None) -> Found:
     try:
-        table = discover(session, name, TableOptions(), database)
+        table = discover(session, name, TableOptions(target=target), database)
         first, *others = judged(table, edges.table_rows(session, table), "duckdb")
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return Found(name, error=" ".join(f"{error.message}{hint}".split()))
-    return Found(name, first.detail, tuple(check.detail for check in others))
+        return Found(name, target=target, error=" ".join(f"{error.message}{hint}".split()))
+    return Found(name, first.detail, tuple(check.detail for check in others), target=target)
 
 
 # ---------------------------------------------------------------- the file
@@ -235,7 +239,12 @@ def _entry(found: Found) -> str:
     lines += [f"  #   ! {remark}" for remark in found.remarks]
     lines.append(f"  {_scalar(found.table)}:")
     if found.target is not None:
-        lines.append(f"    target: {_scalar(found.target)}  # another schema has a table of the same name")
+        why = (
+            f"{OUR_TABLES}… is kept for Floodmark's own tables"
+            if reserved(found.table.partition(".")[2])
+            else "another schema has a table of the same name"
+        )
+        lines.append(f"    target: {_scalar(found.target)}  # {why}")
     return "".join(f"{line}\n" for line in lines)
 
 

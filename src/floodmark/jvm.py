@@ -312,7 +312,7 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "floodmark"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
@@ -374,7 +374,7 @@ class Archive:
 def open_log(path: Path) -> BinaryIO:
     """The log, to be appended to; begun anew when it has grown large."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > LOG_BYTES:
             path.replace(path.with_name(path.name + ".old"))
         return open(path, "ab", opener=lambda p, flags: os.open(p, flags, 0o600))

@@ -44,7 +44,10 @@ class Loader:
         return self._error is not None
 
     def foresee(self, state: State, table: Table) -> None:
-        """Raises before rows are read what would refuse them for good: a wrong address, columns that don't fit."""
+        """Raises before rows are read what would refuse them for good: a wrong address, columns that don't fit.
+
+        A pipeline begins here, once its warehouse has answered: an address that is mistyped never claims the store.
+        """
         if self._work.options.backup_only:
             return
         try:
@@ -54,7 +57,7 @@ class Loader:
         except FloodmarkError:
             return  # until the load it may be well again; if not, the rows wait
         try:
-            self._work.warehouse().changes(table)
+            self._work.warehouse().changes(table, anew=not ledger.rows)
         except (ConfigError, DataError):
             raise
         except FloodmarkError:
@@ -66,6 +69,7 @@ class Loader:
         identity = self._work.known_identity()
         if not self._work.options.force:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
+        self._work.identity()
 
     def offer(self, state: State, table: Table) -> None:
         """There are new commits: load them while the extraction goes on."""

@@ -1,4 +1,4 @@
-"""Moving a table by hand: `watermark set` and `watermark reset`, each a commit under a claim.
+"""Moving a table by hand: `watermark set` and `watermark reset`, each a commit under a claim; and a whole pipeline.
 
 Nothing is rewritten and no file is removed, so each says which command takes it back. A reset of the load stage
 is in the log first and in the ledger second: whatever dies in between, the next load finishes it.
@@ -14,17 +14,18 @@ from floodmark import moments
 from floodmark.config import Config
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError
 from floodmark.lag import cursor_now
-from floodmark.load import pending
+from floodmark.load import ledger_for, pending
 from floodmark.model import Commit, Position, Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.sql import NUMERIC
 from floodmark.plan import cursor_value, temporal
-from floodmark.state import Changed, Log, State, Watermark, claim, draft, pipeline, stamp
+from floodmark.state import Changed, Log, State, Watermark, claim, draft, pipeline, refuse_if_held, stamp
 from floodmark.store import Store
-from floodmark.warehouse import Ledger
+from floodmark.warehouse import LEDGER, Ledger, Warehouse
+from floodmark.warehouse.decide import check_holder
 from floodmark.warehouse.open import open_warehouse
-from floodmark.watermarks import full_name, ledger_of, must_exist, next_start
+from floodmark.watermarks import full_name, ledger_of, must_exist, next_start, tables
 
 Stage = Literal["extract", "load"]
 
@@ -78,7 +79,8 @@ def watermark_reset(
     )
     store = Store(config.store)
     log = Log(store, full_name(config, store, name))
-    identity = pipeline.establish(store, config.warehouse.label, stamp()) if "load" in stages else None
+    if "load" in stages:
+        pipeline.check(store, config.warehouse.label)
     seen: Ledger | None = None
 
     def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
@@ -95,8 +97,8 @@ def watermark_reset(
     notes: list[str] = []
 
     def tell(state: State) -> None:
-        if identity is not None:
-            notes.extend(_tell_warehouse(config, state, identity.id, force))
+        if "load" in stages:
+            notes.extend(_tell_warehouse(config, store, state, force, answered=seen is not None))
 
     before, after = moved(log, run, "reset", decide, tell, force)
     ledger = ledger_of(config, after)
@@ -104,6 +106,47 @@ def watermark_reset(
     if after.position is None:
         document |= next_start(config, store, after)
     return {**document, "notes": notes, "undo": _undo_reset(log, before, seen, stages)}
+
+
+def watermark_move(config: Config, run: str) -> dict[str, Any]:
+    """Lets the pipeline go on into the configured warehouse; returns what waits to be loaded there, and the undo.
+
+    What is loaded there already (a restored snapshot, a file that was moved) its ledger tells; the rest loads with the
+    next sync. Nothing in the old warehouse changes.
+    """
+    store, label = Store(config.store), config.warehouse.label
+    found = pipeline.read(store)
+    if found is None:
+        raise ConfigError(f"{store.uri('')} holds no pipeline yet", hint="floodmark sync begins it")
+    warehouse = open_warehouse(config.warehouse)
+    try:
+        waiting = [_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store)]
+        if not waiting:
+            warehouse.rows(LEDGER)  # it has to answer all the same
+    finally:
+        warehouse.close()
+    if found.warehouse != label:
+        pipeline.move(store, found, label)
+    undo = f"set warehouse.url back to {found.warehouse}, then: floodmark watermark move"
+    return {"pipeline": found.id, "from": found.warehouse, "to": label, "tables": waiting, "undo": undo}
+
+
+def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> dict[str, Any]:
+    """What a warehouse would have to load of a table that no run holds."""
+    state = log.read()
+    refuse_if_held(log, state, run)
+    if state.table is None:
+        return {"table": log.table_name, "files": 0, "rows": 0, "files_gone": 0}
+    ledger = ledger_for(warehouse, state, state.table.target)
+    check_holder(ledger.holder, identity, state.log, log.table_name, state.table.target)
+    left = pending(log.data(state, ledger.rows), ledger, state.load_epoch)
+    last = max((i for i, d in enumerate(left) if d.load_as == "replace"), default=0)
+    return {
+        "table": log.table_name,
+        "files": sum(d.files for d in left[last:]),
+        "rows": sum(d.rows for d in left[last:]),
+        "files_gone": sum(d.files for d in left[last:] if d.cleaned),
+    }
 
 
 def moved(
@@ -228,10 +271,13 @@ def _refuse_cleaned(log: Log, state: State) -> None:
         )
 
 
-def _tell_warehouse(config: Config, state: State, identity: str, force: bool) -> list[str]:
+def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, answered: bool) -> list[str]:
     """The load epoch into the ledger; where that fails, the next load does it before anything else."""
     if state.table is None:
         return []  # nothing was ever extracted: nothing is loading either
+    if not answered and pipeline.read(store) is None:
+        return []  # nothing was ever loaded; no pipeline begins with a warehouse that has never answered
+    identity = pipeline.establish(store, config.warehouse.label, stamp()).id
     target = (config.options(state.table_name).target or state.table.table).lower()
     try:
         warehouse = open_warehouse(config.warehouse)

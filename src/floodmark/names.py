@@ -10,8 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from floodmark.errors import ConfigError
+
 LONGEST = 127  # bytes: Redshift cuts what is longer without a word
 OURS = "_floodmark_"  # columns that begin so are Floodmark's own
+OUR_TABLES = "floodmark_"  # tables of a warehouse that begin so are Floodmark's own
 DELETED = "_deleted_at"  # when a row was found to be deleted, of targets that keep such rows
 DERIVED = (
     "__raw",
@@ -35,6 +38,21 @@ def target_name(name: str, *, derived: bool = False) -> str:
         and (derived or not lower.endswith(DERIVED))
     )
     return lower if plain else marked(name)
+
+
+def reserved(target: str) -> bool:
+    """Whether a target would have the name of one of Floodmark's own tables: the ledger, or what lies beside targets."""
+    return target.lower().startswith(OUR_TABLES)
+
+
+def check_target(target: str, table: str) -> None:
+    """Refuse a table whose target has a reserved name."""
+    if reserved(target):
+        raise ConfigError(
+            f"the target {target.lower()} has a name that Floodmark keeps for its own tables ({OUR_TABLES}…)",
+            hint=f"set tables.{table}.target in the configuration",
+            table=table,
+        )
 
 
 def marked(name: str, digits: int = 6) -> str:

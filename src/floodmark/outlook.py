@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from floodmark.config import WarehouseSpec
-from floodmark.errors import DataError, FloodmarkError
+from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.load import ledger_for, pending
 from floodmark.model import Table
 from floodmark.state import Log, State
@@ -27,7 +27,7 @@ class Outlook:
     changes: tuple[Change, ...] | None = None  # None: it could not be asked
     files: int | None = None  # that wait for the load, and their rows
     rows: int | None = None
-    refused: DataError | None = None  # what would refuse the rows, with the statement that helps
+    refused: FloodmarkError | None = None  # what would refuse the rows for good, with what to do
     unknown: str | None = None  # why it could not be asked
 
 
@@ -62,8 +62,8 @@ def _look(spec: WarehouseSpec, log: Log, state: State, table: Table) -> Outlook:
         waiting = pending(log.data(state, ledger.rows), ledger, state.load_epoch) if state.n >= 0 else ()
         files, rows = sum(d.files for d in waiting), sum(d.rows for d in waiting)
         try:
-            return Outlook(warehouse.changes(table), files, rows)
-        except DataError as refusal:
+            return Outlook(warehouse.changes(table, anew=not ledger.rows), files, rows)
+        except (ConfigError, DataError) as refusal:
             return Outlook((), files, rows, refused=refusal)
     finally:
         warehouse.close()

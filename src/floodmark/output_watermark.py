@@ -42,6 +42,22 @@ def restore_lines(document: Document) -> list[str]:
     return [f"{document['table_name']}: the next sync starts after {start}", f"To undo: {document['undo']}"]
 
 
+def move_lines(document: Document) -> list[str]:
+    """Where the pipeline goes on, and what the next sync has to load there."""
+    if document["from"] == document["to"]:
+        return [f"The pipeline fills {document['to']} already."]
+    files, rows = (sum(t[what] for t in document["tables"]) for what in ("files", "rows"))
+    lines = [f"The pipeline goes on into {document['to']}; until now it was {document['from']}."]
+    lines.append(f"To be loaded there by the next sync: {counted(files, 'file')}, {counted(rows, 'row')}")
+    for found in document["tables"]:
+        if found["files_gone"]:
+            gone = (
+                f"{counted(found['files_gone'], 'file')} of {found['table']} were cleaned and can't be loaded"
+            )
+            lines.append(f"  {gone}; to read it again: floodmark watermark reset -t {found['table']}")
+    return [*lines, f"To undo: {document['undo']}"]
+
+
 def backups_lines(document: Document) -> list[str]:
     """Where the copies are, and the latest recoveries."""
     lines = [f"Copies of the watermark of {document['table_name']}"]

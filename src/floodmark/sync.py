@@ -209,7 +209,6 @@ class TableRun:
 
     def _claim(self, purpose: str, plan: Plan | None = None, table: Table | None = None) -> bool:
         """Takes the table, with the plan's window; False when it has changed since it was read: plan again."""
-        self.work.identity()
         taken = claim(
             self.log,
             self.state,

@@ -46,6 +46,9 @@ _BLOBS = {"tinyblob": 255, "blob": 65_535, "mediumblob": 2**24 - 1, "longblob": 
 _TEXTS = {"tinytext": 255, "text": 65_535, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
 _CHARS = {"char", "varchar"}
 _ADDRESSES = {"uuid": 36, "inet4": 15, "inet6": 45}
+# MySQL 8 and newer give a geographic point as latitude, longitude unless they are told the order of well-known binary,
+# x = longitude. Only they run the comment: older ones and MariaDB don't have the option, and store that order anyway.
+_LONG_LAT = "/*!80011 , 'axis-order=long-lat' */"
 GEOMETRIES = {
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
     "geometrycollection", "geomcollection",
@@ -185,7 +188,7 @@ def _field(column: Column) -> Field:
     if kind in _BLOBS:
         return _binary(column, _BLOBS[kind], name)
     if kind in GEOMETRIES:
-        return _binary(column, 2**32 - 1, f"ST_AsBinary({name})")
+        return _binary(column, 2**32 - 1, f"ST_AsBinary({name} {_LONG_LAT})")
     raise ConfigError(
         f"column {column.name} has the type {column.type}, which can't be replicated",
         hint=f"exclude it: `exclude: [{column.name}]`",

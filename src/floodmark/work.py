@@ -176,7 +176,7 @@ class Work:
         return Watermark(self.store, log.table_name, self.run, log=log)
 
     def identity(self) -> pipeline.Identity:
-        """Which pipeline this is; begins it when the prefix is new."""
+        """Which pipeline this is; begins it when the prefix is new. For whoever has an answer of the warehouse."""
         with self._lock:
             if self._identity is None:
                 self._identity = pipeline.establish(self.store, self.config.warehouse.label, stamp())

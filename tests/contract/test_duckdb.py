@@ -91,6 +91,16 @@ def test_a_file_that_is_not_a_database_is_a_data_error(path: Path, content: byte
         DuckDB(path).ledger("log", "t")
 
 
+def test_a_new_file_is_this_users_alone_and_one_that_was_there_keeps_its_mode(
+    path: Path, open_umask: None
+) -> None:
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 2)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_new_file_appears_whole(path: Path) -> None:
     seen: list[int] = []
     stop = threading.Event()

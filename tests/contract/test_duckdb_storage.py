@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,22 @@ def test_more_ranges_than_are_asked_for_one_by_one_are_looked_for_together(
     fill.load(fill.commit([row(2, "a")], [row(3, "b")], [row(1, "new")]))
     assert searches == [3]
     assert fill.rows() == [(1, "new"), (2, "a"), (3, "b")]
+
+
+@pytest.mark.parametrize("store", ["folder", "s3"])
+def test_a_folder_named_like_a_column_and_its_value_changes_no_row(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DuckDB takes such names for hive partitions: the working folder's, and of files from S3 the TMPDIR's.
+    place = tmp_path / "id=7" / "name=eu" / "filename[1]*"
+    place.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    if store == "folder":
+        spec = StoreSpec(str(place / "lake"))
+    else:
+        spec = StoreSpec(**request.getfixturevalue("seaweed").store(request.getfixturevalue("prefix")))
+    fill = Fill(DuckPlace(place), Store(spec))
+    fill.load(fill.commit([row(1, "us"), row(2, None)]))
+    fill.load(fill.commit([row(2, "cn", at=2), row(2, "old"), row(3, "fr")]))
+    fill.load(fill.commit([{"id": 1}], load_as="delete"))
+    assert fill.rows() == [(2, "cn"), (3, "fr")]

@@ -29,6 +29,20 @@ def test_a_folder_tells_where_its_objects_are(tmp_path: Path) -> None:
     assert store.uri("data/t%20t/1").endswith("/my%20lake/data/t%2520t/1")
 
 
+def test_what_a_store_makes_is_this_users_alone_and_a_folder_that_was_there_keeps_its_mode(
+    tmp_path: Path, open_umask: None
+) -> None:
+    (tmp_path / "shared").mkdir(0o755)
+    store = Store(StoreSpec(str(tmp_path / "shared" / "lake")))
+    store.put("data/t/1", b"x")
+    assert store.create("commits/t/1", b"x")
+    made = [tmp_path / "shared" / "lake", *(tmp_path / "shared" / "lake").rglob("*")]
+    assert len(made) == 8
+    assert {p.stat().st_mode & 0o777 for p in made if p.is_dir()} == {0o700}
+    assert {p.stat().st_mode & 0o777 for p in made if p.is_file()} == {0o600}
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_file_is_flushed_to_the_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,55 @@ def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fil
     assert fill.rows() == [(1, "a")]
 
 
+def test_a_table_of_others_that_takes_no_null_is_refused_before_the_first_load_with_the_statements(
+    fill: Fill,
+) -> None:
+    size = "" if fill.place.kind == "duckdb" else "(80)"
+    fill.place.run(
+        f"CREATE TABLE orders (id BIGINT NOT NULL, name VARCHAR{size} NOT NULL, update_at TIMESTAMP)"
+    )
+    warehouse = fill.place.open()
+    assert warehouse.changes(ORDERS) == ()
+    with pytest.raises(DataError, match="column name of orders is NOT NULL") as refused:
+        warehouse.changes(ORDERS, anew=True)
+    for statement in str(refused.value.hint).partition("run: ")[2].split("; "):
+        fill.place.run(statement)
+    assert warehouse.changes(ORDERS, anew=True) == ()
+    fill.load(fill.commit([row(1, None)]))
+    assert fill.rows() == [(1, None)]
+
+
+TAKEN_OVER = {
+    "duckdb": [
+        ["CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR, update_at TIMESTAMP)"],
+        ["CREATE TABLE orders (id INTEGER, name VARCHAR)", "CREATE INDEX by_name ON orders (name)"],
+    ],
+    "redshift": [
+        ["CREATE TABLE orders (id INTEGER NOT NULL, name VARCHAR(80)) DISTKEY (id) SORTKEY (id, name)"],
+        ["CREATE TABLE orders (id INTEGER DISTKEY, name VARCHAR(80))"],
+    ],
+}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_table_whose_key_the_warehouse_can_not_alter_is_refused_with_the_statements_that_help(
+    fill: Fill, which: int
+) -> None:
+    for statement in TAKEN_OVER[fill.place.kind][which]:
+        fill.place.run(statement)
+    fill.place.run("INSERT INTO orders (id, name) VALUES (1, 'old'), (2, 'kept')")
+    commit = fill.commit([row(1, "a"), row(2**40, "b")])
+    with pytest.raises(DataError, match="column id of orders has to") as refused:
+        fill.place.open().changes(ORDERS)  # as plan, doctor and a sync look before they read a row
+    with pytest.raises(DataError, match="column id of orders has to"):
+        fill.load(commit)
+    script = str(refused.value.hint).partition("run: ")[2]
+    for statement in script.split("; ") if fill.place.kind == "redshift" else [script]:
+        fill.place.run(statement)
+    fill.load(commit)
+    assert fill.rows() == [(1, "a"), (2, "kept"), (2**40, "b")]
+
+
 def test_files_of_two_shapes_never_load_together(fill: Fill) -> None:
     wider = replace(ORDERS, columns=(*ORDERS.columns, INT))
     with pytest.raises(ValueError, match="together"):

@@ -316,17 +316,47 @@ def test_a_warehouse_whose_folder_is_missing_is_said_before_rows_are_read(orders
     assert commits(orders) == [] and not (orders.folder / "lake" / "pipeline.json").exists()
 
 
+def test_a_mistyped_warehouse_does_not_claim_the_store(
+    orders: Workspace, seaweed: SeaweedFS, prefix: str
+) -> None:
+    right = orders.config["warehouse"]
+    orders.write(
+        store=seaweed.store(prefix),
+        warehouse={"url": "redshift://a:b@127.0.0.1:1/dev", "iam_role": "default"},
+    )
+    refused(orders, 4, "127.0.0.1:1")
+    # The rows are kept, and wait for whichever warehouse answers first.
+    orders.write(warehouse=None)
+    orders.write(warehouse=right)
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["rows_loaded"]) == (0, 100)
+
+
 def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(orders: Workspace) -> None:
     before = orders.synced("orders")["watermark"]
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
     refused(orders, 2, "belongs to a pipeline into")  # also with nothing to read
     orders.execute("UPDATE orders SET note = 'new' WHERE id = 7")
-    refused(orders, 2, "belongs to a pipeline into duckdb:///", "a store prefix of its own", "pipeline.json")
+    refused(orders, 2, "belongs to a pipeline into duckdb:///", "a store prefix of its own", "watermark move")
     assert not (orders.folder / "other.duckdb").exists()
     # Its empty ledger is not taken for this pipeline's.
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
     assert document["redshift_rows_loaded"] == before["redshift_rows_loaded"] == 100
     assert document["pending_s3_files"] == []
+
+    moved = orders.run("watermark", "move", "--json").ok().json
+    (table,) = moved["tables"]
+    assert (table["rows"], table["files_gone"]) == (100, 0) and moved["to"].endswith("other.duckdb")
+    assert orders.synced("orders")["rows_loaded"] == 101
+    with duckdb.connect(orders.folder / "other.duckdb") as con:
+        assert con.execute("SELECT count(*), count(*) FILTER (note = 'new') FROM orders").fetchone() == (
+            100,
+            1,
+        )
+    # Back again: the old warehouse's own ledger says what it has.
+    orders.write(warehouse={"url": "duckdb:///warehouse.duckdb"})
+    assert "1 row\n" in orders.run("watermark", "move").ok().stdout
+    assert orders.synced("orders")["rows_loaded"] == 1 and orders.compare("orders").equal
 
 
 def test_a_target_that_another_pipeline_fills_is_refused_before_rows_are_read_and_force_adopts_it(

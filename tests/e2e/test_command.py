@@ -102,6 +102,9 @@ def test_a_sync_over_s3_prints_the_contract_leaves_its_report_and_shows_no_secre
         assert len(secret) > 8
         assert [where for where, data in places.items() if secret.encode() in data] == []
 
+    for file in (log, orders.warehouse):
+        assert file.stat().st_mode & 0o077 == 0, file
+
     # Nothing to do: no JVM, nothing written, and quickly.
     began = time.monotonic()
     document, names, _ = watched(orders, "sync", "-t", "orders", "--json")

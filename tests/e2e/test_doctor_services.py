@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from floodmark.store import Store, StoreSpec
@@ -180,6 +181,15 @@ def test_a_warehouse_in_a_folder_that_is_not_there_and_one_that_is_no_database(o
     (orders.folder / "text.duckdb").write_text("no database at all " * 1000)
     orders.write(warehouse={"url": "duckdb:///text.duckdb"})
     doctor(orders).fails("warehouse", "file", "can't be read as a DuckDB database")
+
+
+def test_a_target_that_was_there_and_can_not_be_altered_is_named_with_what_to_run(orders: Workspace) -> None:
+    with duckdb.connect(orders.warehouse) as con:
+        con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    orders.warehouse.chmod(0o644)
+    answer = doctor(orders)
+    answer.fails("tables", "target", "column id of orders has to become wider", "run: BEGIN; CREATE TABLE")
+    assert "chmod 600" in answer.one("warehouse", "rights")["hint"]
 
 
 # Redshift

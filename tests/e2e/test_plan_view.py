@@ -6,6 +6,7 @@ import pytest
 
 from floodmark.config import load
 from floodmark.store import Store
+from floodmark.testing.services import SeaweedFS
 from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS
 
@@ -101,8 +102,11 @@ def test_a_plan_counts_the_files_that_wait_for_the_load(orders: Workspace) -> No
     assert document["pending"]["files"] > 1
 
 
-def test_a_warehouse_that_is_away_does_not_hide_the_plan(orders: Workspace) -> None:
-    orders.write(warehouse={"url": "redshift://a:b@127.0.0.1:1/dev", "iam_role": "arn:aws:iam::1:role/r"})
+def test_a_warehouse_that_is_away_does_not_hide_the_plan(
+    orders: Workspace, seaweed: SeaweedFS, prefix: str
+) -> None:
+    away = {"url": "redshift://a:b@127.0.0.1:1/dev", "iam_role": "arn:aws:iam::1:role/r"}
+    orders.write(store=seaweed.store(prefix), warehouse=away)
     result = orders.run("plan", "-t", "orders").ok()
     assert "Warehouse could not be asked" in result.stdout
     assert "Columns" in result.stdout

@@ -75,3 +75,27 @@ def test_a_target_that_another_table_fills_is_refused_in_a_later_run_too(workspa
     error = refused(workspace, "orders")
     assert error["code"] == 2 and "target" in error["hint"]
     assert workspace.query("SELECT id FROM orders") == [(0,)]
+
+
+def test_a_table_named_like_one_of_our_own_is_refused_unread_and_goes_with_a_target(
+    workspace: Workspace,
+) -> None:
+    name = workspace.database.name
+    tables = ("codes", "Floodmark_keys_codes", "floodmark_ledger")
+    for n, table in enumerate(tables):
+        workspace.execute(
+            f"CREATE TABLE {table} (k VARCHAR(9) PRIMARY KEY, n INT, {AT})",
+            f"INSERT INTO {table} (k, n) VALUES ('a', {n})",
+        )
+    report = workspace.sync()
+    found = {t["table"]: t for t in report.as_json()["tables"]}
+    assert report.exit_code == 2 and found[f"{name}.codes"]["ok"]
+    for table in tables[1:]:
+        error = found[f"{name}.{table}"]["error"]
+        assert error["code"] == 2 and "keeps for its own tables" in error["message"]
+        assert error["hint"] == f"set tables.{name}.{table}.target in the configuration"
+    assert [p.name for p in (workspace.folder / "lake" / "commits").iterdir()] == [f"{name}.codes"]
+    workspace.write(tables={f"{name}.{table}": {"target": f"our_{table}"} for table in tables[1:]})
+    assert workspace.sync(*tables[1:]).ok
+    assert workspace.query("SELECT k, n FROM our_floodmark_keys_codes") == [("a", 1)]
+    assert workspace.query("SELECT k, n FROM codes") == [("a", 0)]

@@ -104,6 +104,23 @@ def test_the_log_file_is_appended_to_and_has_debug_lines_and_tracebacks(
     assert "a detail" not in capsys.readouterr().err
 
 
+def test_what_a_command_makes_is_this_users_alone_and_a_log_that_was_there_keeps_its_mode(
+    pipeline: ModuleType, tmp_path: Path, open_umask: None
+) -> None:
+    def step(*args: Any) -> Any:
+        (tmp_path / "spill").mkdir()  # as DuckDB and Spark make what they need
+        raise TransientError("away")
+
+    does(pipeline, plan=step)
+    (tmp_path / "old.log").touch(0o640)
+    for name in ("new.log", "old.log"):
+        main(["plan", "-t", "a.b", "--log-file", str(tmp_path / name)])
+    modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
+    assert modes["new.log"] == 0o600 and modes["spill"] == 0o700 and modes["old.log"] == 0o640
+    (tmp_path / "after").mkdir()
+    assert (tmp_path / "after").stat().st_mode & 0o777 == 0o755
+
+
 def test_a_log_file_that_cannot_be_written_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-t", "a.b", "--log-file", "/nonexistent/x.log"]) == 2
     assert "--log-file /nonexistent/x.log" in capsys.readouterr().err

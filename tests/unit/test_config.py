@@ -221,13 +221,14 @@ def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) 
         "store: {url: 's3://b', endpoint: h}": "store.endpoint: must be http://",
         "warehouse: {tls: {cert: c}}": "warehouse.tls: cert and key go together",
         "warehouse: {tls: {ca: gone.pem}}": f"warehouse.tls.ca: there is no file {tmp_path}/gone.pem",
+        "warehouse: {url: 'redshift://u@h/d'}": "store.url: a folder, and Redshift reads files from S3 only",
         "defaults: {key: id, exclude: [id]}": "defaults: exclude names the key or the cursor",
     }.items():
         assert said in mistakes(read, SOURCE + text + "\n")
 
 
 def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -> None:
-    url = "warehouse:\n  url: redshift://loader@host/dev\n"
+    url = "store: {url: 's3://bucket'}\nwarehouse:\n  url: redshift://loader@host/dev\n"
     found = read(
         SOURCE + url + "  iam: {workgroup: group, region: eu-central-1}\n  transport: data_api\n"
     ).warehouse

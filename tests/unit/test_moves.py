@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from floodmark.config import load
 from floodmark.errors import ConfigError, TransientError
 from floodmark.model import Position
 from floodmark.moves import back, watermark_reset, watermark_set
-from floodmark.state import Log, draft
+from floodmark.state import Log, draft, pipeline
 from floodmark.state.claims import Claimed, claim
 from floodmark.store import Store
 from floodmark.testing.samples import TABLE, at, files, window
@@ -75,6 +76,33 @@ def test_a_table_that_nobody_knows_is_not_begun_by_a_reset(folder: Path) -> None
     with pytest.raises(TransientError):
         watermark_reset(load(), "shop.others", RUN)
     assert [p.name for p in (folder / "lake" / "commits").iterdir()] == ["shop.orders"]
+
+
+def test_a_pipeline_moves_to_the_configured_warehouse_once_that_has_answered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watermark", "move"]) == 2
+    assert "holds no pipeline yet" in capsys.readouterr().err
+    store = Store(load().store)
+    begun = pipeline.establish(store, load().warehouse.label, "2025-08-19T15:30:00Z")
+    with (folder / "floodmark.yaml").open("a") as file:
+        file.write("warehouse: {url: 'duckdb:///other/w.duckdb'}\n")
+    assert main(["watermark", "move"]) == 2  # there is no such folder
+    assert pipeline.read(store) == begun
+    (folder / "other").mkdir()
+    capsys.readouterr()
+    log = Log(store, "shop.orders")
+    held = claim(log, log.read(), run="20250819_153001_cd34", purpose="sync", table=TABLE)
+    assert isinstance(held, Claimed)
+    with held.lease:
+        assert main(["watermark", "move"]) == 3
+    assert pipeline.read(store) == begun
+    capsys.readouterr()
+    assert main(["watermark", "move"]) == 0
+    first, waits, undo = capsys.readouterr().out.splitlines()
+    assert "other/w.duckdb; until now it was" in first and waits.endswith("next sync: 1 file, 3 rows")
+    assert undo.startswith(f"To undo: set warehouse.url back to {begun.warehouse}")
+    assert pipeline.read(store) == replace(begun, warehouse=load().warehouse.label)
 
 
 @pytest.mark.parametrize("text", ["2099-01-01", "1969-12-31 23:59:59", "14.8.2025"])

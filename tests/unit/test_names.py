@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
+from floodmark.errors import ConfigError
 from floodmark.model import Column, Table
-from floodmark.names import LONGEST, apart, marked, target_name
+from floodmark.names import LONGEST, apart, check_target, marked, target_name
 from floodmark.types import fields, file_schema
 
 NAMES = (
@@ -72,3 +73,11 @@ def test_a_column_that_is_added_renames_none_that_is_there() -> None:
 def test_a_name_that_looks_like_anothers_hash_stays_apart() -> None:
     taken = marked("oid")
     assert apart(taken, taken, [marked("oid")]) != taken
+
+
+@pytest.mark.parametrize("target", ["floodmark_keys_orders", "Floodmark_Ledger", "floodmark_"])
+def test_a_target_of_a_reserved_name_is_refused_with_the_setting_that_helps(target: str) -> None:
+    with pytest.raises(ConfigError, match="Floodmark keeps for its own tables") as refused:
+        check_target(target, "shop.t")
+    assert refused.value.hint == "set tables.shop.t.target in the configuration"
+    check_target(f"x{target}", "shop.t")

@@ -117,7 +117,9 @@ def test_binary_is_never_of_fixed_length() -> None:
 
 def test_a_geometry_gives_its_bytes_and_its_reference_system() -> None:
     shape, srid = fields(table(column("point", "g")))
-    assert (shape.name, shape.select, shape.duckdb) == ("g", "ST_AsBinary(`g`)", "BLOB")
+    # The option is in a comment that only MySQL 8 and newer run: others have no such option, and need none.
+    select = "ST_AsBinary(`g` /*!80011 , 'axis-order=long-lat' */)"
+    assert (shape.name, shape.select, shape.duckdb) == ("g", select, "BLOB")
     assert (srid.name, srid.select, srid.arrow) == ("g__srid", "ST_SRID(`g`)", pa.int32())
 
 

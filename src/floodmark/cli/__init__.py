@@ -68,12 +68,21 @@ for command in watermark_past.COMMANDS:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
     if arguments is not None:
-        return _main(arguments)
+        return _private(arguments)
     # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
     # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
     for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
         os.environ.setdefault(name, "1")
-    return _leave(_main(sys.argv[1:]))
+    return _leave(_private(sys.argv[1:]))
+
+
+def _private(arguments: Sequence[str]) -> int:
+    """Whatever a command makes is for its user alone: also what DuckDB, Spark and their helpers make meanwhile."""
+    before = os.umask(0o077)
+    try:
+        return _main(arguments)
+    finally:
+        os.umask(before)
 
 
 def _main(arguments: Sequence[str]) -> int:

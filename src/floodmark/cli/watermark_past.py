@@ -150,4 +150,24 @@ def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
     return 0 if document["ok"] else VerificationError.code
 
 
-COMMANDS = (history, restore, backups, cleanup, validate)
+@click.command(cls=Command)
+@pass_settings
+def move(settings: Settings) -> int:
+    """Let the pipeline of the store go on into another warehouse, the one that the configuration names.
+
+    The warehouse has to answer. What it has already (it was moved, or restored elsewhere) its ledger tells; all
+    other files of the store load with the next sync. Nothing is removed from the old warehouse.
+
+    \b
+    Examples:
+      floodmark watermark move
+    """
+    config = settings.load()
+    from floodmark.moves import watermark_move
+
+    document = watermark_move(config, settings.run)
+    settings.result(document, lambda: output.move_lines(document))
+    return 0
+
+
+COMMANDS = (history, restore, backups, cleanup, validate, move)

@@ -16,6 +16,8 @@ from floodmark.errors import FloodmarkError
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 STATUSES: tuple[Status, ...] = ("ok", "warning", "failure", "skipped")
+# Held while a DuckDB file is open: a process opens it in one way at a time, to read or to write.
+EMBEDDED = threading.Lock()
 
 
 @dataclass(frozen=True)

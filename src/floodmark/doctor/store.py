@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -119,6 +120,8 @@ def _to_folder(folder: Path) -> Iterator[Check]:
         )
     else:
         yield SECTION.ok("folder", f"{where}, {size(free)} free")
+    if there == folder and folder.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH):
+        yield SECTION.warning("rights", f"{folder}: other users can look into it", f"chmod -R go= {folder}")
 
 
 # ---------------------------------------------------------------- the proof

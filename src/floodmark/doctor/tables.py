@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
 
 from floodmark.config import Config
-from floodmark.doctor.check import Check, Section
-from floodmark.errors import FloodmarkError
+from floodmark.doctor.check import EMBEDDED, Check, Section
+from floodmark.errors import ConfigError, DataError, FloodmarkError
+from floodmark.lineage import carried
 from floodmark.model import Table
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import CLOCKS, discover
 from floodmark.planview import mark
+from floodmark.state import Log
+from floodmark.store import Store
 from floodmark.types import fields, quote
 from floodmark.units import counted
+from floodmark.warehouse import LEDGER
+from floodmark.warehouse.open import open_warehouse
 from floodmark.work import meant
 
 SECTION = Section("tables")
 MOST = 100
 SECONDS = 7.0  # then the tables that are left are only counted
+TARGET_SECONDS = 3.0  # then their targets are not looked at any more
 _MODES = {
     "upsert": "merged by key",
     "append": "new rows only",
@@ -45,25 +52,71 @@ def examine_tables(session: Session, config: Config, names: Sequence[str]) -> It
             f"GRANT SELECT ON … TO '{config.source.user}'@'…', or correct the database in source.url",
         )
     began = time.monotonic()
-    for number, name in enumerate(found):
-        if number >= MOST or time.monotonic() - began > SECONDS:
-            left = counted(len(found) - number, "more table")
-            yield SECTION.warning(
-                "tables", f"{left} not looked at", "name those of interest: doctor -t schema.table"
-            )
-            return
-        yield from examine_table(session, config, name)
+    with Targets(config) as targets:
+        for number, name in enumerate(found):
+            if number >= MOST or time.monotonic() - began > SECONDS:
+                left = counted(len(found) - number, "more table")
+                yield SECTION.warning(
+                    "tables", f"{left} not looked at", "name those of interest: doctor -t schema.table"
+                )
+                return
+            yield from examine_table(session, config, name, targets)
 
 
-def examine_table(session: Session, config: Config, name: str) -> list[Check]:
-    """One table."""
+def examine_table(session: Session, config: Config, name: str, targets: Targets) -> list[Check]:
+    """One table, and its target."""
     section = Section("tables", name)
     try:
         table = discover(session, name, config.options(name), config.source.database)
         rows = edges.table_rows(session, table)
     except FloodmarkError as error:
         return [section.failed("table", error)]
-    return judged(table, rows, config.warehouse.kind, configured=config.options(table.name).mode is not None)
+    configured = config.options(table.name).mode is not None
+    checks = judged(table, rows, config.warehouse.kind, configured=configured)
+    refusal = targets.refusal(table)
+    return [*checks, section.failed("target", refusal)] if refusal is not None else checks
+
+
+class Targets:
+    """What is in the warehouse already under the targets' names; asked for a few seconds, and not while it is away."""
+
+    def __init__(self, config: Config) -> None:
+        self._store = Store(config.store)
+        self._warehouse = open_warehouse(config.warehouse, seconds=TARGET_SECONDS)
+        self._until: float | None = None
+
+    def refusal(self, table: Table) -> FloodmarkError | None:
+        """Why the table's rows would not go into its target; None: they would, or it could not be asked."""
+        with EMBEDDED:
+            return self._refusal(table)
+
+    def _refusal(self, table: Table) -> FloodmarkError | None:
+        try:
+            if self._until is None:
+                self._until = time.monotonic() + TARGET_SECONDS
+                self._warehouse.rows(LEDGER)  # whether it answers at all is told in a section of its own
+            if time.monotonic() > self._until:
+                return None
+            state = Log(self._store, table.name).read()
+        except FloodmarkError:
+            self._until = 0.0
+            return None
+        try:
+            known = carried(state.table, table, anew=state.read_upto is None)
+            self._warehouse.changes(known, anew=state.table is None)
+        except (ConfigError, DataError) as refusal:
+            return refusal
+        except FloodmarkError:
+            self._until = 0.0
+        return None
+
+    def __enter__(self) -> Targets:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._warehouse.close()
 
 
 def judged(table: Table, rows: int, warehouse: str, configured: bool = False) -> list[Check]:

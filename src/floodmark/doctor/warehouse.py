@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config import Config, WarehouseSpec
-from floodmark.doctor.check import Check, Section
+from floodmark.doctor.check import EMBEDDED, Check, Section
 from floodmark.doctor.reach import nearby, reach
 from floodmark.doctor.source import bastion
 from floodmark.errors import FloodmarkError
@@ -59,7 +60,8 @@ def _duckdb(path: Path, schema: str) -> Iterator[Check]:
     from floodmark.warehouse import duckdb_facts
 
     try:
-        facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
+        with EMBEDDED:
+            facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
         yield from SECTION.skipped("ledger", "see file")
@@ -67,6 +69,8 @@ def _duckdb(path: Path, schema: str) -> Iterator[Check]:
     yield SECTION.ok(
         "file", f"{path.name}, {size(path.stat().st_size)}, can be written; DuckDB {facts.version}"
     )
+    if path.stat().st_mode & stat.S_IROTH:
+        yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
     yield _ledger(facts.commits)
 
 
@@ -95,13 +99,7 @@ def _redshift(config: Config) -> Iterator[Check]:
         return
     yield _encryption(spec)
     yield from judged(facts, spec)
-    if not config.store.url.startswith("s3://"):
-        yield SECTION.failure(
-            "region",
-            "Redshift can't read a folder",
-            "set store.url: s3://bucket/prefix, in the cluster's Region",
-        )
-    elif config.store.endpoint is None:
+    if config.store.endpoint is None:
         yield regions(region(spec), place(config.store.url, None).region)
 
 

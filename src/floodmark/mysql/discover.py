@@ -15,6 +15,7 @@ from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.model import Column, Mode, Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.indexes import Index, Keys, crooked, cursor_index, indexes
+from floodmark.names import check_target
 from floodmark.types import comparison, fields, quote
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
@@ -46,6 +47,7 @@ def discover(session: Session, name: str, options: TableOptions, database: str |
 
 
 def _discover(session: Session, schema: str, name: str, options: TableOptions) -> Table:
+    check_target(options.target or name, f"{schema}.{name}")
     columns = _columns(session, schema, name)
     found = indexes(session, schema, name)
     notes: list[str] = []

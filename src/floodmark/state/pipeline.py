@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from floodmark import model
@@ -52,7 +52,12 @@ def check(store: Store, warehouse: str) -> Identity | None:
     if found is not None and found.warehouse != warehouse:
         raise ConfigError(
             f"{store.uri('')} belongs to a pipeline into {found.warehouse}, not into {warehouse}",
-            hint="give the other warehouse a store prefix of its own; if this warehouse was moved, write its new "
-            f'address into "warehouse" of {store.uri(PATH)}',
+            hint="give the other warehouse a store prefix of its own; or, where this pipeline is to go on there: "
+            "floodmark watermark move",
         )
     return found
+
+
+def move(store: Store, found: Identity, warehouse: str) -> None:
+    """Let the prefix's pipeline go on into another warehouse, by the same id."""
+    store.put(PATH, model.dump(replace(found, warehouse=warehouse)))

@@ -172,10 +172,11 @@ class Warehouse(Protocol):
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
+    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first, in order; nothing is changed.
 
-        DataError, with the statement that a person could run, where it could lose values.
+        DataError, with the statements that a person could run, where it could lose values or the warehouse would refuse
+        it; `anew`, before the first load, also where the target takes no NULL and the source may have one.
         """
 
     def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:

@@ -7,7 +7,7 @@ that a person could run. Types are compared by meaning, so that a warehouse's ow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -40,6 +40,7 @@ class Change:
     statements: tuple[str, ...]
     outside: bool = False  # by itself, before the load's transaction
     instead: tuple[str, ...] = ()  # inside the transaction, where the warehouse refuses that
+    column: str = ""  # of a column that is there: its name as it is
 
     @property
     def statement(self) -> str:
@@ -167,6 +168,21 @@ def differences(
                 hint=f"run: {relaxing(column.name)}",
             )
     return tuple(made)
+
+
+def check_nullable(
+    target: str,
+    found: Sequence[TargetColumn],
+    nullable: Collection[str],
+    relaxing: Callable[[TargetColumn], str],
+) -> None:
+    """Refuse a target of others' making whose columns take no NULL where the source may have one."""
+    for column in found:
+        if not column.nullable and column.name.lower() in nullable:
+            raise DataError(
+                f"column {column.name} of {target} is NOT NULL in the warehouse, and can be NULL in the source",
+                hint=f"run: {relaxing(column)}",
+            )
 
 
 def plain(type_: str, value: str) -> bool:

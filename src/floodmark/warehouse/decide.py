@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from floodmark.errors import ConfigError, ConflictError, DataError
 from floodmark.model import Finding, LoadAs
+from floodmark.names import check_target
 from floodmark.warehouse import Holder, Ledger, LoadRequest, Numbered
 
 
@@ -28,6 +29,7 @@ class Decision:
 
 def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
     """What to load, and how; `rows` is what the target has, None when there is no target."""
+    check_target(request.target, request.table.name)
     findings = _checked_holder(request, ledger, rows)
     _check_epoch(request, ledger)
     loaded = ledger.loaded(request.epoch) - request.retake

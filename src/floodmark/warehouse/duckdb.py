@@ -31,14 +31,14 @@ from floodmark.warehouse import (
 )
 from floodmark.warehouse import duckdb_rows as put
 from floodmark.warehouse.canonical import DUCKDB, Place
-from floodmark.warehouse.columns import Change, renamed
+from floodmark.warehouse.columns import Change, check_nullable, renamed
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.duckdb_ddl import changes, renamings
 from floodmark.warehouse.duckdb_errors import translated
 from floodmark.warehouse.duckdb_file import Connection, DatabaseFile
 from floodmark.warehouse.duckdb_ledger import LedgerTables
 from floodmark.warehouse.files import fetch, file_fields
-from floodmark.warehouse.places import constants, fills, placed, target_renames
+from floodmark.warehouse.places import constants, fills, may_be_null, placed, target_renames
 
 
 class DuckDB:
@@ -68,14 +68,19 @@ class DuckDB:
         with self._file.reading() as con:
             return (put.Target(con, self.schema, target).count() or 0) if con else 0
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
-        """What a load of the table as it is now would do to its target first."""
+    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+        """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
         try:
             with self._file.reading() as con:
                 target = put.Target(con, self.schema, table.target) if con else None
                 found = target.columns() if target and target.is_table() else None
                 wanted = put.wanted(fields(table), fills(table))
-                return changes(self.schema, table.target, wanted, found, target_renames(table))
+                made = changes(self.schema, table.target, wanted, found, target_renames(table))
+                if target is not None and found is not None:
+                    target.check_alterable(made)
+                    if anew:
+                        check_nullable(table.target, found, may_be_null(table), target.relaxing)
+                return made
         except FloodmarkError as error:
             error.of(table.name)
             raise
@@ -186,6 +191,7 @@ class DuckDB:
             wanted = put.wanted(placed(request.table, request.now), fills(request.now))
             zstd = put.packed(con, staged) if found is None else ()
             fit = changes(self.schema, request.target, wanted, found, renames, zstd)
+        target.check_alterable(fit)
         side = target.weights
         fit += renamings(self.schema, side.name, side.columns() or (), renames)
         for statement in (s for change in fit for s in change.statements):

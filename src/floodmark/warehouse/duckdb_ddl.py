@@ -6,7 +6,10 @@ All of it is done inside the load's transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+from floodmark.errors import DataError
+from floodmark.names import OURS, marked
 from floodmark.warehouse import quote
 from floodmark.warehouse.columns import Change, TargetColumn, Wanted, differences, plain, renamed
 
@@ -24,7 +27,9 @@ def renamings(
     """The columns that have another name by now."""
     return tuple(
         Change(
-            "rename", (f"ALTER TABLE {quote(schema, target)} RENAME COLUMN {quote(c.name)} TO {quote(name)}",)
+            "rename",
+            (f"ALTER TABLE {quote(schema, target)} RENAME COLUMN {quote(c.name)} TO {quote(name)}",),
+            column=c.name,
         )
         for c, name in renamed(found, renames)
         if c.name != name
@@ -58,7 +63,8 @@ def changes(
     made = list(renamings(schema, target, found, renames))
     for d in differences(target, wanted, found, renames=renames, widening=widening, relaxing=relaxing):
         if d.kind == "widen":
-            made.append(Change("widen", (widening(d.name, d.type),)))
+            was = d.was.name if d.was else d.name
+            made.append(Change("widen", (widening(d.name, d.type),), column=was))
         elif d.fill is None:
             made.append(Change("add", (f"ALTER TABLE {table} ADD COLUMN {quote(d.name)} {d.type}",)))
         else:
@@ -68,3 +74,32 @@ def changes(
                 Change("add", (add, f"ALTER TABLE {table} ALTER COLUMN {quote(d.name)} DROP DEFAULT"))
             )
     return tuple(made)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What keeps DuckDB from altering a table's columns."""
+
+    columns: frozenset[str] = frozenset()  # in a PRIMARY KEY, UNIQUE or CHECK: their types stay
+    indexes: tuple[str, ...] = ()  # while there are any, no column is renamed or gets another type
+
+
+def check_alterable(schema: str, target: str, changes: Sequence[Change], held: Held) -> None:
+    """Refuse, with what to run, changes that DuckDB would refuse in the middle of a load."""
+    table = quote(schema, target)
+    altered = [change for change in changes if change.kind in ("rename", "widen")]
+    if altered and held.indexes:
+        drops = "; ".join(f"DROP INDEX {quote(schema, name)}" for name in held.indexes)
+        raise DataError(
+            f"column {altered[0].column} of {target} has to be altered, and DuckDB alters none of a table with an index",
+            hint=f"create it again after a sync; before that, run: {drops}",
+        )
+    for change in altered:
+        if change.kind == "widen" and change.column.lower() in held.columns:
+            copy = quote(schema, marked(f"{OURS}copy_{target}"))
+            raise DataError(
+                f"column {change.column} of {target} has to become wider, and DuckDB alters none that is in a PRIMARY KEY, "
+                "UNIQUE or CHECK",
+                hint=f"for a table without them, run: BEGIN; CREATE TABLE {copy} AS FROM {table}; DROP TABLE {table}; "
+                f"ALTER TABLE {copy} RENAME TO {quote(target)}; COMMIT",
+            )

@@ -217,6 +217,7 @@ class DatabaseFile:
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}-{time.monotonic_ns():x}")
         try:
             duckdb.connect(draft).close()
+            draft.chmod(0o600)  # before it holds a row, and whatever the umask says
             with contextlib.suppress(FileExistsError):  # another process was faster
                 self._place(draft)
         except duckdb.Error as error:

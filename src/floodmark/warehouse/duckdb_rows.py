@@ -21,8 +21,8 @@ from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
 from floodmark.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.warehouse import DELETED_AT, KEYS, Numbered, data_files, quote
-from floodmark.warehouse.columns import TargetColumn, Wanted, same
-from floodmark.warehouse.duckdb_ddl import changes, literal
+from floodmark.warehouse.columns import Change, TargetColumn, Wanted, same
+from floodmark.warehouse.duckdb_ddl import Held, changes, check_alterable, literal
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
 from floodmark.warehouse.files import ascending, hardly_repeats, key_fields, too_few
@@ -32,6 +32,19 @@ from floodmark.warehouse.places import Constant
 ZSTD_SINCE = (1, 2)
 # More ranges than this are not worth a question each.
 MAX_RANGES = 64
+# Files are read as they were written: DuckDB would take a folder named region=eu for the value of the column region.
+AS_WRITTEN = ", ".join(
+    f"{guess} = false"
+    for guess in (
+        "hive_partitioning",
+        "hive_types_autocast",
+        "union_by_name",
+        "filename",
+        "file_row_number",
+        "binary_as_string",
+        "allow_empty",
+    )
+)
 WEIGHT = KEY_FIELD  # by which keys are compared as MySQL's collation compares them
 
 
@@ -70,6 +83,30 @@ class Target:
             )
         return kind is not None
 
+    def check_alterable(self, changes: Sequence[Change]) -> None:
+        """Refuse what DuckDB would not do to the table."""
+        if any(change.column for change in changes):
+            check_alterable(self.schema, self.name, changes, self._held())
+
+    def relaxing(self, column: TargetColumn) -> str:
+        """What makes a column nullable."""
+        return f"ALTER TABLE {self.sql} ALTER COLUMN {quote(column.name)} DROP NOT NULL"
+
+    def _held(self) -> Held:
+        here = [self.schema, self.name]
+        where = (
+            "WHERE database_name = current_database() AND schema_name = ? AND lower(table_name) = lower(?)"
+        )
+        held = self.con.execute(
+            f"SELECT DISTINCT lower(unnest(constraint_column_names)) FROM duckdb_constraints() {where} "
+            "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE', 'CHECK')",
+            here,
+        ).fetchall()
+        indexes = self.con.execute(
+            f"SELECT index_name FROM duckdb_indexes() {where} ORDER BY index_name", here
+        ).fetchall()
+        return Held(frozenset(str(name) for (name,) in held), tuple(str(name) for (name,) in indexes))
+
     def count(self) -> int | None:
         """How many rows it has, None when there is no such table."""
         if not self.is_table():
@@ -105,7 +142,8 @@ class Staged:
     def rows(self) -> str:
         """The rows as a table expression, alias s."""
         files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self.paths)
-        return f"read_parquet([{files}]) AS s({', '.join(quote(_inner(f)) for f in self.fields)})"
+        names = ", ".join(quote(_inner(f)) for f in self.fields)
+        return f"read_parquet([{files}], {AS_WRITTEN}) AS s({names})"
 
 
 def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
@@ -118,7 +156,7 @@ def check_files(con: Connection, staged: Staged) -> int:
     if not staged.paths:
         return 0
     paths = [str(path) for path in staged.paths]
-    described = con.execute("DESCRIBE SELECT * FROM read_parquet(?)", [paths]).fetchall()
+    described = con.execute(f"DESCRIBE SELECT * FROM read_parquet(?, {AS_WRITTEN})", [paths]).fetchall()
     found = [(str(row[0]), str(row[1])) for row in described]
     expected = [(field.name, _file_type(field)) for field in staged.fields]
     if found[len(expected) :] == [(READ_FIELD, "BIGINT")]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from floodmark.lineage import current
 from floodmark.model import Table
 from floodmark.names import DERIVED, target_name
-from floodmark.types import Field, fields
+from floodmark.types import Field, fields, is_moment
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,16 @@ def constants(table: Table, newest: Table) -> tuple[Constant, ...]:
         if field.column.lower() not in have | gone:
             found.append(Constant(field.target, field.redshift, field.duckdb, fill))
     return tuple(found)
+
+
+def may_be_null(table: Table) -> frozenset[str]:
+    """The target's columns in which rows may have no value."""
+    dates = table.zero_dates != "error"
+    return frozenset(
+        f.target
+        for f in fields(table)
+        if not f.file_only and (table.column(f.column).nullable or f.raw or (dates and is_moment(f)))
+    )
 
 
 def fills(newest: Table) -> dict[str, str]:

@@ -8,7 +8,7 @@ is free only when the old transaction has ended, one way or the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -26,10 +26,19 @@ from floodmark.warehouse import (
     data_files,
 )
 from floodmark.warehouse.canonical import REDSHIFT, Place
-from floodmark.warehouse.columns import Change, TargetColumn
+from floodmark.warehouse.columns import Change, TargetColumn, check_nullable
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
-from floodmark.warehouse.redshift_ddl import columns_query, found_column, shape
+from floodmark.warehouse.places import may_be_null
+from floodmark.warehouse.redshift_ddl import (
+    check_replaceable,
+    columns_query,
+    found_column,
+    keys_query,
+    replaced,
+    replacing,
+    shape,
+)
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
 from floodmark.warehouse.redshift_ledger import LedgerTables, check_kind
@@ -84,14 +93,21 @@ class Redshift:
         """How many rows the target has; 0 when it is not there."""
         return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
-        """What a load of the table as it is now would do to its target first."""
+    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+        """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
         name = checked_target(table.target)
 
         def ask(session: Session) -> tuple[Change, ...]:
             there = check_kind(self._tables.kinds(session, (name,)).get(name), table.target)
             found = self._columns(session, name) if there else None
-            return shape(table, self.schema, name, fields(table), found).changes
+            made = shape(table, self.schema, name, fields(table), found).changes
+            self._check_replaceable(session, name, made)
+            if anew and found is not None:
+                where = path(self.schema, name)
+                check_nullable(
+                    name, found, may_be_null(table), lambda c: "; ".join(replacing(where, c.name, c.type))
+                )
+            return made
 
         try:
             return self._tries.asked(ask)
@@ -237,6 +253,7 @@ class Redshift:
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = self._columns(session, target) if exists else None, self._columns(session, side)
         fit = fitted(request, way, self.schema, (target, side), (there, beside))
+        self._check_replaceable(session, target, fit.replaced)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,
@@ -264,6 +281,12 @@ class Redshift:
         rows = path(self.schema, name)
         inner = rows if exact else f"(SELECT 1 FROM {rows} LIMIT 1) AS first_row"
         return int(session.query(f"SELECT count(*) FROM {inner}")[0][0])
+
+    def _check_replaceable(self, session: Session, name: str, changes: Sequence[Change]) -> None:
+        """Refuse changes of the target's keys; they are asked for only where a column has to be replaced."""
+        if replaced(changes):
+            keys = session.query(keys_query(self.schema, name))
+            check_replaceable(self.schema, name, changes, keys)
 
     def _columns(self, session: Session, name: str) -> tuple[TargetColumn, ...] | None:
         rows = session.query(columns_query(self.schema, name))

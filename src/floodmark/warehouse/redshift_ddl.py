@@ -103,16 +103,13 @@ def shape(
     # Text goes into a SUPER column as JSON, and JSON into a column for the longest text as it is.
     compared = [w._replace(type=_compared(w.type, have.get(w.name))) for w in wanted]
     made = list(renamings(where, named))
-    fixed = _key_names(table, _names(fields))
     for d in differences(
         target,
         compared,
         found,
         renames=renames,
-        widening=lambda name, type_: "; ".join(_replaced(where, name, type_)),
-        relaxing=lambda name: (
-            f"ALTER TABLE {where} DROP COLUMN {quote(name)} (Redshift can't make it nullable)"
-        ),
+        widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
+        relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
     ):
         if d.kind == "add":
             # Redshift can't take a default back: what rows get in the column is always said when they are inserted.
@@ -121,23 +118,50 @@ def shape(
         elif d.was is not None and _alterable(d):
             # Before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
-            made.append(Change("widen", (longer,), True, _replaced(where, d.name, d.type)))
-        elif d.name.lower() in fixed:
-            raise DataError(
-                f"column {d.name} of {target} is {d.was.type if d.was else ''} in the warehouse and {d.type} in the "
-                "source, and Redshift can't replace a DISTKEY or SORTKEY column",
-                hint=f"fill a new target, or first run: ALTER TABLE {where} ALTER DISTSTYLE AUTO; "
-                f"ALTER TABLE {where} ALTER SORTKEY AUTO; and leave dist_key and sort_key out",
-            )
+            made.append(Change("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
         else:
-            made.append(Change("widen", _replaced(where, d.name, d.type)))
+            was = d.was.name if d.was else d.name
+            made.append(Change("widen", replacing(where, d.name, d.type), column=was))
     return Shape(tuple(made), parsed, frozenset(have))
+
+
+def keys_query(schema: str, table: str) -> str:
+    """The question for the columns of a table that are its DISTKEY or SORTKEY."""
+    return (
+        "SELECT a.attname, a.attisdistkey, a.attsortkeyord FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema.lower())} "
+        f"AND c.relname = {literal(table)} AND a.attnum > 0 AND (a.attisdistkey OR a.attsortkeyord <> 0)"
+    )
+
+
+def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """The columns that give way to wider ones."""
+    return tuple(change for change in changes if change.kind == "widen" and not change.outside)
+
+
+def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys: Sequence[Row]) -> None:
+    """Refuse, with what to run, to replace a column that is the table's DISTKEY or SORTKEY: Redshift would not drop it."""
+    where = path(schema, target)
+    for change in replaced(changes):
+        for name, is_dist_key, place in keys:
+            if str(name).lower() == change.column.lower():
+                what = ["DISTKEY"] * bool(is_dist_key) + ["SORTKEY"] * bool(place)
+                free = [f"ALTER TABLE {where} ALTER DISTSTYLE EVEN"] * bool(is_dist_key)
+                free += [f"ALTER TABLE {where} ALTER SORTKEY NONE"] * bool(place)
+                raise DataError(
+                    f"column {name} of {target} has to become wider, and Redshift replaces none that is {' and '.join(what)}",
+                    hint=f"set another `target`, or run: {'; '.join(free)}",
+                )
 
 
 def renamings(where: str, named: Sequence[tuple[TargetColumn, str]]) -> tuple[Change, ...]:
     """The columns that have another name by now."""
     return tuple(
-        Change("rename", (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",))
+        Change(
+            "rename",
+            (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",),
+            column=column.name,
+        )
         for column, name in named
         if column.name != name
     )
@@ -166,7 +190,7 @@ def _alterable(difference: Difference) -> bool:
     return difference.type.upper().startswith("VARCHAR") and not has_default
 
 
-def _replaced(where: str, name: str, type_: str) -> tuple[str, ...]:
+def replacing(where: str, name: str, type_: str) -> tuple[str, ...]:
     """A column in the place of a narrower one; it becomes the last, which rows that go in by name don't mind."""
     new = quote(marked(f"{OURS}wider_{name}"))
     return (
@@ -175,12 +199,6 @@ def _replaced(where: str, name: str, type_: str) -> tuple[str, ...]:
         f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
         f"ALTER TABLE {where} RENAME COLUMN {new} TO {quote(name)}",
     )
-
-
-def _key_names(table: Table, names: Mapping[str, str]) -> frozenset[str]:
-    """The target's columns that are DISTKEY or SORTKEY by configuration."""
-    asked = {name.lower() for name in (*table.sort_key, *((table.dist_key,) if table.dist_key else ()))}
-    return frozenset(name for field, name in names.items() if field.lower() in asked)
 
 
 def _keys(table: Table, types: Mapping[str, str], names: Mapping[str, str]) -> str:

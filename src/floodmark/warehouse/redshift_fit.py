@@ -15,7 +15,7 @@ from floodmark.warehouse import DELETED_AT, LoadRequest, quote
 from floodmark.warehouse.columns import Change, TargetColumn, renamed
 from floodmark.warehouse.files import file_fields, key_fields
 from floodmark.warehouse.places import constants, placed, target_renames
-from floodmark.warehouse.redshift_ddl import SUPER, Shape, constant, renamings, shape
+from floodmark.warehouse.redshift_ddl import SUPER, Shape, constant, renamings, replaced, shape
 from floodmark.warehouse.redshift_names import path
 from floodmark.warehouse.redshift_steps import Failed, Session
 
@@ -29,6 +29,7 @@ class Fit:
     inside: tuple[str, ...]
     parsed: frozenset[str]  # the target's columns that hold parsed JSON
     constants: tuple[tuple[str, str], ...]  # columns that the files don't have, and what rows get in them
+    replaced: tuple[Change, ...] = ()  # the target's columns that give way to wider ones
 
     @property
     def weighed(self) -> bool:
@@ -65,7 +66,7 @@ def fitted(
         for c in constants(table, now)
         if c.target in fit.found and c.redshift != SUPER
     )
-    return Fit(read, (*fit.before, *about.before), tuple(inside), fit.parsed, given)
+    return Fit(read, (*fit.before, *about.before), tuple(inside), fit.parsed, given, replaced(fit.changes))
 
 
 def altered(session: Session, change: Change) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.errors import ConfigError, ConflictError
+from floodmark.names import OUR_TABLES
 from floodmark.state.loaded import SUMMED_DIGITS
 from floodmark.warehouse import (
     LEDGER,
@@ -23,10 +24,10 @@ from floodmark.warehouse import (
     quote,
     summed,
 )
-from floodmark.warehouse.redshift_names import OURS, folded, literal, path
+from floodmark.warehouse.redshift_names import folded, literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
 
-LOCKS = f"{OURS}lock_"  # + target
+LOCKS = f"{OUR_TABLES}lock_"  # + target
 PORTION = 60_000  # bytes of a list in one statement
 _STAMP = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 _COLUMNS = {

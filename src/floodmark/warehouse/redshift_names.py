@@ -12,8 +12,6 @@ from floodmark.errors import ConfigError
 from floodmark.names import LONGEST
 from floodmark.warehouse import quote
 
-OURS = "floodmark_"  # tables that begin so are Floodmark's own
-
 
 def folded(name: str, prefix: str = "") -> str:
     """The name that Redshift knows, behind a prefix of ours; a name that is too long ends in its own hash."""
@@ -26,12 +24,11 @@ def folded(name: str, prefix: str = "") -> str:
 
 
 def checked_target(target: str) -> str:
-    """The target's name; those of Floodmark's own tables are refused."""
+    """The target's name; that of a temporary table is refused."""
     name = folded(target)
-    if name.startswith((OURS, "#")):
+    if name.startswith("#"):
         raise ConfigError(
-            f"the target {target} has a name that Redshift or Floodmark uses itself",
-            hint="set another `target`",
+            f"the target {target} has a name that Redshift uses itself", hint="set another `target`"
         )
     return name
 

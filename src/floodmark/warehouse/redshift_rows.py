@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from floodmark.model import LoadAs
+from floodmark.names import OUR_TABLES
 from floodmark.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.warehouse import DELETED_AT, quote
 from floodmark.warehouse.redshift_files import Proven
-from floodmark.warehouse.redshift_names import OURS, literal
+from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_stage import STAGE, Put, shared_reads, stage
 from floodmark.warehouse.redshift_steps import Choose, Do, Step
 
-NEWEST = f"{OURS}newest"
-_PLACE = f"_{OURS}place"
+NEWEST = f"{OUR_TABLES}newest"
+_PLACE = f"_{OUR_TABLES}place"
 _LISTED = 1000  # values that a condition names one by one
 
 

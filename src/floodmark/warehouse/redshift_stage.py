@@ -15,14 +15,15 @@ import pyarrow as pa
 
 from floodmark.errors import DataError
 from floodmark.model import Table
+from floodmark.names import OUR_TABLES
 from floodmark.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.warehouse import quote
 from floodmark.warehouse.redshift_ddl import staging_type
 from floodmark.warehouse.redshift_files import Proven, Range, as_text, ranges
-from floodmark.warehouse.redshift_names import OURS, literal, path
+from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Step
 
-STAGE = f"{OURS}stage"
+STAGE = f"{OUR_TABLES}stage"
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,10 @@ def _drop_column(table: str, column: str, rest: str, context: Context) -> str:
 
 
 def _alter(sql: str, table: str, action: Sequence[Token]) -> Plan:
+    if action[1].up in ("DISTSTYLE", "SORTKEY") and says(
+        action, 2, "EVEN" if action[1].up == "DISTSTYLE" else "NONE"
+    ):
+        return Plan(sql, run=partial(_unmark, table, "distkey" if action[1].up == "DISTSTYLE" else "sortkey"))
     if action[1].up in ("DISTKEY", "DISTSTYLE", "SORTKEY", "COMPOUND", "INTERLEAVED", "ENCODE"):
         return Plan(sql, run=script(f"SELECT {literal(table)}::pg_catalog.regclass", tag="ALTER TABLE"))
     at = 2 if action[1].up == "COLUMN" else 1
@@ -94,6 +98,17 @@ def _alter(sql: str, table: str, action: Sequence[Token]) -> Plan:
     domains = frozenset({kind.domain} if kind.domain else ())
     run = partial(_change_type, table, action[at].name, kind)
     return Plan(sql, run=run, outside=_OUTSIDE.format("ALTER COLUMN"), domains=domains)
+
+
+def _unmark(table: str, mark: str, context: Context) -> str:
+    """No column is that key any more."""
+    found = context.backend.query(
+        f"SELECT conname FROM pg_catalog.pg_constraint WHERE conrelid = {literal(table)}::pg_catalog.regclass "
+        f"AND conname LIKE 'rs!_{mark}!_%' ESCAPE '!'"
+    )
+    for row in found:
+        context.backend.query(f"ALTER TABLE {table} DROP CONSTRAINT {quote((row[0] or b'').decode())}")
+    return "ALTER TABLE"
 
 
 def _change_type(table: str, column: str, kind: ColumnType, context: Context) -> str:

@@ -133,12 +133,18 @@ CREATE FUNCTION pg_catalog.rs_name(short name) RETURNS varchar LANGUAGE sql STAB
   SELECT CASE WHEN $1 LIKE '%~________________'
               THEN coalesce(pg_read_file('rs_names/' || right($1, 16), 0, 1000, true)::varchar, $1::varchar)
               ELSE $1::varchar END $$;
+-- Keys are marks: constraints that check nothing.
+CREATE FUNCTION pg_catalog.rs_marked(relation oid, attribute smallint, mark text) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_constraint
+                 WHERE conrelid = $1 AND $2 = ANY (conkey) AND conname LIKE 'rs!_' || $3 || '!_%' ESCAPE '!') $$;
 CREATE VIEW pg_catalog.rs_pg_class AS
   SELECT oid, pg_catalog.rs_name(relname) AS relname, relnamespace, reltype, relowner, relkind, reltuples, relnatts,
          relacl FROM pg_catalog.pg_class;
 CREATE VIEW pg_catalog.rs_pg_attribute AS
   SELECT attrelid, pg_catalog.rs_name(attname) AS attname, atttypid, atttypmod, attlen, attnum, attnotnull, atthasdef,
-         attisdropped FROM pg_catalog.pg_attribute;
+         attisdropped, pg_catalog.rs_marked(attrelid, attnum, 'distkey') AS attisdistkey,
+         pg_catalog.rs_marked(attrelid, attnum, 'sortkey')::integer AS attsortkeyord FROM pg_catalog.pg_attribute;
 GRANT SELECT ON pg_catalog.rs_pg_class, pg_catalog.rs_pg_attribute TO PUBLIC;
 
 -- What loads leave behind, whether they were committed or not -----------------------------------------
@@ -251,10 +257,6 @@ CREATE VIEW pg_catalog.svv_tables AS
                ELSE 'BASE TABLE' END)::varchar AS table_type, NULL::varchar AS remarks
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'v') AND n.nspname NOT IN ('information_schema', 'pg_toast');
-CREATE FUNCTION pg_catalog.rs_marked(relation oid, attribute smallint, mark text) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-  SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_constraint
-                 WHERE conrelid = $1 AND $2 = ANY (conkey) AND conname LIKE 'rs!_' || $3 || '!_%' ESCAPE '!') $$;
 -- Only schemas of search_path, as on Redshift.
 CREATE VIEW pg_catalog.pg_table_def AS
   SELECT n.nspname AS schemaname, pg_catalog.rs_name(c.relname) AS tablename,
