@@ -19,6 +19,7 @@ from floodmark.model import Column, Key, Position, Table
 from floodmark.mysql import canonical as source_sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.edges import nth
+from floodmark.mysql.failures import as_discovered
 from floodmark.plan import start_position
 from floodmark.search import Printed, Search, ask
 from floodmark.state import Log, State, holder
@@ -55,6 +56,7 @@ class Differences:
         return not self.agree or bool(self.missing or self.extra or self.different)
 
 
+@as_discovered()
 def compare(
     work: Work,
     table: Table,

@@ -14,6 +14,7 @@ from typing import Literal
 from floodmark import clock
 from floodmark.errors import DataError
 from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window
+from floodmark.values import MOST_ROWS
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
 KEY_SHARE = 0.25
@@ -42,13 +43,13 @@ class Request:
     def chunk(self) -> int | None:
         """Rows of one chunk, when the run is bounded in rows."""
         if self.limit is not None:
-            return self.limit
+            return min(self.limit, MOST_ROWS)
         return self.slice_rows if self.max_chunks is not None else None
 
     @property
     def most(self) -> int | None:
         """Rows that the run may extract at most."""
-        return None if self.chunk is None else self.chunk * (self.max_chunks or 1)
+        return None if self.chunk is None else min(self.chunk * (self.max_chunks or 1), MOST_ROWS)
 
     @property
     def in_order(self) -> bool:

@@ -28,6 +28,7 @@ from floodmark.model import Commit, Lag, LoadAs, Slice, Table, replace
 from floodmark.moved import verify_moved
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
+from floodmark.mysql.failures import as_discovered
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
@@ -152,7 +153,9 @@ class TableRun:
             # What a table is like is said by its first sync and by plan, not by every run from cron.
             told = () if self.state.position is None else plan.table.notes
             self._say(plan.notes, told)
-            if plan.empty or self.work.options.dry_run:
+            if plan.empty:
+                return self._create_target(plan.table)
+            if self.work.options.dry_run:
                 return
             self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
@@ -162,6 +165,13 @@ class TableRun:
             if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
+
+    def _create_target(self, table: Table) -> None:
+        """A table without rows has a target too: that of an empty snapshot."""
+        lacking = legacy.untouched(self.state) and self.loader.lacks_target(self.state, table)
+        if lacking and self._claim("sync", table=table):
+            schema = table.fingerprint
+            self.append(draft(self.state, "batch", self.work.run, schema=schema, load_as="replace"))
 
     def _plan(self) -> Plan:
         with self.work.session("plan") as session:
@@ -248,6 +258,7 @@ class TableRun:
                 return
         raise ConflictError("other runs keep changing the table", hint="try again when they are done")
 
+    @as_discovered()
     def read(self, plan: Plan) -> None:
         """Extracts and commits what the plan says, under our claim; loads run beside it."""
         self.work.spark()  # rates and times of arrival are without its start

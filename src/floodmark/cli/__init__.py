@@ -67,7 +67,29 @@ for command in watermark_past.COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
-    return _leave(_main(sys.argv[1:])) if arguments is None else _main(arguments)
+    if arguments is not None:
+        return _main(arguments)
+    _open_streams()
+    return _leave(_main(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Whoever closed stdin, stdout or stderr gets /dev/null in its place.
+
+    Else the next file or connection would take its number, and what anybody prints would end up in that.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _main(arguments: Sequence[str]) -> int:
