@@ -11,7 +11,7 @@ from floodmark.errors import FloodmarkError
 from floodmark.model import Table
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
-from floodmark.mysql.discover import CLOCKS, discover
+from floodmark.mysql.discover import CLOCKS, discover, proposed_cursor
 from floodmark.planview import mark
 from floodmark.types import fields, quote
 from floodmark.units import counted
@@ -111,6 +111,11 @@ def _index(table: Table) -> str:
     return f"ALTER TABLE {quote(table.schema)}.{quote(table.table)} ADD INDEX ({quote(table.order[0])})"
 
 
+def _proposed(table: Table) -> str | None:
+    likely = proposed_cursor(table)
+    return f"set tables.{table.name}.cursor: {likely.name}" if likely else None
+
+
 def _sentence(note: str) -> str:
     """A note as the other checks are worded; a column's name at its beginning stays as it is."""
     first = note.partition(" ")[0]
@@ -132,6 +137,7 @@ _NOTES: tuple[tuple[str, str, Callable[[Table], str | None]], ...] = (
         "cursor",
         lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`",
     ),
+    ("looks like the time of a row's last change", "cursor", _proposed),
     ("is not used as the cursor", "cursor", lambda _: "name it as `cursor` if it grows with every change"),
     (
         "no ON UPDATE CURRENT_TIMESTAMP",
