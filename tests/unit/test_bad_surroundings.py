@@ -15,8 +15,9 @@ import pytest
 from floodmark import configfile
 from floodmark.cli import main
 from floodmark.config import load
-from floodmark.errors import ConfigError
+from floodmark.errors import ConfigError, TransientError, bug
 from floodmark.folder import Folder, translate
+from floodmark.mysql.failures import UnknownName, as_discovered
 from floodmark.plan import Request
 from floodmark.values import MOST_ROWS
 
@@ -114,6 +115,69 @@ def test_absurd_numbers_of_rows_stay_here(tmp_path: Path) -> None:
     asked = Request(limit=10**30, max_chunks=10**30)
     assert asked.chunk == asked.most == MOST_ROWS
     assert Request(max_chunks=10**30, slice_rows=MOST_ROWS).most == MOST_ROWS
+
+
+def test_a_name_that_was_there_a_moment_ago_is_worth_another_try() -> None:
+    with (
+        pytest.raises(TransientError, match=r"changed while it was being read: no column x \(1054\)"),
+        as_discovered(),
+    ):
+        raise UnknownName("no column x (1054)", hint="check the names")
+    with pytest.raises(ConfigError), as_discovered():
+        raise ConfigError("no right")
+
+
+def test_limits_of_the_machine_are_said_as_such_and_not_as_bugs() -> None:
+    files = bug(OSError(errno.EMFILE, "Too many open files"))
+    assert files.code == 2 and "may open only" in files.message and "ulimit -n" in (files.hint or "")
+    for error in (MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "")):
+        assert bug(error).kind in ("config", "transient") and "bug" not in bug(error).message
+    wrapped = ValueError("could not be read")
+    wrapped.__cause__ = MemoryError()
+    assert bug(wrapped).code in (2, 4)
+    assert bug(ValueError("odd")).code == 1
+
+
+LIMITED = """
+import resource, sys
+from floodmark.errors import FloodmarkError, bug
+from floodmark.limits import allow_files, check_addresses
+name, most = sys.argv[1], int(sys.argv[2])
+resource.setrlimit(getattr(resource, name), (most // 2, most))
+try:
+    allow_files()
+    print(resource.getrlimit(resource.RLIMIT_NOFILE))
+    check_addresses()
+    held = bytearray(1 << 40)
+except FloodmarkError as error:
+    print(error.code, error.message)
+except Exception as error:
+    print(bug(error).code, bug(error).message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "said"),
+    [
+        ("RLIMIT_NOFILE", 64, "2 a process may open only 64 files here, and Spark needs"),
+        ("RLIMIT_NOFILE", 1024, "(1024, 1024)"),
+        (
+            "RLIMIT_AS",
+            200 << 20,
+            "2 a process may have only 100 MB of addresses here (ulimit -v), and Floodmark needs",
+        ),
+        (
+            "RLIMIT_AS",
+            6 << 30,
+            "2 a process may have only 3,072 MB of addresses here (ulimit -v), and needs more",
+        ),
+    ],
+)
+def test_a_process_takes_what_it_may_have_and_says_what_it_lacks(name: str, most: int, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, name, str(most)], capture_output=True, text=True, timeout=30
+    )
+    assert said in done.stdout, done.stdout + done.stderr
 
 
 def test_a_table_whose_files_no_folder_can_name_is_told_to_use_s3(tmp_path: Path) -> None:

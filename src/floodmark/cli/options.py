@@ -73,6 +73,9 @@ class Settings:
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
+        from floodmark.limits import check_addresses
+
+        check_addresses()
         from floodmark import config
 
         self.scrub.add(os.environ.get(name, "") for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
