@@ -33,6 +33,7 @@ from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
 from floodmark.retention import remove_due
+from floodmark.snapshots import mark, only_if_changed
 from floodmark.spark import Spark
 from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
 from floodmark.survey import survey
@@ -94,15 +95,9 @@ class TableRun:
         self.options: TableOptions = work.config.options(name)
         asked = work.options
         self.request = Request(
-            strategy=asked.strategy,
-            limit=asked.limit,
-            max_chunks=asked.max_chunks,
-            since=asked.since,
-            until=asked.until,
-            slice_rows=self.options.slice_rows,
-            tables=tables,
-            force=asked.force,
-        )
+            strategy=asked.strategy, limit=asked.limit, max_chunks=asked.max_chunks, since=asked.since, until=asked.until,
+            slice_rows=self.options.slice_rows, tables=tables, force=asked.force, repeated=asked.repeated,
+        )  # fmt: skip
         self.report = TableReport(name)
         self.log = work.log(name)
         self.watermark = work.watermark(self.log)
@@ -185,7 +180,9 @@ class TableRun:
             elif self.report.lag_before is None:
                 self.report.lag_before = self._lag(session, table)
             expected = partial(self.work.warm_up_for, self.log, self.state)
-            return survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
+            plan = survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
+            repeated = self.request.repeated
+            return only_if_changed(session, plan, state, self.work.warehouse) if repeated else plan
 
     def _taken_over(self, session: Session, table: Table, start: Start) -> State:
         """The state, with the older tool's position when the table has none of ours; a commit, but for a dry run."""
@@ -301,12 +298,13 @@ class TableRun:
 
     def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.window is not None
-        rows = sum(r.rows for r in results)
+        rows, marked = sum(r.rows for r in results), None
         if plan.table.mode == "full":
+            marked = mark(self.state, results[0].checksum)
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)
         self.report.rows_extracted += rows
-        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as)
+        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
 
     def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.reread is not None
