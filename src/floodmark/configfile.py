@@ -262,6 +262,7 @@ class TableBlock(Block):
     sort_key: Annotated[Columns, BeforeValidator(_none)] = ()
     renames: Annotated[dict[Text, Text], BeforeValidator(lambda v: v or {})] = {}
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    cascades: Literal["ignore", "follow"] = "ignore"
     deletes_every: Duration = 0.0
     keep_files: Duration | None = None
     zero_dates: Annotated[Literal["error", "null", "keep"], BeforeValidator(_null)] = "error"

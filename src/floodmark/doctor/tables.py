@@ -149,6 +149,7 @@ _NOTES: tuple[tuple[str, str, Callable[[Table], str | None]], ...] = (
         "cursor",
         lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change",
     ),
+    ("such changes are not seen", "cascades", lambda t: f"set tables.{t.name}.cascades: follow"),
     (
         "may not read every column",
         "privileges",

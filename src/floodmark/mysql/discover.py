@@ -13,6 +13,7 @@ from dataclasses import replace
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.model import Column, Mode, Table
+from floodmark.mysql import cascades as cascading
 from floodmark.mysql.connect import Session
 from floodmark.mysql.indexes import Index, Keys, crooked, cursor_index, indexes
 from floodmark.mysql.likely import likely_cursor
@@ -81,6 +82,8 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
             f"{likely.name} looks like the time of a row's last change, and is not used by itself:"
             f" if every change sets it, set `cursor: {likely.name}`."
         )
+    if options.cascades == "ignore" and (said := cascading.note(table, cascading.of(session, table))):
+        notes.append(said)
     return replace(table, notes=(*notes, *_notes(table)))
 
 
