@@ -19,6 +19,7 @@ from floodmark.model import Column, Key, Position, Table
 from floodmark.mysql import canonical as source_sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.edges import nth
+from floodmark.mysql.failures import as_discovered
 from floodmark.plan import start_position
 from floodmark.search import Printed, Search, ask
 from floodmark.state import Log, State, holder
@@ -55,12 +56,14 @@ class Differences:
         return not self.agree or bool(self.missing or self.extra or self.different)
 
 
+@as_discovered()
 def compare(
     work: Work,
     table: Table,
     state: State,
     *,
     only_keys: bool = False,
+    also: Sequence[str] = (),
     totals: Callable[[int, int], None] = lambda source, warehouse: None,
     since: Position | None = None,
     moved: int | None = None,
@@ -68,11 +71,12 @@ def compare(
     """The differences between a table and its target, as the log's state promises it.
 
     `table` is the table as it is now (discovered), `state` the log's. Everything of the log must have been loaded.
-    `only_keys` compares which rows there are, not what is in them: cheaper, and enough for deletes. `totals` is told
+    `only_keys` compares which rows there are, not what is in them: cheaper, and enough for deletes; and the columns that
+    `also` names. `totals` is told
     the rows of both sides, those of the source all, before the differing ones are looked for, and may raise.
     `since` leaves only the rows behind a position, about `moved` of them.
     """
-    scope, notes = scope_of(work, table, state, only_keys)
+    scope, notes = scope_of(work, table, state, only_keys, also)
     if since is not None and (scope.low is None or _sortable(since[0]) > _sortable(scope.low[0])):
         scope = replace(scope, low=since)
     found = Search(work, scope, totals, moved).go()
@@ -86,7 +90,7 @@ def compare(
     )
     if not found.suspects:
         return differences
-    confirmed = _confirmed(work, table, state, list(found.suspects), only_keys)
+    confirmed = _confirmed(work, table, state, list(found.suspects), only_keys, also)
     return replace(
         confirmed,
         rows_source=differences.rows_source,
@@ -99,7 +103,9 @@ def compare(
 # ---------------------------------------------------------------- what is compared
 
 
-def scope_of(work: Work, table: Table, state: State, only_keys: bool) -> tuple[Scope, list[str]]:
+def scope_of(
+    work: Work, table: Table, state: State, only_keys: bool, also: Sequence[str] = ()
+) -> tuple[Scope, list[str]]:
     """The columns and rows that are compared, and what is said of the others."""
     if state.table is None or not (state.started or state.data or state.older.upto):
         raise ConfigError(
@@ -108,14 +114,15 @@ def scope_of(work: Work, table: Table, state: State, only_keys: bool) -> tuple[S
             table=table.name,
         )
     kept, notes = comparable(table, state.table)
-    if not only_keys:
+    if also or not only_keys:
         _must_fit(work, replace(table, columns=kept))
     redshift = work.config.warehouse.kind == "redshift"
     every = tuple(f for f in forms(table, redshift=redshift) if f.column in kept)
     named = {f.field.name: f for f in every}
     if redshift and (parsed := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
         notes.append(f"parsed JSON is not compared: {', '.join(parsed)}")
-    chosen = tuple(named[name] for name in table.key) if only_keys else every
+    beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
+    chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
     if table.mode == "full" or table.cursor is None:
         notes.append(
@@ -190,7 +197,7 @@ def _sortable(value: int | str) -> tuple[int, str]:
 
 
 def _confirmed(
-    work: Work, table: Table, state: State, keys: Sequence[Printed], only_keys: bool
+    work: Work, table: Table, state: State, keys: Sequence[Printed], only_keys: bool, also: Sequence[str] = ()
 ) -> Differences:
     """The suspects that are differences, in a moment in which no other run changes the table."""
     for number in range(TRIES):
@@ -200,7 +207,7 @@ def _confirmed(
         before = _loaded(work, table, state)
         if before is None:
             continue
-        scope, _ = scope_of(work, table, state, only_keys)
+        scope, _ = scope_of(work, table, state, only_keys, also)
         found = _judged(work, scope, keys)
         if not found or _loaded(work, table, work.log(table.name).read()) == before:
             return found

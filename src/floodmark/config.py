@@ -122,6 +122,7 @@ class TableOptions:
     sort_key: tuple[str, ...] = ()
     renames: dict[str, str] = field(default_factory=dict)  # old name of a source column -> new name
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    cascades: Literal["ignore", "follow"] = "ignore"
     deletes_every: float = 86_400.0  # seconds, as are all durations
     keep_files: float | None = None  # None: for ever
     zero_dates: Literal["error", "null", "keep"] = "error"

@@ -7,7 +7,10 @@ so that nothing relative gets further.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import select
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,11 +28,12 @@ from pydantic import (
 from floodmark.configwords import said
 from floodmark.errors import ConfigError
 from floodmark.model import Mode
-from floodmark.values import Url, duration, expand, timestamp, url, zone
-from floodmark.yamlfile import MOST_CHARACTERS, Tree, parse
+from floodmark.values import MOST_ROWS, Url, duration, expand, timestamp, url, zone
+from floodmark.yamlfile import MOST_CHARACTERS, TooMuch, Tree, parse
 
 # Their variables are filled in after the URL has been parted, so that a password can't change its parts.
 _URLS = (("source", "url"), ("warehouse", "url"))
+PIPE_SECONDS = 10  # for a configuration that another program prints, as --config <(…)
 MOST_BYTES = 4 * (MOST_CHARACTERS + 1)  # of a file of more characters than are taken, what shows that
 
 
@@ -258,12 +262,13 @@ class TableBlock(Block):
     sort_key: Annotated[Columns, BeforeValidator(_none)] = ()
     renames: Annotated[dict[Text, Text], BeforeValidator(lambda v: v or {})] = {}
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    cascades: Literal["ignore", "follow"] = "ignore"
     deletes_every: Duration = 0.0
     keep_files: Duration | None = None
     zero_dates: Annotated[Literal["error", "null", "keep"], BeforeValidator(_null)] = "error"
     overflow: Annotated[Literal["error", "truncate", "null"], BeforeValidator(_null)] = "error"
     start: Annotated[str, AfterValidator(timestamp)] | None = None
-    slice_rows: Annotated[int, Field(ge=1)] = 1
+    slice_rows: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 1
     settle_seconds: Seconds = 0.0
     overlap_seconds: Annotated[Seconds | None, BeforeValidator(lambda v: None if v == "auto" else v)] = None
     keep_copies: Duration = 0.0
@@ -287,14 +292,15 @@ class FileBlock(Block):
 def read(path: Path) -> FileBlock:
     """The file's blocks; raises one ConfigError with every mistake in it."""
     try:
-        with path.open("rb") as file:
-            tree, mistakes = parse(file.read(MOST_BYTES).decode("utf-8-sig"))
+        tree, mistakes = parse(_content(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"can't read {path}: {error.strerror}", hint="check --config and the file's rights"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
+    except TooMuch as error:
+        raise ConfigError(f"{path} {error}", hint="is it the right file? See --config") from None
     except ValueError as error:
         raise ConfigError(
             f"{path}, {error}",
@@ -316,6 +322,24 @@ def read(path: Path) -> FileBlock:
     if mistakes:
         raise mistaken(path, mistakes)
     return block
+
+
+def _content(path: Path) -> bytes:
+    """The file's bytes, as many as are looked at; a pipe that nobody writes to is given up after a while."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        news = select.poll()
+        news.register(file, select.POLLIN)
+        found = bytearray()
+        while len(found) < MOST_BYTES:
+            if not news.poll(PIPE_SECONDS * 1000):
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"it is a pipe, and nothing came from it in {PIPE_SECONDS} s"
+                )
+            part = os.read(file.fileno(), 1 << 20)
+            if not part:
+                break
+            found += part
+    return bytes(found[:MOST_BYTES])
 
 
 def mistaken(path: Path, mistakes: list[str]) -> ConfigError:

@@ -1,7 +1,8 @@
-"""Rows that the source no longer has: when they are looked for, and how they become a `deletes` commit.
+"""What no cursor tells of: rows that the source no longer has, and columns that foreign keys have changed.
 
-A key counts as deleted only when the source, asked again under the claim, has no row of it in the `where`; and never
-when that would leave next to nothing, unless the user insists.
+Both are looked for by one comparison, now and then. A key counts as deleted only when the source, asked again under
+the claim, has no row of it in the `where`; and never when that would leave next to nothing, unless the user insists.
+Rows that differ in a column of a cascade are read again, by their keys.
 """
 
 from __future__ import annotations
@@ -14,21 +15,33 @@ from floodmark.compare import compare
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, DataError
 from floodmark.keyfile import write_keys
-from floodmark.model import Key, LoadAs, Table
+from floodmark.model import Key, LoadAs, Slice, Table
 from floodmark.mysql import edges
+from floodmark.mysql.cascades import of as cascades
+from floodmark.mysql.cascades import touched
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone, weights
-from floodmark.plan import implausible
+from floodmark.plan import Plan, implausible, strategy_of
 from floodmark.state import State, draft
 from floodmark.units import counted
 from floodmark.work import Run
 
+# Keys that one task reads at most; few are spread over several tasks.
+KEYS_PER_SLICE = 20_000
+SPREAD = 8
+FEWEST = 500
 FORCE = "look at the source; if that is right, run again with --force"
 
 
 def check(table: Table, options: TableOptions) -> None:
-    """Refuses `deletes` where rows can't be told apart, or not be marked."""
+    """Refuses `deletes` and `cascades` where rows can't be told apart, or not be marked."""
     where = f"tables.{table.name}.deletes"
+    if options.cascades == "follow" and table.mode != "full" and not table.key:
+        raise ConfigError(
+            "cascades: follow needs a key: without one, rows can't be told apart",
+            hint=f"set tables.{table.name}.cascades: ignore, or mode: full",
+            table=table.name,
+        )
     if options.deletes == "ignore" or (table.mode == "full" and options.deletes == "hard"):
         return  # a full copy has just the rows of the source, without looking for deletes
     if table.mode == "full":
@@ -46,8 +59,10 @@ def check(table: Table, options: TableOptions) -> None:
 
 
 def due(state: State, options: TableOptions, now: datetime) -> bool:
-    """Whether it is time to look for deletes: at most every `deletes_every`."""
-    if options.deletes == "ignore" or state.table is None or state.table.mode == "full":
+    """Whether it is time to look for deletes and cascades: at most every `deletes_every`."""
+    if options.deletes == "ignore" and options.cascades == "ignore":
+        return False
+    if state.table is None or state.table.mode == "full":
         return False
     if not state.data and not state.older.commits:
         return False  # nothing was ever replicated
@@ -58,30 +73,55 @@ def due(state: State, options: TableOptions, now: datetime) -> bool:
 
 
 def sweep(run: Run, *, force: bool) -> bool:
-    """Looks for deletes when it is time; whether there is something to load now.
+    """Looks for deletes and cascades when it is time; whether there is something to load now.
 
     Everything of the log must have been loaded. A look that found nothing is a commit without files, which says when
-    it was; whatever dies before that commit has changed nothing.
+    it was; whatever dies before that commit is looked for again.
     """
-    if not due(run.state, run.options, datetime.now(UTC)):
+    options = run.options
+    if not due(run.state, options, datetime.now(UTC)):
         return False
     with run.work.session("deletes") as session:
-        table = discover(session, run.name, run.options, run.work.config.source.database)
-    check(table, run.options)
+        table = discover(session, run.name, options, run.work.config.source.database)
+        changing = touched(table, cascades(session, table)) if options.cascades == "follow" else ()
+    check(table, options)
+    if options.deletes == "ignore" and not changing:
+        return False
 
     def totals(source: int, warehouse: int) -> None:
-        if implausible(warehouse, source) and not force:
+        if options.deletes != "ignore" and implausible(warehouse, source) and not force:
             raise _implausible(table, warehouse - source, warehouse)
 
-    found = compare(run.work, table, run.state, only_keys=True, totals=totals)
-    way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
+    found = compare(run.work, table, run.state, only_keys=True, also=changing, totals=totals)
+    # Where a cascade has changed a key, the row is missing under its new one.
+    changed = (*found.missing, *(key for key, _ in found.different)) if changing else ()
+    read_again(run, table, changed)
+    way: LoadAs = "mark" if options.deletes == "soft" else "delete"
+    gone_ = found.extra if options.deletes != "ignore" else ()
     removed = remove(
-        run, table, found.extra, way, purpose="deletes", rows=found.rows_warehouse, force=force, always=True
+        run, table, gone_, way, purpose="deletes", rows=found.rows_warehouse, force=force, always=True
     )
+    if changed:
+        run.tell(f"{counted(len(changed), 'row')} that foreign keys have changed: read again")
     if removed:
         done = "marked as deleted" if way == "mark" else "deleted"
         run.tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
-    return bool(removed)
+    return bool(removed or changed)
+
+
+def read_again(run: Run, table: Table, keys: Sequence[Key]) -> None:
+    """Reads and commits the rows of these keys under our claim; they move no position."""
+    pieces = slices(keys)
+    if pieces:
+        run.hold("repair", table)
+        run.read(Plan(table, strategy_of(run.request, len(pieces)), again=pieces, load_as="merge"))
+
+
+def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
+    """The keys as slices of one task each."""
+    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
+    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
+    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))
 
 
 def remove(

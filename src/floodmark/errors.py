@@ -15,6 +15,9 @@ Adapters translate the exceptions of their drivers into these; anything else is 
 
 from __future__ import annotations
 
+import errno
+import resource
+
 # With several tables, the exit code of the run is the first of these that occurred.
 PRECEDENCE = (1, 6, 5, 7, 2, 4, 3)
 
@@ -113,12 +116,50 @@ class Interrupted(FloodmarkError):
         self.code = code
 
 
-def bug(error: BaseException) -> FloodmarkError:
-    """What is said of an exception that nobody foresaw."""
-    said = f"a bug in Floodmark: {type(error).__name__}: {error}"
-    return FloodmarkError(
-        said, hint="run with --debug for the traceback, and report it; nothing committed is lost"
+ADDRESSES_HINT = (
+    "allow more: ulimit -v unlimited, or LimitAS= of its service; MemoryMax= bounds memory better"
+)
+FILES_HINT = "allow more: ulimit -n 4096, or LimitNOFILE= of its service"
+# What libraries and Java say of it.
+_MEMORY = (
+    "failed to map segment", "start new thread", "create native thread", "Cannot allocate memory", "reserve enough space",
+    "insufficient memory", "OutOfMemoryError",
+)  # fmt: skip
+
+
+def short_of(said: str, error: BaseException | None = None) -> FloodmarkError | None:
+    """What is said where this process, or one that it started, got no more files or memory; None: that is not why."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in said:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return ConfigError(f"a process may open only {most:,} files here, and needs more", hint=FILES_HINT)
+    memory = isinstance(error, MemoryError) or number == errno.ENOMEM or any(word in said for word in _MEMORY)
+    if not memory:
+        return None
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return TransientError(
+            "there is no memory left for this process, or no room for another thread",
+            hint="free some, or run fewer tasks at once, as spark: {master: local[1]}; then run again",
+        )
+    return ConfigError(
+        f"a process may have only {most >> 20:,} MB of addresses here (ulimit -v), and needs more",
+        hint=ADDRESSES_HINT,
     )
+
+
+def bug(error: BaseException) -> FloodmarkError:
+    """What is said of an exception that nobody foresaw; limits of the machine are none of our bugs."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if (found := short_of(str(cause), cause)) is not None:
+            return found
+        cause = cause.__cause__ or cause.__context__
+    said = f"a bug in Floodmark: {type(error).__name__}: {error}"
+    hint = "run with --debug for the traceback, and report it; nothing committed is lost"
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        hint = f"perhaps the limit on addresses (ulimit -v) is too low; else {hint}"
+    return FloodmarkError(said, hint=hint)
 
 
 def exit_code(codes: list[int]) -> int:

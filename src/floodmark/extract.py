@@ -14,6 +14,7 @@ import secrets
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,8 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.config import SourceSpec
+from floodmark.errors import FloodmarkError
 from floodmark.extremes import Extremes
 from floodmark.model import DataFile, Slice, Table
+from floodmark.mysql.checksum import checksum
 from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import UNLIMITED, Limits
 from floodmark.mysql.read import record_batches
@@ -55,6 +58,7 @@ class SliceJob:
     log: str = ""
     window: str | None = None
     limits: Limits = UNLIMITED  # of the warehouse that the files are for
+    checksum: bool = False  # whether the table's is wanted too, of the same moment
 
     def title(self, of: int) -> str:
         """What Spark's own pages call the task."""
@@ -77,6 +81,7 @@ class SliceResult:
     rss: int  # the worker's peak memory in bytes
     cpu: float = 0.0  # CPU seconds of the worker for this slice
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
+    checksum: str | None = None  # of the whole table, as the slice has seen it
 
 
 def write_slice(job: SliceJob) -> SliceResult:
@@ -87,12 +92,18 @@ def write_slice(job: SliceJob) -> SliceResult:
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
     purpose = f"extract {job.table.name}"
+    found = None
     with Session(job.source, read_timeout=job.read_timeout, purpose=purpose, bulk=True) as session:
+        if job.checksum:
+            session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         for question in selects(job.table, job.slice):
             batches = record_batches(session, job.table, question, limits=job.limits)
             for batch in batches:
                 files.add(batch, changed.total() + batches.changed)
             changed.update(dict(batches.changes))
+        if job.checksum:
+            with suppress(FloodmarkError):  # without one, the next snapshot is made as this one was
+                found = checksum(session, job.table)
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -103,6 +114,7 @@ def write_slice(job: SliceJob) -> SliceResult:
         rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         cpu=time.process_time() - cpu,
         changed=tuple(changed.items()),
+        checksum=found,
     )
 
 

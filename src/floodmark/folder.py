@@ -215,7 +215,13 @@ def translate(error: OSError, verb: str, what: str) -> FloodmarkError:
             f"can't {verb} {what}: {reason}",
             hint="the store's folder must lie on one file system, and one that has hard links",
         )
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP):
+    if error.errno == errno.ENAMETOOLONG:
+        return ConfigError(
+            f"can't {verb} {what}: {reason}",
+            hint="the table's name, percent-encoded, is longer than the 255 bytes of a file's name;"
+            " a store in S3 has room for it (store.url: s3://bucket/prefix)",
+        )
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP):
         return ConfigError(f"can't {verb} {what}: {reason}", hint="change store.url to a folder of its own")
     return TransientError(f"can't {verb} {what}: {reason}", hint="check the disk, then run again")
 

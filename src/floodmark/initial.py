@@ -22,7 +22,7 @@ from floodmark.doctor.tables import judged
 from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
-from floodmark.mysql.discover import discover, list_tables
+from floodmark.mysql.discover import discover, list_tables, proposed_cursor
 from floodmark.names import OUR_TABLES, reserved
 from floodmark.units import counted
 from floodmark.values import expand
@@ -51,6 +51,7 @@ class Found:
     remarks: tuple[str, ...] = ()
     error: str | None = None  # why it can't be copied
     target: str | None = None  # where its own name is taken or reserved
+    cursor: str | None = None  # a column that looks like a better one than what was discovered
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,14 @@ def _table(session: Session, name: str, database: str | None, target: str | None
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return Found(name, target=target, error=" ".join(f"{error.message}{hint}".split()))
-    return Found(name, first.detail, tuple(check.detail for check in others), target=target)
+    likely = proposed_cursor(table)
+    return Found(
+        name,
+        first.detail,
+        tuple(check.detail for check in others),
+        target=target,
+        cursor=likely.name if likely else None,
+    )
 
 
 # ---------------------------------------------------------------- the file
@@ -245,6 +253,10 @@ def _entry(found: Found) -> str:
             else "another schema has a table of the same name"
         )
         lines.append(f"    target: {_scalar(found.target)}  # {why}")
+    if found.cursor is not None:
+        lines.append(
+            f"    # cursor: {_scalar(found.cursor)}  # uncomment it if every change of a row sets it"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from floodmark import daemon
-from floodmark.errors import ConfigError, Interrupted, TransientError
+from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of
+from floodmark.limits import allow_files
 from floodmark.scratch import scratch
 
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
@@ -104,6 +105,7 @@ class Jvm:
     def start(self, meanwhile: Callable[[], None] = lambda: None) -> Gateway:
         """Starts the JVM and waits until it listens; raises ConfigError when it can't."""
         java = find_java()
+        allow_files()
         self.folder = scratch(FOLDER)
         where = self.folder / "gateway"
         env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
@@ -149,8 +151,10 @@ class Jvm:
         port, length = struct.unpack("!ii", data[:8])
         return Gateway(port, data[8 : 8 + length].decode())
 
-    def _died(self) -> ConfigError:
+    def _died(self) -> FloodmarkError:
         said = last_words(self.log_path)
+        if why := short_of(said):
+            return why
         if "UnsupportedClassVersionError" in said or "Unrecognized option" in said:
             return ConfigError("the installed Java is too old for Spark", hint=JAVA_HINT)
         return ConfigError(f"Spark did not start: {said}", hint=f"see {self.log_path}")

@@ -71,6 +71,13 @@ class Loader:
             check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
         self._work.identity()
 
+    def lacks_target(self, state: State, table: Table) -> bool:
+        """Whether the target is still to be made, and by this run; raises what would refuse its rows."""
+        if self._work.options.backup_only or self._work.options.dry_run:
+            return False
+        self.foresee(state, table)
+        return any(change.kind == "create" for change in self._work.warehouse().changes(table))
+
     def offer(self, state: State, table: Table) -> None:
         """There are new commits: load them while the extraction goes on."""
         with self._news:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -163,6 +164,8 @@ def configured(
     handlers: list[logging.Handler] = [stderr]
     if log_file is not None:
         try:
+            # Who opens a pipe without a reader waits for one, unless told not to.
+            os.close(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666))
             file = logging.FileHandler(log_file, mode="a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             why = error.strerror or str(error)

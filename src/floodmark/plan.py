@@ -14,6 +14,7 @@ from typing import Literal
 from floodmark import clock
 from floodmark.errors import DataError
 from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window
+from floodmark.values import MOST_ROWS
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
 KEY_SHARE = 0.25
@@ -37,18 +38,19 @@ class Request:
     slice_rows: int = 250_000
     tables: int = 1
     force: bool = False
+    repeated: bool = False  # one of the cycles of a resident sync
 
     @property
     def chunk(self) -> int | None:
         """Rows of one chunk, when the run is bounded in rows."""
         if self.limit is not None:
-            return self.limit
+            return min(self.limit, MOST_ROWS)
         return self.slice_rows if self.max_chunks is not None else None
 
     @property
     def most(self) -> int | None:
         """Rows that the run may extract at most."""
-        return None if self.chunk is None else self.chunk * (self.max_chunks or 1)
+        return None if self.chunk is None else min(self.chunk * (self.max_chunks or 1), MOST_ROWS)
 
     @property
     def in_order(self) -> bool:
@@ -74,6 +76,7 @@ class Plan:
     held: tuple[str, ...] = ()  # who holds the bound back
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
+    checksum: bool = False  # whether a snapshot's checksum is read with it
 
     @property
     def empty(self) -> bool:

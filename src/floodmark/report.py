@@ -37,6 +37,7 @@ class SyncOptions:
     max_workers: int | None = None
     verify_data: bool = False
     force: bool = False
+    repeated: bool = False  # by a resident sync, which looks before it reads a table whole
 
     def mistake(self) -> str | None:
         """What does not go together, in one sentence."""

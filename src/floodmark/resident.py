@@ -133,7 +133,7 @@ def _cycle(
     run, at, began = new_run(), stamp(), time.monotonic()
     report, error = None, None
     try:
-        report = sync(config, names, all_tables, options, progress, run, spark)
+        report = sync(config, names, all_tables, replace(options, repeated=True), progress, run, spark)
     except Interrupted:
         raise
     except FloodmarkError as failed:

@@ -12,6 +12,7 @@ from floodmark.errors import ConfigError, DataError
 from floodmark.model import Position, Slice, Table, Window
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
+from floodmark.mysql.failures import as_discovered
 from floodmark.mysql.looks import Looks
 from floodmark.plan import Plan, Request
 from floodmark.reread import carrier, follow
@@ -23,6 +24,7 @@ from floodmark.system import Start
 COUNT_EXACTLY_BELOW = 2_000_000
 
 
+@as_discovered()
 def survey(
     session: Session,
     table: Table,
@@ -387,12 +389,5 @@ def _snapshot(session: Session, table: Table, request: Request) -> Plan:
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), bounds.now(session), rows)
     pieces = plan.slices(window)
-    return Plan(
-        table,
-        plan.strategy_of(request, 1),
-        window,
-        False,
-        pieces,
-        load_as="replace",
-        notes=tuple(table.notes),
-    )
+    strategy = plan.strategy_of(request, 1)
+    return Plan(table, strategy, window, slices=pieces, load_as="replace", notes=table.notes)

@@ -28,10 +28,12 @@ from floodmark.model import Commit, Lag, LoadAs, Slice, Table, replace
 from floodmark.moved import verify_moved
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
+from floodmark.mysql.failures import as_discovered
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
 from floodmark.retention import remove_due
+from floodmark.snapshots import mark, only_if_changed
 from floodmark.spark import Spark
 from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
 from floodmark.survey import survey
@@ -93,15 +95,9 @@ class TableRun:
         self.options: TableOptions = work.config.options(name)
         asked = work.options
         self.request = Request(
-            strategy=asked.strategy,
-            limit=asked.limit,
-            max_chunks=asked.max_chunks,
-            since=asked.since,
-            until=asked.until,
-            slice_rows=self.options.slice_rows,
-            tables=tables,
-            force=asked.force,
-        )
+            strategy=asked.strategy, limit=asked.limit, max_chunks=asked.max_chunks, since=asked.since, until=asked.until,
+            slice_rows=self.options.slice_rows, tables=tables, force=asked.force, repeated=asked.repeated,
+        )  # fmt: skip
         self.report = TableReport(name)
         self.log = work.log(name)
         self.watermark = work.watermark(self.log)
@@ -152,7 +148,9 @@ class TableRun:
             # What a table is like is said by its first sync and by plan, not by every run from cron.
             told = () if self.state.position is None else plan.table.notes
             self._say(plan.notes, told)
-            if plan.empty or self.work.options.dry_run:
+            if plan.empty:
+                return self._create_target(plan.table)
+            if self.work.options.dry_run:
                 return
             self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
@@ -162,6 +160,13 @@ class TableRun:
             if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
+
+    def _create_target(self, table: Table) -> None:
+        """A table without rows has a target too: that of an empty snapshot."""
+        lacking = legacy.untouched(self.state) and self.loader.lacks_target(self.state, table)
+        if lacking and self._claim("sync", table=table):
+            schema = table.fingerprint
+            self.append(draft(self.state, "batch", self.work.run, schema=schema, load_as="replace"))
 
     def _plan(self) -> Plan:
         with self.work.session("plan") as session:
@@ -175,7 +180,9 @@ class TableRun:
             elif self.report.lag_before is None:
                 self.report.lag_before = self._lag(session, table)
             expected = partial(self.work.warm_up_for, self.log, self.state)
-            return survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
+            plan = survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
+            repeated = self.request.repeated
+            return only_if_changed(session, plan, state, self.work.warehouse) if repeated else plan
 
     def _taken_over(self, session: Session, table: Table, start: Start) -> State:
         """The state, with the older tool's position when the table has none of ours; a commit, but for a dry run."""
@@ -247,6 +254,7 @@ class TableRun:
                 return
         raise ConflictError("other runs keep changing the table", hint="try again when they are done")
 
+    @as_discovered()
     def read(self, plan: Plan) -> None:
         """Extracts and commits what the plan says, under our claim; loads run beside it."""
         self.work.spark()  # rates and times of arrival are without its start
@@ -289,12 +297,13 @@ class TableRun:
 
     def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.window is not None
-        rows = sum(r.rows for r in results)
+        rows, marked = sum(r.rows for r in results), None
         if plan.table.mode == "full":
+            marked = mark(self.state, results[0].checksum)
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)
         self.report.rows_extracted += rows
-        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as)
+        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
 
     def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.reread is not None

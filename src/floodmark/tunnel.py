@@ -333,6 +333,9 @@ def meaning(said: list[str], ssh: Ssh) -> FloodmarkError:
     last = said[-1] if said else "ssh ended without a word"
     if re.search(r"Name or service not known|No address associated|nodename nor servname", text):
         return ConfigError(f"there is no host {ssh.host}", hint="check ssh.host")
+    if named := re.search(r"(hostname|username) contains invalid characters", text):
+        key = "host" if named[1] == "hostname" else "user"
+        return ConfigError(f"ssh.{key} has characters that no {named[1]} has", hint=f"check ssh.{key}")
     if re.search(r"No user exists for uid|Bad configuration option|[Nn]o matching|usage: ssh", text):
         return ConfigError(
             f"ssh to {name}: {last}", hint="check ssh in the configuration, and OpenSSH's client"

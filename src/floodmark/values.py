@@ -12,6 +12,9 @@ from datetime import datetime
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
+# More rows than any table has, and still a number that MySQL and Arrow can count to.
+MOST_ROWS = 10**15
+
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
 
 

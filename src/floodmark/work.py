@@ -24,7 +24,7 @@ from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import REDSHIFT, UNLIMITED
 from floodmark.mysql.discover import list_tables, resolve
 from floodmark.mysql.looks import Looks
-from floodmark.plan import Plan
+from floodmark.plan import Plan, Request
 from floodmark.report import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
 from floodmark.state import Log, State, Watermark, pipeline, refuse_if_held, stamp
@@ -231,6 +231,7 @@ class Work:
                 # Where no index leads to the rows, the first one may be a whole scan away.
                 read_timeout=60 if plan.table.cursor_index else 600,
                 limits=REDSHIFT if self.config.warehouse.kind == "redshift" else UNLIMITED,
+                checksum=plan.checksum,
             )
             for piece in pieces
         ]
@@ -294,11 +295,15 @@ class Run(Protocol):
     work: Work
     name: str
     options: TableOptions
+    request: Request
     report: TableReport
     state: State
 
     def hold(self, purpose: str, table: Table | None = None) -> None:
         """Makes sure that the table is claimed by this run, as it is described."""
+
+    def read(self, plan: Plan) -> None:
+        """Extracts and commits what the plan says, under our claim."""
 
     def append(self, commit: Commit) -> None:
         """Makes a commit true, and shows it."""

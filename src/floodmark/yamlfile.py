@@ -24,18 +24,22 @@ MOST_CHARACTERS = 4_000_000
 MOST_VALUES = 200_000
 
 
+class TooMuch(ValueError):
+    """A document that no person has written as a configuration; said after the file's name."""
+
+
 def parse(text: str) -> tuple[Tree, list[str]]:
     """The document and its mistakes; a document that can't be read at all raises ValueError."""
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"is too large for a configuration: {len(text):,} characters")
+        raise TooMuch(f"is too large for a configuration: more than {MOST_CHARACTERS:,} characters")
     mistakes: list[str] = []
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and _values(node, {}, set()) > MOST_VALUES:
-            raise ValueError(f"has more than {MOST_VALUES:,} values, its aliases written out")
+            raise TooMuch(f"has more than {MOST_VALUES:,} values, its aliases written out")
         return (None if node is None else _tree(node, (), (), mistakes)), mistakes
     except RecursionError:
-        raise ValueError("is nested too deeply") from None
+        raise TooMuch("is nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -65,7 +65,17 @@ def test_wall_clocks_and_instants_arrive_as_they_are(fill: Fill) -> None:
 
 
 def test_names_are_folded_and_any_name_is_possible(fill: Fill) -> None:
-    names = ("190_time", "order", 'with "quotes"', "filename", "file_row_number", "file_index", "Größe")
+    names = (
+        "190_time",
+        "order",
+        'with "quotes"',
+        "filename",
+        "file_row_number",
+        "file_index",
+        "Größe",
+        "dot",
+        "dot.dot",
+    )
     columns = (ID, SEEN, *(replace(INT, name=name) for name in names))
     fill.table = replace(ORDERS, columns=columns, target="select")
     values = {name: i for i, name in enumerate(names)}

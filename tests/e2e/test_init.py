@@ -26,7 +26,7 @@ def url(database: Database) -> Iterator[str]:
     database.execute(
         ORDERS,
         FILL.format(n=200),
-        "CREATE TABLE events (id BIGINT AUTO_INCREMENT PRIMARY KEY, what VARCHAR(20))",
+        "CREATE TABLE events (id BIGINT AUTO_INCREMENT PRIMARY KEY, what VARCHAR(20), date_changed DATETIME)",
         "INSERT INTO events (what) SELECT seq FROM seq_1_to_30",
         "CREATE TABLE loose (a INT)",
         "INSERT INTO loose VALUES (1), (2)",
@@ -64,7 +64,11 @@ def test_the_file_lists_how_each_table_is_read_and_holds_no_password(
     text = (tmp_path / FILE).read_text()
     name = database.name
     assert re.search(rf"# upsert, .*cursor update_at .*about \d+ rows\n  {name}.orders:", text)
-    assert re.search(rf"# append, .*\n  #   ! the table is read by id.*\n  {name}.events:", text)
+    assert re.search(
+        r"# append, .*\n  #   ! date_changed looks like the time of a row's last change.*\n  #   ! the table is read by id.*\n"
+        rf"  {name}.events:\n    # cursor: date_changed  # uncomment",
+        text,
+    )
     assert re.search(rf"# full, .*\n  #   ! the table has no key.*\n  {name}.loose:", text)
     assert f"{name}.seen" not in text
     monkeypatch.setenv("MYSQL_PASSWORD", PASSWORD)

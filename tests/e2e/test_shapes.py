@@ -13,11 +13,14 @@ from floodmark.extract import SliceJob
 from floodmark.model import Slice
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
+from floodmark.report import SyncOptions, new_run
 from floodmark.state import Log
 from floodmark.store import Store
+from floodmark.sync import sync
+from floodmark.verify import verify
 from floodmark.warehouse import LoadRequest
 from floodmark.warehouse.duckdb import DuckDB
-from tests.conftest import Workspace
+from tests.conftest import Silent, Workspace
 from tests.shapes import AT, configured, same
 
 pytestmark = pytest.mark.source
@@ -52,6 +55,13 @@ def test_a_table_without_rows_is_no_error(workspace: Workspace) -> None:
     )
     report = workspace.sync()
     assert report.ok and [t.rows_extracted for t in report.tables] == [0, 0, 0], report.as_json()
+    assert [bool(t.commits) for t in workspace.sync().tables] == [False, True, False], (
+        "a snapshot each, but once"
+    )
+    config, names = load(workspace.folder / "floodmark.yaml"), [t.table for t in report.tables]
+    verified, code = verify(config, names, Silent(), new_run(), spark=workspace.spark())
+    assert code == 0 and [t["rows_warehouse"] for t in verified["tables"]] == [0, 0, 0], verified
+    assert workspace.query("SELECT * FROM upserted UNION ALL SELECT id, NULL FROM appended") == []
     workspace.execute(
         "INSERT INTO upserted (id) VALUES (1)",
         "INSERT INTO appended VALUES (5)",
@@ -59,6 +69,28 @@ def test_a_table_without_rows_is_no_error(workspace: Workspace) -> None:
     )
     report = workspace.sync()
     assert report.ok and [t.rows_loaded for t in report.tables] == [1, 1, 1], report.as_json()
+
+
+@pytest.mark.parametrize("change", ["CHANGE n renamed INT", "DROP INDEX update_at"])
+def test_what_is_renamed_or_dropped_while_it_is_read_is_worth_another_try(
+    workspace: Workspace, change: str
+) -> None:
+    workspace.execute(
+        f"CREATE TABLE t (id INT PRIMARY KEY, n INT, {AT}, KEY update_at (update_at))",
+        "INSERT INTO t (id, n) SELECT seq, seq FROM seq_1_to_50",
+    )
+
+    class Meddling(Silent):
+        def begin(self, table: str, stage: str, rows: int | None) -> None:
+            if stage == "extract":
+                workspace.execute(f"ALTER TABLE t {change}")
+
+    config, name = load(workspace.folder / "floodmark.yaml"), f"{workspace.database.name}.t"
+    report = sync(config, [name], False, SyncOptions(), Meddling(), new_run(), spark=workspace.spark())
+    (error,) = [t.error for t in report.tables]
+    assert error is not None and error.code == 4 and "changed while it was being read" in error.message
+    workspace.synced("t")
+    assert same(workspace, "t")
 
 
 def test_a_partitioned_table_is_one_table(workspace: Workspace) -> None:

@@ -119,6 +119,21 @@ def test_what_is_unfortunate_is_said(database: Any, session: Session) -> None:
         assert words in notes
 
 
+def test_a_column_that_looks_like_an_update_column_is_named_where_changes_are_not_seen(
+    database: Any, session: Session
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, date_created DATETIME, date_changed DATETIME)"
+    )
+
+    def named(**options: Any) -> bool:
+        return any("set `cursor: date_changed`" in note for note in found(session, **options).notes)
+
+    assert found(session).mode == "append" and named()
+    assert not named(cursor="date_changed") and not named(cursor="id")
+    assert not named(exclude=("date_changed",)) and not named(mode="full")
+
+
 def test_the_best_index_is_read_along(database: Any, session: Session, kind: str) -> None:
     database.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, x INT, {FULL}, KEY a (update_at, x), KEY b (update_at, id), KEY c (update_at))"

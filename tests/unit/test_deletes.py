@@ -8,6 +8,7 @@ import pytest
 from floodmark.config import TableOptions
 from floodmark.deletes import check, due
 from floodmark.errors import ConfigError
+from floodmark.mysql.cascades import Cascade, defined, writing
 from floodmark.state import State
 from floodmark.testing.samples import TABLE, History, files
 
@@ -37,6 +38,38 @@ def test_deletes_are_looked_for_at_most_every_so_often() -> None:
     assert due(state, HARD, later(state, hours=24))
     assert due(state, replace(HARD, deletes_every=60.0), later(state, minutes=1))
     assert due(state, HARD, later(state, hours=-1)), "a clock that was wrong must not stop them"
+
+
+def test_cascades_are_followed_as_often_and_need_a_key_too() -> None:
+    history, follow = replicated(), TableOptions(cascades="follow")
+    assert due(history.state, follow, datetime.now(UTC))
+    state = history.add("deletes", load_as="delete")
+    assert not due(state, follow, later(state, hours=23.9)) and due(state, follow, later(state, hours=24))
+    check(TABLE, follow)
+    with pytest.raises(ConfigError, match="cascades: follow needs a key"):
+        check(replace(TABLE, key=(), mode="append"), follow)
+
+
+def test_only_rules_that_write_into_the_child_count() -> None:
+    assert writing("CASCADE", "SET NULL") == ("ON UPDATE CASCADE", "ON DELETE SET NULL")
+    assert writing("SET DEFAULT", "CASCADE") == ("ON UPDATE SET DEFAULT",)
+    assert writing("RESTRICT", "NO ACTION") == writing("NO ACTION", "CASCADE") == ()
+
+
+def test_cascades_are_read_from_a_tables_definition() -> None:
+    definition = """CREATE TABLE `child` (
+  `a` int DEFAULT NULL COMMENT '\\n  CONSTRAINT `x` FOREIGN KEY (`no`) REFERENCES `p` (`id`) ON UPDATE CASCADE',
+  `odd``name` int DEFAULT NULL,
+  KEY `k` (`a`,`b`),
+  CONSTRAINT `one` FOREIGN KEY (`a`, `odd``name`) REFERENCES `other db`.`p` (`x`, `y`) ON DELETE SET NULL ON UPDATE CASCADE,
+  CONSTRAINT `two` FOREIGN KEY (`c`) REFERENCES `q` (`id`) ON DELETE CASCADE,
+  CONSTRAINT `three` FOREIGN KEY (`d`) REFERENCES `q` (`id`) ON UPDATE SET NULL,
+  CONSTRAINT `four` FOREIGN KEY (`e`) REFERENCES `q` (`id`)
+) ENGINE=InnoDB"""
+    assert defined(definition) == (
+        Cascade(("a", "odd`name"), "other db.p", ("ON UPDATE CASCADE", "ON DELETE SET NULL")),
+        Cascade(("d",), "q", ("ON UPDATE SET NULL",)),
+    )
 
 
 def test_a_look_that_found_nothing_leaves_nothing_to_load() -> None:

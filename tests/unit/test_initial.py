@@ -69,7 +69,7 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
     monkeypatch.setenv("MYSQL_PASSWORD", "x")
     tables = (
         Found("shop.orders", "upsert, about 3 rows", ("a remark: with a colon",)),
-        Found("shop.odd: #name", "full"),
+        Found("shop.odd: #name", "full", cursor="date changed"),
         Found('shop.qu"oted', target="other"),
         Found("shop.bad", error="column x has the type y"),
     )
@@ -78,6 +78,9 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
     config = load(file)
     assert config.tables == ("shop.orders", "shop.odd: #name", 'shop.qu"oted')
     assert config.options('shop.qu"oted').target == "other"
+    assert config.options("shop.odd: #name").cursor is None
+    file.write_text(file.read_text().replace('# cursor: "date changed"', 'cursor: "date changed"'))
+    assert load(file).options("shop.odd: #name").cursor == "date changed"
     assert "# can't be copied: column x has the type y\n  # shop.bad:" in file.read_text()
     file.write_text(text(EXAMPLE, (), None))
     assert load(file).tables == ()

@@ -26,7 +26,7 @@ SPEC = SourceSpec("db", 3306, "reader", "hunter2")
 )  # fmt: skip
 def test_a_code_says_what_the_operator_does_next(code: int, kind: type[FloodmarkError]) -> None:
     error = translated(_exceptions.OperationalError(code, "said MySQL"), SPEC)
-    assert type(error) is kind
+    assert isinstance(error, kind)
     assert "db:3306" in error.message and "said MySQL" in error.message and str(code) in error.message
     assert error.hint
     assert "hunter2" not in error.message + error.hint

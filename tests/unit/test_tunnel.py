@@ -55,6 +55,8 @@ def test_with_a_key_only_that_key_is_offered(tmp_path: Path) -> None:
         ("Permissions 0644 for 'k' are too open.\nPermission denied", ConfigError, "read by others"),
         ("ssh: Could not resolve hostname bastion: Name or service not known", ConfigError, "no host bastion"),
         ("ssh: Could not resolve hostname bastion: Temporary failure in name resolution", TransientError, "Temporary"),
+        ("hostname contains invalid characters", ConfigError, "ssh.host has characters"),
+        ("remote username contains invalid characters", ConfigError, "ssh.user has characters"),
         ("No user exists for uid 4711", ConfigError, "4711"),
         ("ssh: connect to host bastion port 2222: Connection refused", TransientError, "reached: Connection refused"),
         ("ssh: connect to host bastion port 2222: No route to host", TransientError, "reached: No route to host"),

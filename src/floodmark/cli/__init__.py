@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
     if arguments is not None:
         return _private(arguments)
+    _open_streams()
     # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
     # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
     for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
@@ -83,6 +84,25 @@ def _private(arguments: Sequence[str]) -> int:
         return _main(arguments)
     finally:
         os.umask(before)
+
+
+def _open_streams() -> None:
+    """Whoever closed stdin, stdout or stderr gets /dev/null in its place.
+
+    Else the next file or connection would take its number, and what anybody prints would end up in that.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
 
 
 def _main(arguments: Sequence[str]) -> int:

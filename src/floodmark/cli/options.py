@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,17 +55,27 @@ class Settings:
         return cls(json="--json" in before, debug="--debug" in before, json_logs="--json-logs" in before)
 
     def start_logs(self) -> None:
-        """Logs as asked for, until the command line has been answered."""
+        """Logs as asked for, until the command line has been answered; without a file where there can't be one."""
         self.logging = True
+        try:
+            self._log_to(self.log_file)
+        except ConfigError:
+            self._log_to(None)
+            raise
+
+    def _log_to(self, file: Path | None) -> None:
         self.stack.enter_context(
             logs.configured(
                 self.scrub, self.run, debug=self.debug, quiet=self.quiet,
-                json_logs=self.json_logs, log_file=self.log_file,
+                json_logs=self.json_logs, log_file=file,
             )
         )  # fmt: skip
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
+        from floodmark.limits import check_addresses
+
+        check_addresses()
         from floodmark import config
 
         self.scrub.add(os.environ.get(name, "") for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
@@ -90,7 +100,8 @@ class Settings:
     def complain(self, error: dict[str, Any], cause: BaseException | None = None) -> None:
         """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
         if not self.logging:
-            self.start_logs()
+            with suppress(ConfigError):  # the mistake to be told of came first
+                self.start_logs()
         told = output.scrubbed(error, self.scrub)
         extra = {"table": told.get("table"), "said": True}
         hint = f"; {told['hint']}" if told.get("hint") else ""

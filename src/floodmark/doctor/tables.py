@@ -13,7 +13,7 @@ from floodmark.lineage import carried
 from floodmark.model import Table
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
-from floodmark.mysql.discover import CLOCKS, discover
+from floodmark.mysql.discover import CLOCKS, discover, proposed_cursor
 from floodmark.planview import mark
 from floodmark.state import Log
 from floodmark.store import Store
@@ -164,6 +164,11 @@ def _index(table: Table) -> str:
     return f"ALTER TABLE {quote(table.schema)}.{quote(table.table)} ADD INDEX ({quote(table.order[0])})"
 
 
+def _proposed(table: Table) -> str | None:
+    likely = proposed_cursor(table)
+    return f"set tables.{table.name}.cursor: {likely.name}" if likely else None
+
+
 def _sentence(note: str) -> str:
     """A note as the other checks are worded; a column's name at its beginning stays as it is."""
     first = note.partition(" ")[0]
@@ -185,6 +190,7 @@ _NOTES: tuple[tuple[str, str, Callable[[Table], str | None]], ...] = (
         "cursor",
         lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`",
     ),
+    ("looks like the time of a row's last change", "cursor", _proposed),
     ("is not used as the cursor", "cursor", lambda _: "name it as `cursor` if it grows with every change"),
     (
         "no ON UPDATE CURRENT_TIMESTAMP",
@@ -196,6 +202,7 @@ _NOTES: tuple[tuple[str, str, Callable[[Table], str | None]], ...] = (
         "cursor",
         lambda _: "add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change",
     ),
+    ("such changes are not seen", "cascades", lambda t: f"set tables.{t.name}.cascades: follow"),
     (
         "may not read every column",
         "privileges",

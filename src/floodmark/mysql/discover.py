@@ -13,8 +13,10 @@ from dataclasses import replace
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.model import Column, Mode, Table
+from floodmark.mysql import cascades as cascading
 from floodmark.mysql.connect import Session
 from floodmark.mysql.indexes import Index, Keys, crooked, cursor_index, indexes
+from floodmark.mysql.likely import likely_cursor
 from floodmark.names import check_target
 from floodmark.types import comparison, fields, quote
 
@@ -76,6 +78,14 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     _check_readable(session, table)
     if not _sees_all(session, table):
         notes.append("The user may not read every column: those that it can't see are left out.")
+    likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
+    if likely is not None:
+        notes.append(
+            f"{likely.name} looks like the time of a row's last change, and is not used by itself:"
+            f" if every change sets it, set `cursor: {likely.name}`."
+        )
+    if options.cascades == "ignore" and (said := cascading.note(table, cascading.of(session, table))):
+        notes.append(said)
     return replace(table, notes=(*notes, *_notes(table)))
 
 
@@ -250,6 +260,13 @@ def _clock(columns: Sequence[Column], options: TableOptions, notes: list[str]) -
                 f"{column.name} is {column.type}, not a time, and is not used as the cursor by itself."
             )
     return next((c.name for c in columns if c.maintained and c.data_type in CLOCKS), None)
+
+
+def proposed_cursor(table: Table) -> Column | None:
+    """The column by which changes might be seen, of a table in which they aren't, or which is read whole."""
+    if table.mode == "upsert" or not table.key:
+        return None
+    return likely_cursor([c for c in table.columns if c.name != table.cursor], table.table)
 
 
 # ---------------------------------------------------------------- checks and notes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from MySQLdb import _mysql
 
@@ -27,6 +29,23 @@ _TIME_LIMIT = {1907, 1969, 3024}
 _TLS_CUT = re.compile(
     r"unexpected eof|reset by peer|broken pipe|timed out|non-properly terminated|(pull|push) function", re.I
 )
+
+
+class UnknownName(ConfigError):
+    """The server has no table, column or index of a name."""
+
+
+@contextmanager
+def as_discovered() -> Iterator[None]:
+    """For questions about a table that was discovered before: a name that is unknown now was changed in between."""
+    try:
+        yield
+    except UnknownName as error:
+        raise TransientError(
+            f"the table was changed while it was being read: {error.message}",
+            hint="run again: the table is read as it is then",
+            table=error.table,
+        ) from error
 
 
 def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
@@ -62,7 +81,9 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
         )
     if code == 1370:  # a function in a `where`
         return ConfigError(said, hint=f"GRANT EXECUTE on it to {spec.user}")
-    if code in _UNKNOWN or code in _SQL:
+    if code in _UNKNOWN:
+        return UnknownName(said, hint="check the names and the `where` in the configuration")
+    if code in _SQL:
         return ConfigError(said, hint="check the names and the `where` in the configuration")
     if code in _TOO_LARGE:
         return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")

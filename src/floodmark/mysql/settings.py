@@ -8,7 +8,7 @@ WRITE_SECONDS = 3600
 # Each statement stands alone, and neither the rows that it returns nor the time that it takes are limited. What is in
 # the comments only MySQL knows, or only MariaDB.
 _UNLIMITED = (
-    "autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    "autocommit = 1, completion_type = 0, sql_quote_show_create = 1, sql_select_limit = 18446744073709551615, sql_big_selects = 1"
     " /*!50708 , max_execution_time = 0 */ /*M!100101 , max_statement_time = 0 */"
 )
 # What is known of tables is of now, not of yesterday, and whole: keys that MySQL made itself are shown. Plans come

@@ -48,6 +48,11 @@ def literal(column: Column, value: Value) -> str:
         return str(value)
     if column.data_type in BINARY:
         return f"X'{bytes.fromhex(value.removeprefix('0x')).hex()}'"
+    return text(value)
+
+
+def text(value: str) -> str:
+    """A text as MySQL reads it, whatever is in it and whatever the session's settings."""
     return f"_utf8mb4 X'{value.encode().hex()}'" if value else "''"
 
 

@@ -16,6 +16,7 @@ from floodmark.model import Position, Value
 from floodmark.warehouse import DELETED_AT, quote
 from floodmark.warehouse.columns import parsed
 
+FLAT = 16  # texts that are joined without parentheses
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 # What a printed value is when it is compared with a column again.
 _TYPES = {"day": "DATE", "moment": "TIMESTAMP", "instant": "TIMESTAMPTZ"}
@@ -144,11 +145,19 @@ class Place:
     def hashed(self, chosen: Sequence[Form]) -> str:
         """The hash of the columns' text; of more than one text can hold, of the hashes of its parts."""
         hashed = self.dialect.hash.format
-        made = [hashed(_COMMA.join(self.element(f) for f in g)) for g in groups(chosen)]
-        return made[0] if len(made) == 1 else hashed(" || ".join(made))
+        made = [hashed(_joined([self.element(f) for f in g], _COMMA)) for g in groups(chosen)]
+        return made[0] if len(made) == 1 else hashed(_joined(made, " || "))
 
 
 _COMMA = " || ',' || "
+
+
+def _joined(texts: Sequence[str], between: str) -> str:
+    """The texts one behind the other, as a flat tree: warehouses bound how deep an expression may be."""
+    if len(texts) <= FLAT:
+        return between.join(texts)
+    middle = len(texts) // 2
+    return f"({_joined(texts[:middle], between)}){between}({_joined(texts[middle:], between)})"
 
 
 # ---------------------------------------------------------------- questions

@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -96,16 +97,20 @@ def open_file(file: File, targets: Sequence[Target], *, to_json: bool, fill: boo
             f"Unmatched number of columns between table and file. Table columns: {len(targets)}, "
             f"Data columns: {len(fields)}, File name: {file.url}",
         )
-    leaves: dict[str, list[Any]] = {}
-    for number in range(len(parquet.schema)):
-        leaf = parquet.schema.column(number)
-        leaves.setdefault(leaf.path.split(".")[0], []).append(leaf)
+    leaves = iter([parquet.schema.column(number) for number in range(len(parquet.schema))])
     for target, field in zip(targets, fields, strict=False):
-        _check_column(file, target, field, leaves[field.name], to_json)
+        _check_column(file, target, field, list(islice(leaves, _leaves(field.type))), to_json)
     for target in targets[len(fields) :]:
         if target.not_null:
             raise spectrum_error(15007, f"FILLRECORD: column {target.name} is declared NOT NULL")
     return parquet
+
+
+def _leaves(kind: Any) -> int:
+    """How many columns of Parquet a type takes; a leaf's path tells no more where a name has a dot in it."""
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _check_layout(file: File, parquet: pq.ParquetFile) -> None:
