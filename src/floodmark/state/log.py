@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 from floodmark.errors import ConfigError, ConflictError, FloodmarkError, TransientError
@@ -71,6 +72,14 @@ def who(commit: Commit) -> str:
     if commit.owner is None:
         return f"run {commit.run}"
     return f"run {commit.run} on host {commit.owner.host} (pid {commit.owner.pid})"
+
+
+def tables(store: Store) -> list[str]:
+    """Every table that has a log, or a watermark although its log is gone."""
+    stems = (o.path.rpartition("/")[2].removesuffix(".json") for o in store.list("watermark/tables/"))
+    # The older tool kept its own there, under names without a dot.
+    found = {*store.folders("commits/"), *(stem for stem in stems if "." in stem)}
+    return sorted(unquote(name) for name in found)
 
 
 class Log:

@@ -218,11 +218,13 @@ class Watermark:
             last = self._published()
             return last.checkpoint.failures if last else ()
 
-    def current(self, state: State, ledger: Iterable[LedgerRow] | None) -> dict[str, Any]:
+    def current(
+        self, state: State, ledger: Iterable[LedgerRow] | None, failure: Failure | None = None
+    ) -> dict[str, Any]:
         """The document as of now; writes nothing."""
         with self._lock:
             last = self._published()
-            seen = observe(state, ledger, last, lookup=self._lookup)
+            seen = observe(state, ledger, last, failure=failure, lookup=self._lookup)
             return document(seen, self.store.uri, last.saved if last else None)
 
     def publish(
