@@ -180,7 +180,7 @@ def laid(store: Store) -> History:
     inner["state"]["data"] = [d[:-1] for d in inner["state"]["data"]]
     text = json.dumps(inner, ensure_ascii=False, separators=(",", ":")).encode()
     body["checkpoint"]["sum"] = digest(text)
-    for field in ("mysql_rows_reread", "redshift_rows_reloaded", "last_error_time"):
+    for field in ("mysql_rows_reread", "redshift_rows_reloaded"):
         del body[field]
     body |= {"mysql_rows_extracted": 170, "redshift_rows_loaded": 170}
     store.put(primary_path(NAME), json.dumps(body, ensure_ascii=False).encode())

@@ -47,7 +47,6 @@ def test_a_table_that_is_read_and_loaded_shows_both_stages() -> None:
         "processed_s3_files": [uri(f.path) for f in files(99, 1)],
         "pending_s3_files": [],
         "last_error": None,
-        "last_error_time": None,
         "created_at": 0,
         "updated_at": 0,
         "metadata": {

@@ -139,7 +139,6 @@ def document(
         "processed_s3_files": [uri(p) for p in processed[-RECENT_FILES:]],
         "pending_s3_files": [uri(p) for p in pending[-RECENT_FILES:]],
         "last_error": last_error.message if last_error else None,
-        "last_error_time": last_error.at if last_error else None,
         "created_at": state.created_at,
         "updated_at": max((t for t in times if t), default=None),
         "metadata": {
@@ -155,6 +154,8 @@ def document(
         body["pending_s3_files_truncated"] = True
     if loaded.as_of is not None:
         body["redshift_status_as_of"] = loaded.as_of or None
+    if last_error is not None:
+        body["last_error_time"] = last_error.at
     if state.retired:
         body["retired"] = True
     return body
