@@ -47,7 +47,8 @@ def succeeded(run: Ending) -> None:
         *(() if options.backup_only else LOAD),
     )
     overcome = not options.dry_run and any(f.stage in stages for f in run.watermark.failures)
-    if not report.idle or (overcome and _may_speak(run)):
+    # A claim is a commit too.
+    if not report.idle or run.lease is not None or (overcome and _may_speak(run)):
         shown = run.watermark.publish(run.state, _ledger_rows(run), succeeded=stages)
     else:
         shown = run.watermark.current(run.state, _ledger_rows(run))

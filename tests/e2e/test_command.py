@@ -113,7 +113,15 @@ def test_a_sync_over_s3_prints_the_contract_leaves_its_report_and_shows_no_secre
 
 
 def _in_the_contract(path: str) -> bool:
-    folders = ("data/", "commits/", "watermark/tables/", "watermark/backups/", "leases/", "runs/")
+    folders = (
+        "data/",
+        "commits/",
+        "watermark/tables/",
+        "watermark/backups/",
+        "leases/",
+        "runs/",
+        "status/checks/",
+    )
     return path == "pipeline.json" or path.startswith(folders)
 
 

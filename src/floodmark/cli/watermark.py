@@ -42,7 +42,8 @@ def watermark() -> None:
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
     """Show one table's watermark, both stages, or without -t the system watermark.
 
-    Works while a sync runs, and when MySQL or the warehouse is away: what is unknown then says so.
+    Works while a sync runs, and when MySQL or the warehouse is away: what is unknown then says so. Rows that
+    were read again (overlap, --since, new columns) are counted apart.
 
     \b
     Examples:
