@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from floodmark.errors import ConflictError, FloodmarkError
@@ -20,6 +21,9 @@ from floodmark.state.checks import Check, read_check, write_check
 from floodmark.work import Run
 
 log = logging.getLogger("floodmark")
+
+# How often the same failure of a table is published again.
+TOLD_EVERY = timedelta(minutes=5)
 
 
 class Ending(Run, Protocol):
@@ -72,6 +76,8 @@ def failed(run: Ending, error: FloodmarkError) -> None:
             if run.state.n < 0:  # there is no log that a copy could be of
                 write_check(run.work.store, Check(run.name, run.work.run, looked, failure))
                 shown = run.watermark.current(run.state, _ledger_rows(run), failure)
+            elif run.lease is None and any(_same(f, failure) for f in run.watermark.failures):
+                shown = run.watermark.current(run.state, _ledger_rows(run), failure)
             else:
                 shown = run.watermark.publish(run.state, _ledger_rows(run), failure=failure)
         run.report.watermark = _with_activity(run, shown, looked)
@@ -99,6 +105,14 @@ def _may_speak(run: Ending) -> bool:
         run.watermark, run.loader.ledger = run.work.watermark(run.log), None
     held = holder(run.work.store, run.name, run.state.claim)
     return held is None or not held.alive or held.run == run.work.run
+
+
+def _same(known: Failure, now: Failure) -> bool:
+    """Whether a failure was told just before: a resident sync leaves no copies behind with every cycle that fails."""
+    if (known.stage, known.message) != (now.stage, now.message):
+        return False
+    age = datetime.fromisoformat(now.at) - datetime.fromisoformat(known.at)
+    return timedelta(0) <= age < TOLD_EVERY
 
 
 def _last_look(run: Ending) -> str | None:

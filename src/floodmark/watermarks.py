@@ -61,9 +61,10 @@ def _documents(
     config: Config, store: Store, names: Sequence[str], show_files: bool, named: bool = True
 ) -> list[dict[str, Any]]:
     """The documents of tables; those that someone has `named`, and that have no log, must at least be there."""
+    logs = {name: Log(store, name) for name in names}
     states: dict[str, State] = {}
-    for name in names:
-        states[name] = Log(store, name).read()
+    for name, log in logs.items():
+        states[name] = log.read()
         if named and states[name].n < 0 and name not in config.tables:
             must_exist(config, name)
     behind = lags(config, states)
@@ -74,7 +75,8 @@ def _documents(
             check = read_check(store, name)
             # A table without a log has no copy that could tell of a failure.
             failure = check.failure if check and state.n < 0 else None
-            document = Watermark(store, name, "").current(state, ledger.rows if ledger else None, failure)
+            mark = Watermark(store, name, "", log=logs[name])
+            document = mark.current(state, ledger.rows if ledger else None, failure)
             document["activity"] = activity(state, holder(store, name, state.claim))
             document["last_check_time"] = check.last_check_time if check else None
             lag = behind.get(name)

@@ -78,6 +78,9 @@ def test_a_sync_that_does_not_reach_the_source_is_told_for_every_table_that_it_m
 ) -> None:
     assert main(["watermark", "retire", "-t", "others"]) == 0
     assert main(["sync", "--all"]) == 4
+    copies = sorted((folder / "lake/watermark").rglob("*.json"))
+    assert main(["sync", "--all"]) == 4  # the same again leaves no more copies
+    assert sorted((folder / "lake/watermark").rglob("*.json")) == copies
     assert main(["sync", "-t", "never"]) == 4
     capsys.readouterr()
     expected = {"orders": "failed", "others": "success", "else.where": "success", "never": "failed"}
