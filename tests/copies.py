@@ -14,7 +14,8 @@ NAME = TABLE.name
 OTHER = "shop.others"
 FIELDS = [
     "table_name", "commit", "last_mysql_extraction_time", "last_mysql_data_timestamp", "last_mysql_data_id",
-    "mysql_rows_extracted", "mysql_status", "last_redshift_load_time", "redshift_rows_loaded", "redshift_status",
+    "mysql_rows_extracted", "mysql_rows_reread", "mysql_status", "last_redshift_load_time", "redshift_rows_loaded",
+    "redshift_rows_reloaded", "redshift_status",
     "backup_strategy", "s3_file_count", "processed_s3_files", "pending_s3_files", "last_error", "created_at",
     "updated_at", "metadata", "backup_metadata",
 ]  # fmt: skip

@@ -162,6 +162,10 @@ class Pipeline:
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
 
+    def watermark_retire(self, table: str) -> Document:
+        """The table is no longer meant by `sync --all`; its log, files and rows stay, and `sync` of it brings it back."""
+        return moves.watermark_retire(self.config, table, new_run())
+
     def watermark_history(self, table: str) -> Document:
         """The table's commits, newest first."""
         return history.watermark_history(self.config, table)

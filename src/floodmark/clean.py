@@ -181,7 +181,9 @@ def _named(
         assert file.commit is not None
         places.setdefault(file.commit, set()).add(file.place)
         count, size = count + 1, size + file.bytes
-    gone = tuple(GivenUp(c.n, d, c.rows, len(c.files), c.bytes) for c, d in given_up)
+    gone = tuple(
+        GivenUp(c.n, d, c.rows, len(c.files), c.bytes, c.load_as, c.window_id is None) for c, d in given_up
+    )
     dropped = {g.n for g in gone}
     lengths = {c.n: len(c.files) for c, _ in facts.commits}
     whole = dropped | {n for n, inside in places.items() if len(inside) == lengths[n]}

@@ -13,6 +13,7 @@ from floodmark.load import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model import Finding, Table
 from floodmark.report import LOAD, TableReport
 from floodmark.state import Log, State, Watermark
+from floodmark.units import counted
 from floodmark.warehouse import Ledger, LoadOutcome
 from floodmark.warehouse.decide import check_holder
 from floodmark.work import Work
@@ -147,21 +148,33 @@ class Loader:
         self._note(f"Using manual watermark-based incremental Redshift loading: files after {manual}")
         self._note(f"Found {found} files, filtered to {chosen} files for loading")
 
+    def _say_again(self, choice: Choice) -> None:
+        """Files that were loaded before load once more after those that come now: they don't count again."""
+        files = sum(d.files for d in choice.commits if (d.n, d.digest) in choice.retake)
+        if files:
+            self._note(
+                f"{counted(files, 'later file')} loaded before will load again after them: the later read wins"
+            )
+
     def _load(self, state: State, table: Table) -> None:
         options = self._work.options
         manual = self._manual(state)
         sizes: dict[int, int] = {}
+        repeated: set[tuple[int, str]] = set()
 
         def chosen(choice: Choice) -> None:
             if manual is not None:
                 self._say_manual(manual, choice.found, choice.files)
+            self._say_again(choice)
+            repeated.update(choice.retake)
             if choice.commits:
                 sizes.update({d.n: d.bytes for d in choice.commits})
                 self._show(sum(d.rows for d in choice.commits))
 
         def loaded(outcome: LoadOutcome) -> None:
-            self._report.rows_loaded += outcome.rows
-            self._report.files_loaded += outcome.files
+            first = [row for row in outcome.loaded if row.identity not in repeated]
+            self._report.rows_loaded += sum(row.rows for row in first)
+            self._report.files_loaded += sum(row.files for row in first)
             size = sum(sizes.get(row.n, 0) for row in outcome.loaded)
             self._work.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
 

@@ -201,6 +201,8 @@ class GivenUp(NamedTuple):
     rows: int
     files: int
     bytes: int
+    load_as: LoadAs = "merge"
+    beside: bool = False  # rows that were read beside windows
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class Commit:
     schema: str | None = None  # fingerprint of the data files
     # claim
     owner: Owner | None = None
-    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair
+    purpose: str | None = None  # sync, load, deletes, set, reset, restore, clean, repair, retire
     table: Table | None = None  # the table as it is read under this claim
     window: Window | None = None  # the window that this claim opens or resumes
     reread: Window | None = None  # the same for rows that are read again because of their columns

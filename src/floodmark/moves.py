@@ -14,12 +14,13 @@ from floodmark import moments
 from floodmark.config import Config
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError
 from floodmark.lag import cursor_now
-from floodmark.load import ledger_for, pending
+from floodmark.load import created_after, ledger_for, pending
 from floodmark.model import Commit, Position, Table
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.sql import NUMERIC
 from floodmark.plan import cursor_value, temporal
+from floodmark.report import EXTRACT
 from floodmark.state import Changed, Log, State, Watermark, claim, draft, pipeline, refuse_if_held, stamp
 from floodmark.store import Store
 from floodmark.warehouse import LEDGER, Ledger, Warehouse
@@ -105,6 +106,8 @@ def watermark_reset(
     document = Watermark(store, log.table_name, run).publish(after, ledger.rows if ledger else None)
     if after.position is None:
         document |= next_start(config, store, after)
+    if redshift_only:
+        document |= _loads_again(log, after)
     return {**document, "notes": notes, "undo": _undo_reset(log, before, seen, stages)}
 
 
@@ -147,6 +150,34 @@ def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> dict[st
         "rows": sum(d.rows for d in left[last:]),
         "files_gone": sum(d.files for d in left[last:] if d.cleaned),
     }
+
+
+def watermark_retire(config: Config, name: str, run: str) -> dict[str, Any]:
+    """The table is no longer meant by `sync --all`; its log, files and rows stay. Returns the new document."""
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+    for _ in range(3):
+        state = log.read()
+        if state.n < 0:
+            raise ConfigError(
+                f"{log.table_name} was never synced: there is nothing to retire",
+                hint="floodmark watermark list shows the tables that were",
+                table=log.table_name,
+            )
+        if not state.retired:
+            taken = claim(log, state, run=run, purpose="retire")
+            state = taken.state
+            if isinstance(taken, Changed):
+                continue
+            taken.lease.release()
+        ledger = ledger_of(config, state)
+        rows = ledger.rows if ledger else None
+        # That the source no longer shows it is no failure now.
+        document = Watermark(store, log.table_name, run).publish(state, rows, succeeded=EXTRACT)
+        return {**document, "undo": f"floodmark sync -t {log.table_name}"}
+    raise ConflictError(
+        "other runs keep changing the table", hint="try again when they are done", table=log.table_name
+    )
 
 
 def moved(
@@ -269,6 +300,17 @@ def _refuse_cleaned(log: Log, state: State) -> None:
             hint=f"to read the table again from the source: floodmark watermark reset -t {log.table_name}",
             table=log.table_name,
         )
+
+
+def _loads_again(log: Log, state: State) -> dict[str, int]:
+    """How many files the next sync loads; under a manual watermark also how many `sync --redshift-only` would."""
+    data = log.data(state, (), superseded=state.manual)
+    found = {"files_to_load": sum(d.files for d in data if not d.superseded)}
+    if state.manual_timestamp is not None:
+        waiting = [d for d in data if not d.superseded or not d.cleaned]
+        after = created_after((c for c, _ in log.commits(d.n for d in waiting)), state.manual_timestamp)
+        found["files_to_load_by_hand"] = sum(d.files for d in waiting if d.n in after)
+    return found
 
 
 def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, answered: bool) -> list[str]:

@@ -114,12 +114,18 @@ def watermark_lines(document: Document, show_files: bool, paint: bool = False) -
     manual = bool((document.get("metadata") or {}).get("manual_watermark"))
     start = position(document) or next_start(document)
     note = " (set by hand)" if manual else ""
-    lines = [f"Current watermark for {document['table_name']}", "  MySQL → S3"]
+    lines = [f"Current watermark for {document['table_name']}"]
+    lines += [f"  {line}" for line in activity_lines(document)]
+    lines += ["  MySQL → S3"]
     lines += _entry("Status", _status(document.get("mysql_status"), paint))
-    lines += _entry("Rows extracted", _number(document.get("mysql_rows_extracted")))
+    lines += _entry(
+        "Rows extracted", _rows(document.get("mysql_rows_extracted"), document.get("mysql_rows_reread"))
+    )
     lines += _entry("S3 files created", _number(document.get("s3_file_count")))
     lines += _entry("Last data timestamp", data_time(document.get("last_mysql_data_timestamp")) or "none yet")
     lines += _entry("Last extraction time", clock(document.get("last_mysql_extraction_time")) or "never")
+    if "last_check_time" in document:
+        lines += _entry("Last look", clock(document["last_check_time"]) or "never")
     if "lag_seconds" in document:
         lines += _entry("Lag behind the source", lag(document))
     asked = "redshift_status_as_of" not in document  # else the load stage is as it was last known
@@ -130,17 +136,39 @@ def watermark_lines(document: Document, show_files: bool, paint: bool = False) -
     status += "" if asked else f" (the warehouse could not be asked{f'; as of {as_of}' if as_of else ''})"
     never = _UNKNOWN if loaded is None else "never"
     lines += ["  S3 → Redshift", *_entry("Status", status)]
-    lines += _entry("Rows loaded", _number(loaded))
+    lines += _entry("Rows loaded", _rows(loaded, document.get("redshift_rows_reloaded") if known else None))
     lines += _entry("Last load time", clock(document.get("last_redshift_load_time")) or never)
     waiting = _listed(document, "pending_s3_files") if known and pending is not None else _UNKNOWN
     lines += _entry("Files waiting", waiting)
     lines += ["  Next incremental sync"]
     lines += _entry("Will start from", start + note)
     if document.get("last_error"):
-        lines += ["  Last error", f"    {_printable(str(document['last_error']))}"]
+        when = clock(document.get("last_error_time"))
+        lines += [
+            f"  Last error{f' ({when})' if when else ''}",
+            f"    {_printable(str(document['last_error']))}",
+        ]
     if show_files:
         for title, files in (("Files waiting for the load", pending), ("Files loaded", processed)):
             lines += [f"  {title}", *(f"    {file}" for file in files or ["none"])]
+    return lines
+
+
+def activity_lines(document: Document) -> list[str]:
+    """What goes on at the table, unless nothing does."""
+    found: Document = document.get("activity") or {}
+    who = f"run {found.get('run')} on host {found.get('host')} (pid {found.get('pid')})"
+    since = clock(found.get("since"))
+    lines = (
+        ["Retired: `sync --all` leaves it out; `sync -t` brings it back"] if document.get("retired") else []
+    )
+    if found.get("state") == "running":
+        rows = f", {counted(found['rows'], 'row')} committed" if found.get("rows") else ""
+        lines.append(f"Running: {who}{f' since {since}' if since else ''}, {found.get('stage')}{rows}")
+    elif found.get("state") == "interrupted":
+        lines.append(
+            f"Interrupted: {who} did not finish what it began{f' at {since}' if since else ''}; run sync again"
+        )
     return lines
 
 
@@ -154,7 +182,10 @@ def reset_lines(document: Document, stages: str, load_only: bool = False) -> lis
     """What a reset did, for people."""
     then = f"the next sync starts from {position(document) or next_start(document)}"
     if load_only:
-        then = f"files that load again with the next sync: {_listed(document, 'pending_s3_files')}"
+        then = f"files that load again with the next sync: {count(document['files_to_load'])}"
+        if "files_to_load_by_hand" in document:
+            by_hand = count(document["files_to_load_by_hand"])
+            then += f"; with `sync --redshift-only`, by the manual watermark: {by_hand}"
     lines = [f"{document['table_name']}: {stages} reset; {then}"]
     lines += [f"  {note}" for note in document.get("notes") or []]
     return [*lines, f"To undo: {document['undo']}"]
@@ -181,6 +212,13 @@ def _number(value: int | None) -> str:
     return _UNKNOWN if value is None else count(value)
 
 
+def _rows(rows: int | None, again: int | None) -> str:
+    """`1,003`, or `1,003 rows, and 70 read again`."""
+    if rows is None or not again:
+        return _number(rows)
+    return f"{counted(rows, 'row')}, and {count(again)} read again"
+
+
 def _status(status: str | None, paint: bool, width: int = 0) -> str:
     text = (status or _UNKNOWN).ljust(width)
     colour = _COLOURS.get((status or "").removesuffix("?"))
@@ -202,19 +240,23 @@ def list_lines(documents: Sequence[Document], paint: bool = False) -> list[str]:
     """`watermark list` for people: one table for all."""
     if not documents:
         return ["No table has a watermark yet; `floodmark sync -t schema.table` makes the first."]
-    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "REDSHIFT", "ROWS", "WAITING", "LAG")
+    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "REDSHIFT", "ROWS", "WAITING", "LAG", "NOW")
     rows = [head, *(_list_row(document) for document in documents)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    if all(row[-1] == "idle" for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
-    for row in rows:
+    for number, row in enumerate(rows):
         cells = [
             cell.rjust(width) if i in (2, 5, 6, 7) else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        if paint and row is not head:
+        if paint and number:
             for i in (1, 4):
                 cells[i] = _status(row[i], paint, widths[i])
         lines.append("  ".join(cells).rstrip())
+    if any((document.get("activity") or {}).get("state") == "interrupted" for document in documents):
+        lines.append("interrupted: a run did not finish what it began; run sync again")
     if any("redshift_status_as_of" in document for document in documents):
         lines.append("? the warehouse could not be asked: as last known")
     return lines
@@ -230,8 +272,13 @@ def _list_row(document: Document) -> tuple[str, ...]:
         str(document["table_name"]), document.get("mysql_status") or _UNKNOWN,
         _number(document.get("mysql_rows_extracted")), position(document) or "none yet",
         load, _number(document.get("redshift_rows_loaded")),
-        waiting, lag(document) if "lag_seconds" in document else "-",
+        waiting, lag(document) if "lag_seconds" in document else "-", _now(document),
     )  # fmt: skip
+
+
+def _now(document: Document) -> str:
+    state = str((document.get("activity") or {}).get("state") or "idle")
+    return "retired" if document.get("retired") and state == "idle" else state
 
 
 def sync_lines(document: Document, dry_run: bool) -> list[str]:
@@ -279,7 +326,7 @@ def _table_lines(table: Document, total: float, dry_run: bool) -> list[str]:
     lines = [f"{table['table']}: {state}{strategy}"]
     speed = rate(extracted + reread, float(table.get("seconds") or total))
     if extracted or reread:
-        again = f" (and {counted(reread, 'row')} read again)" if reread else ""
+        again = f", and {count(reread)} read again" if reread else ""
         amount = f"{counted(table['files_written'], 'file')}, {size(table['bytes_written'])}"
         amount += f", {speed}" if speed and not dry_run else ""
         verb = "would extract" if dry_run else "extracted"

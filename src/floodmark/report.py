@@ -88,6 +88,7 @@ class TableReport:
     notes: list[str] = field(default_factory=list)
     error: FloodmarkError | None = None
     seconds: float = 0.0
+    left_out: bool = False  # retired, and not asked for by name
     lag_before: Lag | None = None  # behind the source, when the run began and when it ended
     lag_after: Lag | None = None
 

@@ -20,10 +20,11 @@ from floodmark.moves import doubled, doubles
 from floodmark.report import Progress
 from floodmark.staging import Outcome, gather, listed, loaded_at, remove
 from floodmark.state import Changed, Log, State, Watermark, claim, draft, pipeline, refuse_if_held
+from floodmark.state.log import tables
 from floodmark.store import Store
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
-from floodmark.watermarks import Ledgers, full_name, must_exist, tables
+from floodmark.watermarks import Ledgers, full_name, must_exist
 
 # How often it is looked anew because another run's commit came between.
 ATTEMPTS = 3

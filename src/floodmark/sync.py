@@ -6,7 +6,6 @@ loads, an open window that it finishes, and orphans that no commit names.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -19,26 +18,26 @@ from floodmark.config import Config, TableOptions
 from floodmark.copies import Keep, clean_daily
 from floodmark.deletes import check as check_deletes
 from floodmark.deletes import sweep
-from floodmark.errors import ConflictError, FloodmarkError, bug
+from floodmark.errors import ConflictError, FloodmarkError, Interrupted, bug
 from floodmark.extract import SliceResult
 from floodmark.lag import measured
 from floodmark.lineage import carried
 from floodmark.loader import Loader
-from floodmark.model import Commit, Lag, LoadAs, Slice, Table, replace
+from floodmark.model import Commit, LoadAs, Slice, Table, replace
 from floodmark.moved import verify_moved
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.failures import as_discovered
+from floodmark.outcome import failed, succeeded, told
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
-from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
+from floodmark.report import EXTRACT, Progress, SyncOptions, SyncReport, TableReport
 from floodmark.retention import remove_due
 from floodmark.snapshots import mark, only_if_changed
 from floodmark.spark import Spark
-from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
+from floodmark.state import Changed, Lease, State, claim, draft, stamp
 from floodmark.survey import survey
 from floodmark.system import Start
-from floodmark.warehouse import LedgerRow
 from floodmark.warm import WarmSpark
 from floodmark.work import Work
 
@@ -65,9 +64,19 @@ def sync(
     """
     began = time.monotonic()
     with Work(config, options, progress, run, spark) as work:
-        tables, unknown = work.resolve(names, all_tables)
+        try:
+            tables, unknown = work.resolve(names, all_tables)
+        except FloodmarkError as error:
+            if not isinstance(error, Interrupted):
+                known = work.stored.known(names, all_tables)
+                work.side_by_side([partial(told, TableRun(work, name, len(known)), error) for name in known])
+            raise
+        for one in unknown:
+            if one.error is not None and one.table in work.stored.names():
+                one.watermark = told(TableRun(work, one.table, 1), one.error)
         runs = [TableRun(work, name, len(tables)) for name in tables]
-        reports = [*unknown, *work.side_by_side([one.go for one in runs])]
+        done = work.side_by_side([one.go for one in runs])
+        reports = [*unknown, *(one for one in done if not one.left_out)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
         _leave(work, report)
     return report
@@ -104,6 +113,7 @@ class TableRun:
         self.loader = Loader(work, self.log, self.watermark, self.report)
         self.state = State(name)
         self.seen = False  # whether the store has told us the state
+        self.looked: str | None = None  # when the source was asked what there is to read
         self.lease: Lease | None = None
         self.changed: Counter[str] = Counter()  # values that policies have changed, by column
         self.last_commit = time.monotonic()
@@ -114,23 +124,28 @@ class TableRun:
         try:
             self.state = self.log.read()
             self.seen = True
+            if self.state.retired and self.work.all_tables:
+                self.report.left_out = True
+                return self.report
             self.work.known_identity()
             if not self.work.options.load_only:
                 self.extract()
+                if self.state.retired and not self.work.options.dry_run:
+                    self.hold("sync")  # brings it back
             if not self.work.options.backup_only and not self.work.options.dry_run:
                 self.load()
                 if not self.work.options.load_only and sweep(self, force=self.request.force):
                     self.load()
                 remove_due(self)
-            self._settle()
+            succeeded(self)
             verify_moved(self)
         except FloodmarkError as error:
             self.loader.abandon()
-            self._fail(error.of(self.name))
+            failed(self, error.of(self.name))
         except Exception as error:  # a bug in one table must not take the others' reports with it
             log.debug("unexpected", exc_info=True, extra={"table": self.name})
             self.loader.abandon()
-            self._fail(bug(error).of(self.name))
+            failed(self, bug(error).of(self.name))
         finally:
             self.release()
         self.report.findings += [*self.log.findings, *changed_values(self.state.table, self.changed)]
@@ -143,6 +158,8 @@ class TableRun:
         """Plans, claims and reads until nothing is left of what the run is to read."""
         for _ in range(REPLANS):
             plan = self._plan()
+            if not self.work.options.dry_run:
+                self.looked = stamp()
             if not plan.empty or self.report.strategy is None:
                 self.report.strategy = plan.strategy
             # What a table is like is said by its first sync and by plan, not by every run from cron.
@@ -178,7 +195,9 @@ class TableRun:
                 start = self.work.start(self.name)
                 state = self._taken_over(session, table, start)
             elif self.report.lag_before is None:
-                self.report.lag_before = self._lag(session, table)
+                self.report.lag_before = measured(
+                    session, table, state.position, self.options.cursor_timezone
+                )
             expected = partial(self.work.warm_up_for, self.log, self.state)
             plan = survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
             repeated = self.request.repeated
@@ -357,41 +376,5 @@ class TableRun:
         self.report.files_written += len(commit.files)
         self.report.bytes_written += commit.bytes
         log.debug("committed", extra={"table": self.name, "commit": self.state.n, "step": "commit"})
-        self.watermark.publish(self.state, self._ledger_rows(), succeeded=EXTRACT)
-
-    # reporting
-
-    def _lag(self, session: Session, table: Table) -> Lag | None:
-        return measured(session, table, self.state.position, self.options.cursor_timezone)
-
-    def _ledger_rows(self) -> Sequence[LedgerRow] | None:
-        return self.loader.ledger.rows if self.loader.ledger is not None else None
-
-    def _settle(self) -> None:
-        """The run ended well: what people see is up to date, and written only if something changed."""
-        publish = not self.report.idle
-        self.report.lag_after = self.report.lag_before
-        if self.report.rows_extracted and self.state.table is not None:
-            with contextlib.suppress(FloodmarkError), self.work.session("lag") as session:
-                self.report.lag_after = self._lag(session, self.state.table)
-        rows = self._ledger_rows()
-        if publish:
-            self.report.watermark = self.watermark.publish(self.state, rows, succeeded=EXTRACT)
-        else:
-            self.report.watermark = self.watermark.current(self.state, rows)
-
-    def _fail(self, error: FloodmarkError) -> None:
-        self.report.error = error
-        if self.work.interrupted or not self.seen:
-            return  # the table did not fail, or there is no store to write to
-        try:
-            rows = self._ledger_rows()
-            if error.code == ConflictError.code or self.work.options.dry_run or self.state.n < 0:
-                # Another run's table: it speaks for itself. A table without a log has nothing to be published.
-                self.report.watermark = self.watermark.current(self.state, rows)
-                return
-            stage: Stage = "load" if self.loader.failed else "extract"
-            failure = Failure(stage, error.message, stamp())
-            self.report.watermark = self.watermark.publish(self.state, rows, failure=failure)
-        except FloodmarkError as other:
-            log.info("the failure could not be published: %s", other.message, extra={"table": self.name})
+        ledger = self.loader.ledger
+        self.watermark.publish(self.state, ledger.rows if ledger else None, succeeded=EXTRACT)

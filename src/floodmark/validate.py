@@ -19,13 +19,13 @@ from floodmark.model import Commit, Finding
 from floodmark.state import Changed, Copy, Log, State, Watermark, claim, commit_path, copies, holder
 from floodmark.state.fold import Damaged
 from floodmark.state.loaded import condense
-from floodmark.state.log import READERS
+from floodmark.state.log import READERS, tables
 from floodmark.state.publish import OTHER_VERSION
 from floodmark.store import Store, encode
 from floodmark.units import counted
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
-from floodmark.watermarks import full_name, must_exist, tables
+from floodmark.watermarks import full_name, must_exist
 
 
 @dataclass
@@ -43,7 +43,8 @@ class Table:
             "table": self.table,
             "rows_source": None,  # the source is not asked: that is what `verify` is for
             "rows_warehouse": self.rows_warehouse,
-            "rows_extracted": self.state.rows,
+            "rows_extracted": self.state.extracted.rows,
+            "rows_reread": self.state.extracted.reread,
             "findings": [f.as_json() for f in self.findings],
             "repaired": self.repaired,
         }
@@ -108,7 +109,8 @@ class _Check:
             result.rows_warehouse = self.warehouse.rows(state.table.target)
         loaded = ledger.loaded(state.load_epoch)
         result.findings += findings.file_findings(state, log, objects, under_way, loaded)
-        result.findings += findings.ledger_findings(self.name, state, log, ledger)
+        of_ledger = findings.ledger_findings(self.name, state, log, ledger)
+        result.findings += of_ledger or findings.count_findings(state, ledger)
         if state.table is not None and result.rows_warehouse is not None and not live:
             result.findings += findings.row_findings(
                 self.name, state.table, log, loaded, result.rows_warehouse

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote
 
 from floodmark import legacy, system
 from floodmark.config import Config
@@ -18,7 +17,10 @@ from floodmark.load import ledger_for
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import resolve
 from floodmark.plan import temporal
-from floodmark.state import Log, State, Watermark, pipeline
+from floodmark.state import Log, State, Watermark, holder, pipeline
+from floodmark.state.activity import activity
+from floodmark.state.checks import read_check
+from floodmark.state.log import tables
 from floodmark.store import Store
 from floodmark.warehouse import Ledger, Warehouse
 from floodmark.warehouse.open import open_warehouse
@@ -27,14 +29,6 @@ from floodmark.warehouse.open import open_warehouse
 LOOK_SECONDS = 3.5
 # The whole of a file list, where only the newest are kept in the state.
 ALL_FILES = ("processed_s3_files_truncated", "pending_s3_files_truncated")
-
-
-def tables(store: Store) -> list[str]:
-    """Every table that has a log, or a watermark although its log is gone."""
-    stems = (o.path.rpartition("/")[2].removesuffix(".json") for o in store.list("watermark/tables/"))
-    # The older tool kept its own there, under names without a dot.
-    found = {*store.folders("commits/"), *(stem for stem in stems if "." in stem)}
-    return sorted(unquote(name) for name in found)
 
 
 def full_name(config: Config, store: Store, name: str) -> str:
@@ -67,9 +61,10 @@ def _documents(
     config: Config, store: Store, names: Sequence[str], show_files: bool, named: bool = True
 ) -> list[dict[str, Any]]:
     """The documents of tables; those that someone has `named`, and that have no log, must at least be there."""
+    logs = {name: Log(store, name) for name in names}
     states: dict[str, State] = {}
-    for name in names:
-        states[name] = Log(store, name).read()
+    for name, log in logs.items():
+        states[name] = log.read()
         if named and states[name].n < 0 and name not in config.tables:
             must_exist(config, name)
     behind = lags(config, states)
@@ -77,7 +72,13 @@ def _documents(
     with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
             ledger = ledgers.of(state, whole=show_files)
-            document = Watermark(store, name, "").current(state, ledger.rows if ledger else None)
+            check = read_check(store, name)
+            # A table without a log has no copy that could tell of a failure.
+            failure = check.failure if check and state.n < 0 else None
+            mark = Watermark(store, name, "", log=logs[name])
+            document = mark.current(state, ledger.rows if ledger else None, failure)
+            document["activity"] = activity(state, holder(store, name, state.claim))
+            document["last_check_time"] = check.last_check_time if check else None
             lag = behind.get(name)
             document["lag_seconds"] = lag.seconds if lag else None
             if lag is not None and lag.ids is not None:

@@ -29,6 +29,7 @@ from floodmark.report import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.spark import Spark
 from floodmark.state import Log, State, Watermark, pipeline, refuse_if_held, stamp
 from floodmark.store import Store
+from floodmark.stored import StoredTables, is_pattern
 from floodmark.system import Start
 from floodmark.tasks import Job
 from floodmark.throttle import Throttle
@@ -82,6 +83,8 @@ class Work:
         self.throttle = Throttle(config.source, partial(progress.note, ""))
         self.looks = Looks()
         self.interrupted = False
+        self.all_tables = False  # whether the tables were not named one by one
+        self.stored = StoredTables(config, self.store)
 
     def __enter__(self) -> Work:
         return self
@@ -148,10 +151,23 @@ class Work:
 
     def resolve(self, names: Sequence[str], all_tables: bool) -> tuple[list[str], list[TableReport]]:
         """The full names of the tables that the user means, and what is to be said of those that are none."""
+        self.all_tables = all_tables
         if self.options.load_only and not all_tables and all("." in name for name in names):
             return list(dict.fromkeys(names)), []  # the source may be away
         with self.session("plan") as session:
-            return meant(session, self.config, names, all_tables)
+            found, unknown = meant(session, self.config, names, all_tables, self.stored.retired)
+        if all_tables:
+            unknown = [
+                *self.stored.not_retired(unknown),
+                *self.stored.gone([*found, *(u.table for u in unknown)]),
+            ]
+        if not found and not unknown:
+            source = self.config.source
+            raise ConfigError(
+                f"{source.user} sees no table {f'in {source.database}' if source.database else 'on the server'}",
+                hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
+            )
+        return found, unknown
 
     def check_target(self, table: Table) -> None:
         """Two tables must not fill one target."""
@@ -245,7 +261,11 @@ class Work:
 
 
 def meant(
-    session: Session, config: Config, names: Sequence[str], all_tables: bool
+    session: Session,
+    config: Config,
+    names: Sequence[str],
+    all_tables: bool,
+    retired: Callable[[str], bool] = lambda name: False,
 ) -> tuple[list[str], list[TableReport]]:
     """The full names of the tables that the user means, and what is to be said of those that are none."""
     found: dict[str, None] = {}
@@ -254,7 +274,7 @@ def meant(
     if all_tables and not config.tables:
         found = dict.fromkeys(list_tables(session, database))
     for name in config.tables if all_tables else names:
-        if all_tables and any(c in name for c in "*?["):
+        if all_tables and is_pattern(name):
             found |= {t: None for t in list_tables(session, database) if fnmatchcase(t, name)}
             continue
         try:
@@ -262,6 +282,9 @@ def meant(
         except ConfigError as error:  # the other tables still get their turn
             unknown.append(TableReport(name, error=error.of(name)))
     shared = _shared_targets(config, found)
+    if all_tables and any(map(retired, shared)):
+        found = {name: None for name in found if name not in shared or not retired(name)}
+        shared = _shared_targets(config, found)
     return [name for name in found if name not in shared], [*unknown, *shared.values()]
 
 

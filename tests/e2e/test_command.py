@@ -25,7 +25,8 @@ TABLE = {
 }  # fmt: skip
 WATERMARK = {
     "table_name", "commit", "last_mysql_extraction_time", "last_mysql_data_timestamp", "last_mysql_data_id",
-    "mysql_rows_extracted", "mysql_status", "last_redshift_load_time", "redshift_rows_loaded", "redshift_status",
+    "mysql_rows_extracted", "mysql_rows_reread", "mysql_status", "last_redshift_load_time", "redshift_rows_loaded",
+    "redshift_rows_reloaded", "redshift_status", "activity", "last_check_time",
     "backup_strategy", "s3_file_count", "processed_s3_files", "pending_s3_files", "last_error", "created_at",
     "updated_at", "metadata", "backup_metadata",
 }  # fmt: skip
@@ -115,7 +116,15 @@ def test_a_sync_over_s3_prints_the_contract_leaves_its_report_and_shows_no_secre
 
 
 def _in_the_contract(path: str) -> bool:
-    folders = ("data/", "commits/", "watermark/tables/", "watermark/backups/", "leases/", "runs/")
+    folders = (
+        "data/",
+        "commits/",
+        "watermark/tables/",
+        "watermark/backups/",
+        "leases/",
+        "runs/",
+        "status/checks/",
+    )
     return path == "pipeline.json" or path.startswith(folders)
 
 

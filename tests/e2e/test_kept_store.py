@@ -36,6 +36,18 @@ READ = dict.fromkeys(CREATE, 2) | {
 }
 
 
+# Rows that 0.1.0 counted together, as they are counted since: extracted, read again, and the same two loaded. Rows
+# without a place in the order are read again by every sync; keys of deletes, snapshots before the last and files that
+# were given up are not counted.
+COUNTED = {
+    "loose": (40, 4, 40, 4),
+    "hard_deletes": (42, 0, 42, 0),
+    "soft_deletes": (42, 0, 42, 0),
+    "snapshot": (39, 0, 39, 0),
+    "given_up": (42, 0, 42, 0),
+}
+
+
 @pytest.fixture(params=[(v, layout) for v in versions() for layout in LAYOUTS], ids="-".join)
 def kept(request: pytest.FixtureRequest) -> Kept:
     return Kept(*request.param)
@@ -74,6 +86,17 @@ def watermarks(workspace: Workspace, *names: str) -> dict[str, Any]:
     return {document["table_name"]: lasting(document) for document in found}
 
 
+def expected(kept: Kept) -> dict[str, Any]:
+    """What the version that wrote the store said of it, in the counts of this one."""
+    found = kept.expected["watermarks"]
+    fields = ("mysql_rows_extracted", "mysql_rows_reread", "redshift_rows_loaded", "redshift_rows_reloaded")
+    for table, document in found.items():
+        if fields[1] not in document:
+            plain = (document[fields[0]], 0, document[fields[2]], 0)
+            document |= zip(fields, COUNTED.get(table.partition(".")[2], plain), strict=True)
+    return dict(found)
+
+
 def findings(workspace: Workspace, *names: str, repair: bool = False) -> dict[str, list[str]]:
     """What validate finds, of tables where it finds something."""
     tables = pipeline(workspace).watermark_validate(*names, repair=repair)["tables"]
@@ -106,9 +129,9 @@ def go_on(source: Database) -> None:
 
 
 def test_every_state_is_understood_as_it_was_meant(kept: Kept, workspace: Workspace) -> None:
-    expected = kept.expected
-    assert findings(workspace) == {table: kinds for table, kinds in expected["findings"].items() if kinds}
-    assert watermarks(workspace) == expected["watermarks"]
+    said = kept.expected["findings"]
+    assert findings(workspace) == {table: kinds for table, kinds in said.items() if kinds}
+    assert watermarks(workspace) == expected(kept)
     assert pipeline(workspace).watermark_get()["timestamp"] == "2025-02-01 00:00:00"
     # Reading it has put the damaged log back.
     backups = pipeline(workspace).watermark_backups(f"{SCHEMA}.damaged_log")
@@ -161,7 +184,6 @@ def test_one_kind_of_copy_is_enough_when_the_whole_log_is_lost(kept: Kept, works
         gone = ["commits/", *(place for place, table in left.items() if table != mine)]
         store.delete([o.path for place in gone for o in store.list(place) if f"{SCHEMA}.{mine}" in o.path])
     names = [f"{SCHEMA}.{table}" for table in left.values()]
-    expected = kept.expected["watermarks"]
-    assert watermarks(workspace, *names) == {name: expected[name] for name in names}
+    assert watermarks(workspace, *names) == {name: expected(kept)[name] for name in names}
     synced(workspace, *names)
     arrived(workspace, *left.values())

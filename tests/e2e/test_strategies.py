@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Workspace
@@ -59,12 +61,17 @@ def test_the_watermark_moves_with_each_commit_of_a_sequential_run(orders: Worksp
     assert table["watermark"]["mysql_rows_extracted"] == 400
 
 
-def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_nothing(orders: Workspace) -> None:
+def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check(orders: Workspace) -> None:
     orders.synced("orders")
-    before = sorted((p, p.stat().st_mtime_ns) for p in (orders.folder / "lake").rglob("*"))
+
+    def seen() -> list[tuple[Path, int]]:
+        return sorted((p, p.stat().st_mtime_ns) for p in (orders.folder / "lake").rglob("*") if p.is_file())
+
+    before = seen()
     table = orders.synced("orders")
     assert (table["rows_extracted"], table["commits"], table["rows_loaded"]) == (0, [], 0)
-    assert sorted((p, p.stat().st_mtime_ns) for p in (orders.folder / "lake").rglob("*")) == before
+    changed = [path for path, _ in {*seen()} ^ {*before}]
+    assert {path.parent.name for path in changed} == {"checks"}
 
 
 def test_since_reads_a_stretch_again_and_the_watermark_does_not_move(orders: Workspace) -> None:

@@ -180,7 +180,7 @@ def test_the_summary_of_a_sync_is_readable_and_errors_follow_on_stderr(
     text = capsys.readouterr()
     assert text.out.splitlines()[:-1] == [
         "shop.orders: ok, intra-table",
-        "  extracted     1,250,000 rows (and 3 rows read again), 5 files, 83.1 MB, 625,002 rows/s",
+        "  extracted     1,250,000 rows, and 3 read again, 5 files, 83.1 MB, 625,002 rows/s",
         "  loaded        1,250,003 rows, 5 files",
         "  watermark     2025-08-14 15:30:22 (id 1250000), commit 42, 2 files waiting",
         "shop.items: failed (exit code 4)",
@@ -282,6 +282,37 @@ def test_watermark_list_is_one_table(pipeline: ModuleType, capsys: pytest.Captur
     ]
     assert first.index("success") == second.index("pending") == head.index("MYSQL")
     assert second.endswith("2 h 5 min")
+
+
+RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pid": 12,
+           "since": "2025-08-14T17:12:45.654321Z", "stage": "extract", "rows": 5000}  # fmt: skip
+
+
+def test_what_goes_on_at_a_table_is_said_where_something_does(
+    pipeline: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = {**DOCUMENT, "activity": RUNNING, "mysql_rows_reread": 70}
+    left = {**DOCUMENT, "activity": {**RUNNING, "state": "interrupted"}, "last_check_time": None}
+    left |= {"last_error": "MySQL is away", "last_error_time": "2025-08-14T17:12:45.654321Z"}
+    retired = {**DOCUMENT, "activity": {"state": "idle"}, "retired": True}
+    shown = {"running": running, "left": left, "retired": retired}
+    does(pipeline, watermark_get=lambda config, table, show_files: shown[table])
+    does(pipeline, watermark_list=lambda config, tables: {"tables": list(shown.values())})
+    assert main(["watermark", "get", "-t", "running"]) == 0
+    said = capsys.readouterr().out
+    who = "run 20250819_153000_ab12 on host db1 (pid 12)"
+    assert f"  Running: {who} since 2025-08-14 17:12:45 UTC, extract, 5,000 rows committed\n" in said
+    assert "Rows extracted          1,250,000 rows, and 70 read again\n" in said
+    assert main(["watermark", "get", "-t", "left"]) == 0
+    said = capsys.readouterr().out
+    assert f"Interrupted: {who} did not finish" in said and "run sync again" in said
+    assert "Last look               never" in said and "Last error (2025-08-14 17:12:45 UTC)" in said
+    assert main(["watermark", "get", "-t", "retired"]) == 0
+    assert "Retired: `sync --all` leaves it out" in capsys.readouterr().out
+    assert main(["watermark", "list"]) == 0
+    head, *rows, note = capsys.readouterr().out.splitlines()
+    assert head.endswith("NOW") and [row.split()[-1] for row in rows] == ["running", "interrupted", "retired"]
+    assert "run sync again" in note
 
 
 def test_watermark_set_says_where_the_next_sync_starts_and_how_to_undo_it(

@@ -21,8 +21,9 @@ from floodmark.load import (
 )
 from floodmark.model import Clean, Commit, DataFile, GivenUp, LoadAs
 from floodmark.state import DataCommit
-from floodmark.state.fold import data_commit, sum_digests
+from floodmark.state.fold import data_commit
 from floodmark.state.loaded import SUMMED_DIGITS, accounts_for_older, condense
+from floodmark.state.older import sum_digests
 from floodmark.state.spans import within
 from floodmark.testing.samples import TABLE, History, files, window
 from floodmark.testing.samples import at as position

@@ -8,10 +8,10 @@ import pytest
 from floodmark.errors import DataError
 from floodmark.state import Claimed, Log, State, Watermark, claim, commit_path
 from floodmark.state.fold import Damaged, NothingLeft
+from floodmark.state.log import tables
 from floodmark.state.recover import recoveries
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.samples import RUN, TABLE
-from floodmark.watermarks import tables
 from tests.copies import HARMS, NAME, OTHER, Counting, batches, claimed, content, copies, published
 
 

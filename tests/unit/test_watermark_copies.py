@@ -225,7 +225,7 @@ def test_without_a_ledger_the_load_stage_is_shown_as_it_was_last_known(
     newer = Watermark(store, TABLE.name, "later").current(history.state, None)
     assert (newer["redshift_rows_loaded"], newer["redshift_status"]) == (100, "pending")
     assert len(newer["processed_s3_files"]) == 2 and len(newer["pending_s3_files"]) == 1
-    assert newer["mysql_rows_extracted"] == 105
+    assert (newer["mysql_rows_extracted"], newer["mysql_rows_reread"]) == (100, 5)
 
 
 def test_without_a_ledger_a_reset_of_the_load_is_not_hidden_by_an_older_copy(watermark: Watermark) -> None:

@@ -36,7 +36,7 @@ Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
     "--all",
     "all_tables",
     is_flag=True,
-    help="The tables of the configuration, or every table of the source if it names none.",
+    help="The tables of the configuration, or every table of the source if it names none, but for retired ones.",
 )
 @click.option(
     "-s",

@@ -14,6 +14,7 @@ from floodmark.cli.options import (
     confirm,
     many_tables,
     maybe_table,
+    one_table,
     pass_settings,
     timestamp_option,
 )
@@ -30,6 +31,7 @@ def watermark() -> None:
       floodmark watermark get -t shop.orders
       floodmark watermark set -t shop.orders --timestamp "2025-08-01 00:00:00"
       floodmark watermark reset -t shop.orders
+      floodmark watermark retire -t shop.old_orders
     """
 
 
@@ -40,7 +42,8 @@ def watermark() -> None:
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
     """Show one table's watermark, both stages, or without -t the system watermark.
 
-    Works while a sync runs, and when MySQL or the warehouse is away: what is unknown then says so.
+    Works while a sync runs, and when MySQL or the warehouse is away: what is unknown then says so. Rows that
+    were read again (overlap, --since, new columns) are counted apart.
 
     \b
     Examples:
@@ -206,6 +209,33 @@ def reset(
     )
     stages = "MySQL → S3 is" if mysql_only else "S3 → Redshift is" if redshift_only else "both stages are"
     settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
+    return 0
+
+
+@watermark.command(cls=Command)
+@one_table
+@pass_settings
+def retire(settings: Settings, table: str) -> int:
+    """Leave a table out of `sync --all` from now on: it is meant to be gone.
+
+    A table that was synced before and that the source no longer shows ends `sync --all` with exit code 2, because
+    a lost privilege looks the same. This says that it is meant. The table's log, files and rows stay; a later
+    `sync -t TABLE` brings it back.
+
+    \b
+    Examples:
+      floodmark watermark retire -t shop.old_orders
+    """
+    config = settings.load()
+    from floodmark.moves import watermark_retire
+
+    document = watermark_retire(config, table, settings.run)
+
+    def lines() -> list[str]:
+        said = f"{document['table_name']}: retired; `sync --all` leaves it out, its log, files and rows stay"
+        return [said, f"To undo: {document['undo']}"]
+
+    settings.result(document, lines)
     return 0
 
 

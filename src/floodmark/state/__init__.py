@@ -4,10 +4,11 @@ The log is the truth of what was extracted, the warehouse's ledger of what was l
 """
 
 from floodmark.state.claims import Changed, Claimed, claim, refuse_if_held
-from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, Older, State
+from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, State
 from floodmark.state.lease import Holder, Lease, holder, this_process
 from floodmark.state.loaded import LedgerRow, Loaded, condense, unloaded
 from floodmark.state.log import Log, Taken, draft
+from floodmark.state.older import Older
 from floodmark.state.publish import Watermark, examine, parse
 from floodmark.state.watermark import (
     Checkpoint,

@@ -7,12 +7,12 @@ state does not grow with it: old data commits are summed up, old file names drop
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from floodmark.errors import DataError
 from floodmark.model import Commit, LoadAs, Owner, Position, Seconds, Span, Table, Window
+from floodmark.state.older import NO_ROWS, NOTHING_OLDER, Counted, Older, counted
 from floodmark.state.spans import merged, within
 
 RECENT_COMMITS = 500  # that a state holds one by one; those before are summed up in `older`
@@ -54,6 +54,7 @@ class DataCommit(NamedTuple):
     described: int  # the claim whose `table` describes these files
     superseded: bool = False  # from before a reset of both stages, or given up: does not load by itself
     cleaned: bool = False  # files of it were removed: can't load again
+    beside: bool = False  # rows that were read beside windows
 
 
 class FileRef(NamedTuple):
@@ -61,18 +62,6 @@ class FileRef(NamedTuple):
 
     n: int
     path: str
-
-
-@dataclass(frozen=True)
-class Older:
-    """The data commits up to number `upto` that are no longer held one by one, superseded ones not counted."""
-
-    upto: int = 0
-    commits: int = 0
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-    check: str = ""  # the digests' sum: equal only for the same set of commits
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,8 @@ class State:
     seconds: Seconds = 0.0
     # what there is to load
     data: tuple[DataCommit, ...] = ()
-    older: Older = Older()
+    older: Older = NOTHING_OLDER
+    apart: bool = False  # whether rows of windows are told from others; earlier versions did not
     cleaned: tuple[Span, ...] = ()  # data commits in these have lost files to a clean
     dropped: tuple[Span, ...] = ()  # of these, those that were pending, since the last reset of both stages
     recent_files: tuple[FileRef, ...] = ()
@@ -121,12 +111,21 @@ class State:
     last_extraction_time: str | None = None
     moved_at: str | None = None  # the last set, reset or restore, or clean that moved the position
     deletes_at: str | None = None  # the last look for rows that the source no longer has
+    retired: bool = False  # no longer meant by `sync --all`
 
     @property
     def read_upto(self) -> Position | None:
         """The highest position of which rows may have been read; None: none were, or only whole copies."""
         left = self.window if self.done and self.window and self.window.by != "snapshot" else None
         return left.high if left else self.position
+
+    @property
+    def extracted(self) -> Counted:
+        """Rows read since the last reset of the extraction; those of files that were given up are not among them."""
+        if not self.apart:
+            return Counted(self.rows)
+        since = (d for d in self.data if d.n > self.extract_epoch and not d.superseded)
+        return counted(self.older.extracted, since)
 
     @property
     def live(self) -> tuple[DataCommit, ...]:
@@ -147,7 +146,7 @@ def fold(state: State | None, commit: Commit, digest: str) -> State:
     after = replace(before, n=commit.n, digest=digest, updated_at=commit.at, seconds=seconds)
     match commit.kind:
         case "open":
-            return replace(after, log=commit.log, created_at=commit.at)
+            return replace(after, log=commit.log, created_at=commit.at, apart=True)
         case "claim":
             return _claim(after, commit)
         case "batch" | "deletes":
@@ -192,7 +191,9 @@ def _broken(commit: Commit, why: str, table: str | None = None) -> Damaged:
 
 def _claim(state: State, commit: Commit) -> State:
     claim = ClaimInfo(commit.n, commit.id, commit.run, commit.at, commit.owner, commit.purpose)
-    state = replace(state, claim=claim, strategy=commit.strategy or state.strategy)
+    # The claim by which a table is retired says so by its purpose; the next sync brings it back.
+    retired = commit.purpose == "retire" or (state.retired and commit.purpose != "sync")
+    state = replace(state, claim=claim, strategy=commit.strategy or state.strategy, retired=retired)
     if commit.table is not None:
         state = replace(state, table=commit.table, described=commit.n)
     if commit.reread is not None and (state.reread is None or commit.reread.id != state.reread.id):
@@ -252,6 +253,7 @@ def data_commit(commit: Commit, digest: str, described: int) -> DataCommit | Non
         load_as=commit.load_as,
         schema=commit.schema,
         described=described,
+        beside=commit.window_id is None,
     )
 
 
@@ -285,16 +287,10 @@ def _compact(state: State) -> State:
         return state
     older = state.older
     for d in state.data[:surplus]:
-        older = replace(older, upto=d.n)
-        if not d.superseded:
-            older = Older(
-                d.n,
-                older.commits + 1,
-                older.rows + d.rows,
-                older.files + d.files,
-                older.bytes + d.bytes,
-                sum_digests([older.check, d.digest]),
-            )
+        if d.superseded:
+            older = replace(older, upto=d.n)
+        else:
+            older = older.plus(d, extracted=d.n > state.extract_epoch)
     return replace(state, data=state.data[surplus:], older=older)
 
 
@@ -307,14 +303,7 @@ def _clean(state: State, commit: Commit) -> State:
     older = state.older
     for gone in clean.given_up:
         if gone.n <= older.upto:
-            older = Older(
-                older.upto,
-                older.commits - 1,
-                older.rows - gone.rows,
-                older.files - gone.files,
-                older.bytes - gone.bytes,
-                without_digest(older.check, gone.digest),
-            )
+            older = older.minus(gone, extracted=gone.n > state.extract_epoch)
     state = replace(
         state,
         cleaned=cleaned,
@@ -334,16 +323,6 @@ def _clean(state: State, commit: Commit) -> State:
     if not clean.moved:
         return state
     return replace(_moved(state, commit), began=state.began, started=commit.position is not None)
-
-
-def sum_digests(digests: Iterable[str]) -> str:
-    """The sum of digests: equal for equal sets, in whatever order."""
-    return f"{sum(int(d or '0', 16) for d in digests) % (1 << 256):064x}"
-
-
-def without_digest(check: str, digest: str) -> str:
-    """A sum of digests without one of them."""
-    return f"{(int(check or '0', 16) - int(digest, 16)) % (1 << 256):064x}"
 
 
 def _moved(state: State, commit: Commit) -> State:
@@ -382,6 +361,7 @@ def _reset(state: State, commit: Commit) -> State:
         bytes=0,
         batches=0,
         seconds=0.0,
+        older=replace(state.older, extracted=NO_ROWS),
         last_extraction_time=None,
     )
     if "load" not in commit.stages:  # what was extracted before still loads

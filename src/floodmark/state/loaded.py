@@ -6,15 +6,20 @@ warehouse is away. Only rows of the state's own load epoch count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from floodmark.state.fold import DataCommit, State, sum_digests
+from floodmark.state.fold import DataCommit, State
+from floodmark.state.older import NO_ROWS, Counted, counted, sum_digests
 from floodmark.state.spans import within
 
 # Of a digest, the last hex digits, of which a warehouse makes sums: as many as fit into 64 bits with a sign.
 SUMMED_DIGITS = 15
+
+
+# Data commits as the log has them, by their numbers.
+Lookup = Callable[[Sequence[int]], Iterable[DataCommit]]
 
 
 class LedgerRow(Protocol):
@@ -52,6 +57,14 @@ class Loaded:
     missing: tuple[int, ...] = ()  # commits that the state names and the ledger does not have
     older: bool = True  # the ledger has every commit that the state only sums up
     as_of: str | None = None  # None: asked just now; else when the ledger was last read ("": never)
+    of_older: Counted = NO_ROWS  # where it lacks some of those, the rows of the others
+
+    def counted(self, state: State) -> Counted:
+        """Rows of the state's commits that are loaded, each counted once; superseded ones are not among them."""
+        if not state.apart:
+            return Counted(self.rows)
+        older = state.older.counted if self.has_older(state) else self.of_older
+        return counted(older, (d for d in state.live if self.has(d.n)))
 
     def pending(self, state: State) -> bool:
         """Whether anything waits to be loaded."""
@@ -69,13 +82,21 @@ class Loaded:
         return self.older and upto <= self.n and not any(since < m <= upto for m in self.missing)
 
 
-def condense(state: State, ledger: Iterable[LedgerRow]) -> Loaded:
-    """The ledger's rows of this log, as far as they concern the state."""
+def condense(state: State, ledger: Iterable[LedgerRow], lookup: Lookup = lambda numbers: ()) -> Loaded:
+    """The ledger's rows of this log, as far as they concern the state.
+
+    `lookup` is asked only where the ledger lacks commits that the state only sums up, for those that it has.
+    """
     rows = [r for r in ledger if r.epoch == state.load_epoch]
     known = {(r.n, r.digest) for r in rows if not r.summed}
     numbers = {r.n for r in rows if not r.summed}
     missing = {d.n for d in state.data if (d.n, d.digest) not in known}
     missing.update(f.n for f in state.recent_files if f.n <= state.older.upto and f.n not in numbers)
+    whole = accounts_for_older(state, rows)
+    of_older = NO_ROWS
+    if not whole:
+        some = sorted(r.n for r in _inside(state, rows) if not r.summed)
+        of_older = counted(of_older, (d for d in lookup(some) if (d.n, d.digest) in known))
     return Loaded(
         epoch=state.load_epoch,
         n=state.n,
@@ -85,8 +106,20 @@ def condense(state: State, ledger: Iterable[LedgerRow]) -> Loaded:
         live_files=sum(r.files for r in rows if r.n > state.superseded),
         last=max((r.loaded_at for r in rows), default=None),
         missing=tuple(sorted(missing)),
-        older=accounts_for_older(state, rows),
+        older=whole,
+        of_older=of_older,
     )
+
+
+def _inside(state: State, ledger: Iterable[LedgerRow]) -> list[LedgerRow]:
+    """The ledger's rows of the commits that the state only sums up."""
+    return [
+        r
+        for r in ledger
+        if r.epoch == state.load_epoch
+        and state.superseded < r.n <= state.older.upto
+        and not within(state.dropped, r.n)
+    ]
 
 
 def accounts_for_older(state: State, ledger: Iterable[LedgerRow]) -> bool:
@@ -94,13 +127,7 @@ def accounts_for_older(state: State, ledger: Iterable[LedgerRow]) -> bool:
     older = state.older
     if older.commits == 0:
         return True
-    inside = [
-        r
-        for r in ledger
-        if r.epoch == state.load_epoch
-        and state.superseded < r.n <= older.upto
-        and not within(state.dropped, r.n)
-    ]
+    inside = _inside(state, ledger)
     # The end of a sum is the sum of the ends; with the number of commits it is as good as the whole.
     end = -SUMMED_DIGITS if any(r.summed for r in inside) else 0
     try:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 from floodmark.errors import ConfigError, ConflictError, FloodmarkError, TransientError
@@ -35,6 +36,9 @@ CHUNK = 512
 # Of the commits that a run has made itself, the newest are not asked for again: so many, but none so large.
 OWN_COMMITS = 40
 OWN_BYTES = 1 << 20
+# Commits of a log that an earlier version counted and this one counts anew, rows of windows apart; longer logs keep
+# the old count until `watermark validate --repair`.
+COUNTED_ANEW = 5000
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,14 @@ def who(commit: Commit) -> str:
     return f"run {commit.run} on host {commit.owner.host} (pid {commit.owner.pid})"
 
 
+def tables(store: Store) -> list[str]:
+    """Every table that has a log, or a watermark although its log is gone."""
+    stems = (o.path.rpartition("/")[2].removesuffix(".json") for o in store.list("watermark/tables/"))
+    # The older tool kept its own there, under names without a dot.
+    found = {*store.folders("commits/"), *(stem for stem in stems if "." in stem)}
+    return sorted(unquote(name) for name in found)
+
+
 class Log:
     """One table's commit log."""
 
@@ -93,6 +105,9 @@ class Log:
         Raises Damaged when the log can't be read whole and no copy makes up for it, NothingLeft when there are
         data files but neither a log nor a copy: a table never starts over by itself.
         """
+        return self._told_apart(self._read())
+
+    def _read(self) -> State:
         published = copies.primary(self.store, self.table_name)
         self.seen = None
         self.own.clear()  # whoever reads wants to know what is there
@@ -103,6 +118,24 @@ class Log:
         if state.n < 0 and published.data is None:
             self.seen = Seen(None)
         return state
+
+    def _told_apart(self, state: State) -> State:
+        """The state of a log that an earlier version has counted, with rows of windows told from others.
+
+        Where the log is damaged or very long, the counts stay as they were.
+        """
+        if state.apart or not 0 <= state.n <= COUNTED_ANEW:
+            return state
+        whole = State(self.table_name)
+        try:
+            with ThreadPoolExecutor(READERS) as pool:
+                for n, data in enumerate(pool.map(self._bytes, range(state.n + 1))):
+                    whole = fold(whole, *self.parse(n, data))
+        except Damaged:
+            return state
+        if whole.digest != state.digest:
+            return state
+        return replace(state, apart=True, data=whole.data, older=whole.older)
 
     def begin(self, force: bool = False) -> State:
         """The state for a command that may begin a table anew: one that has nothing left, or, forced, is damaged."""

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import FloodmarkError
 from floodmark.model import Commit, digest, dump, load
-from floodmark.state.fold import State
+from floodmark.state.fold import DataCommit, State, data_commit
 from floodmark.state.loaded import LedgerRow
 from floodmark.state.watermark import (
     CHECKPOINT_VERSION,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 OTHER_VERSION = "of another version"
 
 ATTEMPTS = 3
+READERS = 16
 LOCATIONS = ("primary", "daily", "session")
 # Commits that a copy carries byte for byte: at most so many, and beyond the newest at most so much.
 TAIL_COMMITS = 40
@@ -108,7 +109,7 @@ def _holds(read: object, written: object) -> bool:
     if isinstance(read, dict) and isinstance(written, dict):
         return all(name in read and _holds(read[name], value) for name, value in written.items())
     if isinstance(read, list) and isinstance(written, list):
-        return len(read) == len(written) and all(map(_holds, read, written))
+        return len(read) >= len(written) and all(map(_holds, read, written))  # named tuples may have grown
     return type(read) is type(written) and read == written
 
 
@@ -177,6 +178,20 @@ def newest(
     return tuple(reversed(kept))
 
 
+def data_commits(store: Store, table_name: str, numbers: Sequence[int]) -> list[DataCommit]:
+    """The data commits of these numbers that can be read as they lie there."""
+    found: list[DataCommit] = []
+    with ThreadPoolExecutor(READERS, thread_name_prefix="counts") as pool:
+        for data in pool.map(store.get, (commit_path(table_name, n) for n in numbers)):
+            try:
+                commit = load(Commit, data or b"")
+            except ValueError:
+                continue
+            one = data_commit(commit, commit.stands_for or digest(data or b""), -1)
+            found += [one] if one is not None else []
+    return found
+
+
 class Watermark:
     """One table's published watermark, as one run sees and publishes it. May be used from several threads."""
 
@@ -194,12 +209,23 @@ class Watermark:
         self._asked = False
         self._failed: frozenset[str] = frozenset()
         self._warned = False
+        self._looked_up: dict[int, DataCommit | None] = {}
 
-    def current(self, state: State, ledger: Iterable[LedgerRow] | None) -> dict[str, Any]:
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What the published watermark says has failed and not succeeded since."""
+        with self._lock:
+            last = self._published()
+            return last.checkpoint.failures if last else ()
+
+    def current(
+        self, state: State, ledger: Iterable[LedgerRow] | None, failure: Failure | None = None
+    ) -> dict[str, Any]:
         """The document as of now; writes nothing."""
         with self._lock:
             last = self._published()
-            return document(observe(state, ledger, last), self.store.uri, last.saved if last else None)
+            seen = observe(state, ledger, last, failure=failure, lookup=self._lookup)
+            return document(seen, self.store.uri, last.saved if last else None)
 
     def publish(
         self,
@@ -221,7 +247,7 @@ class Watermark:
                 and last.checkpoint.state.n > state.n
             ):
                 state = last.checkpoint.state  # a slower thread of this run: the copies never go back
-            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded)
+            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded, lookup=self._lookup)
             if last is not None and seen == last.checkpoint and not self._failed:
                 return document(seen, self.store.uri, last.saved)
             saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
@@ -230,6 +256,14 @@ class Watermark:
             self._failed = self._write(render(body, seen, tail), str(saved["saved_at"]))
             self._last = Copy(seen, saved, tail)
             return body
+
+    def _lookup(self, numbers: Sequence[int]) -> list[DataCommit]:
+        """Old commits that were loaded while others of their time were not; each is fetched once."""
+        wanted = [n for n in numbers if n not in self._looked_up]
+        if wanted:
+            found = {d.n: d for d in data_commits(self.store, self.table_name, wanted)}
+            self._looked_up |= {n: found.get(n) for n in wanted}
+        return [d for n in numbers if (d := self._looked_up[n]) is not None]
 
     def _published(self) -> Copy | None:
         if not self._asked:

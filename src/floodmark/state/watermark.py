@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from floodmark.model import Table, Value
 from floodmark.state.fold import RECENT_FILES, State
-from floodmark.state.loaded import LedgerRow, Loaded, carried, condense
+from floodmark.state.loaded import LedgerRow, Loaded, Lookup, carried, condense
 from floodmark.store import encode
 
 log = logging.getLogger("floodmark")
@@ -85,10 +85,11 @@ def observe(
     *,
     failure: Failure | None = None,
     succeeded: Collection[Stage] = (),
+    lookup: Lookup = lambda numbers: (),
 ) -> Checkpoint:
     """Both stages as they are now; without a ledger the load stage as it was last known."""
     if ledger is not None:
-        loaded = condense(state, ledger)
+        loaded = condense(state, ledger, lookup)
     else:
         loaded = carried(
             state, last.checkpoint.load if last else None, last.saved.get("saved_at") if last else None
@@ -119,16 +120,19 @@ def document(
     pending = [f.path for f in state.recent_files if f.n > state.superseded and not loaded.has(f.n)]
     times = [state.updated_at, loaded.last, *(f.at for f in seen.failures)]
     last_error = max(seen.failures, key=lambda f: f.at, default=None)
+    extracted, loaded_rows = state.extracted, loaded.counted(state)
     body: dict[str, Any] = {
         "table_name": state.table_name,
         "commit": state.n if state.n >= 0 else None,
         "last_mysql_extraction_time": state.last_extraction_time,
         "last_mysql_data_timestamp": timestamp,
         "last_mysql_data_id": key,
-        "mysql_rows_extracted": state.rows,
+        "mysql_rows_extracted": extracted.rows,
+        "mysql_rows_reread": extracted.reread,
         "mysql_status": _extract_status(seen),
         "last_redshift_load_time": loaded.last,
-        "redshift_rows_loaded": loaded.rows,
+        "redshift_rows_loaded": loaded_rows.rows,
+        "redshift_rows_reloaded": loaded_rows.reread,
         "redshift_status": _load_status(seen),
         "backup_strategy": "manual_cli" if state.manual else state.strategy,
         "s3_file_count": state.files,
@@ -150,6 +154,10 @@ def document(
         body["pending_s3_files_truncated"] = True
     if loaded.as_of is not None:
         body["redshift_status_as_of"] = loaded.as_of or None
+    if last_error is not None:
+        body["last_error_time"] = last_error.at
+    if state.retired:
+        body["retired"] = True
     return body
 
 

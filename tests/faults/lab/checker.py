@@ -22,6 +22,7 @@ from .truth import (
     Row,
     Source,
     commits,
+    counted,
     file_rows,
     ledger,
     place,
@@ -343,18 +344,22 @@ def check_document(bench: Bench, source: Source, document: dict[str, Any]) -> li
     log = commits(bench, source.name)
     if not log:
         return []
-    extract, epoch, _ = epochs(log)
+    extract, epoch, superseded = epochs(log)
     data = [c for c in data_commits(log) if c.n > extract]
-    known = {c.digest for c in data_commits(log)}
-    loaded = [
-        r for r in ledger(bench, source.name)
-        if r.log == log[0].body["log"] and r.epoch == epoch and r.digest in known
-    ]  # fmt: skip
+    digests = {
+        r.digest for r in ledger(bench, source.name) if r.log == log[0].body["log"] and r.epoch == epoch
+    }
+    gone = {given[0] for c in log if c.body.get("clean") for given in c.body["clean"]["given_up"]}
+    live = [c for c in data_commits(log) if c.n not in gone]
+    extracted = counted(c for c in live if c.n > extract)
+    loaded = counted(c for c in live if c.n > superseded and c.digest in digests)
     expected = {
         "commit": log[-1].n,
-        "mysql_rows_extracted": sum(c.rows for c in data),
+        "mysql_rows_extracted": extracted[0],
+        "mysql_rows_reread": extracted[1],
         "s3_file_count": sum(len(c.body["files"]) for c in data),
-        "redshift_rows_loaded": sum(r.rows for r in loaded),
+        "redshift_rows_loaded": loaded[0],
+        "redshift_rows_reloaded": loaded[1],
     }
     return [
         Problem("counts", f"{name} is {document.get(name)}, and should be {value}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -56,6 +57,19 @@ class RawCommit:
     @property
     def rows(self) -> int:
         return sum(f["rows"] for f in self.body["files"])
+
+
+def counted(data: Iterable[RawCommit]) -> tuple[int, int]:
+    """Rows of windows and rows read beside them; keys are neither, and a snapshot begins the count anew."""
+    rows = again = 0
+    for c in data:
+        if c.body["load_as"] == "replace":
+            rows, again = c.rows, 0
+        elif c.kind == "batch" and c.body["window_id"]:
+            rows += c.rows
+        elif c.kind == "batch":
+            again += c.rows
+    return rows, again
 
 
 @dataclass(frozen=True)

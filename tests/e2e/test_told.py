@@ -1,0 +1,195 @@
+"""What people are told: failed attempts, runs under way, rows counted once, tables that the source no longer shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from floodmark import Pipeline
+from floodmark.errors import ConfigError, TransientError
+from floodmark.state import Claimed, Log, claim
+from floodmark.store import Store
+from floodmark.testing.databases import DatabaseServer
+from tests.bounds import OLD, ORDERS
+from tests.conftest import Workspace
+
+AWAY = "mysql://nobody:x@127.0.0.1:1"
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS.format(digits="(6)"), OLD.format(n=30))
+    return workspace
+
+
+def pipeline(workspace: Workspace) -> Pipeline:
+    return Pipeline(workspace.folder / "floodmark.yaml")
+
+
+def name(workspace: Workspace, table: str = "orders") -> str:
+    return f"{workspace.database.name}.{table}"
+
+
+def shown(workspace: Workspace, *fields: str, table: str = "orders") -> Any:
+    document = pipeline(workspace).watermark_get(name(workspace, table))
+    return tuple(document[f] for f in fields)
+
+
+COUNTS = ("mysql_rows_extracted", "mysql_rows_reread", "redshift_rows_loaded", "redshift_rows_reloaded")
+FAILURE = ("mysql_status", "last_error")
+
+
+def away(workspace: Workspace) -> None:
+    """From now on MySQL can't be reached."""
+    workspace.write(source={"url": f"{AWAY}/{workspace.database.name}"})
+
+
+def back(workspace: Workspace) -> None:
+    workspace.write(source={"url": workspace.database.url})
+
+
+# failed attempts, and what goes on
+
+
+def test_an_attempt_that_did_not_reach_mysql_is_told_until_the_next_success(orders: Workspace) -> None:
+    assert shown(orders, *FAILURE, "last_check_time") == ("pending", None, None)
+    away(orders)
+    with pytest.raises(TransientError):
+        orders.sync("orders")
+    # There is no log yet that a copy could be of, and none is begun by a failure.
+    status, error, looked = shown(orders, *FAILURE, "last_check_time")
+    assert status == "failed" and "127.0.0.1" in error and looked is None
+    assert pipeline(orders).watermark_list()["tables"] == []
+    back(orders)
+    table = orders.synced("orders")
+    assert table["watermark"]["activity"]["state"] == "idle" and table["watermark"]["last_check_time"]
+    status, error, first = shown(orders, *FAILURE, "last_check_time")
+    assert (status, error) == ("success", None) and first == table["watermark"]["last_check_time"]
+
+    away(orders)
+    for names in (["orders"], []):
+        with pytest.raises(TransientError):
+            orders.sync(*names)
+        status, error, at, looked = shown(orders, *FAILURE, "last_error_time", "last_check_time")
+        assert status == "failed" and "127.0.0.1" in error and at > first and looked == first
+    back(orders)
+    assert orders.synced("orders")["commits"] == []  # nothing to do is a success too
+    status, error, looked = shown(orders, *FAILURE, "last_check_time")
+    assert (status, error) == ("success", None) and looked > first
+
+
+def test_a_table_that_can_t_be_planned_is_told_and_a_table_that_another_run_holds_is_not(
+    orders: Workspace,
+) -> None:
+    orders.synced("orders")
+    orders.write(tables={name(orders): {"cursor": "nothing"}})
+    assert orders.sync("orders").exit_code == 2
+    status, error = shown(orders, *FAILURE)
+    assert status == "failed" and "nothing" in error
+    orders.write(tables=None)
+    orders.synced("orders")
+
+    log = Log(Store(pipeline(orders).config.store), name(orders))
+    taken = claim(log, log.read(), run="20250819_153000_live", purpose="sync")
+    assert isinstance(taken, Claimed)
+    away(orders)
+    with taken.lease:
+        with pytest.raises(TransientError):
+            orders.sync("orders")
+        status, error, activity = shown(orders, *FAILURE, "activity")
+        assert (status, error) == ("success", None)
+        assert (activity["state"], activity["run"]) == ("running", "20250819_153000_live")
+        assert activity["host"] and activity["pid"] and activity["since"]
+    assert shown(orders, "activity")[0]["state"] == "idle"
+
+
+# counts
+
+
+def test_rows_that_are_read_again_are_counted_apart_in_both_stages(orders: Workspace) -> None:
+    orders.write(defaults={"overlap_seconds": 600})
+    orders.synced("orders")
+    assert shown(orders, *COUNTS) == (30, 0, 30, 0)
+    again = orders.synced("orders")
+    assert (again["rows_extracted"], again["rows_reread"]) == (0, 10)
+    assert shown(orders, *COUNTS) == (30, 10, 30, 10)
+    said = orders.run("watermark", "get", "-t", "orders").ok().stdout
+    assert said.count("30 rows, and 10 read again") == 2
+
+
+def test_a_manual_load_of_superseded_files_counts_no_more_than_was_extracted(orders: Workspace) -> None:
+    orders.synced("orders", limit=20, backup_only=True)
+    pipeline(orders).watermark_reset(name(orders))
+    orders.synced("orders")
+    before = shown(orders, *COUNTS)
+    assert before == (30, 0, 30, 0)
+    pipeline(orders).watermark_set(name(orders), timestamp="2025-03-01 00:00:00")
+    table = orders.synced("orders", load_only=True)
+    assert "Found 1 files, filtered to 1 files for loading" in table["notes"]
+    assert any("1 later file loaded before will load again" in note for note in table["notes"])
+    assert (table["files_loaded"], table["rows_loaded"]) == (1, 20)
+    assert shown(orders, *COUNTS) == before
+    assert pipeline(orders).watermark_validate(name(orders))["ok"]
+    # The same files load once more: what is announced is what comes.
+    document = pipeline(orders).watermark_reset(name(orders), redshift_only=True)
+    assert (document["files_to_load"], document["files_to_load_by_hand"]) == (1, 2)
+    assert orders.synced("orders", load_only=True)["files_loaded"] == 2
+    assert shown(orders, *COUNTS) == before and orders.compare("orders").equal
+
+
+# tables that the source no longer shows
+
+
+def test_a_user_who_sees_no_table_is_told_so_with_exit_code_2(
+    workspace: Workspace, server: DatabaseServer
+) -> None:
+    server.create_user("nothing", "secret", "PROCESS ON *.*")
+    workspace.write(source={"url": server.url(workspace.database.name, "nothing", "secret")})
+    for empty in (workspace.database.url, server.url(None, "nothing", "secret")):
+        workspace.write(source={"url": empty})
+        with pytest.raises(ConfigError, match="sees no table"):
+            workspace.sync()
+
+
+def test_a_table_that_the_source_no_longer_shows_is_named_until_it_is_retired(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO others VALUES (1)")
+    assert orders.sync().ok
+    orders.execute("RENAME TABLE others TO elsewhere")
+    report = orders.sync()
+    assert report.exit_code == 2
+    (lost,) = [t for t in report.tables if t.error]
+    assert lost.table == name(orders, "others") and lost.error is not None
+    assert "no longer shows" in lost.error.message and "watermark retire" in str(lost.error.hint)
+    assert {t.table for t in report.tables if t.error is None} == {name(orders), name(orders, "elsewhere")}
+    assert shown(orders, "mysql_status", table="others") == ("failed",)
+
+    said = orders.run("watermark", "retire", "-t", "others").ok().stdout
+    assert "retired" in said and f"To undo: floodmark sync -t {name(orders, 'others')}" in said
+    assert orders.sync().ok
+    assert shown(orders, "retired", "mysql_status", "redshift_rows_loaded", table="others") == (
+        True,
+        "success",
+        1,
+    )
+    assert orders.query("SELECT count(*) FROM others") == [(1,)]
+    with pytest.raises(ConfigError, match="never synced"):
+        pipeline(orders).watermark_retire("nothing")
+    # Even once it is there again, only a sync by its name brings it back.
+    orders.execute("RENAME TABLE elsewhere TO others", "INSERT INTO others VALUES (2)")
+    pipeline(orders).watermark_retire("elsewhere")
+    assert [t.table for t in orders.sync().tables] == [name(orders)]
+    assert orders.synced("others")["rows_extracted"] == 1
+    assert {t.table for t in orders.sync().tables} == {name(orders), name(orders, "others")}
+
+
+def test_a_table_of_the_configuration_that_was_retired_is_not_missed(orders: Workspace) -> None:
+    orders.write(tables={"orders": {}, "others": {}})
+    orders.execute("CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO others VALUES (1)")
+    assert orders.sync().ok
+    orders.execute("DROP TABLE others")
+    (lost,) = [t for t in orders.sync().tables if t.error]
+    assert lost.error is not None and "watermark retire" in str(lost.error.hint)
+    pipeline(orders).watermark_retire("others")
+    assert orders.sync().ok
+    assert orders.sync("others").exit_code == 2
