@@ -10,17 +10,23 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 from zoneinfo import ZoneInfo
+
+from floodmark.model import Zone
 
 # Where a zone's offset differs from one of these steps to the next, the very second of the shift is looked for.
 STEP = 900
 REACH = 3 * 3600
 # Two clocks that differ by so many seconds more than before have only drifted apart, or the network was slow.
 STEADY = 1.0
+# Daylight saving may move the zone of an old connection by so much beside the one that took its place.
+SAVING = 3600
 
 _EPOCH = datetime(1970, 1, 1)
 
 Offsets = Callable[[Sequence[int]], list[int]]
+Unit = Literal["s", "ms", "us", "ns"]
 
 
 def text(moment: float, offset: int = 0) -> str:
@@ -88,12 +94,17 @@ class Wall:
         return found
 
 
+def grid(moment: float) -> int:
+    """The last moment before this one that `samples` always has."""
+    return int(moment) // STEP * STEP
+
+
 def samples(*moments: float | None) -> list[int]:
     """The moments to ask a zone about, so that a shift near any of the given ones is seen."""
     wanted: set[int] = set()
     for moment in moments:
         if moment is not None:
-            centre = int(moment) // STEP * STEP
+            centre = grid(moment)
             wanted.update(range(centre - REACH, centre + REACH + STEP, STEP))
     return sorted(wanted)
 
@@ -145,3 +156,51 @@ def reread_from(wall: Wall, previous: float | None, bound: float, back: float = 
     if back:
         starts.append(wall.at(previous - back - STEADY))
     return min(starts, default=None)
+
+
+def zone_now(wall: Wall, before: Zone | None, now: float, behind: int = 0) -> Zone:
+    """The zone of the cursors as it is now; where it is another one than before, with what it was until then.
+
+    Both are asked for the moment of the earlier look, so daylight saving is no change. `wall` has that moment and now.
+    """
+    others: set[int] = set()
+    if before is not None:
+        then = wall.offsets[before.at]
+        others = {*before.others, before.offset} if then != before.offset else {*before.others}
+        others.discard(then)
+    at = grid(now)
+    return Zone(at, wall.offsets[at], tuple(sorted(others)), behind)
+
+
+def spread(zone: Zone | None) -> int:
+    """The widest difference, in seconds, between what connections of now and from before a change of zone write."""
+    if zone is None or not zone.others:
+        return 0
+    return max(abs(zone.offset - other) for other in zone.others) + SAVING
+
+
+def told(zone: Zone) -> str:
+    """A change of zone in a few words."""
+
+    def text(offset: int) -> str:
+        return f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02}:{abs(offset) // 60 % 60:02}"
+
+    before = " or ".join(text(other) for other in zone.others)
+    return f"the time zone of the source's cursors is UTC{text(zone.offset)} and was UTC{before} before"
+
+
+# ---------------------------------------------------------------- integers that tell the time
+
+UNITS: dict[Unit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# A column whose newest value is this close to the clock, in seconds, is one.
+CLOSE = 86_400
+
+
+def count(moment: float, unit: Unit) -> int:
+    """The integer that stands for a moment."""
+    return round(moment * 1e6) * UNITS[unit] // 10**6
+
+
+def unit_of(newest: int, now: float) -> Unit | None:
+    """What an integer counts since 1970, if it is a time of about now."""
+    return next((unit for unit, each in UNITS.items() if abs(newest / each - now) <= CLOSE), None)

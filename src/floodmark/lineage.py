@@ -36,9 +36,11 @@ def carried(before: Table | None, now: Table, *, anew: bool = False) -> Table:
     here = {c.name.lower() for c in now.columns}
     owed = {current(name, happened).lower() for name in before.owed}
     owed |= {c.name.lower() for c in now.columns if _lost_digits(old.get(c.name.lower()), c)}
+    cursor = None if before.cursor is None else current(before.cursor, happened)
     return replace(
         now,
         carried=True,
+        unix=before.unix if cursor == now.cursor else None,
         columns=tuple(
             replace(c, fill=old[c.name.lower()].fill) if c.name.lower() in old else c for c in now.columns
         ),

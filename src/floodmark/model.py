@@ -93,6 +93,8 @@ class Table:
     renamed: tuple[tuple[str, str], ...] = ()  # old and new name, in the order in which it happened
     dropped: tuple[Column, ...] = ()
     owed: tuple[str, ...] = ()  # columns for which rows that were read before have to be read again
+    # What the cursor counts, where its integers tell the time since 1970.
+    unix: Literal["s", "ms", "us", "ns"] | None = None
 
     @property
     def name(self) -> str:
@@ -139,6 +141,17 @@ class Window:
     @property
     def slices(self) -> int:
         return len(self.edges) + 1
+
+
+@dataclass(frozen=True)
+class Zone:
+    """The zone of a table's cursors as a sync saw it: its offset from UTC, in seconds, at a moment."""
+
+    at: int
+    offset: int
+    # Offsets of the zones before it: connections keep the zone that they began with.
+    others: tuple[int, ...] = ()
+    behind: int = 0  # by how many seconds sessions in zones of their own write earlier cursors
 
 
 @dataclass(frozen=True)
@@ -241,6 +254,7 @@ class Commit:
     window: Window | None = None  # the window that this claim opens or resumes
     reread: Window | None = None  # the same for rows that are read again because of their columns
     strategy: str | None = None
+    zone: Zone | None = None  # of the cursors that are read under this claim
     # batch, deletes
     window_id: str | None = None  # None: rows read again, which move no position
     reread_id: str | None = None  # the re-read whose slices these are
@@ -325,5 +339,5 @@ def digest(data: bytes) -> str:
 
 __all__ = [
     "Clean", "Column", "Commit", "CommitKind", "DataFile", "Finding", "GivenUp", "Key", "Lag", "LoadAs", "Mode", "Owner",
-    "Position", "Seconds", "Slice", "Span", "Strategy", "Table", "Value", "Window", "by_key", "digest", "dump", "load", "replace",
+    "Position", "Seconds", "Slice", "Span", "Strategy", "Table", "Value", "Window", "Zone", "by_key", "digest", "dump", "load", "replace",
 ]  # fmt: skip

@@ -22,11 +22,12 @@ from floodmark.mysql.sql import NUMERIC
 from floodmark.plan import cursor_value, temporal
 from floodmark.report import EXTRACT
 from floodmark.state import Changed, Log, State, Watermark, claim, draft, pipeline, refuse_if_held, stamp
+from floodmark.state.log import tables
 from floodmark.store import Store
 from floodmark.warehouse import LEDGER, Ledger, Warehouse
 from floodmark.warehouse.decide import check_holder
 from floodmark.warehouse.open import open_warehouse
-from floodmark.watermarks import full_name, ledger_of, must_exist, next_start, tables
+from floodmark.watermarks import full_name, ledger_of, must_exist, next_start
 
 Stage = Literal["extract", "load"]
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from floodmark import clock
 from floodmark.errors import DataError
-from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window
+from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window, Zone
 from floodmark.values import MOST_ROWS
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
@@ -77,6 +77,7 @@ class Plan:
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
     checksum: bool = False  # whether a snapshot's checksum is read with it
+    zone: Zone | None = None  # of the cursors, as they are read now
 
     @property
     def empty(self) -> bool:
@@ -203,7 +204,7 @@ def overlap_from(
     if not temporal(table):
         if seconds <= 0 or not isinstance(first, int):
             return None
-        return (max(0, first - ID_OVERLAP),)
+        return (max(0, first - (clock.count(seconds, table.unix) if table.unix else ID_OVERLAP)),)
     starts = []
     if seconds > 0:
         starts.append(clock.shifted(str(first), -seconds))
@@ -217,6 +218,22 @@ def overlap_from(
     if floor is not None and str(floor[0]) > str(start):
         start = floor[0]
     return (start,) if str(start) < str(first) or table.column(table.cursor).data_type == "date" else None
+
+
+def reaches(value: Value, other: Value) -> bool:
+    """Whether a cursor is at another one or behind it; a DATE is at every time of its day."""
+    if isinstance(value, int) and isinstance(other, int):
+        return value >= other
+    return str(value) >= str(other)[: len(str(value))]
+
+
+def within_reach(table: Table, low: Position, wall: Value | None, seconds: float) -> bool:
+    """Whether a row may still be written with a cursor up to `low`, so many seconds after its time, seen from `wall`."""
+    if wall is None:
+        return False
+    if table.unix:
+        return reaches(low[0], int(wall) - clock.count(seconds, table.unix))
+    return reaches(low[0], clock.shifted(str(wall), -seconds))
 
 
 def implausible(before: int, now: int) -> bool:

@@ -16,7 +16,9 @@ from floodmark.model import LoadAs, Table
 from floodmark.mysql import edges
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone
+from floodmark.plan import temporal
 from floodmark.report import TableReport
+from floodmark.settle import settle
 from floodmark.survey import check_not_set_back
 from floodmark.sync import TableRun
 from floodmark.verify import Verified, findings
@@ -82,7 +84,11 @@ def _mend(run: TableRun, table: Table, found: Differences) -> None:
         )
     if found.extra:
         with run.work.session("verify") as session:
-            check_not_set_back(session, table, run.state, edges.last(session, table, None))
+            newest, back_to = edges.last(session, table, None), None
+            if temporal(table):
+                looks, position = run.work.looks, run.state.position
+                back_to = settle(session, table, run.state, position, run.options, looks).back_to
+            check_not_set_back(session, table, run.state, newest, back_to=back_to)
     run.hold("repair", table)
     with run.work.session("verify") as session:
         absent = set(gone(session, table, found.extra))

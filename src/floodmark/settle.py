@@ -15,7 +15,7 @@ from functools import partial
 
 from floodmark import clock, plan
 from floodmark.config import TableOptions
-from floodmark.model import Position, Table, Value
+from floodmark.model import Position, Table, Value, Zone
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
@@ -28,6 +28,8 @@ WRITER_SECONDS = 3.0
 # To look through more rows than this for uncommitted ones takes longer than most transactions: those are waited for first.
 LOOKED_THROUGH = 100_000
 AGING = 0.05
+# A column with more rows than this beyond tomorrow is a counter, however close to the clock some of it is.
+FEW_IN_THE_FUTURE = 10
 # Where the source's own clock writes the cursor, and all open work can be seen and there is none, rows are final as soon
 # as their moment is over. What is left covers a clock that goes back by less than is noticed.
 SURE_SECONDS = clock.STEADY
@@ -46,6 +48,9 @@ class Settled:
     ahead: float | None = None  # the source's clock minus ours
     back: float = 0.0  # by how many seconds it was set back since the last window
     steady: bool = False  # no clock went back since the last window, not even after the bound
+    back_to: str | None = None  # else what may have been written since has a cursor from here on
+    zone: Zone | None = None  # of the cursors, where they have one
+    behind: int = 0  # by how many seconds sessions in zones of their own write earlier cursors
     held: tuple[str, ...] = ()  # who holds the bound back
 
 
@@ -62,6 +67,8 @@ def settle(
 
     Before it waits, `expected` is called when there will be rows to read, so that others can get ready meanwhile.
     """
+    if table.unix is not None:
+        return _unix(session, table, state, low, options, looks, expected, table.unix)
     if not plan.temporal(table):
         return _ids(session, table, state, low, options, looks)
     assert table.cursor is not None
@@ -119,7 +126,17 @@ def settle(
     else:
         high = settled_newest
     seen = bounds.now(session)
-    wall = clock.sample(offsets, previous, bound, seen, None if previous is None else previous - back)
+    moments = (previous, bound, seen, None if previous is None else previous - back)
+    wall = clock.sample(offsets, *moments, state.zone.at if state.zone else None)
+    behind = 0
+    if zone == "server" and trust.zones:
+        ours = {clock.grid(m): wall.offsets[clock.grid(m)] for m in moments if m is not None}
+        behind = bounds.behind(session, trust.zones, ours)
+    zone_now = clock.zone_now(wall, state.zone, seen, behind)
+    behind = max(behind, state.zone.behind if state.zone else 0)
+    back_to = clock.reread_from(wall, previous, seen, back)
+    if low is not None and (reach := max(clock.spread(zone_now), behind)):
+        back_to = min(filter(None, [back_to, clock.shifted(str(low[0]), -reach - clock.STEADY)]))
     settled = Settled(
         high=high,
         newest=newest,
@@ -129,7 +146,10 @@ def settle(
         zone_shift=clock.reread_from(wall, previous, bound, back),
         ahead=ahead,
         back=back,
-        steady=previous is not None and clock.reread_from(wall, previous, seen, back) is None,
+        steady=previous is not None and back_to is None,
+        back_to=back_to,
+        zone=zone_now,
+        behind=behind,
         held=_described(holders, seen),
     )
     written = _uncommitted(session, table, low, settled, look, look_now)
@@ -192,12 +212,25 @@ def _ids(
     newest = edges.last(session, table, None)
     if newest is None or newest == state.position:
         return Settled(newest, newest)
+    settled = Settled(newest, newest, bound=bounds.now(session))
+    return _ended(session, table, state, low, options, looks, settled)
+
+
+def _ended(
+    session: Session,
+    table: Table,
+    state: State,
+    low: Position | None,
+    options: TableOptions,
+    looks: Looks,
+    settled: Settled,
+) -> Settled:
+    """The same when everything that is open now has ended; until then the last position that was final."""
     seen = bounds.now(session)
     look_now = partial(_open_work, session, table, looks)
     open_still = bounds.wait_for_ids(session, look_now, max(options.settle_seconds, ID_SECONDS))
     if open_still:
-        return Settled(state.position, newest, held=_described(open_still, seen))
-    settled = Settled(newest, newest, bound=seen)
+        return replace(settled, high=state.position, bound=None, held=_described(open_still, seen))
     # Those that have come since write larger ids, unless the application chooses them.
     look = look_now()
     written = _uncommitted(session, table, low, settled, look, look_now)
@@ -205,6 +238,64 @@ def _ids(
         return settled
     held = _described([h for h in look if h.modified], seen)
     return replace(settled, high=edges.last(session, table, written), held=held)
+
+
+def clocked(session: Session, table: Table) -> Table:
+    """The table with what its cursor counts, where that is an integer which tells the time; once found, it stays.
+
+    Counters are told from clocks by the newest value: only a clock's is close to now. A few rows of a clock may lie in
+    the future. Where nothing is written any more it can't be told, and need not: it can when something is.
+    """
+    if table.unix or table.cursor is None or not sql.integer(table.column(table.cursor)):
+        return table
+    newest = edges.last(session, table, None)
+    if newest is None:
+        return table
+    now = bounds.now(session)
+    unit = clock.unit_of(int(newest[0]), now)
+    for each in clock.UNITS:
+        later = clock.count(now + clock.CLOSE, each)
+        if unit is not None or int(newest[0]) < later:
+            break
+        found = edges.last(session, table, later)
+        if found is None or clock.unit_of(int(found[0]), now) != each:
+            continue
+        if edges.nth(session, table, table.order, (later,), None, FEW_IN_THE_FUTURE + 1) is None:
+            unit = each
+    return replace(table, unix=unit)
+
+
+def _unix(
+    session: Session,
+    table: Table,
+    state: State,
+    low: Position | None,
+    options: TableOptions,
+    looks: Looks,
+    expected: Callable[[], None],
+    unit: clock.Unit,
+) -> Settled:
+    """Integers that an application's clock writes: up to the present tick, when all that was open after it has ended.
+
+    That the open work has ended is what a counter needs, too: a counter that is taken for a clock loses nothing.
+    """
+    now = bounds.now(session)
+    top = clock.count(now, unit) + 1
+    newest = high = edges.last(session, table, None)
+    if newest is not None and int(newest[0]) >= top:
+        high = edges.last(session, table, top)
+    if high is not None and int(high[0]) >= clock.count(now - options.settle_seconds, unit) - 1:
+        if low is None or int(high[0]) > int(low[0]):
+            expected()
+        over = top / clock.UNITS[unit] + options.settle_seconds
+        time.sleep(max(0.0, over - bounds.now(session)))
+        high = edges.last(session, table, top)
+    seen = bounds.now(session)
+    beyond = clock.count(seen + bounds.FUTURE_SLACK, unit)
+    settled = Settled(high, newest, bound=now, wall=top, beyond=beyond)
+    if high is None or high == state.position:
+        return settled
+    return _ended(session, table, state, low, options, looks, settled)
 
 
 def _described(holders: Sequence[Holder], now: float) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.failures import as_discovered
 from floodmark.mysql.looks import Looks
+from floodmark.overlap import read_again
 from floodmark.plan import Plan, Request
 from floodmark.reread import carrier, follow
-from floodmark.settle import Settled, settle
+from floodmark.settle import Settled, clocked, settle
 from floodmark.state import State
 from floodmark.system import Start
 
@@ -46,6 +47,7 @@ def survey(
     if table.mode == "full":
         made = _snapshot(session, table, request)
         return replace(made, notes=(*made.notes, *columns.notes))
+    table = clocked(session, table)
     trust = looks.trust(session)
     notes = [*table.notes, *columns.notes]
     if request.since is not None:
@@ -56,11 +58,11 @@ def survey(
     low = plan.start_position(table, begin.timestamp) if first_time else state.position
     settled = settle(session, table, state, low, options, looks, expected)
     if not first_time:
-        check_not_set_back(session, table, state, settled.newest, settled.steady)
+        check_not_set_back(session, table, state, settled.newest, settled.steady, settled.back_to)
         notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
-    again, overlap = _again(session, table, state, options, low, settled, trust, notes)
+    again, overlap = read_again(session, table, state, options, low, settled, trust, notes)
     if columns.changed and not (pieces or again or columns.slices):
         again = carrier(session, table, state.position)
     before = _before_start(session, table, low) if first_time else None
@@ -84,6 +86,7 @@ def survey(
         held=settled.held,
         before_start=before,
         start=str(low[0]) if first_time and low else None,
+        zone=settled.zone,
     )
 
 
@@ -95,12 +98,18 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
 
 
 def check_not_set_back(
-    session: Session, table: Table, state: State, newest: Position | None, steady: bool = False
+    session: Session,
+    table: Table,
+    state: State,
+    newest: Position | None,
+    steady: bool = False,
+    back_to: str | None = None,
 ) -> None:
     """Stops at a source that was restored from a backup, or failed over to a replica that was behind.
 
     Then the row at the watermark is an older version of itself, or it is gone and the newest rows are older. The
-    first says so only where the clocks are steady, that is, did not go back since the watermark.
+    first says so only where the clocks are steady, that is, did not go back since the watermark; the second not of
+    rows from `back_to` on, which clocks that went back may have written since.
     """
     low = state.position
     if low is None or state.manual or len(low) < len(table.order):
@@ -112,6 +121,8 @@ def check_not_set_back(
         return
     if edges.nth(session, replace(table, where=None), table.order, low, None, 1) is not None:
         return  # also by rows that have left the `where`
+    if newest is not None and back_to is not None and plan.reaches(newest[0], back_to):
+        return  # it was changed once more, and is read again
     key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
     if key is None and table.order == table.key:
         key = low
@@ -146,6 +157,14 @@ def _set_back(table: Table, why: str) -> DataError:
 
 def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:
     """What to say of a source whose clock was set back; without a key what it has written since can't be read again."""
+    if settled.zone is not None and settled.zone.others and not table.key:
+        raise DataError(
+            f"{clock.told(settled.zone)}: rows that were written since may lie before the watermark",
+            hint="the table has no key, so they can't be read again by themselves: empty the target and reset the table "
+            f"with --force, or go on without them: floodmark watermark set -t {table.name} with the time of the watermark",
+            table=table.name,
+        )
+    _check_not_in_the_future(table, state, settled)
     if not settled.back:
         return []
     said = f"the source's clock was set back by {settled.back:,.0f} s since the watermark, by this machine's clock"
@@ -161,6 +180,18 @@ def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:
     return [
         f"{said}: rows that were written meanwhile may lie before the watermark, and there is no key to merge by"
     ]
+
+
+def _check_not_in_the_future(table: Table, state: State, settled: Settled) -> None:
+    """Where an earlier version took a clock for a counter, a value in the future may have become the watermark."""
+    if not table.unix or state.position is None or settled.bound is None:
+        return
+    if plan.reaches(state.position[0], clock.count(settled.bound + clock.CLOSE, table.unix)):
+        raise DataError(
+            f"the watermark {state.position[0]} lies in the future, in {table.unix} since 1970: rows since were left out",
+            hint=f"read the table again: floodmark watermark reset -t {table.name} --mysql-only",
+            table=table.name,
+        )
 
 
 def _window(
@@ -264,70 +295,6 @@ def _size(session: Session, table: Table, low: Position | None, high: Position) 
     elif inside >= 0.45 * total:
         inside = total  # InnoDB never estimates a range at more than half of the table
     return inside, min(1.0, inside / whole)
-
-
-def _again(
-    session: Session,
-    table: Table,
-    state: State,
-    options: TableOptions,
-    low: Position | None,
-    settled: Settled,
-    trust: bounds.Trust,
-    notes: list[str],
-) -> tuple[tuple[Slice, ...], str | None]:
-    """Rows that are read again: the overlap before the watermark, and rows without a place in the order."""
-    if not table.key or not table.cursor:
-        return (), None
-    found: list[Slice] = []
-    seconds, why = overlap_seconds(table, options, trust)
-    fingerprint = None
-    if state.position is not None and not state.manual:
-        source_low = plan.overlap_from(table, low, state.began, seconds, settled.zone_shift)
-        if source_low is not None and low is not None:
-            rows, places = edges.positions(session, table, source_low, low)
-            mark = None
-            if settled.wall is None or str(low[0]) < clock.shifted(str(settled.wall), -seconds):
-                mark = "final"
-            elif (state.overlap or "").startswith(f"{places}|"):
-                # So soon after the watermark a row may change once more and keep its place.
-                mark = edges.contents(session, table, source_low, low)
-            if mark is None or state.overlap != f"{places}|{mark}":
-                fingerprint = f"{places}|{mark}"
-                found.append(Slice("overlap", 0, "cursor", source_low, low, rows=rows))
-    if why and seconds > 0:
-        notes.append(
-            f"the last {seconds:g} s before the watermark are read again by every sync: {'; '.join(why)}"
-        )
-    column = table.column(table.cursor)
-    future = (
-        settled.beyond
-        if settled.beyond is not None and settled.newest and str(settled.newest[0]) >= str(settled.beyond)
-        else None
-    )
-    if column.nullable or future is not None:
-        piece = Slice("loose", 1, beyond=future)
-        rows = edges.count(session, table, [sql.loose(table, future)])
-        if rows:
-            found.append(replace(piece, rows=rows))
-            notes.append(
-                f"{rows:,} rows with a NULL cursor or one in the future are read again by every sync"
-            )
-    return tuple(found), fingerprint
-
-
-def overlap_seconds(
-    table: Table, options: TableOptions, trust: bounds.Trust
-) -> tuple[float, tuple[str, ...]]:
-    """How far before the watermark rows are read again, and why."""
-    if options.overlap_seconds is not None:
-        return options.overlap_seconds, ("overlap_seconds is set",)
-    reasons = list(trust.reasons)
-    if plan.temporal(table) and table.cursor is not None:
-        column = table.column(table.cursor)
-        if not column.maintained:
-            reasons.append(f"{column.name} is written by the application, not by ON UPDATE CURRENT_TIMESTAMP")
-    return (plan.OVERLAP_SECONDS if reasons else 0.0), tuple(reasons)
 
 
 def _before_start(session: Session, table: Table, start: Position | None) -> int | None:

@@ -244,6 +244,7 @@ class TableRun:
             window=plan.window if plan else None,
             reread=plan.reread if plan else None,
             strategy=plan.strategy if plan else None,
+            zone=plan.zone if plan else None,
         )
         self.state = taken.state
         if isinstance(taken, Changed):

@@ -70,9 +70,9 @@ def test_rows_that_were_written_after_the_sources_clock_was_set_back_are_read(
     )
     workspace.synced("orders")
     # An hour passes here, and none at the source: its clock was set back by that hour. What it has written since then
-    # lies before the watermark.
+    # lies before the watermark, the row at the watermark among it.
     workspace.execute(
-        "SET timestamp = UNIX_TIMESTAMP() - 1800", "UPDATE orders SET note = 'back' WHERE id = 5"
+        "SET timestamp = UNIX_TIMESTAMP() - 1800", "UPDATE orders SET note = 'back' WHERE id IN (3, 5)"
     )
     right = time.time
     with monkeypatch.context() as patch:

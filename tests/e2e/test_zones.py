@@ -58,7 +58,8 @@ def extracted(workspace: Workspace) -> dict[str, int]:
     """The rows that a sync of all tables reads, none of them as one from the future."""
     report = workspace.sync(*WRITERS)
     assert report.ok, [t.error for t in report.tables]
-    assert [t.rows_reread for t in report.tables] == [0] * len(WRITERS)
+    # In the server's own zone, sessions that are west of it are followed back.
+    assert all(t.rows_reread == 0 for t in report.tables if t.table != "d.clock")
     return {t.table.partition(".")[2]: t.rows_extracted for t in report.tables}
 
 
@@ -144,5 +145,9 @@ def test_on_the_night_when_the_clocks_go_back_no_row_is_lost_and_none_waits_for_
             assert reread["clock"] > 0 and reread["moment"] == reread["in_utc"] == reread["in_tokyo"] == 0
             # A row that is written again at a wall clock that was shown before keeps its place in the order.
             others.cursor().execute("UPDATE clock SET note = 'again', update_at = update_at WHERE id = 2")
-        assert workspace.sync("clock").ok
+            assert workspace.sync("clock").ok
+            assert workspace.compare("clock").equal
+            # Nor is the source taken for one that was set back when no row is left at the watermark.
+            others.cursor().execute("UPDATE clock SET note = 'all of them'")
+        assert workspace.sync("clock").exit_code == 0
         assert workspace.compare("clock").equal

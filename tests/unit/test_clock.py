@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from floodmark import clock
+from floodmark.model import Zone
 
 LOS_ANGELES = clock.named("America/Los_Angeles")
 SHANGHAI = clock.named("Asia/Shanghai")
@@ -99,3 +100,55 @@ def test_a_clock_that_was_set_back_is_read_again_from_where_it_may_have_begun_an
     wall = clock.sample(SHANGHAI, bound, bound - 600, bound - back)
     assert clock.reread_from(wall, bound, bound - 600, back) == "2025-06-01 11:29:59.000000"
     assert clock.reread_from(wall, bound, bound - 600) is None
+
+
+BERLIN = clock.named("Europe/Berlin")
+NEW_YORK = clock.named("America/New_York")
+
+
+def seen(offsets: clock.Offsets, now: float, before: Zone | None = None, behind: int = 0) -> Zone:
+    return clock.zone_now(clock.sample(offsets, now, before.at if before else None), before, now, behind)
+
+
+@pytest.mark.parametrize(("before", "after"), [(SHANGHAI, clock.utc), (clock.utc, SHANGHAI)])
+def test_a_zone_that_changed_either_way_leaves_a_spread_until_it_is_confirmed(
+    before: clock.Offsets, after: clock.Offsets
+) -> None:
+    zone = seen(after, at(60), seen(before, at(0)))
+    assert clock.spread(zone) == 8 * 3600 + clock.SAVING
+    for days in (1, 30, 200):  # nothing else happens, and it stays
+        zone = seen(after, at(60 * 24 * days), zone)
+    assert clock.spread(zone) == 8 * 3600 + clock.SAVING
+
+
+@pytest.mark.parametrize("offsets", [BERLIN, NEW_YORK, LOS_ANGELES, LORD_HOWE, SHANGHAI])
+def test_daylight_saving_is_no_change_of_zone(offsets: clock.Offsets) -> None:
+    zone = seen(offsets, at(0))
+    for days in range(1, 400, 7):
+        zone = seen(offsets, at(60 * 24 * days), zone)
+        assert zone.others == ()
+
+
+def test_a_zone_that_is_put_back_still_has_connections_from_in_between() -> None:
+    first = seen(SHANGHAI, at(0))
+    back = seen(SHANGHAI, at(20), seen(clock.utc, at(10), first))
+    assert (back.offset, back.others) == (8 * 3600, (0,))
+
+
+def test_two_changes_are_as_wide_as_the_widest_difference() -> None:
+    zone = seen(clock.named("Asia/Tokyo"), at(20), seen(clock.utc, at(10), seen(SHANGHAI, at(0))))
+    assert clock.spread(zone) == 9 * 3600 + clock.SAVING
+
+
+def test_integers_tell_the_time_only_when_the_newest_is_about_now() -> None:
+    for unit in clock.UNITS:
+        newest = clock.count(at(-5), unit)
+        assert clock.unit_of(newest, at(0)) == unit
+        assert clock.unit_of(newest, at(60 * 24 * 2)) is None
+    assert [clock.unit_of(n, at(0)) for n in (0, 20_000, 1_200_000_000, 4_100_000_000)] == [None] * 4
+
+
+def test_a_moment_counts_in_whole_ticks_that_are_over() -> None:
+    assert [clock.count(1700000000.999999, unit) for unit in clock.UNITS] == [
+        1700000000, 1700000000999, 1700000000999999, 1700000000999999000
+    ]  # fmt: skip

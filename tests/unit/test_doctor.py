@@ -62,6 +62,15 @@ def test_clocks_that_are_apart_are_a_warning_unless_the_answer_took_as_long(
         assert "NTP" in (check.hint or "")
 
 
+def test_sessions_in_other_zones_are_a_warning_and_what_is_not_shown_is_said_to_be_assumed() -> None:
+    def zones(found: tuple[str, ...] | None) -> Check:
+        return judged(replace(SERVER, trust=replace(SERVER.trust, zones=found)))["zones"]
+
+    assert (zones(None).status, zones(()).status, zones(("+00:00",)).status) == ("ok", "ok", "warning")
+    assert "count as written in SYSTEM (CET)" in zones(None).detail
+    assert "+00:00" in zones(("+00:00",)).detail and "cursor_timezone" in (zones(("+00:00",)).hint or "")
+
+
 def test_encryption_is_judged_by_what_could_be_in_between() -> None:
     plain = replace(SERVER, cipher="", tls_version="")
     assert "plain text" in judged(plain)["TLS"].detail

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import DataError
-from floodmark.model import dump, load
+from floodmark.model import Zone, dump, load
 from floodmark.state import State, condense
 from floodmark.state.fold import fold
 from floodmark.testing.samples import TABLE, History, at, files, window
@@ -53,6 +53,15 @@ def test_how_far_the_clocks_are_apart_is_kept_with_the_bound() -> None:
     history = opened(ahead=1.5)
     assert history.add("batch", window_id="w", slices=(0,), files=files(5)).ahead is None
     assert history.add("batch", window_id="w", slices=(1, 2, 3), files=files(5)).ahead == 1.5
+
+
+def test_the_zone_that_a_claim_has_seen_is_forgotten_only_when_the_position_is_set_by_hand() -> None:
+    zone = Zone(1_700_000_100, 28_800, (0,))
+    history = opened()
+    history.claim(zone=zone)
+    assert history.claim().zone == zone
+    assert history.add("restore", position=LOW).zone == zone
+    assert history.add("set", position=LOW).zone is None
 
 
 def test_the_bound_is_that_of_the_last_window_that_was_closed() -> None:

@@ -41,6 +41,13 @@ def test_what_was_carried_once_is_not_carried_again() -> None:
     assert carried(table(A), settled) == settled
 
 
+def test_what_the_cursor_counts_stays_known_while_it_is_the_cursor() -> None:
+    before = table(ID, A, cursor="a", unix="ms")
+    assert carried(before, table(ID, A, B, cursor="a")).unix == "ms"
+    assert carried(before, table(ID, B, cursor="b", renames=(("a", "b"),))).unix == "ms"
+    assert carried(before, table(ID, A, B, cursor="b")).unix is None
+
+
 def test_dropped_columns_are_remembered_until_they_are_back() -> None:
     gone = carried(table(A, B), table(A))
     assert names(gone.dropped) == ["b"] and "b is gone" in told(table(A, B), gone)[0]

@@ -1,6 +1,7 @@
 """Windows, slices and what is read again, decided without a source."""
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +119,22 @@ def test_the_repeated_hour_is_read_again_from_its_first_moment() -> None:
 
 def test_ids_are_read_again_by_number() -> None:
     assert plan.overlap_from(BY_ID, (50_000,), None, 600, None) == (40_000,)
+
+
+def test_integers_that_tell_the_time_are_read_again_in_their_own_unit() -> None:
+    updated = Column("updated", "bigint(20)", "bigint")
+    table = replace(TABLE, columns=(ID, updated), cursor="updated", unix="ms")
+    low = (1_700_000_000_000, 9)
+    assert plan.overlap_from(table, low, None, 600, None) == (1_699_999_400_000,)
+    assert plan.overlap_from(table, low, None, 0, None) is None
+    assert plan.within_reach(table, low, 1_700_000_600_000, 600)
+    assert not plan.within_reach(table, low, 1_700_000_600_001, 600)
+
+
+def test_a_date_reaches_every_time_of_its_day_and_integers_compare_by_size() -> None:
+    assert plan.reaches("2025-06-01", "2025-06-01 23:00:00.000000")
+    assert not plan.reaches("2025-05-31", "2025-06-01 00:00:00.000000")
+    assert not plan.reaches(999, 1000)
 
 
 def test_sparse_ids_make_no_empty_slices() -> None:

@@ -29,7 +29,7 @@ SKEW_SECONDS = 30.0
 SMALL_PACKET = 16 << 20
 # Connections besides those of the tasks: plans of several tables at once, questions about locks and lag.
 BESIDE = 5
-_LATER = ("TLS", "version", "clock", "privileges", "role", "limits")
+_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "limits")
 
 
 def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
@@ -110,6 +110,7 @@ def judged(server: Server, spec: SourceSpec, unable: str | None = None) -> Itera
     yield encryption(server, spec, unable)
     yield _version(server)
     yield clock(server.skew, server.unsure, server.zone)
+    yield _zones(server)
     yield from _privileges(server, spec)
     yield from _role(server)
     yield from _limits(server, spec)
@@ -169,6 +170,24 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
             "set both clocks by NTP: times such as `watermark set today` are read by this machine's clock",
         )
     return SECTION.ok("clock", f"{abs(skew):.2f} s apart from this machine's; zone {zone}")
+
+
+def _zones(server: Server) -> Check:
+    """Who writes DATETIME cursors by another clock than the server's."""
+    zones = server.trust.zones
+    if zones is None:
+        return SECTION.ok(
+            "zones",
+            f"the server does not show its sessions' time zones: DATETIME cursors count as written in {server.zone}",
+        )
+    if not zones:
+        return SECTION.ok("zones", "all sessions are in the server's time zone")
+    return SECTION.warning(
+        "zones",
+        f"sessions are in other time zones ({', '.join(zones)}): what their CURRENT_TIMESTAMP writes into a DATETIME"
+        " cursor may lie before the watermark, so as many hours are read again by every sync",
+        "name the zone of a table's writers as its cursor_timezone, or use TIMESTAMP, which knows no zone",
+    )
 
 
 def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:

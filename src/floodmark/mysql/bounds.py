@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +33,7 @@ class Trust:
 
     sight: Sight
     reasons: tuple[str, ...]
+    zones: tuple[str, ...] | None = None  # of writing sessions, where not the server's; None: not shown
 
     @property
     def complete(self) -> bool:
@@ -61,8 +62,7 @@ def zone_offsets(session: Session, zone: str) -> clock.Offsets:
     named: list[bytes | None] = []
 
     def of_server(moments: Sequence[int]) -> list[int]:
-        session.rows("SET time_zone = @@global.time_zone")
-        try:
+        with _inside(session, "@@global.time_zone"):
             named.append(session.rows("SELECT @@session.time_zone")[0][0])
             if named[0] != named[-1]:
                 raise TransientError(
@@ -70,10 +70,48 @@ def zone_offsets(session: Session, zone: str) -> clock.Offsets:
                     hint="try again; rows that were written meanwhile may have cursors of either zone",
                 )
             return offsets(session, moments)
-        finally:
-            session.rows("SET time_zone = '+00:00'")
 
     return of_server
+
+
+@contextmanager
+def _inside(session: Session, zone: str) -> Iterator[None]:
+    """The session is in a zone for a while; its name is an SQL expression."""
+    session.rows(f"SET time_zone = {zone}")
+    try:
+        yield
+    finally:
+        session.rows("SET time_zone = '+00:00'")
+
+
+def behind(session: Session, zones: Iterable[str], ours: Mapping[int, int]) -> int:
+    """By how many seconds at most the clocks of these zones show less than the cursor's, whose offsets are given."""
+    widest = 0
+    for zone in zones:
+        with suppress(ConfigError), _inside(session, f"CONVERT(X'{zone.encode().hex()}' USING utf8mb4)"):
+            theirs = offsets(session, list(ours))
+            widest = max(widest, *(ours[m] - there for m, there in zip(ours, theirs, strict=True)))
+    return widest
+
+
+def zones_beside(session: Session) -> tuple[str, ...] | None:
+    """The time zones of sessions that may write, where they are not the server's; None: the server does not show them.
+
+    Ours, and others that only read, have said so.
+    """
+    try:
+        rows = session.rows(
+            "SELECT DISTINCT zone, read_only = 'OFF' AND zone <> @@global.time_zone FROM ("
+            "SELECT MAX(IF(VARIABLE_NAME = 'time_zone', VARIABLE_VALUE, NULL)) AS zone,"
+            " MAX(IF(VARIABLE_NAME = 'time_zone', NULL, VARIABLE_VALUE)) AS read_only"
+            " FROM performance_schema.variables_by_thread"
+            " WHERE VARIABLE_NAME IN ('time_zone', 'transaction_read_only') GROUP BY THREAD_ID) AS sessions"
+        )
+    except ConfigError:
+        return None
+    if not rows:  # not even this session: it is switched off
+        return None
+    return tuple(sorted((zone or b"").decode(errors="replace") for zone, other in rows if int(other or 0)))
 
 
 def trust(session: Session) -> Trust:
@@ -99,7 +137,7 @@ def trust(session: Session) -> Trust:
         reasons.append("the server is part of a multi-primary cluster, whose other members can't be seen")
     version = parsed(variables.get("version", ""))
     locks = process and version.shows_locks and open_work.shows_locks(session)
-    return Trust(Sight(process, version.mariadb, locks), tuple(reasons))
+    return Trust(Sight(process, version.mariadb, locks), tuple(reasons), zones_beside(session))
 
 
 def _replicates(session: Session) -> bool:

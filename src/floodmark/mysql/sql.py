@@ -27,6 +27,11 @@ KEYS_AT_ONCE = 500
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 
 
+def integer(column: Column) -> bool:
+    """Whether somebody else than the server's own counter writes whole numbers into it."""
+    return column.data_type in NUMERIC - {"decimal", "year"} and not column.auto_increment
+
+
 def source(table: Table, index: str | None = None) -> str:
     """The FROM item, held to an index so that the optimizer reads in the order that the slice is cut in."""
     name = f"{quote(table.schema)}.{quote(table.table)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from floodmark.errors import ConflictError, TransientError
 from floodmark.lineage import carried
-from floodmark.model import Owner, Table, Window
+from floodmark.model import Owner, Table, Window, Zone
 from floodmark.state.fold import State
 from floodmark.state.lease import LEASE_SECONDS, Lease, end_unsaid, holder, this_process
 from floodmark.state.log import Log, Taken, draft
@@ -40,6 +40,7 @@ def claim(
     window: Window | None = None,
     reread: Window | None = None,
     strategy: str | None = None,
+    zone: Zone | None = None,
     owner: Owner | None = None,
     seconds: float = LEASE_SECONDS,
 ) -> Claimed | Changed:
@@ -57,7 +58,7 @@ def claim(
         ours = draft(
             state, "claim", run,
             owner=owner or this_process(), purpose=purpose, table=table, window=window, reread=reread,
-            strategy=strategy,
+            strategy=strategy, zone=zone,
         )  # fmt: skip
         try:
             state = log.append(state, ours)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from floodmark.errors import DataError
-from floodmark.model import Commit, LoadAs, Owner, Position, Seconds, Span, Table, Window
+from floodmark.model import Commit, LoadAs, Owner, Position, Seconds, Span, Table, Window, Zone
 from floodmark.state.older import NO_ROWS, NOTHING_OLDER, Counted, Older, counted
 from floodmark.state.spans import merged, within
 
@@ -81,6 +81,7 @@ class State:
     done: tuple[int, ...] = ()  # its committed slices
     bound: Seconds | None = None  # of the last window that was closed
     ahead: Seconds | None = None  # how far the source's clock was ahead of the reader's at that bound
+    zone: Zone | None = None  # of the cursors, as the last claim that read has seen it
     overlap: str | None = None
     reread: Window | None = None  # open: rows that are read again, once, because columns came or changed
     strategy: str | None = None
@@ -154,11 +155,10 @@ def fold(state: State | None, commit: Commit, digest: str) -> State:
         case "set":
             if not commit.position:
                 raise _broken(commit, "sets no position")
-            return replace(
-                _moved(after, commit), started=True, manual=True, manual_timestamp=_text(commit.position[0])
-            )
+            said = commit.position[0] if isinstance(commit.position[0], str) else None
+            return replace(_moved(after, commit), started=True, manual=True, manual_timestamp=said)
         case "restore":
-            return replace(_moved(after, commit), started=commit.position is not None)
+            return replace(_moved(after, commit), started=commit.position is not None, zone=before.zone)
         case "reset":
             return _reset(after, commit)
         case "clean":
@@ -193,7 +193,8 @@ def _claim(state: State, commit: Commit) -> State:
     claim = ClaimInfo(commit.n, commit.id, commit.run, commit.at, commit.owner, commit.purpose)
     # The claim by which a table is retired says so by its purpose; the next sync brings it back.
     retired = commit.purpose == "retire" or (state.retired and commit.purpose != "sync")
-    state = replace(state, claim=claim, strategy=commit.strategy or state.strategy, retired=retired)
+    strategy, zone = commit.strategy or state.strategy, commit.zone or state.zone
+    state = replace(state, claim=claim, strategy=strategy, retired=retired, zone=zone)
     if commit.table is not None:
         state = replace(state, table=commit.table, described=commit.n)
     if commit.reread is not None and (state.reread is None or commit.reread.id != state.reread.id):
@@ -322,7 +323,8 @@ def _clean(state: State, commit: Commit) -> State:
     )
     if not clean.moved:
         return state
-    return replace(_moved(state, commit), began=state.began, started=commit.position is not None)
+    started = commit.position is not None
+    return replace(_moved(state, commit), began=state.began, started=started, zone=state.zone)
 
 
 def _moved(state: State, commit: Commit) -> State:
@@ -335,6 +337,7 @@ def _moved(state: State, commit: Commit) -> State:
         done=(),
         bound=None,
         ahead=None,
+        zone=None,
         overlap=None,
         manual=False,
         manual_timestamp=None,
@@ -373,7 +376,3 @@ def _reset(state: State, commit: Commit) -> State:
         older=Older(state.older.upto),
         dropped=(),
     )
-
-
-def _text(value: int | str) -> str | None:
-    return value if isinstance(value, str) else None
