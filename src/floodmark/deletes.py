@@ -1,7 +1,7 @@
 """Rows that the source no longer has: when they are looked for, and how they become a `deletes` commit.
 
 A key counts as deleted only when the source, asked again under the claim, has no row of it in the `where`; and never
-when that would leave next to nothing, unless the user insists.
+when that would leave next to nothing, unless the user insists. Rows that came back unchanged are read by the same look.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from floodmark.compare import compare
 from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, DataError
 from floodmark.keyfile import write_keys
-from floodmark.model import Key, LoadAs, Table
+from floodmark.model import Key, LoadAs, Slice, Table
 from floodmark.mysql import edges
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone, weights
-from floodmark.plan import implausible
+from floodmark.plan import Plan, Request, implausible, strategy_of
 from floodmark.state import State, draft
 from floodmark.units import counted
 from floodmark.work import Run
 
+# Keys that one task reads at most; few are spread over several tasks.
+KEYS_PER_SLICE = 20_000
+SPREAD = 8
+FEWEST = 500
 FORCE = "look at the source; if that is right, run again with --force"
 
 
@@ -51,8 +55,8 @@ def due(state: State, options: TableOptions, now: datetime) -> bool:
         return False
     if not state.data and not state.older.commits:
         return False  # nothing was ever replicated
-    if state.deletes_at is None:
-        return True
+    if state.deletes_at is None or (state.table.where or "").strip() != (options.where or "").strip():
+        return True  # never yet, or not in the `where` that there is now
     elapsed = (now - datetime.fromisoformat(state.deletes_at)).total_seconds()
     return not 0 <= elapsed < options.deletes_every  # a time to come is another host's wrong clock
 
@@ -74,6 +78,7 @@ def sweep(run: Run, *, force: bool) -> bool:
             raise _implausible(table, warehouse - source, warehouse)
 
     found = compare(run.work, table, run.state, only_keys=True, totals=totals)
+    back = _read_back(run, table, found.missing)
     way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
     removed = remove(
         run, table, found.extra, way, purpose="deletes", rows=found.rows_warehouse, force=force, always=True
@@ -81,7 +86,30 @@ def sweep(run: Run, *, force: bool) -> bool:
     if removed:
         done = "marked as deleted" if way == "mark" else "deleted"
         run.tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
-    return bool(removed)
+    return bool(removed or back)
+
+
+def _read_back(run: Run, table: Table, keys: Sequence[Key]) -> int:
+    """Reads the rows that the source has and the target has not, or has as deleted; how many those are.
+
+    They came back with the cursor that they had, or into the `where` without a change: no window has them.
+    """
+    if not keys:
+        return 0
+    pieces = key_slices(keys)
+    run.hold("deletes", table)
+    run.read(Plan(table, strategy_of(Request(), len(pieces)), again=pieces, load_as="merge"))
+    run.tell(
+        f"{counted(len(keys), 'row')} of the source, unchanged, that the target did not have: read again"
+    )
+    return len(keys)
+
+
+def key_slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
+    """The keys as slices of one task each."""
+    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
+    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
+    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))
 
 
 def remove(

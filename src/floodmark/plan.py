@@ -14,6 +14,7 @@ from typing import Literal
 from floodmark import clock
 from floodmark.errors import DataError
 from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window
+from floodmark.recipe import Change
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
 KEY_SHARE = 0.25
@@ -66,7 +67,7 @@ class Plan:
     slices: tuple[Slice, ...] = ()  # of the window, those not committed yet
     again: tuple[Slice, ...] = ()  # rows that are read again, committed before the window's
     overlap: str | None = None  # fingerprint of the overlap among them
-    reread: Window | None = None  # of rows that are read again because columns came or changed
+    reread: Window | None = None  # of rows that are read again because columns or the recipe changed
     reread_slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     load_as: LoadAs = "merge"
     in_order: bool = True  # one slice after the other, each a commit
@@ -74,6 +75,7 @@ class Plan:
     held: tuple[str, ...] = ()  # who holds the bound back
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
+    recipe: tuple[Change, ...] = ()  # what has changed of it since rows were read
 
     @property
     def empty(self) -> bool:

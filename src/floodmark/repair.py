@@ -7,13 +7,12 @@ between leaves commits that the next sync loads, or nothing. Then source and war
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.compare import Differences, compare
-from floodmark.deletes import remove
+from floodmark.compare import Differences, check_compared, compare
+from floodmark.deletes import key_slices, remove
 from floodmark.errors import ConfigError, FloodmarkError
-from floodmark.model import Key, LoadAs, Slice, Table
+from floodmark.model import LoadAs, Table
 from floodmark.mysql import edges
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone
@@ -23,11 +22,6 @@ from floodmark.survey import check_not_set_back
 from floodmark.sync import TableRun
 from floodmark.verify import Verified, findings
 from floodmark.work import Work
-
-# Keys that one task reads at most; few are spread over several tasks.
-KEYS_PER_SLICE = 20_000
-SPREAD = 8
-FEWEST = 500
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,7 @@ def repair(work: Work, name: str) -> Repaired:
         with work.session("verify") as session:
             table = discover(session, name, run.options, work.config.source.database)
         found = compare(work, table, run.state)
+        check_compared(table, found)
         if not found:
             return Repaired(table, found, found, run.report)
         _mend(run, table, found)
@@ -95,17 +90,10 @@ def _mend(run: TableRun, table: Table, found: Differences) -> None:
         absent = set(gone(session, table, found.extra))
     # A row that is there twice, or reads otherwise than at the source, is extra too: it is read again.
     again = (key for key in found.extra if key not in absent)
-    pieces = slices((*found.missing, *(key for key, _ in found.different), *again))
+    pieces = key_slices((*found.missing, *(key for key, _ in found.different), *again))
     if pieces:
         strategy = strategy_of(run.request, len(pieces))
         run.read(Plan(table, strategy, again=pieces, load_as="merge"))
     way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
     rows = found.rows_warehouse
     remove(run, table, tuple(absent), way, purpose="repair", rows=rows, force=run.request.force)
-
-
-def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
-    """The keys as slices of one task each."""
-    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
-    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
-    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))

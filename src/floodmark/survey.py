@@ -14,9 +14,9 @@ from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
 from floodmark.plan import Plan, Request
-from floodmark.reread import carrier, follow
+from floodmark.reread import begins_whole, carrier, follow, in_place
 from floodmark.settle import Settled, settle
-from floodmark.state import State
+from floodmark.state import State, begun_anew
 from floodmark.system import Start
 
 # Counting exactly what lies before the start is for tables where that is quick.
@@ -39,11 +39,13 @@ def survey(
     fresh rows have to be waited for, and there will be some to read. `looks` are shared with the run's other tables.
     """
     looks = looks or Looks()
+    state = begun_anew(state, table)
+    whole = begins_whole(state, table, request)
     columns = follow(session, table, state, options, request)
     table = columns.table
     if table.mode == "full":
         made = _snapshot(session, table, request)
-        return replace(made, notes=(*made.notes, *columns.notes))
+        return replace(made, notes=(*made.notes, *columns.notes), recipe=columns.recipe)
     trust = looks.trust(session)
     notes = [*table.notes, *columns.notes]
     if request.since is not None:
@@ -58,6 +60,8 @@ def survey(
         notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
+    if whole:
+        window = in_place(table, window, notes)
     again, overlap = _again(session, table, state, options, low, settled, trust, notes)
     if columns.changed and not (pieces or again or columns.slices):
         again = carrier(session, table, state.position)
@@ -76,7 +80,8 @@ def survey(
         overlap=overlap,
         reread=columns.window,
         reread_slices=columns.slices,
-        load_as=plan.load_as(table),
+        recipe=columns.recipe,
+        load_as="replace" if window is not None and window.whole else plan.load_as(table),
         in_order=plan.in_order(request, table),
         notes=tuple(notes),
         held=settled.held,
@@ -303,14 +308,16 @@ def _again(
         if settled.beyond is not None and settled.newest and str(settled.newest[0]) >= str(settled.beyond)
         else None
     )
-    if column.nullable or future is not None:
-        piece = Slice("loose", 1, beyond=future)
-        rows = edges.count(session, table, [sql.loose(table, future)])
+    # Where everything was promised, `zero_dates: error` holds for cursors of 0000-00-00, too.
+    everything = state.position is not None and state.began is None and state.moved_at is None
+    zero = plan.temporal(table) and (table.zero_dates != "error" or everything)
+    if column.nullable or zero or future is not None:
+        piece = Slice("loose", 1, beyond=future, zero=zero)
+        rows = edges.count(session, table, [sql.loose(table, future, zero)])
         if rows:
             found.append(replace(piece, rows=rows))
-            notes.append(
-                f"{rows:,} rows with a NULL cursor or one in the future are read again by every sync"
-            )
+            words = "NULL or zero cursor" if zero else "NULL cursor"
+            notes.append(f"{rows:,} rows with a {words} or one in the future are read again by every sync")
     return tuple(found), fingerprint
 
 
@@ -386,13 +393,5 @@ def _snapshot(session: Session, table: Table, request: Request) -> Plan:
         raise ConfigError("--since needs a cursor; this table is read whole (mode full)", table=table.name)
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), bounds.now(session), rows)
-    pieces = plan.slices(window)
-    return Plan(
-        table,
-        plan.strategy_of(request, 1),
-        window,
-        False,
-        pieces,
-        load_as="replace",
-        notes=tuple(table.notes),
-    )
+    made = Plan(table, plan.strategy_of(request, 1), window, slices=plan.slices(window), load_as="replace")
+    return replace(made, notes=tuple(table.notes))

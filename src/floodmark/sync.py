@@ -31,9 +31,10 @@ from floodmark.mysql.discover import discover
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, Stage, SyncOptions, SyncReport, TableReport
+from floodmark.reread import check as check_recipe
 from floodmark.retention import remove_due
 from floodmark.spark import Spark
-from floodmark.state import Changed, Failure, Lease, State, claim, draft, stamp
+from floodmark.state import Changed, Failure, Lease, State, begun_anew, claim, draft, stamp
 from floodmark.survey import survey
 from floodmark.system import Start
 from floodmark.warehouse import LedgerRow
@@ -152,6 +153,8 @@ class TableRun:
             # What a table is like is said by its first sync and by plan, not by every run from cron.
             told = () if self.state.position is None else plan.table.notes
             self._say(plan.notes, told)
+            if self.work.options.dry_run:
+                self._say([f"{change}." for change in plan.recipe])
             if plan.empty or self.work.options.dry_run:
                 return
             self.work.warm_up_for(self.log, self.state)
@@ -168,10 +171,10 @@ class TableRun:
             table = discover(session, self.name, self.options, self.work.config.source.database)
             self.work.check_target(table)
             check_deletes(table, self.options)
-            state, start = self.state, None
+            state, start = begun_anew(self.state, table), None
             if state.position is None:
                 start = self.work.start(self.name)
-                state = self._taken_over(session, table, start)
+                state = begun_anew(self._taken_over(session, table, start), table)
             elif self.report.lag_before is None:
                 self.report.lag_before = self._lag(session, table)
             expected = partial(self.work.warm_up_for, self.log, self.state)
@@ -236,11 +239,13 @@ class TableRun:
     def _claim_load(self, state: State) -> State:
         """The state under a claim of ours, for a load."""
         self.state = state
-        self.hold("load")
+        self.hold("load", self.loader.aimed_anew(state))
         return self.state
 
     def hold(self, purpose: str, table: Table | None = None) -> None:
-        """Makes sure that the table is ours, as it is described."""
+        """Makes sure that the table is ours, as it is described; refuses one that its rows no longer go with."""
+        if table is not None:
+            check_recipe(table, self.state, self.options)
         for _ in range(REPLANS):
             same = table is None or carried(self.state.table, table) == self.state.table
             held = self.lease is not None and same
@@ -255,19 +260,27 @@ class TableRun:
         self.loader.expected = plan.rows
         if plan.reread_slices:
             self._gather(plan, plan.reread_slices, self._commit_reread)
-        if plan.again:
-            results = list(self._slices(plan, plan.again))
-            load_as: LoadAs = "merge" if plan.table.key else plan.load_as
-            self.report.rows_reread += sum(r.rows for r in results)
-            self._commit(plan, results, window_id=None, load_as=load_as, overlap=plan.overlap)
+        if plan.again and plan.load_as != "replace":
+            self._read_again(plan)
         if plan.slices:
             self._gather(plan, plan.slices, self._commit_window)
+        if plan.again and plan.load_as == "replace":  # after what takes the place of all rows
+            self._read_again(plan)
         self.work.progress.end(self.name, "extract")
+
+    def _read_again(self, plan: Plan) -> None:
+        results = list(self._slices(plan, plan.again))
+        load_as: LoadAs = "merge" if plan.table.key else plan.load_as
+        self.report.rows_reread += sum(r.rows for r in results)
+        self._commit(plan, results, window_id=None, load_as=load_as, overlap=plan.overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
     ) -> None:
-        """Reads the pieces and commits them a few at a time, or one by one where the plan says so."""
+        """Reads the pieces and commits them a few at a time, or as the plan says: one by one, or all at once."""
+        if plan.load_as == "replace":
+            commit(plan, list(self._slices(plan, pieces)))
+            return
         if plan.in_order:
             for piece in pieces:
                 commit(plan, list(self._slices(plan, [piece])))
@@ -291,7 +304,7 @@ class TableRun:
     def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.window is not None
         rows = sum(r.rows for r in results)
-        if plan.table.mode == "full":
+        if plan.load_as == "replace":
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)
         self.report.rows_extracted += rows

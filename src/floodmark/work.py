@@ -300,6 +300,9 @@ class Run(Protocol):
     def hold(self, purpose: str, table: Table | None = None) -> None:
         """Makes sure that the table is claimed by this run, as it is described."""
 
+    def read(self, plan: Plan) -> None:
+        """Extracts and commits what the plan says, under the claim."""
+
     def append(self, commit: Commit) -> None:
         """Makes a commit true, and shows it."""
 

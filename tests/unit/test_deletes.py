@@ -11,8 +11,8 @@ from floodmark.errors import ConfigError
 from floodmark.state import State
 from floodmark.testing.samples import TABLE, History, files
 
-HARD = TableOptions(deletes="hard")
-SOFT = TableOptions(deletes="soft")
+HARD = TableOptions(deletes="hard", where=TABLE.where)
+SOFT = TableOptions(deletes="soft", where=TABLE.where)
 
 
 def replicated() -> History:
@@ -37,6 +37,15 @@ def test_deletes_are_looked_for_at_most_every_so_often() -> None:
     assert due(state, HARD, later(state, hours=24))
     assert due(state, replace(HARD, deletes_every=60.0), later(state, minutes=1))
     assert due(state, HARD, later(state, hours=-1)), "a clock that was wrong must not stop them"
+
+
+def test_another_where_makes_them_due_at_once_and_until_they_were_looked_for() -> None:
+    history = replicated()
+    state = history.add("deletes", load_as="delete")
+    soon = later(state, minutes=1)
+    assert due(state, replace(HARD, where="status = 1"), soon)
+    state = history.claim(table=replace(TABLE, where="status = 1"))
+    assert due(state, replace(HARD, where="status = 1"), soon)
 
 
 def test_a_look_that_found_nothing_leaves_nothing_to_load() -> None:

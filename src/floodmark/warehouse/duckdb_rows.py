@@ -197,7 +197,9 @@ def replace(target: Target, staged: Staged, rows: int) -> None:
     """Put the rows in the place of everything that is there."""
     target.con.execute(f"DELETE FROM {target.sql}")
     target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
-    if staged.paths:
+    if staged.table.mode != "full" and staged.table.key:
+        merge(target, staged, rows, filled=False)  # not one consistent read: a row may be there twice
+    elif staged.paths:
         _keep_weights(target, staged, staged.rows, anew=True)
         _insert(target, staged, staged.rows, rows)
 
