@@ -204,7 +204,7 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
                 said += f": the rows of {now.target} were merged as it was"
                 yield Change("key", "refuse", said, f"set it back at the source, or {go_on(now)}")
                 continue
-        if column.name == now.cursor and now.mode != "full" and not _same_kind(was, column):
+        if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
             said = f"{now.name} is read by {column.name}, which was {was.type} and is {column.type}: "
             said += "the position does not fit any more"
             yield Change("cursor", "refuse", said, f"set it back at the source, or {go_on(now)}")
@@ -214,7 +214,8 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
             yield Change("columns", "nothing", f"{column.name} is defined otherwise, with the same values")
 
 
-def _same_kind(was: Column, now: Column) -> bool:
+def same_kind(was: Column, now: Column) -> bool:
+    """Whether a position's value of a column still means the same."""
     return was.data_type == now.data_type or {was.data_type, now.data_type} <= set(_INTEGERS)
 
 

@@ -152,9 +152,8 @@ class TableRun:
                 self.report.strategy = plan.strategy
             # What a table is like is said by its first sync and by plan, not by every run from cron.
             told = () if self.state.position is None else plan.table.notes
-            self._say(plan.notes, told)
-            if self.work.options.dry_run:
-                self._say([f"{change}." for change in plan.recipe])
+            changes = [f"{change}." for change in plan.recipe] if self.work.options.dry_run else []
+            self._say([*plan.notes, *changes], told)
             if plan.empty or self.work.options.dry_run:
                 return
             self.work.warm_up_for(self.log, self.state)
@@ -270,9 +269,9 @@ class TableRun:
 
     def _read_again(self, plan: Plan) -> None:
         results = list(self._slices(plan, plan.again))
-        load_as: LoadAs = "merge" if plan.table.key else plan.load_as
+        way: LoadAs = "merge" if plan.table.key else plan.load_as
         self.report.rows_reread += sum(r.rows for r in results)
-        self._commit(plan, results, window_id=None, load_as=load_as, overlap=plan.overlap)
+        self._commit(plan, results, window_id=None, load_as=way, overlap=plan.overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
