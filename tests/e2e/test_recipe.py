@@ -49,7 +49,7 @@ PARTS = {
     "columns swapped with renames": Part({}, {"renames": {"a": "b", "b": "a"}},
                                          ("ALTER TABLE {t} CHANGE a b INT, CHANGE b a INT",)),
     "a column elsewhere": ddl("MODIFY txt VARCHAR(20) FIRST"),
-    "expression changed": ddl("MODIFY twice INT AS (id * 3) STORED"),
+    "expression changed": ddl("MODIFY twice INT AS (n * 3) STORED"),
     "BINARY longer": ddl("MODIFY bin BINARY(8)"),
     "SET reordered": ddl("MODIFY picks SET('y','x')"),
     "TIME with digits": ddl("MODIFY tm TIME(3)"),
@@ -97,7 +97,7 @@ def cells() -> Iterator[Any]:
             yield pytest.param(mode, part, id=f"{mode}, {part}", marks=marks)
 
 
-@pytest.mark.parametrize(("mode", "part"), cells())
+@pytest.mark.parametrize(("mode", "part"), list(cells()))
 def test_a_changed_part_ends_with_equal_rows_or_with_the_command_that_leads_there(
     new_table: Callable[[], Changing], mode: str, part: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_another_mode_goes_on_with_the_rows_of_the_source(
     gone = {"full"} & {before, after}
     if gone:
         table.change("DELETE FROM {t} WHERE id <= 5")
-    table.configure(cursor=None, **MODES[after])
+    table.configure(**{"cursor": None, **MODES[after]})
     if keyed:
         table.change("UPDATE {t} SET txt = 'changed' WHERE id % 10 = 0")
     table.change("INSERT INTO {t} (id, code) VALUES (1000, 'new')")
