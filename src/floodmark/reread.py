@@ -50,7 +50,7 @@ def changes(table: Table, state: State, options: TableOptions) -> tuple[Change, 
         loads_anew=state.load_epoch > state.described or not (state.data or state.older.upto),
     )
     reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")
-    return found if reading else tuple(c for c in found if c.part == "target")
+    return found if reading else tuple(c for c in found if c.part in ("target", "mode") and c.do != "nothing")
 
 
 def check(table: Table, state: State, options: TableOptions) -> None:
@@ -126,7 +126,7 @@ def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
     notes = [
         f"{c.said}: all rows that were read before are read again, once."
         for c in found
-        if c.do == "reread" and c.part != "columns"
+        if c.do == "reread" and c.part not in ("columns", "mode")
     ]
     if any(c.part == "where" for c in found):
         gone = "Rows of the target that are no longer in the `where`"

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from floodmark.config import load
+from floodmark.report import new_run
 from floodmark.spark import Spark
+from floodmark.validate import watermark_validate
 from tests.conftest import USUAL, lasting_workspace
 from tests.recipes import ROWS, Changing
 
@@ -156,6 +159,8 @@ def test_another_mode_goes_on_with_the_rows_of_the_source(
     table.change("INSERT INTO {t} (id, code) VALUES (1001, 'newer')")
     table.synced()
     assert table.differences() == []
+    found = watermark_validate(load(table.workspace.folder / "floodmark.yaml"), [table.name], run=new_run())
+    assert found["ok"], found
 
 
 def test_whole_for_a_while_and_back_again(new_table: Callable[[], Changing]) -> None:
@@ -173,6 +178,25 @@ def test_whole_for_a_while_and_back_again(new_table: Callable[[], Changing]) -> 
     assert table.differences() == []
     table.change("UPDATE {t} SET a = 1001 WHERE id = 8")
     assert table.synced()["rows_extracted"] == 1
+    assert table.differences() == []
+
+
+def test_rows_that_take_the_place_of_old_ones_do_so_at_once_also_after_a_failure(
+    new_table: Callable[[], Changing],
+) -> None:
+    table = new_table()
+    table.create()
+    table.configure(mode="full", slice_rows=7)
+    table.synced()
+    table.configure(mode=None)
+    table.change(
+        "DELETE FROM {t} WHERE id <= 5", LAX, "UPDATE {t} SET day = '0000-00-00', at = at WHERE id = 25"
+    )
+    for _ in range(2):
+        assert table.sync()["exit_code"] == 6
+        assert table.workspace.query(f"SELECT count(*) FROM {table.name}") == [(ROWS,)]
+    table.change("UPDATE {t} SET day = NULL, at = at WHERE id = 25")
+    table.synced()
     assert table.differences() == []
 
 
