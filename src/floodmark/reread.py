@@ -50,7 +50,11 @@ def changes(table: Table, state: State, options: TableOptions) -> tuple[Change, 
         loads_anew=state.load_epoch > state.described or not (state.data or state.older.upto),
     )
     reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")
-    return found if reading else tuple(c for c in found if c.part in ("target", "mode") and c.do != "nothing")
+    return (
+        found
+        if reading
+        else tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
+    )
 
 
 def check(table: Table, state: State, options: TableOptions) -> None:
@@ -69,7 +73,9 @@ def begins_whole(state: State, table: Table, request: Request) -> bool:
         whole = table.mode != "full"
     else:
         loaded = bool(state.data or state.older.upto) and state.read_upto is None and state.window is None
-        whole = loaded and state.table is not None and recipe.begins_whole(state.table, table)
+        copied = bool(state.data) and state.data[-1].load_as == "replace" and table.mode != "full"
+        unlike = state.table is not None and recipe.begins_whole(state.table, table)
+        whole = loaded and (copied or unlike)
     if whole and request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks don't go with a sync whose rows take the place of the whole target",
