@@ -21,6 +21,7 @@ from floodmark.mysql.connect import Session
 from floodmark.mysql.edges import nth
 from floodmark.mysql.failures import as_discovered
 from floodmark.plan import start_position
+from floodmark.reread import check as check_recipe
 from floodmark.search import Printed, Search, ask
 from floodmark.state import Log, State, holder
 from floodmark.types import comparison
@@ -100,6 +101,17 @@ def compare(
     )
 
 
+def check_compared(table: Table, found: Differences) -> None:
+    """A look that left out every row has proven nothing."""
+    if not found and not found.rows_source and not found.rows_warehouse and found.left_out:
+        rows = counted(found.left_out, "row")
+        raise DataError(
+            f"nothing could be compared: {rows} changed since the watermark or have no cursor, and there are no others",
+            hint=f"run floodmark sync -t {table.name} first",
+            table=table.name,
+        )
+
+
 # ---------------------------------------------------------------- what is compared
 
 
@@ -113,6 +125,7 @@ def scope_of(
             hint=f"run floodmark sync -t {table.name}",
             table=table.name,
         )
+    check_recipe(table, state, work.config.options(table.name))
     kept, notes = comparable(table, state.table)
     if also or not only_keys:
         _must_fit(work, replace(table, columns=kept))

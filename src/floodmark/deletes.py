@@ -2,7 +2,7 @@
 
 Both are looked for by one comparison, now and then. A key counts as deleted only when the source, asked again under
 the claim, has no row of it in the `where`; and never when that would leave next to nothing, unless the user insists.
-Rows that differ in a column of a cascade are read again, by their keys.
+Rows that came back unchanged, and rows that differ in a column of a cascade, are read again by their keys.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def due(state: State, options: TableOptions, now: datetime) -> bool:
         return False
     if not state.data and not state.older.commits:
         return False  # nothing was ever replicated
-    if state.deletes_at is None:
-        return True
+    if state.deletes_at is None or (state.table.where or "").strip() != (options.where or "").strip():
+        return True  # never yet, or not in the `where` that there is now
     elapsed = (now - datetime.fromisoformat(state.deletes_at)).total_seconds()
     return not 0 <= elapsed < options.deletes_every  # a time to come is another host's wrong clock
 
@@ -93,9 +93,14 @@ def sweep(run: Run, *, force: bool) -> bool:
             raise _implausible(table, warehouse - source, warehouse)
 
     found = compare(run.work, table, run.state, only_keys=True, also=changing, totals=totals)
+    # Missing rows came back with the cursor that they had, or into the `where` without a change: no window has them.
     # Where a cascade has changed a key, the row is missing under its new one.
-    changed = (*found.missing, *(key for key, _ in found.different)) if changing else ()
-    read_again(run, table, changed)
+    back, changed = found.missing, tuple(key for key, _ in found.different)
+    read_again(run, table, (*back, *changed), purpose="deletes")
+    if back:
+        run.tell(
+            f"{counted(len(back), 'row')} of the source, unchanged, that the target did not have: read again"
+        )
     way: LoadAs = "mark" if options.deletes == "soft" else "delete"
     gone_ = found.extra if options.deletes != "ignore" else ()
     removed = remove(
@@ -106,14 +111,14 @@ def sweep(run: Run, *, force: bool) -> bool:
     if removed:
         done = "marked as deleted" if way == "mark" else "deleted"
         run.tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
-    return bool(removed or changed)
+    return bool(removed or back or changed)
 
 
-def read_again(run: Run, table: Table, keys: Sequence[Key]) -> None:
+def read_again(run: Run, table: Table, keys: Sequence[Key], *, purpose: str) -> None:
     """Reads and commits the rows of these keys under our claim; they move no position."""
     pieces = slices(keys)
     if pieces:
-        run.hold("repair", table)
+        run.hold(purpose, table)
         run.read(Plan(table, strategy_of(run.request, len(pieces)), again=pieces, load_as="merge"))
 
 

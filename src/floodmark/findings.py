@@ -186,6 +186,8 @@ def row_findings(
     if not commits or log.damaged:
         return []
     snapshot = next((c for c in reversed(commits) if c.load_as == "replace"), None)
+    if snapshot is not None:
+        commits = commits[commits.index(snapshot) :]  # of what came before nothing is left
     if table.mode == "full" and snapshot is not None and commits[-1] is snapshot:
         expected, exact = snapshot.rows, True
     elif not table.key:

@@ -13,9 +13,11 @@ from typing import Any
 
 from floodmark.config import Config
 from floodmark.errors import ConfigError, DataError
+from floodmark.lineage import current
 from floodmark.model import Commit, Position, Table
 from floodmark.moves import back, described, doubled, doubles, moved
 from floodmark.plan import cursor_value, temporal
+from floodmark.recipe import same_kind
 from floodmark.state import Log, State, Watermark, draft
 from floodmark.state.fold import Damaged, fold
 from floodmark.state.watermark import data_position
@@ -134,12 +136,28 @@ def _position_at(log: Log, state: State, n: int) -> Position | None:
         return state.position
     for commit, after in past(log, state):
         if commit.n == n and after is not None:
+            if after.position is not None and not _one_order(after.table, state.table):
+                raise ConfigError(
+                    f"at commit {n} the table was read in another order, in which a position says nothing now",
+                    hint=f"floodmark watermark set -t {log.table_name} sets one by hand",
+                    table=log.table_name,
+                )
             return after.position
     raise DataError(
         f"the position after commit {n} is not known: commits before it are lost",
         hint=f"floodmark watermark set -t {log.table_name} --timestamp TS goes on from a time",
         table=log.table_name,
     )
+
+
+def _one_order(then: Table | None, now: Table | None) -> bool:
+    """Whether a table is still read by the columns that a position is made of, whatever they are called by now."""
+    if then is None or now is None:
+        return True
+    since = now.renamed[len(then.renamed) :]
+    if [current(name, since) for name in then.order] != list(now.order):
+        return False
+    return all(same_kind(then.column(a), now.column(b)) for a, b in zip(then.order, now.order, strict=True))
 
 
 def _printed(file: Path, table_name: str) -> dict[str, Any]:
@@ -190,7 +208,10 @@ def _position(log: Log, state: State, table: Table, document: dict[str, Any]) ->
     n = document["commit"]
     if isinstance(n, int) and 0 <= n <= state.n:
         for commit, after in past(log, state):
-            if commit.n == n and after is not None and data_position(after) == shown:
+            same = (
+                after is not None and data_position(after) == shown and _one_order(after.table, state.table)
+            )
+            if commit.n == n and after is not None and same:
                 return after.position
     return _by_fields(table, *shown)
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from floodmark.errors import DataError
-from floodmark.model import Column, Table
+from floodmark.definitions import rewritten
+from floodmark.model import Table
+
+_MOMENTS = ("date", "datetime", "timestamp")
+# Changes of `zero_dates` that leave values as they are: under `error` there were none to change, and a raw text stays.
+_HARMLESS = (("error", "null"), ("error", "keep"), ("keep", "null"))
 
 
 def current(name: str, renames: Sequence[tuple[str, str]]) -> str:
@@ -25,18 +29,21 @@ def carried(before: Table | None, now: Table, *, anew: bool = False) -> Table:
     """The table as it is now, with what the description before it knew.
 
     `anew`: no row was read yet, or all will be, so that none lacks anything. Columns that came or changed are owed to
-    earlier rows until somebody has found out what those have in them.
+    earlier rows until somebody has found out what those have in them; so are other parts of the recipe.
     """
     if now.carried:
         return now
     if before is None:
         return replace(now, carried=True)
-    happened = _happened(before, now)
-    old = {current(c.name, happened).lower(): c for c in before.columns}
+    since = happened(before, now)
+    old = {current(c.name, since).lower(): c for c in before.columns}
     here = {c.name.lower() for c in now.columns}
-    owed = {current(name, happened).lower() for name in before.owed}
-    owed |= {c.name.lower() for c in now.columns if _lost_digits(old.get(c.name.lower()), c)}
-    cursor = None if before.cursor is None else current(before.cursor, happened)
+    owed = {current(name, since).lower() for name in before.owed}
+    owed |= {
+        c.name.lower() for c in now.columns if c.name.lower() in old and rewritten(old[c.name.lower()], c)
+    }
+    nothing_owed = anew or "full" in (before.mode, now.mode)
+    cursor = None if before.cursor is None else current(before.cursor, since)
     return replace(
         now,
         carried=True,
@@ -44,16 +51,48 @@ def carried(before: Table | None, now: Table, *, anew: bool = False) -> Table:
         columns=tuple(
             replace(c, fill=old[c.name.lower()].fill) if c.name.lower() in old else c for c in now.columns
         ),
-        renamed=(*before.renamed, *happened),
+        renamed=(*before.renamed, *since),
         dropped=tuple(
-            replace(c, name=current(c.name, happened))
+            replace(c, name=current(c.name, since))
             for c in (*before.dropped, *before.columns)
-            if current(c.name, happened).lower() not in here
+            if current(c.name, since).lower() not in here
         ),
         owed=()
-        if anew or now.mode == "full"
+        if nothing_owed
         else tuple(c.name for c in now.columns if c.name.lower() in owed or c.name.lower() not in old),
+        owed_parts=()
+        if nothing_owed
+        else tuple(dict.fromkeys((*before.owed_parts, *parts_to_reread(before, now)))),
     )
+
+
+def parts_to_reread(before: Table, now: Table) -> tuple[str, ...]:
+    """The parts of the recipe, other than columns, whose change may be about any row that was read before."""
+    found = {
+        # A condition that was not there before only leaves rows out.
+        "where": before.where is not None and not same_where(before, now),
+        # Rows of a table without a key may be there in several versions; merged by the key, the last one stays.
+        "key": bool(now.key and not before.key),
+        "order": _reordered(before, now),
+        "zero_dates": before.zero_dates != now.zero_dates
+        and any(c.data_type in _MOMENTS for c in now.columns)
+        and (before.zero_dates, now.zero_dates) not in _HARMLESS,
+        # Under `error` no value was ever changed.
+        "overflow": before.overflow not in ("error", now.overflow),
+    }
+    return tuple(part for part, changed in found.items() if changed)
+
+
+def same_where(before: Table, now: Table) -> bool:
+    return (before.where or "").strip() == (now.where or "").strip()
+
+
+def _reordered(before: Table, now: Table) -> bool:
+    """Whether columns stand in another order: two of one type may have changed their names."""
+    since = happened(before, now)
+    was = [current(c.name, since).lower() for c in before.columns]
+    is_ = [c.name.lower() for c in now.columns]
+    return [name for name in was if name in is_] != [name for name in is_ if name in was]
 
 
 def came_back(before: Table, name: str) -> bool:
@@ -61,7 +100,7 @@ def came_back(before: Table, name: str) -> bool:
     return name.lower() in {dropped.name.lower() for dropped in before.dropped}
 
 
-def _happened(before: Table, now: Table) -> tuple[tuple[str, str], ...]:
+def happened(before: Table, now: Table) -> tuple[tuple[str, str], ...]:
     """The declared renames that the source has made since: the old name is gone, the new one is there."""
     old = {c.name.lower(): c.name for c in before.columns}
     new = {c.name.lower(): c.name for c in now.columns}
@@ -70,45 +109,6 @@ def _happened(before: Table, now: Table) -> tuple[tuple[str, str], ...]:
         for was, is_ in now.renames
         if was.lower() in old and was.lower() not in new and is_.lower() in new and is_.lower() not in old
     )
-
-
-def _lost_digits(before: Column | None, now: Column) -> bool:
-    """Whether MySQL has rounded every row's value when it changed the type."""
-    if before is None:
-        return False
-    fraction = before.fraction is not None and now.fraction is not None and now.fraction < before.fraction
-    return fraction or (before.scale is not None and now.scale is not None and now.scale < before.scale)
-
-
-def check_reading(before: Table, now: Table, *, configured: bool) -> None:
-    """Refuse a key or an order of reading that the position and the target's rows were not made with.
-
-    `configured`: the mode is the configuration's own choice. A whole copy needs neither key nor position.
-    """
-    if now.mode == "full" and (configured or before.mode == "full"):
-        return
-    happened = _happened(before, now)
-    anew = f"or empty {now.target} and begin anew: floodmark watermark reset -t {now.name}"
-    cursor = None if before.cursor is None else current(before.cursor, happened)
-    key = tuple(current(k, happened) for k in before.key)
-    if now.mode == "full" or _other((cursor or "",), (now.cursor or "",)):
-        is_ = f"by {now.cursor}" if now.cursor else "whole"
-        raise DataError(
-            f"{now.name} was read by {before.cursor} until now, and would be read {is_}: its source has changed",
-            hint=f"set `cursor` or `mode` for it, {anew}",
-            table=now.name,
-        )
-    if key and _other(key, now.key):
-        raise DataError(
-            f"the key of {now.name} was ({', '.join(before.key)}) and is ({', '.join(now.key) or 'none'}) now; "
-            f"the rows of {now.target} were merged by the old one",
-            hint=f"set `key: [{', '.join(before.key)}]` if it still tells rows apart, {anew}",
-            table=now.name,
-        )
-
-
-def _other(one: Sequence[str], two: Sequence[str]) -> bool:
-    return [name.lower() for name in one] != [name.lower() for name in two]
 
 
 def told(before: Table, now: Table) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.load import Choice, Loaded, ledger_for, load_pending, pending
-from floodmark.model import Finding, Table
+from floodmark.model import Finding, Table, replace
 from floodmark.report import LOAD, TableReport
 from floodmark.state import Log, State, Watermark
 from floodmark.units import counted
 from floodmark.warehouse import Ledger, LoadOutcome
-from floodmark.warehouse.decide import check_holder
+from floodmark.warehouse.decide import check_elsewhere, check_holder
 from floodmark.work import Work
 
 
@@ -63,6 +63,7 @@ class Loader:
             raise
         except FloodmarkError:
             return
+        check_elsewhere(ledger, state.load_epoch, table.name, table.target)
         # Of a log that is about to begin there is nothing yet. The load itself looks once more, under the target's lock.
         # Once it has begun (with a window that was left open), it knows better what the ledger has.
         if self._thread is None:
@@ -93,7 +94,7 @@ class Loader:
         self.close()
         if self._error is not None:
             raise self._error
-        table = self._table or state.table
+        table = self._table or self.aimed_anew(state) or state.table
         if table is None:
             return  # the log holds no data yet
         manual = self._manual(state)
@@ -101,6 +102,7 @@ class Loader:
         try:
             fresh = self.ledger if self._loaded == state.digest else None
             self.ledger = ledger_for(self._work.warehouse(), state, table.target, fresh, whole=superseded)
+            check_elsewhere(self.ledger, state.load_epoch, table.name, table.target)
             data = self._log.data(state, self.ledger.rows, superseded=superseded)
             if pending(data, self.ledger, state.load_epoch, superseded=superseded):
                 self._load(claim(state), table)
@@ -110,6 +112,13 @@ class Loader:
         except FloodmarkError as error:
             self._error = error
             raise
+
+    def aimed_anew(self, state: State) -> Table | None:
+        """The table with the configuration's target, where the log knows another one; else None."""
+        if state.table is None:
+            return None
+        target = (self._work.config.options(state.table_name).target or state.table.table).lower()
+        return replace(state.table, target=target) if target != state.table.target else None
 
     def close(self) -> None:
         """Waits until what was offered has been loaded; no more is offered."""

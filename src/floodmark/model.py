@@ -52,6 +52,7 @@ class Column:
     extra: str = ""  # "auto_increment", "on update current_timestamp()", "stored generated", …
     # What every row that was read before the column came has in it, as text; None: NULL.
     fill: str | None = None
+    generated: str | None = None  # the expression of a generated column, "" of any other; None: not known
 
     @property
     def unsigned(self) -> bool:
@@ -93,6 +94,8 @@ class Table:
     renamed: tuple[tuple[str, str], ...] = ()  # old and new name, in the order in which it happened
     dropped: tuple[Column, ...] = ()
     owed: tuple[str, ...] = ()  # columns for which rows that were read before have to be read again
+    owed_parts: tuple[str, ...] = ()  # other parts of the recipe for which they have to be
+    deletes: Literal["ignore", "hard", "soft"] | None = None  # None: not known
     # What the cursor counts, where its integers tell the time since 1970.
     unix: Literal["s", "ms", "us", "ns"] | None = None
 
@@ -137,6 +140,7 @@ class Window:
         int, ...
     ] = ()  # slices that were committed before the window was cut finer, under its earlier id
     ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
+    whole: bool = False  # its rows are committed at once, and take the place of all that the target has
 
     @property
     def slices(self) -> int:
@@ -166,6 +170,7 @@ class Slice:
     low: Position | None = None  # the window, filtered where `by` is the key
     high: Position | None = None
     beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
+    zero: bool = False  # loose rows: also those with a cursor of 0000-00-00
     keys: tuple[Key, ...] = ()  # the rows of these keys
     rows: int = 0  # an estimate
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from floodmark import moments
+from floodmark import moments, recipe
 from floodmark.config import Config
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError
 from floodmark.lag import cursor_now
@@ -55,6 +55,9 @@ def watermark_set(
         position = _position(table, text, key)
         if doubles(table, state) and back(state.position, position) and not force:
             raise doubled(table)
+        refused = recipe.unfit(state.table, table) if state.data or state.older.upto else None
+        if refused is not None:
+            raise refused
         anew = None if state.table is not None and state.table.order == table.order else table
         return anew, lambda claimed: draft(claimed, "set", run, position=position)
 

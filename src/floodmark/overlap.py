@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from floodmark import clock, plan
 from floodmark.config import TableOptions
 from floodmark.model import Position, Slice, Table
@@ -51,12 +49,11 @@ def read_again(
         notes.append(
             f"the last {seconds:g} s before the watermark are read again by every sync: {'; '.join(why)}"
         )
-    loose = _loose(session, table, settled)
+    loose = _loose(session, table, state, settled)
     if loose is not None:
         found.append(loose)
-        notes.append(
-            f"{loose.rows:,} rows with a NULL cursor or one in the future are read again by every sync"
-        )
+        words = "NULL or zero cursor" if loose.zero else "NULL cursor"
+        notes.append(f"{loose.rows:,} rows with a {words} or one in the future are read again by every sync")
     return tuple(found), fingerprint
 
 
@@ -70,15 +67,19 @@ def _zone_changed(table: Table, settled: Settled, source_low: Position, spread: 
     )
 
 
-def _loose(session: Session, table: Table, settled: Settled) -> Slice | None:
+def _loose(session: Session, table: Table, state: State, settled: Settled) -> Slice | None:
+    """Rows whose cursor is NULL, zero or in the future, if there are any."""
     assert table.cursor is not None
     beyond = settled.beyond
     if beyond is not None and not (settled.newest and plan.reaches(settled.newest[0], beyond)):
         beyond = None
-    if not table.column(table.cursor).nullable and beyond is None:
+    # Where everything was promised, `zero_dates: error` holds for cursors of 0000-00-00, too.
+    everything = state.position is not None and state.began is None and state.moved_at is None
+    zero = plan.temporal(table) and (table.zero_dates != "error" or everything)
+    if not (table.column(table.cursor).nullable or zero or beyond is not None):
         return None
-    rows = edges.count(session, table, [sql.loose(table, beyond)])
-    return replace(Slice("loose", 1, beyond=beyond), rows=rows) if rows else None
+    rows = edges.count(session, table, [sql.loose(table, beyond, zero)])
+    return Slice("loose", 1, beyond=beyond, zero=zero, rows=rows) if rows else None
 
 
 def overlap_seconds(

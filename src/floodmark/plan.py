@@ -14,6 +14,7 @@ from typing import Literal
 from floodmark import clock
 from floodmark.errors import DataError
 from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window, Zone
+from floodmark.recipe import Change
 from floodmark.values import MOST_ROWS
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
@@ -68,7 +69,7 @@ class Plan:
     slices: tuple[Slice, ...] = ()  # of the window, those not committed yet
     again: tuple[Slice, ...] = ()  # rows that are read again, committed before the window's
     overlap: str | None = None  # fingerprint of the overlap among them
-    reread: Window | None = None  # of rows that are read again because columns came or changed
+    reread: Window | None = None  # of rows that are read again because columns or the recipe changed
     reread_slices: tuple[Slice, ...] = ()  # of it, those not committed yet
     load_as: LoadAs = "merge"
     in_order: bool = True  # one slice after the other, each a commit
@@ -78,6 +79,7 @@ class Plan:
     start: str | None = None  # where the table begins, when it has no position yet
     checksum: bool = False  # whether a snapshot's checksum is read with it
     zone: Zone | None = None  # of the cursors, as they are read now
+    recipe: tuple[Change, ...] = ()  # what has changed of it since rows were read
 
     @property
     def empty(self) -> bool:

@@ -15,7 +15,7 @@ from floodmark.mysql.discover import discover, resolve
 from floodmark.outlook import Asking, Outlook
 from floodmark.plan import Plan, Request
 from floodmark.report import SyncOptions
-from floodmark.state import Log
+from floodmark.state import Log, begun_anew
 from floodmark.store import Store
 from floodmark.survey import survey
 from floodmark.types import GEOMETRIES, MAX_VARBYTE, MAX_VARCHAR, Field, fields, is_moment
@@ -72,6 +72,7 @@ class PlanReport:
                 "rows": sum(s.rows for s in plan.slices),
                 "resumed": plan.resumed,
             },
+            "recipe": [change.as_json() for change in plan.recipe],
             "read_again": [{"kind": kind, "rows": rows} for kind, rows in plan.read_again],
             "start": plan.start,
             "rows_before_start": plan.before_start,
@@ -118,6 +119,7 @@ class PlanReport:
             lines.append(f"  Window    after {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
             lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
             lines.append(f"  Because   {planning.reason(self.request, plan)}")
+        lines += [f"  Changed   {change}" for change in plan.recipe]
         for kind, rows in plan.read_again:
             lines.append(f"  Again     {rows:,} rows ({kind})")
         if not plan.empty:
@@ -191,7 +193,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         table = discover(session, name, chosen, config.source.database)
         store = Store(config.store)
         log = Log(store, name)
-        state = log.read()
+        state = begun_anew(log.read(), table)
         known = carried(state.table, table, anew=state.read_upto is None)
         asking = Asking(config.warehouse, log, state, known)
         start = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from floodmark.compare import Differences, compare
+from floodmark.compare import Differences, check_compared, compare
 from floodmark.deletes import read_again, remove
 from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.model import LoadAs, Table
@@ -50,6 +50,7 @@ def repair(work: Work, name: str) -> Repaired:
         with work.session("verify") as session:
             table = discover(session, name, run.options, work.config.source.database)
         found = compare(work, table, run.state)
+        check_compared(table, found)
         if not found:
             return Repaired(table, found, found, run.report)
         _mend(run, table, found)
@@ -94,7 +95,8 @@ def _mend(run: TableRun, table: Table, found: Differences) -> None:
         absent = set(gone(session, table, found.extra))
     # A row that is there twice, or reads otherwise than at the source, is extra too: it is read again.
     again = (key for key in found.extra if key not in absent)
-    read_again(run, table, (*found.missing, *(key for key, _ in found.different), *again))
+    again_all = (*found.missing, *(key for key, _ in found.different), *again)
+    read_again(run, table, again_all, purpose="repair")
     way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
     rows = found.rows_warehouse
     remove(run, table, tuple(absent), way, purpose="repair", rows=rows, force=run.request.force)

@@ -1,8 +1,8 @@
-"""Columns that came or changed at the source since rows were read: what those rows have in them now.
+"""What has changed of the recipe since rows were read, and what those rows have in columns that came or changed.
 
-Where all of them share one value, the target's column is filled with it, and no row is read. Where they differ, every
-row that was read before is read again, once, and merged by key: the window for it is in the claim, as the ordinary one
-is, so that a run that dies goes on with it.
+Where all of them share one value in a new column, the target's is filled with it, and no row is read. Where they differ,
+or another part of the recipe asks for it, every row that was read before is read again, once, and merged by key: the
+window for it is in the claim, as the ordinary one is, so that a run that dies goes on with it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
-from floodmark import plan
+from floodmark import plan, recipe
 from floodmark.config import TableOptions
-from floodmark.errors import DataError
-from floodmark.lineage import came_back, carried, check_reading, current, told
+from floodmark.errors import ConfigError, DataError
+from floodmark.lineage import came_back, carried, current, told
 from floodmark.model import Column, Position, Slice, Table, Window
 from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
 from floodmark.plan import Request
+from floodmark.recipe import Change
 from floodmark.state import State
 from floodmark.types import fields
 
@@ -34,6 +35,66 @@ class Followed:
     slices: tuple[Slice, ...] = ()  # those of it that were not committed yet
     changed: bool = False  # whether the columns are others than before
     notes: tuple[str, ...] = ()
+    recipe: tuple[Change, ...] = ()  # what has changed of it
+
+
+def changes(table: Table, state: State, options: TableOptions) -> tuple[Change, ...]:
+    """What has changed of the recipe since rows were read; before that nothing can have."""
+    if state.table is None:
+        return ()
+    found = recipe.changes(
+        state.table,
+        table,
+        full_by_choice=options.mode == "full",
+        chosen=options.cursor is not None or options.mode is not None,
+        loads_anew=state.load_epoch > state.described or not (state.data or state.older.upto),
+    )
+    reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")
+    return (
+        found
+        if reading
+        else tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
+    )
+
+
+def check(table: Table, state: State, options: TableOptions) -> None:
+    """Refuses a table that the log's position and the target's rows no longer go with."""
+    refused = recipe.refusal(changes(table, state, options), table)
+    if refused is not None:
+        raise refused
+    refused = recipe.unfit(state.table, table) if state.data or state.older.upto else None
+    if refused is not None:
+        raise refused
+
+
+def begins_whole(state: State, table: Table, request: Request) -> bool:
+    """Whether this sync's rows take the place of what the target has: it was made by a recipe that these don't go with."""
+    if state.window is not None and state.window.whole:
+        whole = table.mode != "full"
+    else:
+        loaded = bool(state.data or state.older.upto) and state.read_upto is None and state.window is None
+        copied = bool(state.data) and state.data[-1].load_as == "replace" and table.mode != "full"
+        unlike = state.table is not None and recipe.begins_whole(state.table, table)
+        whole = loaded and (copied or unlike)
+    if whole and request.most is not None:
+        raise ConfigError(
+            "--limit and --max-chunks don't go with a sync whose rows take the place of the whole target",
+            hint="sync once without",
+            table=table.name,
+        )
+    return whole
+
+
+def in_place(table: Table, window: Window | None, notes: list[str]) -> Window:
+    """The window, with rows that take the place of all that the target has."""
+    if window is None:
+        raise DataError(
+            f"there is no row to begin with that could take the place of those in {table.target}",
+            hint="wait for one; or let `mode: full` follow the table",
+            table=table.name,
+        )
+    notes.append(f"The rows that are read now take the place of all that {table.target} has.")
+    return replace(window, whole=True)
 
 
 def follow(session: Session, table: Table, state: State, options: TableOptions, request: Request) -> Followed:
@@ -41,25 +102,47 @@ def follow(session: Session, table: Table, state: State, options: TableOptions, 
     before, upto = state.table, state.read_upto
     if before is None:
         return Followed(carried(None, table))
-    if upto is not None or (state.window is not None and state.window.by != "snapshot"):
-        check_reading(before, table, configured=options.mode == "full")
+    found = changes(table, state, options)
+    refused = recipe.refusal(found, table)
+    if refused is not None:
+        raise refused
     now = carried(before, table, anew=upto is None)
-    notes = list(told(before, now))
+    notes = [*told(before, now), *_said(found, options)]
     changed = bool(notes) or bool(now.owed)
     if now.owed:
         low = _low(now, state, options)
         now = _settled(session, now, before, low, upto, notes)
+    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found)
     if request.since is not None or now.mode == "full":
-        return Followed(now, notes=tuple(notes))
-    if request.most is not None and (now.owed or state.reread):
-        notes.append("Rows are read again for them by the next sync without --limit.")
-        return Followed(now, changed=changed, notes=tuple(notes))
-    if not now.owed:
+        return replace(followed, changed=False)
+    owed = bool(now.owed or now.owed_parts)
+    if request.most is not None and (owed or state.reread):
+        notes.append("Rows are read again for that by the next sync without --limit.")
+        return replace(followed, notes=tuple(notes))
+    if not owed:
         left = state.reread
-        pieces = _pieces(left) if left else ()
-        return Followed(now, left, pieces, changed, tuple(notes))
+        return replace(followed, window=left, slices=_pieces(left) if left else ())
     window = _window(session, now, _low(now, state, options), upto, request)
-    return Followed(replace(now, owed=()), window, _pieces(window), changed, tuple(notes))
+    settled = replace(now, owed=(), owed_parts=())
+    return replace(followed, table=settled, window=window, slices=_pieces(window))
+
+
+def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
+    """What a sync says of parts of the recipe; of columns, see `_settled`."""
+    notes = [
+        f"{c.said}: all rows that were read before are read again, once."
+        for c in found
+        if c.do == "reread" and c.part not in ("columns", "mode")
+    ]
+    if any(c.part == "where" for c in found):
+        gone = "Rows of the target that are no longer in the `where`"
+        looked = (
+            "are looked for now"
+            if options.deletes != "ignore"
+            else "stay there, because of `deletes: ignore`"
+        )
+        notes.append(f"{gone} {looked}.")
+    return notes
 
 
 def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
@@ -71,8 +154,10 @@ def carrier(session: Session, table: Table, position: Position | None) -> tuple[
 
 
 def _low(table: Table, state: State, options: TableOptions) -> Position | None:
-    """Where reading began: what lies before was never promised."""
-    return state.began if state.began is not None else plan.start_position(table, options.start)
+    """Where reading began: what lies before was never promised. After a manual move that is not known here."""
+    if state.began is not None or state.moved_at is None:
+        return state.began
+    return plan.start_position(table, options.start)
 
 
 def _settled(
@@ -104,7 +189,7 @@ def _settled(
     if owed and not table.key:
         raise DataError(
             f"rows that were read before differ in {', '.join(owed)}, and without a key they can't be read again",
-            hint=f"exclude it; or empty {table.target} and begin anew: floodmark watermark reset -t {table.name}",
+            hint=f"exclude it; or {recipe.go_on(table)}",
             table=table.name,
         )
     if owed:

@@ -16,9 +16,9 @@ from floodmark.mysql.failures import as_discovered
 from floodmark.mysql.looks import Looks
 from floodmark.overlap import read_again
 from floodmark.plan import Plan, Request
-from floodmark.reread import carrier, follow
+from floodmark.reread import begins_whole, carrier, follow, in_place
 from floodmark.settle import Settled, clocked, settle
-from floodmark.state import State
+from floodmark.state import State, begun_anew
 from floodmark.system import Start
 
 # Counting exactly what lies before the start is for tables where that is quick.
@@ -42,11 +42,13 @@ def survey(
     fresh rows have to be waited for, and there will be some to read. `looks` are shared with the run's other tables.
     """
     looks = looks or Looks()
+    state = begun_anew(state, table)
+    whole = begins_whole(state, table, request)
     columns = follow(session, table, state, options, request)
     table = columns.table
     if table.mode == "full":
         made = _snapshot(session, table, request)
-        return replace(made, notes=(*made.notes, *columns.notes))
+        return replace(made, notes=(*made.notes, *columns.notes), recipe=columns.recipe)
     table = clocked(session, table)
     trust = looks.trust(session)
     notes = [*table.notes, *columns.notes]
@@ -62,6 +64,8 @@ def survey(
         notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
+    if whole:
+        window = in_place(table, window, notes)
     again, overlap = read_again(session, table, state, options, low, settled, trust, notes)
     if columns.changed and not (pieces or again or columns.slices):
         again = carrier(session, table, state.position)
@@ -80,7 +84,8 @@ def survey(
         overlap=overlap,
         reread=columns.window,
         reread_slices=columns.slices,
-        load_as=plan.load_as(table),
+        recipe=columns.recipe,
+        load_as="replace" if window is not None and window.whole else plan.load_as(table),
         in_order=plan.in_order(request, table),
         notes=tuple(notes),
         held=settled.held,

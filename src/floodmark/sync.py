@@ -32,10 +32,11 @@ from floodmark.outcome import failed, succeeded, told
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
 from floodmark.report import EXTRACT, Progress, SyncOptions, SyncReport, TableReport
+from floodmark.reread import check as check_recipe
 from floodmark.retention import remove_due
 from floodmark.snapshots import mark, only_if_changed
 from floodmark.spark import Spark
-from floodmark.state import Changed, Lease, State, claim, draft, stamp
+from floodmark.state import Changed, Lease, State, begun_anew, claim, draft, stamp
 from floodmark.survey import survey
 from floodmark.system import Start
 from floodmark.warm import WarmSpark
@@ -164,10 +165,12 @@ class TableRun:
                 self.report.strategy = plan.strategy
             # What a table is like is said by its first sync and by plan, not by every run from cron.
             told = () if self.state.position is None else plan.table.notes
-            self._say(plan.notes, told)
-            if plan.empty:
-                return self._create_target(plan.table)
+            changes = [f"{change}." for change in plan.recipe] if self.work.options.dry_run else []
+            self._say([*plan.notes, *changes], told)
             if self.work.options.dry_run:
+                return
+            if plan.empty:
+                self._create_target(plan.table)
                 return
             self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
@@ -190,10 +193,10 @@ class TableRun:
             table = discover(session, self.name, self.options, self.work.config.source.database)
             self.work.check_target(table)
             check_deletes(table, self.options)
-            state, start = self.state, None
+            state, start = begun_anew(self.state, table), None
             if state.position is None:
                 start = self.work.start(self.name)
-                state = self._taken_over(session, table, start)
+                state = begun_anew(self._taken_over(session, table, start), table)
             elif self.report.lag_before is None:
                 self.report.lag_before = measured(
                     session, table, state.position, self.options.cursor_timezone
@@ -262,11 +265,13 @@ class TableRun:
     def _claim_load(self, state: State) -> State:
         """The state under a claim of ours, for a load."""
         self.state = state
-        self.hold("load")
+        self.hold("load", self.loader.aimed_anew(state))
         return self.state
 
     def hold(self, purpose: str, table: Table | None = None) -> None:
-        """Makes sure that the table is ours, as it is described."""
+        """Makes sure that the table is ours, as it is described; refuses one that its rows no longer go with."""
+        if table is not None:
+            check_recipe(table, self.state, self.options)
         for _ in range(REPLANS):
             same = table is None or carried(self.state.table, table) == self.state.table
             held = self.lease is not None and same
@@ -282,19 +287,27 @@ class TableRun:
         self.loader.expected = plan.rows
         if plan.reread_slices:
             self._gather(plan, plan.reread_slices, self._commit_reread)
-        if plan.again:
-            results = list(self._slices(plan, plan.again))
-            load_as: LoadAs = "merge" if plan.table.key else plan.load_as
-            self.report.rows_reread += sum(r.rows for r in results)
-            self._commit(plan, results, window_id=None, load_as=load_as, overlap=plan.overlap)
+        if plan.again and plan.load_as != "replace":
+            self._read_again(plan)
         if plan.slices:
             self._gather(plan, plan.slices, self._commit_window)
+        if plan.again and plan.load_as == "replace":  # after what takes the place of all rows
+            self._read_again(plan)
         self.work.progress.end(self.name, "extract")
+
+    def _read_again(self, plan: Plan) -> None:
+        results = list(self._slices(plan, plan.again))
+        way: LoadAs = "merge" if plan.table.key else plan.load_as
+        self.report.rows_reread += sum(r.rows for r in results)
+        self._commit(plan, results, window_id=None, load_as=way, overlap=plan.overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
     ) -> None:
-        """Reads the pieces and commits them a few at a time, or one by one where the plan says so."""
+        """Reads the pieces and commits them a few at a time, or as the plan says: one by one, or all at once."""
+        if plan.load_as == "replace":
+            commit(plan, list(self._slices(plan, pieces)))
+            return
         if plan.in_order:
             for piece in pieces:
                 commit(plan, list(self._slices(plan, [piece])))
@@ -320,6 +333,7 @@ class TableRun:
         rows, marked = sum(r.rows for r in results), None
         if plan.table.mode == "full":
             marked = mark(self.state, results[0].checksum)
+        if plan.load_as == "replace":
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)
         self.report.rows_extracted += rows

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark.compare import Differences, compare, loaded_state
+from floodmark.compare import Differences, check_compared, compare, loaded_state
 from floodmark.config import Config
 from floodmark.errors import FloodmarkError, Interrupted, VerificationError, exit_code
 from floodmark.model import Finding, Key, Table
@@ -104,6 +104,7 @@ def _one(work: Work, name: str, named: int) -> Verified:
         with work.session("verify") as session:
             table = discover(session, name, work.config.options(name), work.config.source.database)
         found = compare(work, table, loaded_state(work, table))
+        check_compared(table, found)
     except FloodmarkError as error:
         work.progress.end(name, "verify")
         return Verified(name, seconds=time.monotonic() - began, error=error.of(name))

@@ -159,6 +159,29 @@ def test_a_key_that_was_deleted_and_comes_back_is_there(workspace: Workspace) ->
     assert workspace.compare("orders").equal
 
 
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_rows_that_come_back_as_they_were_or_enter_the_where_unchanged_are_read(
+    workspace: Workspace, deletes: str
+) -> None:
+    filled(workspace, 500, deletes=deletes, where="status <> 4")
+    workspace.execute(
+        "CREATE TABLE kept SELECT * FROM orders WHERE id IN (3, 6, 9)",
+        "DELETE FROM orders WHERE id IN (3, 6, 9)",
+    )
+    assert workspace.synced("orders")["rows_deleted"] == 3
+    workspace.execute(
+        "INSERT INTO orders SELECT * FROM kept",
+        "UPDATE orders SET status = 1, update_at = update_at WHERE id = 12",
+    )
+    done = workspace.synced("orders")
+    assert (done["rows_extracted"], done["rows_reread"], done["rows_deleted"]) == (0, 4, 0)
+    there = "TRUE" if deletes == "hard" else "_deleted_at IS NULL"
+    assert ids(workspace, there) == source_ids(workspace, "status <> 4")
+    assert workspace.synced("orders")["rows_reread"] == 0
+    reloads_alike(workspace)
+    no_findings(workspace)
+
+
 def test_rows_before_the_start_that_were_never_replicated_do_not_matter(workspace: Workspace) -> None:
     workspace.execute(ORDERS)
     workspace.execute(

@@ -12,8 +12,8 @@ from floodmark.mysql.cascades import Cascade, defined, writing
 from floodmark.state import State
 from floodmark.testing.samples import TABLE, History, files
 
-HARD = TableOptions(deletes="hard")
-SOFT = TableOptions(deletes="soft")
+HARD = TableOptions(deletes="hard", where=TABLE.where)
+SOFT = TableOptions(deletes="soft", where=TABLE.where)
 
 
 def replicated() -> History:
@@ -70,6 +70,15 @@ def test_cascades_are_read_from_a_tables_definition() -> None:
         Cascade(("a", "odd`name"), "other db.p", ("ON UPDATE CASCADE", "ON DELETE SET NULL")),
         Cascade(("d",), "q", ("ON UPDATE SET NULL",)),
     )
+
+
+def test_another_where_makes_them_due_at_once_and_until_they_were_looked_for() -> None:
+    history = replicated()
+    state = history.add("deletes", load_as="delete")
+    soon = later(state, minutes=1)
+    assert due(state, replace(HARD, where="status = 1"), soon)
+    state = history.claim(table=replace(TABLE, where="status = 1"))
+    assert due(state, replace(HARD, where="status = 1"), soon)
 
 
 def test_a_look_that_found_nothing_leaves_nothing_to_load() -> None:

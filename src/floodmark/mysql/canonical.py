@@ -129,7 +129,19 @@ def _joined(chosen: Sequence[Form], table: Table) -> str:
 
 
 def _inside(scope: Scope) -> list[str]:
-    return sql.between(scope.table, scope.table.order, scope.low, scope.high)
+    zero = _zero(scope)
+    return [
+        *sql.between(scope.table, scope.table.order, scope.low, scope.high),
+        *([f"NOT {zero}"] if zero else []),
+    ]
+
+
+def _zero(scope: Scope) -> str | None:
+    """Rows with a cursor of 0000-00-00 that is NULL to the target; None: there can be none."""
+    table = scope.table
+    if scope.high is None or table.cursor is None or table.zero_dates == "error":
+        return None
+    return f"({quote(table.cursor)} = 0)" if table.column(table.cursor).data_type in sql.TEMPORAL else None
 
 
 def _beyond(scope: Scope) -> str | None:
@@ -137,8 +149,9 @@ def _beyond(scope: Scope) -> str | None:
     table = scope.table
     if scope.high is None or table.cursor is None:
         return None
-    later = f"({sql.after(table, table.order, scope.high)})"
-    return f"({quote(table.cursor)} IS NULL OR {later})" if table.column(table.cursor).nullable else later
+    found = [f"{quote(table.cursor)} IS NULL"] if table.column(table.cursor).nullable else []
+    found += [zero] if (zero := _zero(scope)) else []
+    return " OR ".join([*found, f"({sql.after(table, table.order, scope.high)})"])
 
 
 def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:

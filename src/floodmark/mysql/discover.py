@@ -17,6 +17,7 @@ from floodmark.mysql import cascades as cascading
 from floodmark.mysql.connect import Session
 from floodmark.mysql.indexes import Index, Keys, crooked, cursor_index, indexes
 from floodmark.mysql.likely import likely_cursor
+from floodmark.mysql.version import version
 from floodmark.names import check_target
 from floodmark.types import comparison, fields, quote
 
@@ -69,7 +70,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         zero_dates=options.zero_dates, overflow=options.overflow,
         dist_key=_named(columns, options.dist_key).name if options.dist_key else None,
         sort_key=tuple(_named(columns, column).name for column in options.sort_key),
-        renames=tuple(options.renames.items()),
+        renames=tuple(options.renames.items()), deletes=options.deletes,
     )  # fmt: skip
     table = replace(table, cursor_index=cursor_index(found, table.order))
     along = ((table.key_index, table.key), (table.cursor_index, table.order))
@@ -162,10 +163,11 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def _columns(session: Session, schema: str, table: str) -> list[Column]:
+    expression = "GENERATION_EXPRESSION" if version(session).generates else "NULL"
     rows = session.rows(
         "SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH,"
         " NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME, COLUMN_DEFAULT,"
-        " EXTRA FROM information_schema.COLUMNS"
+        f" EXTRA, {expression} FROM information_schema.COLUMNS"
         f" WHERE TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)} ORDER BY ORDINAL_POSITION"
     )
     return [
@@ -183,6 +185,7 @@ def _columns(session: Session, schema: str, table: str) -> list[Column]:
             collation=_str(r[10]) or None,
             default=None if r[11] is None else _str(r[11]),
             extra=_str(r[12]),
+            generated=_str(r[13]) if expression != "NULL" else None,
         )
         for r in rows
     ]

@@ -91,13 +91,15 @@ def between(table: Table, columns: Sequence[str], low: Position | None, high: Po
     return conditions
 
 
-def loose(table: Table, beyond: Value | None) -> str:
-    """Rows without a place in the order: a NULL cursor, or one in the future."""
+def loose(table: Table, beyond: Value | None, zero: bool = False) -> str:
+    """Rows without a place in the order: a NULL cursor, one of 0000-00-00, or one in the future."""
     assert table.cursor is not None
     column = table.column(table.cursor)
     conditions = []
     if column.nullable:
         conditions.append(f"{quote(column.name)} IS NULL")
+    if zero:
+        conditions.append(f"{quote(column.name)} = 0")
     if beyond is not None:
         conditions.append(f"{quote(column.name)} >= {literal(column, beyond)}")
     return "(" + " OR ".join(conditions or ["FALSE"]) + ")"
@@ -127,7 +129,7 @@ def conditions(table: Table, piece: Slice) -> list[str]:
     if piece.kind == "keys":
         found.append(any_of(table, piece.keys))
     elif piece.kind == "loose":
-        found.append(loose(table, piece.beyond))
+        found.append(loose(table, piece.beyond, piece.zero))
     elif piece.by == "key":
         found += between(table, table.key, piece.after, piece.upto)
         found += between(table, table.order, piece.low, piece.high)

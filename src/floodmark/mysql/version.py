@@ -20,6 +20,11 @@ class Version:
         return self.numbers >= ((10, 2) if self.mariadb else (8, 0))
 
     @property
+    def generates(self) -> bool:
+        """Whether it has generated columns, and tells their expressions."""
+        return self.numbers >= ((10, 2) if self.mariadb else (5, 7))
+
+    @property
     def shows_locks(self) -> bool:
         """Whether it can list all metadata locks. Before 8.0 a foreign key's other table was written to without one."""
         return not self.mariadb and self.numbers >= (8, 0)

@@ -4,7 +4,7 @@ The log is the truth of what was extracted, the warehouse's ledger of what was l
 """
 
 from floodmark.state.claims import Changed, Claimed, claim, refuse_if_held
-from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, State
+from floodmark.state.fold import ClaimInfo, DataCommit, FileRef, State, begun_anew
 from floodmark.state.lease import Holder, Lease, holder, this_process
 from floodmark.state.loaded import LedgerRow, Loaded, condense, unloaded
 from floodmark.state.log import Log, Taken, draft
@@ -25,7 +25,7 @@ from floodmark.state.watermark import (
 
 __all__ = [
     "Changed", "Checkpoint", "ClaimInfo", "Claimed", "Copy", "DataCommit", "Failure", "FileRef", "Holder", "Lease",
-    "LedgerRow", "Loaded", "Log", "Older", "State", "Taken", "Watermark", "claim", "commit_path", "condense",
+    "LedgerRow", "Loaded", "Log", "Older", "State", "Taken", "Watermark", "begun_anew", "claim", "commit_path", "condense",
     "daily_path", "document", "draft", "examine", "holder", "observe", "parse", "primary_path", "refuse_if_held",
     "session_path", "stamp", "this_process", "unloaded",
 ]  # fmt: skip

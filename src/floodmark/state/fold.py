@@ -196,7 +196,9 @@ def _claim(state: State, commit: Commit) -> State:
     strategy, zone = commit.strategy or state.strategy, commit.zone or state.zone
     state = replace(state, claim=claim, strategy=strategy, retired=retired, zone=zone)
     if commit.table is not None:
-        state = replace(state, table=commit.table, described=commit.n)
+        if state.table is not None and state.table.where != commit.table.where:
+            state = replace(state, deletes_at=None)  # rows may have left it: the next sync looks
+        state = replace(begun_anew(state, commit.table), table=commit.table, described=commit.n)
     if commit.reread is not None and (state.reread is None or commit.reread.id != state.reread.id):
         state = replace(state, reread=commit.reread)
     if commit.window is None:  # a load, a set, …: an open window waits for the next extraction
@@ -208,6 +210,16 @@ def _claim(state: State, commit: Commit) -> State:
     if commit.window != state.window:
         raise _broken(commit, f"changes the open window {state.window.id}")
     return state
+
+
+def begun_anew(state: State, table: Table) -> State:
+    """The state of a table that was read whole and now is by its cursor: a position from before says nothing."""
+    if state.table is None or state.table.mode != "full" or table.mode == "full":
+        return state
+    return replace(
+        state, position=None, began=None, started=False, window=None, done=(), bound=None, ahead=None, overlap=None,
+        reread=None, manual=False, manual_timestamp=None,
+    )  # fmt: skip
 
 
 def _data(state: State, commit: Commit, digest: str) -> State:

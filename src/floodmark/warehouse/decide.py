@@ -62,12 +62,7 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
 def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> tuple[Finding, ...]:
     """Refuse a target that others fill; a log that was begun anew is a finding."""
     table, target, holder = request.table.name, request.target, ledger.holder
-    elsewhere = {row.target for row in ledger.rows if row.epoch == request.epoch and row.target != target}
-    if elsewhere:
-        raise ConfigError(
-            f"{table} was loaded into {', '.join(sorted(elsewhere))} until now, and its target is {target}",
-            hint=f"set the target back, or fill the new one: floodmark watermark reset -t {table} --redshift-only",
-        )
+    check_elsewhere(ledger, request.epoch, table, target)
     if holder is None or holder.log == request.log:
         # A snapshot would wipe rows that no load of ours put there; a reset alone makes us the holder, too.
         strangers = rows and not ledger.rows and request.commits[-1][0].load_as == "replace"
@@ -88,6 +83,16 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
         )
     detail = f"{target} holds rows of an earlier log of {table} ({holder.log}); this log's rows are merged into them"
     return (Finding("new_log", table, detail, {"log": holder.log}),)
+
+
+def check_elsewhere(ledger: Ledger, epoch: int, table: str, target: str) -> None:
+    """Refuse a target when rows of the epoch are in another one."""
+    elsewhere = {row.target for row in ledger.rows if row.epoch == epoch and row.target != target}
+    if elsewhere:
+        raise ConfigError(
+            f"{table} was loaded into {', '.join(sorted(elsewhere))} until now, and its target is {target}",
+            hint=f"set the target back, or fill the new one: floodmark watermark reset -t {table} --redshift-only",
+        )
 
 
 def check_holder(holder: Holder | None, pipeline: str, log: str, table: str, target: str) -> None:

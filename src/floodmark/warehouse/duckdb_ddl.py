@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from floodmark.errors import DataError
 from floodmark.names import OURS, marked
 from floodmark.warehouse import quote
-from floodmark.warehouse.columns import Change, TargetColumn, Wanted, differences, plain, renamed
+from floodmark.warehouse.columns import Change, TargetColumn, Wanted, differences, parsed, plain, renamed
 
 
 def literal(type_: str, value: str | None) -> str:
@@ -51,7 +51,10 @@ def changes(
     table = quote(schema, target)
 
     def widening(name: str, type_: str) -> str:
-        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}"
+        text = any(c.name == name and parsed(c.type)[0] == "VARCHAR" for c in found or ())
+        # A cast would read backslashes as the beginning of a byte in hex.
+        using = f" USING encode({quote(name)})" if text and parsed(type_)[0] == "BLOB" else ""
+        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
 
     def relaxing(name: str) -> str:
         return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"

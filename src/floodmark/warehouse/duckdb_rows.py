@@ -201,8 +201,8 @@ def widest(staged: Staged) -> int:
     return max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
 
 
-def merge(target: Target, staged: Staged, rows: int, *, filled: bool) -> None:
-    """Put the newest row of each key into the target, in place of what it has."""
+def merge(target: Target, staged: Staged, rows: int, *, filled: bool, anew: bool = False) -> None:
+    """Put the newest row of each key into the target, in place of what it has; anew: no key's weight is known."""
     if not staged.paths:
         return
     con = target.con
@@ -221,7 +221,7 @@ def merge(target: Target, staged: Staged, rows: int, *, filled: bool) -> None:
         winners += f" ANTI JOIN temp.floodmark_losers AS l ON {place}"
     if filled and (ranges is None or _any_within(target, staged, ranges)):
         _delete(target, staged)
-    _keep_weights(target, staged, winners)
+    _keep_weights(target, staged, winners, anew)
     _insert(target, staged, winners, distinct)
 
 
@@ -235,7 +235,11 @@ def replace(target: Target, staged: Staged, rows: int) -> None:
     """Put the rows in the place of everything that is there."""
     target.con.execute(f"DELETE FROM {target.sql}")
     target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
-    if staged.paths:
+    if staged.table.mode != "full" and staged.table.key:
+        merge(
+            target, staged, rows, filled=False, anew=True
+        )  # not one consistent read: a row may be there twice
+    elif staged.paths:
         _keep_weights(target, staged, staged.rows, anew=True)
         _insert(target, staged, staged.rows, rows)
 

@@ -48,6 +48,10 @@ def put(
             steps.append(_merge(spec, full))
         case "insert":
             steps.append(_insert(spec, STAGE, Proven.rows(files)))
+        case "replace" if spec.table.mode != "full" and spec.table.key:
+            # Not one consistent read: a row may be there twice.
+            emptied = replace(spec, filled=False, side_filled=False)
+            steps.append(_merge(emptied, [commit for commit in commits if Proven.rows(commit)]))
         case "replace":
             steps += _keep_weights(replace(spec, side_filled=False), STAGE)
             steps.append(_insert(spec, STAGE, Proven.rows(files)))
