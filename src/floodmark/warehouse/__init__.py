@@ -124,6 +124,10 @@ class LoadRequest:
     retake: frozenset[tuple[int, str]] = frozenset()
     adopt: bool = False  # --force: take a target over, or add to rows that can't be told apart
     newest: Table | None = None  # the table as it is now: what its columns are called, and which came later
+    loaded: Table | None = (
+        None  # as the newest loaded files were described; None: none were, or they don't count
+    )
+    kept: bool = False  # whether what was loaded must be there still: no row was ever deleted
 
     @property
     def now(self) -> Table:
@@ -172,10 +176,10 @@ class Warehouse(Protocol):
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first, in order; nothing is changed.
 
-        DataError, with the statement that a person could run, where it could lose values.
+        `loaded`: the table as the newest loaded files were described. DataError, with the statement that a person could run, where it could lose values.
         """
 
     def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:

@@ -68,14 +68,15 @@ class DuckDB:
         with self._file.reading() as con:
             return (put.Target(con, self.schema, target).count() or 0) if con else 0
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first."""
         try:
             with self._file.reading() as con:
                 target = put.Target(con, self.schema, table.target) if con else None
                 found = target.columns() if target and target.is_table() else None
                 wanted = put.wanted(fields(table), fills(table))
-                return changes(self.schema, table.target, wanted, found, target_renames(table))
+                known = put.known(loaded, table)
+                return changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
         except FloodmarkError as error:
             error.of(table.name)
             raise
@@ -185,7 +186,8 @@ class DuckDB:
         else:
             wanted = put.wanted(placed(request.table, request.now), fills(request.now))
             zstd = put.packed(con, staged) if found is None else ()
-            fit = changes(self.schema, request.target, wanted, found, renames, zstd)
+            known = put.known(None if decision.way == "replace" else request.loaded, request.now)
+            fit = changes(self.schema, request.target, wanted, found, renames, zstd, known)
         side = target.weights
         fit += renamings(self.schema, side.name, side.columns() or (), renames)
         for statement in (s for change in fit for s in change.statements):

@@ -29,6 +29,7 @@ from floodmark.warehouse.canonical import REDSHIFT, Place
 from floodmark.warehouse.columns import Change, TargetColumn
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
+from floodmark.warehouse.places import placed
 from floodmark.warehouse.redshift_ddl import columns_query, found_column, shape
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
@@ -84,14 +85,15 @@ class Redshift:
         """How many rows the target has; 0 when it is not there."""
         return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
 
-    def changes(self, table: Table) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first."""
         name = checked_target(table.target)
 
         def ask(session: Session) -> tuple[Change, ...]:
             there = check_kind(self._tables.kinds(session, (name,)).get(name), table.target)
             found = self._columns(session, name) if there else None
-            return shape(table, self.schema, name, fields(table), found).changes
+            known = placed(loaded, table) if loaded else ()
+            return shape(table, self.schema, name, fields(table), found, known=known).changes
 
         try:
             return self._tries.asked(ask)
