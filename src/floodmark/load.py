@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from floodmark.described import description, descriptions, loaded_as
 from floodmark.errors import ConflictError, DataError
-from floodmark.model import Commit, Finding, Table
-from floodmark.state.fold import Damaged, DataCommit, State
+from floodmark.model import Commit, Finding, Table, by_key
+from floodmark.state.fold import DataCommit, State
 from floodmark.state.loaded import accounts_for_older
 from floodmark.state.log import Log
 from floodmark.warehouse import Ledger, LedgerRow, LoadOutcome, LoadRequest, Numbered, Part, Warehouse
@@ -242,7 +243,7 @@ def load_pending(
     findings = _findings(log, state, table, choice, adopt)
     _check_there(state, choice)
     on_choice(choice)
-    described = _descriptions(log, state, choice.commits)
+    described = descriptions(log, state, choice.commits)
 
     def shape(d: DataCommit) -> object:
         # The cursor decides which row of one commit is the later one.
@@ -251,11 +252,13 @@ def load_pending(
     numbers: list[int] = []
     outcomes: list[LoadOutcome] = []
     retake = choice.retake
+    before = loaded_as(log, state, ledger)
+    kept = _kept(state, data, ledger, retake)
     for group in groups(choice.commits, shape):
         request = LoadRequest(
             pipeline=pipeline,
             log=state.log,
-            table=_description(described, group[-1]),
+            table=description(described, group[-1]),
             target=table.target,
             epoch=state.load_epoch,
             commits=_documents(log, group),
@@ -264,9 +267,12 @@ def load_pending(
             retake=retake,
             adopt=adopt,
             newest=state.table,
+            loaded=before,
+            kept=kept,
         )
         outcome = warehouse.load(request)
         retake = frozenset()
+        before = request.table
         ledger = _after(ledger, outcome, state.load_epoch)
         numbers += [row.n for row in outcome.loaded]
         outcomes.append(outcome)
@@ -274,6 +280,14 @@ def load_pending(
         on_group(outcome)
     rows, files = sum(o.rows for o in outcomes), sum(o.files for o in outcomes)
     return Loaded(ledger, choice, tuple(numbers), rows, files, tuple(findings))
+
+
+def _kept(
+    state: State, data: Sequence[DataCommit], ledger: Ledger, retake: frozenset[tuple[int, str]]
+) -> bool:
+    """Whether rows were loaded, and none ever deleted, so that the target can't be empty."""
+    there = sum(r.rows for r in ledger.rows if r.epoch == state.load_epoch and r.identity not in retake)
+    return there > 0 and state.deletes_at is None and not any(by_key(d.load_as) for d in data)
 
 
 def _same_epoch(
@@ -343,30 +357,6 @@ def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:
         if digest != expected.digest:
             raise DataError(f"commit {commit.n} of {commit.table_name} is not the one that was read before")
     return found
-
-
-def _descriptions(log: Log, state: State, commits: Sequence[DataCommit]) -> dict[int, Table]:
-    """The tables as claims described them, by the claims' numbers."""
-    known = {state.described: state.table} if state.table is not None else {}
-    numbers = sorted({d.described for d in commits if d.described >= 0} - set(known))
-    try:
-        return known | {c.n: c.table for c, _ in log.commits(numbers) if c.table is not None}
-    except Damaged:
-        # Claims that are lost for good: the newest description does where the files look the same.
-        if state.table is None or any(d.schema != state.table.fingerprint for d in commits):
-            raise
-        return known | dict.fromkeys(numbers, state.table)
-
-
-def _description(described: dict[int, Table], commit: DataCommit) -> Table:
-    """The table as it was when the commit's files were written."""
-    table = described.get(commit.described)
-    if table is None or table.fingerprint != commit.schema:
-        raise DataError(
-            f"the log does not say what the files of commit {commit.n} look like",
-            hint="read the table again: floodmark watermark reset -t TABLE",
-        )
-    return table
 
 
 def _after(ledger: Ledger, outcome: LoadOutcome, epoch: int) -> Ledger:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from floodmark.described import loaded_as
 from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.load import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model import Finding, Table, replace
@@ -58,7 +59,8 @@ class Loader:
         except FloodmarkError:
             return  # until the load it may be well again; if not, the rows wait
         try:
-            self._work.warehouse().changes(table, anew=not ledger.rows)
+            loaded = loaded_as(self._log, state, ledger)
+            self._work.warehouse().changes(table, loaded, anew=not ledger.rows)
         except (ConfigError, DataError):
             raise
         except FloodmarkError:

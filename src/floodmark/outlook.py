@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from floodmark.config import WarehouseSpec
+from floodmark.described import loaded_as
 from floodmark.errors import ConfigError, DataError, FloodmarkError
 from floodmark.load import ledger_for, pending
 from floodmark.model import Table
@@ -62,7 +63,8 @@ def _look(spec: WarehouseSpec, log: Log, state: State, table: Table) -> Outlook:
         waiting = pending(log.data(state, ledger.rows), ledger, state.load_epoch) if state.n >= 0 else ()
         files, rows = sum(d.files for d in waiting), sum(d.rows for d in waiting)
         try:
-            return Outlook(warehouse.changes(table, anew=not ledger.rows), files, rows)
+            loaded = loaded_as(log, state, ledger)
+            return Outlook(warehouse.changes(table, loaded, anew=not ledger.rows), files, rows)
         except (ConfigError, DataError) as refusal:
             return Outlook((), files, rows, refused=refusal)
     finally:

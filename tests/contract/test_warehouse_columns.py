@@ -202,3 +202,50 @@ def test_a_target_that_is_a_view_is_refused(fill: Fill) -> None:
     fill.place.run("CREATE VIEW orders AS SELECT 1 AS id")
     with pytest.raises(ConfigError, match="is a view"):
         fill.load(fill.commit([row(1)]))
+
+
+# what others did to the target
+
+
+def test_a_column_that_somebody_dropped_is_refused_and_not_filled_with_null(fill: Fill) -> None:
+    fill.load(fill.commit([row(1, "a")]))
+    fill.place.run("ALTER TABLE orders DROP COLUMN name")
+    with pytest.raises(DataError, match="column name of orders is gone") as refused:
+        fill.load(fill.commit([row(2, "b")]), loaded=ORDERS)
+    assert 'ADD COLUMN "name"' in str(refused.value.hint) and "verify --repair" in str(refused.value.hint)
+    assert fill.place.run("SELECT id FROM orders") == [(1,)]
+    with pytest.raises(DataError, match="is gone"):
+        fill.place.open().changes(ORDERS, ORDERS)
+
+
+def test_a_column_that_both_the_source_and_somebody_dropped_is_no_matter(fill: Fill) -> None:
+    fill.load(fill.commit([row(1, "a")]))
+    fill.place.run("ALTER TABLE orders DROP COLUMN name")
+    narrower = replace(ORDERS, columns=(ID, SEEN))
+    fill.load(fill.commit([row(2)], table=narrower), table=narrower, loaded=ORDERS)
+    assert fill.rows("id") == [(1,), (2,)]
+
+
+def test_a_column_that_somebody_made_narrower_is_refused(fill: Fill) -> None:
+    wide = replace(ORDERS, columns=(ID, SEEN, replace(INT, type="bigint(20)", data_type="bigint")))
+    fill.load(fill.commit([{"id": 1, "n": 2**40}], table=wide), table=wide)
+    fill.place.run("ALTER TABLE orders DROP COLUMN n")
+    fill.place.run("ALTER TABLE orders ADD COLUMN n SMALLINT")
+    with pytest.raises(DataError, match="was BIGINT after the last load and is"):
+        fill.load(fill.commit([{"id": 2, "n": 5}], table=wide), table=wide, loaded=wide)
+
+
+def test_a_target_that_somebody_emptied_is_refused_unless_it_is_forced_or_repaired(fill: Fill) -> None:
+    fill.load(fill.commit([row(1, "a")]))
+    fill.place.run("DELETE FROM orders")
+    (commit, digest) = fill.commit([row(2, "b")])
+    moving = (replace(commit, window_id="w"), digest)
+    with pytest.raises(DataError, match="orders is empty") as refused:
+        fill.load(moving, kept=True)
+    assert "watermark reset -t shop.orders --redshift-only" in str(refused.value.hint)
+    fill.load((replace(commit, window_id=None), digest), kept=True)
+    assert fill.rows() == [(2, "b")]
+    fill.place.run("DELETE FROM orders")
+    (commit, digest) = fill.commit([row(3, "c")])
+    fill.load((replace(commit, window_id="w"), digest), kept=True, adopt=True)
+    assert fill.rows() == [(3, "c")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,6 +127,21 @@ def test_a_constant_default_fills_the_rows_that_are_there(orders: Orders) -> Non
     orders.sync()
     assert orders.differences() == ()
     assert orders.sync()["commits"] == []
+
+
+def test_a_targets_column_that_somebody_dropped_is_told_and_mended_as_the_hint_says(orders: Orders) -> None:
+    orders.sync()
+    orders.run(f"ALTER TABLE {orders.target} DROP COLUMN note")
+    orders.execute("UPDATE orders SET amount = amount + 1 WHERE id = 7")
+    assert "column note of orders is gone" in orders.plan()["refused"]["message"]
+    table = orders.refused()
+    assert table["exit_code"] == 6 and table["rows_extracted"] == 0
+    statement = re.search(r"ALTER TABLE [^,]+", table["error"]["hint"])
+    assert statement is not None
+    orders.run(statement[0])
+    orders.sync()
+    orders.workspace.run("verify", "-t", "orders", "--repair").ok()
+    assert orders.differences() == ()
 
 
 def test_rows_that_differ_in_a_new_column_are_read_again_once(orders: Orders) -> None:

@@ -124,6 +124,10 @@ class LoadRequest:
     retake: frozenset[tuple[int, str]] = frozenset()
     adopt: bool = False  # --force: take a target over, or add to rows that can't be told apart
     newest: Table | None = None  # the table as it is now: what its columns are called, and which came later
+    loaded: Table | None = (
+        None  # as the newest loaded files were described; None: none were, or they don't count
+    )
+    kept: bool = False  # whether what was loaded must be there still: no row was ever deleted
 
     @property
     def now(self) -> Table:
@@ -172,11 +176,12 @@ class Warehouse(Protocol):
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
 
-    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first, in order; nothing is changed.
 
-        DataError, with the statements that a person could run, where it could lose values or the warehouse would refuse
-        it; `anew`, before the first load, also where the target takes no NULL and the source may have one.
+        `loaded`: the table as the newest loaded files were described. DataError, with the statements that a person could
+        run, where it could lose values or the warehouse would refuse it; `anew`, before the first load, also where the
+        target takes no NULL and the source may have one.
         """
 
     def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:

@@ -7,8 +7,9 @@ that a person could run. Types are compared by meaning, so that a warehouse's ow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from floodmark.errors import DataError
@@ -135,13 +136,16 @@ def differences(
     found: Sequence[TargetColumn],
     *,
     renames: Sequence[tuple[str, str]] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
     widening: Callable[[str, str], str],
     relaxing: Callable[[str], str],
+    adding: Callable[[str, str], str],
 ) -> tuple[Difference, ...]:
     """What the target lacks so that rows with the wanted columns go into it by name.
 
     Columns that the files don't have are left alone: they get their default, or NULL. What could lose values is a
-    DataError with the statement of the warehouse that would do it (`widening` a column, `relaxing` its NOT NULL).
+    DataError with the statement of the warehouse that would do it (`widening` a column, `relaxing` its NOT NULL,
+    `adding` one). `known`: the columns, with their types, that the last load has left behind.
     """
     named = renamed(found, renames)
     made: list[Difference] = []
@@ -149,9 +153,22 @@ def differences(
     spelled = {name.lower(): name for _, name in named}
     for name, type_, fill in wanted:
         column = have.get(name)
+        if column is None and name in known:
+            raise DataError(
+                f"column {name} of {target} is gone from the warehouse, and the source still has it: "
+                "rows that are there have lost their values",
+                hint=f"leave it out for good with `exclude`; or put it back: {adding(name, type_)}, "
+                "and fill it: floodmark verify --repair",
+            )
         if column is None:
             made.append(Difference("add", name, type_, fill=fill))
         elif not fits(type_, column.type):
+            if name in known and not fits(known[name], column.type):
+                raise DataError(
+                    f"column {column.name} of {target} was {known[name]} after the last load and is {column.type} now: "
+                    "values of rows that are there may have been cut",
+                    hint=f"run: {widening(column.name, type_)}, then: floodmark verify --repair",
+                )
             if not fits(column.type, type_):
                 type_ = wider(column.type, type_) or type_
             if not fits(column.type, type_):

@@ -56,6 +56,13 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
             f"the target {request.target} is gone, but the ledger says that commits were loaded into it",
             hint=f"to load all files again: floodmark watermark reset -t {request.table.name} --redshift-only",
         )
+    moving = any(commit.window_id is not None for commit, _ in new)  # a repair may fill an empty target
+    if rows == 0 and request.kept and moving and way != "replace" and not request.adopt:
+        raise DataError(
+            f"{request.target} is empty, but rows were loaded into it and none of them deleted",
+            hint=f"to load all files again: floodmark watermark reset -t {request.table.name} --redshift-only; "
+            "to go on with what is new only: --force",
+        )
     return Decision(new, staged, already, way, set_holder, findings)
 
 

@@ -68,14 +68,15 @@ class DuckDB:
         with self._file.reading() as con:
             return (put.Target(con, self.schema, target).count() or 0) if con else 0
 
-    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
         try:
             with self._file.reading() as con:
                 target = put.Target(con, self.schema, table.target) if con else None
                 found = target.columns() if target and target.is_table() else None
                 wanted = put.wanted(fields(table), fills(table))
-                made = changes(self.schema, table.target, wanted, found, target_renames(table))
+                known = put.known(loaded, table)
+                made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
                 if target is not None and found is not None:
                     target.check_alterable(made)
                     if anew:
@@ -190,7 +191,8 @@ class DuckDB:
         else:
             wanted = put.wanted(placed(request.table, request.now), fills(request.now))
             zstd = put.packed(con, staged) if found is None else ()
-            fit = changes(self.schema, request.target, wanted, found, renames, zstd)
+            known = put.known(None if decision.way == "replace" else request.loaded, request.now)
+            fit = changes(self.schema, request.target, wanted, found, renames, zstd, known)
         target.check_alterable(fit)
         side = target.weights
         fit += renamings(self.schema, side.name, side.columns() or (), renames)

@@ -5,8 +5,9 @@ All of it is done inside the load's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from floodmark.errors import DataError
 from floodmark.names import OURS, marked
@@ -43,10 +44,11 @@ def changes(
     found: Sequence[TargetColumn] | None,
     renames: Sequence[tuple[str, str]] = (),
     zstd: Collection[str] = (),
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Change, ...]:
     """What has to be done so that rows with the wanted columns go into the target.
 
-    `zstd`: the columns that a new table packs that way, instead of as DuckDB sees fit.
+    `zstd`: the columns that a new table packs that way, instead of as DuckDB sees fit. `known`: see `differences`.
     """
     table = quote(schema, target)
 
@@ -56,6 +58,9 @@ def changes(
         using = f" USING encode({quote(name)})" if text and parsed(type_)[0] == "BLOB" else ""
         return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
 
+    def adding(name: str, type_: str) -> str:
+        return f"ALTER TABLE {table} ADD COLUMN {quote(name)} {type_}"
+
     def relaxing(name: str) -> str:
         return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
 
@@ -64,15 +69,24 @@ def changes(
         columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
         return (Change("create", (f"CREATE TABLE {table} ({columns})",)),)
     made = list(renamings(schema, target, found, renames))
-    for d in differences(target, wanted, found, renames=renames, widening=widening, relaxing=relaxing):
+    for d in differences(
+        target,
+        wanted,
+        found,
+        renames=renames,
+        known=known,
+        widening=widening,
+        relaxing=relaxing,
+        adding=adding,
+    ):
         if d.kind == "widen":
             was = d.was.name if d.was else d.name
             made.append(Change("widen", (widening(d.name, d.type),), column=was))
         elif d.fill is None:
-            made.append(Change("add", (f"ALTER TABLE {table} ADD COLUMN {quote(d.name)} {d.type}",)))
+            made.append(Change("add", (adding(d.name, d.type),)))
         else:
             # The default is for the rows that are there; a later row whose file lacks the column is another matter.
-            add = f"ALTER TABLE {table} ADD COLUMN {quote(d.name)} {d.type} DEFAULT {literal(d.type, d.fill)}"
+            add = f"{adding(d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
             made.append(
                 Change("add", (add, f"ALTER TABLE {table} ALTER COLUMN {quote(d.name)} DROP DEFAULT"))
             )

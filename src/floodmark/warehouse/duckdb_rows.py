@@ -26,7 +26,7 @@ from floodmark.warehouse.duckdb_ddl import Held, changes, check_alterable, liter
 from floodmark.warehouse.duckdb_file import Connection
 from floodmark.warehouse.duckdb_ledger import kind_of
 from floodmark.warehouse.files import ascending, hardly_repeats, key_fields, too_few
-from floodmark.warehouse.places import Constant
+from floodmark.warehouse.places import Constant, placed
 
 # The format of database files that has it; a file keeps the one that it was created with.
 ZSTD_SINCE = (1, 2)
@@ -149,6 +149,11 @@ class Staged:
 def wanted(fields: Sequence[Field], fills: Mapping[str, str]) -> list[Wanted]:
     """The target's columns for some fields, and what rows that are there get in those that have to be added."""
     return [Wanted(f.target, f.duckdb, fills.get(f.target)) for f in fields if not f.file_only]
+
+
+def known(loaded: Table | None, newest: Table) -> dict[str, str]:
+    """The columns, with their types, that the last load has left behind; it described its files like that."""
+    return {w.name: w.type for w in wanted(placed(loaded, newest), {})} if loaded else {}
 
 
 def check_files(con: Connection, staged: Staged) -> int:

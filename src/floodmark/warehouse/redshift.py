@@ -29,7 +29,7 @@ from floodmark.warehouse.canonical import REDSHIFT, Place
 from floodmark.warehouse.columns import Change, TargetColumn, check_nullable
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
-from floodmark.warehouse.places import may_be_null
+from floodmark.warehouse.places import may_be_null, placed
 from floodmark.warehouse.redshift_ddl import (
     check_replaceable,
     columns_query,
@@ -93,14 +93,15 @@ class Redshift:
         """How many rows the target has; 0 when it is not there."""
         return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
 
-    def changes(self, table: Table, *, anew: bool = False) -> tuple[Change, ...]:
+    def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
         name = checked_target(table.target)
 
         def ask(session: Session) -> tuple[Change, ...]:
             there = check_kind(self._tables.kinds(session, (name,)).get(name), table.target)
             found = self._columns(session, name) if there else None
-            made = shape(table, self.schema, name, fields(table), found).changes
+            known = placed(loaded, table) if loaded else ()
+            made = shape(table, self.schema, name, fields(table), found, known=known).changes
             self._check_replaceable(session, name, made)
             if anew and found is not None:
                 where = path(self.schema, name)

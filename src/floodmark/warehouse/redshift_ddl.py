@@ -83,9 +83,13 @@ def shape(
     found: Sequence[TargetColumn] | None,
     *,
     newest: Table | None = None,
+    known: Sequence[Field] = (),
     side: bool = False,
 ) -> Shape:
-    """How the target comes to take the fields; `side` is a table of ours that needs no keys."""
+    """How the target comes to take the fields; `side` is a table of ours that needs no keys.
+
+    `known`: what the last load has left behind.
+    """
     now = newest or table
     filled = {} if side else fills(now)
     wanted = [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
@@ -103,18 +107,24 @@ def shape(
     # Text goes into a SUPER column as JSON, and JSON into a column for the longest text as it is.
     compared = [w._replace(type=_compared(w.type, have.get(w.name))) for w in wanted]
     made = list(renamings(where, named))
+
+    def adding(name: str, type_: str) -> str:
+        return f"ALTER TABLE {where} ADD COLUMN {quote(name)} {type_}"
+
     for d in differences(
         target,
         compared,
         found,
         renames=renames,
+        known={f.target: _compared(f.redshift, have.get(f.target)) for f in known if not f.file_only},
         widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
         relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
+        adding=adding,
     ):
         if d.kind == "add":
             # Redshift can't take a default back: what rows get in the column is always said when they are inserted.
             default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
-            made.append(Change("add", (f"ALTER TABLE {where} ADD COLUMN {quote(d.name)} {d.type}{default}",)))
+            made.append(Change("add", (f"{adding(d.name, d.type)}{default}",)))
         elif d.was is not None and _alterable(d):
             # Before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"

@@ -52,7 +52,8 @@ def fitted(
     if by_key(way) and there is not None:
         fit = Shape(renamings(path(schema, target), renamed(there, target_renames(now))))
     else:
-        fit = shape(table, schema, target, placed(table, now), there, newest=now)
+        known = placed(request.loaded, now) if request.loaded and way != "replace" else ()
+        fit = shape(table, schema, target, placed(table, now), there, newest=now, known=known)
     about = Shape()
     if weighed:
         about = shape(table, schema, side, key_fields(table, read), beside, newest=now, side=True)
