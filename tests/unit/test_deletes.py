@@ -41,7 +41,7 @@ def test_deletes_are_looked_for_at_most_every_so_often() -> None:
 
 
 def test_cascades_are_followed_as_often_and_need_a_key_too() -> None:
-    history, follow = replicated(), TableOptions(cascades="follow")
+    history, follow = replicated(), replace(HARD, deletes="ignore", cascades="follow")
     assert due(history.state, follow, datetime.now(UTC))
     state = history.add("deletes", load_as="delete")
     assert not due(state, follow, later(state, hours=23.9)) and due(state, follow, later(state, hours=24))

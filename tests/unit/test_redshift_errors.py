@@ -171,7 +171,7 @@ def test_a_peer_that_is_gone_is_found_by_keepalives_and_no_timeout_ends_a_long_c
 
     monkeypatch.setattr(redshift_connector, "connect", connect)
     spec = WarehouseSpec("redshift", "public", host="h", port=5439, user="u", password="p", database="dev")
-    SocketTransport(spec, Limits())._connect({})
+    SocketTransport(spec, Limits())._connect({}, None)
     assert given["tcp_keepalive"] and given["timeout"] is None
     quiet = given["tcp_keepalive_idle"] + given["tcp_keepalive_interval"] * given["tcp_keepalive_count"]
     assert quiet <= 200  # seconds: what firewalls and NAT let pass
