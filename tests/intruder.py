@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 
+SECONDS, SILENCE = 1.5, b"timed out"
 CHUNK, CHUNK_IS, REQUEST, ANSWER = 0, 1, 3, 4
 BLOCKS = [f"broadcast_{n}{part}" for n in range(8) for part in ("_piece0", "")] + ["taskresult_0", "rdd_0_0"]
 # An endpoint's address and name, as Spark's RPC has them before a serialized object; the object is no object.
@@ -50,24 +51,21 @@ def exactly(link, size):
     return data
 
 
-def asked(port, *words):
-    """What a port answers to each of these words, one connection for all."""
-    said = b""
+def asked(port, word):
+    """What a port answers."""
     try:
-        with socket.create_connection(("127.0.0.1", port), 2) as link:
-            for word in words:
-                link.sendall(word)
-                said += link.recv(1 << 20)
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as link:
+            link.sendall(word)
+            return link.recv(1 << 20)
     except OSError as error:
-        said += str(error).encode()
-    return said
+        return str(error).encode()
 
 
 def block(port, name):
     """A block of Spark's, by the way that an executor fetches it."""
     said = b""
     try:
-        with socket.create_connection(("127.0.0.1", port), 2) as link:
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as link:
             link.sendall(request(b"\x00" + text("app") + text("0") + struct.pack("!i", 1) + text(name)))
             answer = frame(link)
             said += answer
@@ -98,7 +96,9 @@ def main(processes, ports, folders):
         found[f"{port} Py4J"] = asked(port, b"c\nz:java.lang.System\ngetenv\ne\n")
         found[f"{port} call"] = asked(port, request(CALL))
         for name in BLOCKS:
-            found[f"{port} {name}"] = block(port, name)
+            found[f"{port} {name}"] = said = block(port, name)
+            if said == SILENCE:
+                break  # not a port of Spark's
     for process in processes:
         for name in ("cmdline", "environ", "maps"):
             found[f"/proc/{process}/{name}"] = read(f"/proc/{process}/{name}")

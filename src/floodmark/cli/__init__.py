@@ -69,9 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, the process's own by default, and return its exit code."""
     if arguments is not None:
         return _main(arguments)
-    # numpy's algebra, which nothing here uses, would start a thread for every core. Later than here the environment is
-    # not changed: libc's getenv in another thread may read what that frees.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
+    # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
+    for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
+        os.environ.setdefault(name, "1")
     return _leave(_main(sys.argv[1:]))
 
 
