@@ -190,6 +190,9 @@ class Loader:
             self._work.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
 
         with self._work.loading:
+            if self.ledger is None and self._work.known_identity() is None:
+                # No pipeline begins before its warehouse has answered.
+                self.ledger = ledger_for(self._work.warehouse(), state, table.target)
             result: Loaded = load_pending(
                 self._work.warehouse(),
                 self._log,
