@@ -27,7 +27,7 @@ def read_again(
     if not table.key or not table.cursor:
         return (), None
     found: list[Slice] = []
-    seconds, why = overlap_seconds(table, options, trust, settled.behind)
+    seconds, why = overlap_seconds(table, options, trust, settled)
     spread = clock.spread(settled.zone)
     fingerprint = None
     if state.position is not None and not state.manual:
@@ -83,7 +83,7 @@ def _loose(session: Session, table: Table, state: State, settled: Settled) -> Sl
 
 
 def overlap_seconds(
-    table: Table, options: TableOptions, trust: Trust, behind: int = 0
+    table: Table, options: TableOptions, trust: Trust, settled: Settled
 ) -> tuple[float, tuple[str, ...]]:
     """How far before the watermark rows are read again, and why."""
     if options.overlap_seconds is not None:
@@ -98,8 +98,9 @@ def overlap_seconds(
         if not column.maintained:
             reasons.append(f"{column.name} is written by the application, not by ON UPDATE CURRENT_TIMESTAMP")
     seconds = plan.OVERLAP_SECONDS if reasons else 0.0
+    behind = settled.behind
     if behind:
-        zones = ", ".join(trust.zones or ()) or "zones that are gone by now"
+        zones = ", ".join(settled.zones) or "gone by now"
         reasons.append(
             f"sessions are in time zones of their own ({zones}), whose CURRENT_TIMESTAMP is up to {duration(behind)} earlier"
         )

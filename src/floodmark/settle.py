@@ -51,6 +51,7 @@ class Settled:
     back_to: str | None = None  # else what may have been written since has a cursor from here on
     zone: Zone | None = None  # of the cursors, where they have one
     behind: int = 0  # by how many seconds sessions in zones of their own write earlier cursors
+    zones: tuple[str, ...] = ()  # of such sessions, earlier or not
     held: tuple[str, ...] = ()  # who holds the bound back
 
 
@@ -128,10 +129,9 @@ def settle(
     seen = bounds.now(session)
     moments = (previous, bound, seen, None if previous is None else previous - back)
     wall = clock.sample(offsets, *moments, state.zone.at if state.zone else None)
-    behind = 0
-    if zone == "server" and trust.zones:
-        ours = {clock.grid(m): wall.offsets[clock.grid(m)] for m in moments if m is not None}
-        behind = bounds.behind(session, trust.zones, ours)
+    zones = looks.zones(session) if zone == "server" else ()
+    ours = {clock.grid(m): wall.offsets[clock.grid(m)] for m in moments if m is not None}
+    behind = bounds.behind(session, zones, ours)
     zone_now = clock.zone_now(wall, state.zone, seen, behind)
     behind = max(behind, state.zone.behind if state.zone else 0)
     back_to = clock.reread_from(wall, previous, seen, back)
@@ -150,6 +150,7 @@ def settle(
         back_to=back_to,
         zone=zone_now,
         behind=behind,
+        zones=zones,
         held=_described(holders, seen),
     )
     written = _uncommitted(session, table, low, settled, look, look_now)

@@ -174,7 +174,7 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
 
 def _zones(server: Server) -> Check:
     """Who writes DATETIME cursors by another clock than the server's."""
-    zones = server.trust.zones
+    zones = server.zones
     if zones is None:
         return SECTION.ok(
             "zones",

@@ -36,6 +36,8 @@ class Looks:
         self._asking = threading.Lock()
         self._trust: Trust | None = None
         self._asked = float("-inf")
+        self._zones: tuple[str, ...] | None = None
+        self._zones_asked = float("-inf")
 
     def trust(self, session: Session) -> Trust:
         """Whether the server tells of every transaction that can still commit; asked once for all tables."""
@@ -44,6 +46,14 @@ class Looks:
                 self._asked = time.monotonic()
                 self._trust = bounds.trust(session)
             return self._trust
+
+    def zones(self, session: Session) -> tuple[str, ...]:
+        """The time zones of sessions that may write, where they are not the server's and it shows them; asked likewise."""
+        with self._asking:
+            if time.monotonic() - self._zones_asked > TRUSTED:
+                self._zones_asked = time.monotonic()
+                self._zones = bounds.zones_beside(session)
+            return self._zones or ()
 
     def holders(self, session: Session, sight: Sight) -> list[Holder]:
         """Every transaction and statement that may still commit a row, oldest first, as of this call or later."""

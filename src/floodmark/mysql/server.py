@@ -48,6 +48,7 @@ class Server:
     trust: bounds.Trust
     read_only: bool
     replication: Replication | None  # None: it is no replica, or does not say
+    zones: tuple[str, ...] | None = None  # of writing sessions, where not the server's; None: not shown
 
     @property
     def mariadb(self) -> bool:
@@ -88,6 +89,7 @@ def look(session: Session) -> Server:
         trust=bounds.trust(session),
         read_only=variables.get("read_only", "OFF").upper() in ("ON", "1"),
         replication=_replication(session),
+        zones=bounds.zones_beside(session),
     )
 
 
