@@ -16,7 +16,7 @@ COLUMNS = """id INT NOT NULL{id}, code VARCHAR(20) CHARACTER SET latin1 COLLATE 
   n INT, txt VARCHAR(20), wide DECIMAL(50,2), price DECIMAL(10,2), bin BINARY(4), vb VARCHAR(20), tm TIME, picks SET('x','y'),
   pick ENUM('p','q'), ratio DOUBLE, twice INT AS (n * 2) STORED, day DATETIME,
   at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at)"""
-ROW = """({id}, 'k{id}', {id} % 7, {id} % 5, {id}, 'text {id}', {id}.25, {id}.5, 'b{d}', 'v\\\\{id}', '10:11:12', 'x,y', 'q',
+ROW = """({id}, 'k{id}', {id} % 7, NULLIF({id} % 5, 0), {id}, 'text {id}', {id}.25, {id}.5, 'b{d}', 'v\\\\{id}', '10:11:12', 'x,y', 'q',
   {id} / 3, {day}, '2025-03-01' + INTERVAL {id} SECOND)"""
 NAMES = "id, code, a, b, n, txt, wide, price, bin, vb, tm, picks, pick, ratio, day, at"
 ROWS = 30

@@ -94,10 +94,15 @@ def unfit(before: Table | None, now: Table) -> FloodmarkError | None:
     return refusal([c for c in changes(before, now) if c.part == "key"], now)
 
 
-def go_on(table: Table) -> str:
+def go_on(before: Table) -> str:
     """The command after which all rows are read anew, into the place of the old ones."""
-    force = " --force" if not table.key and table.mode == "append" else ""
-    return f"read it anew, into the place of the old rows: floodmark watermark reset -t {table.name}{force}"
+    reset = f"floodmark watermark reset -t {before.name}{_force(before)}"
+    return f"read it anew, into the place of the old rows: {reset}"
+
+
+def _force(before: Table) -> str:
+    """What a reset wants where rows could be doubled, if they did not take the place of the old ones."""
+    return " --force" if not before.key and before.mode == "append" else ""
 
 
 # ---------------------------------------------------------------- the parts
@@ -110,8 +115,7 @@ def _target(before: Table, now: Table, loads_anew: bool) -> Iterator[Change]:
     if loads_anew:
         yield Change("target", "nothing", said)
         return
-    force = " --force" if not now.key and now.mode == "append" else ""
-    reset = f"floodmark watermark reset -t {now.name} --redshift-only{force}"
+    reset = f"floodmark watermark reset -t {now.name} --redshift-only{_force(before)}"
     yield Change("target", "refuse", said, f"set the target back, or fill the new one: {reset}")
 
 
@@ -138,18 +142,18 @@ def _incremental(before: Table, now: Table, chosen: bool = False) -> Iterator[Ch
             "refuse",
             f"the key of {now.name} was ({', '.join(before.key)}) and is ({', '.join(now.key) or 'none'}) now; "
             f"the rows of {now.target} were merged by the old one",
-            f"set `key: [{', '.join(before.key)}]` if it still tells rows apart, or {go_on(now)}",
+            f"set `key: [{', '.join(before.key)}]` if it still tells rows apart, or {go_on(before)}",
         )
     for change in (*_parts(before, now), *_columns(before, now, old)):
-        yield change if now.key or change.do != "reread" else _impossible(change, now)
+        yield change if now.key or change.do != "reread" else _impossible(change, before)
 
 
 def _cursor(before: Table, now: Table, chosen: bool) -> Change:
     is_ = f"by {now.cursor}" if now.cursor else "whole"
     said = f"{now.name} was read by {before.cursor} until now, and would be read {is_}"
     if chosen:
-        return Change("cursor", "refuse", said, f"set it back, or {go_on(now)}")
-    hint = f"set `cursor` or `mode` for it, or {go_on(now)}"
+        return Change("cursor", "refuse", said, f"set it back, or {go_on(before)}")
+    hint = f"set `cursor` or `mode` for it, or {go_on(before)}"
     return Change("cursor", "refuse", f"{said}: its source has changed", hint)
 
 
@@ -158,7 +162,7 @@ def _mode(before: Table, now: Table) -> Change:
     if now.mode == "upsert" and any(comparison(now.column(k)) == "weights" for k in now.key):
         # Rows that are only added are told apart by the bytes of their keys.
         said = f"{said}; the rows of {now.target} were not merged by keys as MySQL compares them"
-        return Change("mode", "refuse", said, f"set it back, or {go_on(now)}")
+        return Change("mode", "refuse", said, f"set it back, or {go_on(before)}")
     return Change("mode", "nothing", said)
 
 
@@ -167,7 +171,7 @@ def _parts(before: Table, now: Table) -> Iterator[Change]:
     if not same_where(before, now):
         if not now.key:  # rows that are no longer in it could not be taken out either
             yield Change("where", "refuse", "`where` has changed, and without a key rows can't be read again",
-                         f"set it back, or {go_on(now)}")  # fmt: skip
+                         f"set it back, or {go_on(before)}")  # fmt: skip
         else:
             yield Change("where", "reread" if "where" in again else "nothing", "`where` has changed")
     if now.key and not before.key:
@@ -186,7 +190,7 @@ def _first_key(before: Table, now: Table) -> Change:
     if all(k.lower() in known and comparison(now.column(k)) == "bytes" for k in now.key):
         return Change("key", "reread", said)
     said += f"; by that the rows of {now.target} can't be told apart"
-    return Change("key", "refuse", said, f"set it back, or {go_on(now)}")
+    return Change("key", "refuse", said, f"set it back, or {go_on(before)}")
 
 
 def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Change]:
@@ -202,12 +206,12 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
             if why:
                 said = f"{column.name} is part of the key of {now.name}, and {why}"
                 said += f": the rows of {now.target} were merged as it was"
-                yield Change("key", "refuse", said, f"set it back at the source, or {go_on(now)}")
+                yield Change("key", "refuse", said, f"set it back at the source, or {go_on(before)}")
                 continue
         if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
             said = f"{now.name} is read by {column.name}, which was {was.type} and is {column.type}: "
             said += "the position does not fit any more"
-            yield Change("cursor", "refuse", said, f"set it back at the source, or {go_on(now)}")
+            yield Change("cursor", "refuse", said, f"set it back at the source, or {go_on(before)}")
         elif why:
             yield Change("columns", "reread", f"{column.name} may have other values: {why}")
         elif replace(was, name=column.name, fill=None, generated=None) != replace(column, generated=None):
@@ -219,9 +223,9 @@ def same_kind(was: Column, now: Column) -> bool:
     return was.data_type == now.data_type or {was.data_type, now.data_type} <= set(_INTEGERS)
 
 
-def _impossible(change: Change, table: Table) -> Change:
+def _impossible(change: Change, before: Table) -> Change:
     said = f"{change.said}, and without a key rows can't be read again"
-    return Change(change.part, "refuse", said, f"set it back, or {go_on(table)}")
+    return Change(change.part, "refuse", said, f"set it back, or {go_on(before)}")
 
 
 def _other(one: Sequence[str], two: Sequence[str]) -> bool:

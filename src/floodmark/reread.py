@@ -189,7 +189,7 @@ def _settled(
     if owed and not table.key:
         raise DataError(
             f"rows that were read before differ in {', '.join(owed)}, and without a key they can't be read again",
-            hint=f"exclude it; or {recipe.go_on(table)}",
+            hint=f"exclude it; or {recipe.go_on(before)}",
             table=table.name,
         )
     if owed:

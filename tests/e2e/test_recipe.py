@@ -16,7 +16,7 @@ from floodmark.config import load
 from floodmark.report import new_run
 from floodmark.spark import Spark
 from floodmark.validate import watermark_validate
-from tests.conftest import USUAL, lasting_workspace
+from tests.conftest import SOURCE, lasting_workspace
 from tests.recipes import ROWS, Changing
 
 NUMBERS = count()
@@ -63,7 +63,7 @@ PARTS = {
     "VARCHAR truncated": ddl("MODIFY txt VARCHAR(6)"),
     "ENUM value removed": ddl("MODIFY pick ENUM('p')"),
     "another character set": Part({}, {}, ("UPDATE {t} SET txt = '\u0416', at = at WHERE id % 4 = 0",),),
-    "not NULL any more": ddl("MODIFY day DATETIME NOT NULL"),
+    "not NULL any more": ddl("MODIFY b INT NOT NULL DEFAULT 7"),
     "excluded": Part({}, {"exclude": ["b"]}),
     "no longer excluded": Part({"exclude": ["b"]}, {"exclude": None}),
     "zero dates kept": Part({"zero_dates": "null"}, {"zero_dates": "keep"}),
@@ -82,12 +82,12 @@ ALWAYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=SOURCE)
 def new_table(
     request: pytest.FixtureRequest, spark: Callable[[], Spark], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Changing]]:
     """Makes tables in one workspace for the whole module."""
-    folder, server = tmp_path_factory.mktemp("recipe"), request.getfixturevalue(USUAL)
+    folder, server = tmp_path_factory.mktemp("recipe"), request.getfixturevalue(request.param)
     with lasting_workspace(folder, server, spark, store={"url": "./lake"}) as workspace:
         workspace.write(defaults={"settle_seconds": 0.2, "overlap_seconds": 0})
         yield lambda: Changing(workspace, f"t{next(NUMBERS)}")
