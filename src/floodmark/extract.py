@@ -87,7 +87,7 @@ def write_slice(job: SliceJob) -> SliceResult:
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
     purpose = f"extract {job.table.name}"
-    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose, bulk=True) as session:
+    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
         for question in selects(job.table, job.slice):
             batches = record_batches(session, job.table, question, limits=job.limits)
             for batch in batches:
