@@ -304,7 +304,7 @@ def _meaning(error: Exception) -> Exception:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             return wire.MySQLError(2026, f"no TLS: {cause.reason or cause.strerror or cause}")
     if any(isinstance(cause, OSError) for cause in causes) or code:
-        return wire.lost()
+        return wire.MySQLError(2013, "Lost connection to server during the log-in")
     return wire.malformed()
 
 
