@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
 import struct
@@ -255,6 +256,20 @@ def test_without_tls_the_password_is_encrypted_with_the_servers_key() -> None:
     sent = honest.heard[honest.heard.index(b"\1\0\0\3\2") + 9 :][:256]
     plain = private.decrypt(sent, padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None))
     assert bytes(a ^ b for a, b in zip(plain, b"12345678" + SALT, strict=False)) == PASSWORD.encode() + b"\0"
+
+
+def test_ed25519_signs_what_the_server_says_and_sends_nothing_else() -> None:
+    bindings = pytest.importorskip("nacl.bindings")
+    scramble = bytes(range(32))
+    honest = Hostile([packets([switch(b"client_ed25519", scramble)], 2), packets([OK], 4)])
+    with server(honest) as spec:
+        login(replace(spec, tls=None)).close()
+    first = bytearray(hashlib.sha512(PASSWORD.encode()).digest()[:32])
+    first[0], first[31] = first[0] & 248, first[31] & 127 | 64
+    public = bindings.crypto_scalarmult_ed25519_base_noclamp(bytes(first))
+    signature = honest.heard[honest.heard.index(b"\x40\0\0\3") + 4 :][:64]
+    assert bindings.crypto_sign_open(signature + scramble, public) == scramble
+    assert not honest.betrayed
 
 
 def test_packages_that_only_some_log_ins_need_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
