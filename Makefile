@@ -36,8 +36,8 @@ format: setup ## put the code into the project's form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: setup ## write requirements.lock from what .venv holds
-	$(BIN)/pip freeze --exclude-editable --exclude floodmark > requirements.lock
+lock: ## write requirements.lock, with hashes, from pyproject.toml; ARGS="pyarrow" for another version of that
+	$(BIN)/python scripts/lock $(ARGS)
 
 audit: ## requirements.lock against the vulnerabilities that PyPI knows of (needs its JSON API)
 	@python3 scripts/audit

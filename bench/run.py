@@ -66,12 +66,6 @@ def drain(stage: Stage) -> Figure:
     return stage.run("limit: drain", [sys.executable, str(PLACE / "limits.py"), "drain", str(task)])
 
 
-def driver(stage: Stage) -> Figure:
-    config, prefix = stage.place()
-    task = stage.task(config, prefix)
-    return stage.run("limit: mysqlclient", [sys.executable, str(PLACE / "limits.py"), "driver", str(task)])
-
-
 def parquet(stage: Stage) -> Figure:
     """The files of Floodmark's last run, written again from memory."""
     last = stage.folder / "run1" / "floodmark.yaml"
@@ -81,7 +75,7 @@ def parquet(stage: Stage) -> Figure:
 
 CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
     "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "jdbc": spark_jdbc,
-    "drain": drain, "driver": driver, "parquet": parquet,
+    "drain": drain, "parquet": parquet,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import MySQLdb
+import pymysql
 
 from tests.conftest import Workspace
 
@@ -45,7 +45,7 @@ def running(workspace: Workspace, *statements: str) -> Iterator[tuple[Any, int]]
         link.cursor().execute(statement)
 
     def run() -> None:
-        with suppress(MySQLdb.OperationalError):
+        with suppress(pymysql.OperationalError):
             link.cursor().execute(last)
 
     number = link.thread_id()

@@ -151,7 +151,7 @@ class Database:
         return self.server.execute(*statements, database=self.name)
 
     def connect(self, **options: Any) -> Any:
-        """A MySQLdb connection, for transactions that stay open."""
+        """A connection of PyMySQL's, for transactions that stay open."""
         return self.server.connect(self.name, **options)
 
 

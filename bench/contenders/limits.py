@@ -1,8 +1,7 @@
 """What no contender can pass: the same query drained and thrown away, and the same Arrow data written to Parquet.
 
-python limits.py drain|driver|parquet TASK. As many processes as Floodmark has connections; `drain` reads the answers off
-the sockets without looking at them, so it is the server's own speed; `driver` fetches the rows as mysqlclient does, and
-drops them: what a program in Python can have of them at most, if it does not read the protocol by itself.
+python limits.py drain|parquet TASK. As many processes as Floodmark has connections; `drain` reads the answers off
+the sockets without looking at them, so it is the server's own speed.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from floodmark.mysql import sql
 from floodmark.mysql.answer import Answer
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
+from floodmark.mysql.wire import QUERY
 from floodmark.store import Store
 from floodmark.types import fields
 
@@ -32,12 +32,12 @@ SLICE = 250_000
 
 def main() -> None:
     what, task = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
-    work = {"drain": _drains, "driver": _drains, "parquet": _files}[what](task)
+    work = {"drain": _drains, "parquet": _files}[what](task)
     context = multiprocessing.get_context("fork")
     with context.Pool(task["connections"]) as pool:
         pool.map(_nothing, range(task["connections"]))
         began = time.monotonic()
-        seen = pool.map({"drain": drain, "driver": fetch, "parquet": write}[what], work, chunksize=1)
+        seen = pool.map({"drain": drain, "parquet": write}[what], work, chunksize=1)
         seconds = time.monotonic() - began
     print(json.dumps({"rows": task["rows"], "bytes": sum(b for b, _ in seen), "seconds": seconds}))
 
@@ -59,10 +59,10 @@ def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
     """One slice's answer, asked for as Floodmark does, byte by byte into nothing."""
     config, query, types = job
     with Session(load(Path(config)).source, purpose="bench") as session:
-        wire = session._wire
-        if not Answer(wire, types, 60)._prepared(query.encode()):
-            session._link.send_query(query.encode())
-        wire.setblocking(True)
+        wire = session._link.socket
+        asked = Answer(wire, types, 60)
+        if not asked._prepared(query.encode()):
+            asked._say(QUERY + query.encode())
         buffer, total, tail = bytearray(1 << 20), 0, b""
         # The answer ends with an EOF packet: five bytes of content, the first of them 0xfe.
         while not (len(tail) == 9 and tail[:3] == b"\5\0\0" and tail[4] == 0xFE) or total < 2000:
@@ -72,15 +72,6 @@ def drain(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
             total += got
             tail = bytes(buffer[got - 9 : got]) if got >= 9 else (tail + bytes(buffer[:got]))[-9:]
         return total, 0.0
-
-
-def fetch(job: tuple[str, str, list[Any]]) -> tuple[int, float]:
-    """One slice's rows through the driver, a thousand at a time, unconverted."""
-    config, query, _ = job
-    with Session(load(Path(config)).source, purpose="bench") as session:
-        for _rows in session.stream(query, 1024):
-            pass
-    return 0, 0.0
 
 
 _TABLES: dict[str, Any] = {}

@@ -68,6 +68,7 @@ class SourceSpec:
     max_connections: int = 8
     socket: str | None = None
     pause_when: PauseWhen | None = None
+    cleartext_password: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ def _source(block: FileBlock) -> SourceSpec:
         ssh=_ssh(block.source.ssh),
         max_connections=block.source.max_connections,
         socket=found.query.get("socket"),
+        cleartext_password=block.source.cleartext_password,
         pause_when=None
         if block.source.pause_when is None
         else PauseWhen(**block.source.pause_when.model_dump()),

@@ -182,6 +182,13 @@ class SourceBlock(Block):
     ssh: SshBlock | None = None
     max_connections: Annotated[int, Field(ge=1)] = 8
     pause_when: PauseBlock | None = None
+    cleartext_password: bool = False  # to a server that asks for it as it is
+
+    @model_validator(mode="after")
+    def _only_to_the_right_one(self) -> SourceBlock:
+        if self.cleartext_password and (self.tls is None or self.tls.mode != "verify_identity"):
+            raise ValueError("cleartext_password needs tls: {mode: verify_identity}")
+        return self
 
 
 class StoreBlock(Block):

@@ -94,7 +94,7 @@ def _prepare() -> None:
     import pyspark.worker  # noqa: F401
 
     import floodmark.extract
-    import floodmark.mysql.encrypted
+    import floodmark.mysql.log_in
     import floodmark.spark  # noqa: F401
 
     gc.collect()

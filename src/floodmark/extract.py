@@ -93,7 +93,7 @@ def write_slice(job: SliceJob) -> SliceResult:
     changed: Counter[str] = Counter()
     purpose = f"extract {job.table.name}"
     found = None
-    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose, bulk=True) as session:
+    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
         if job.checksum:
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         for question in selects(job.table, job.slice):

@@ -153,8 +153,8 @@ def test_whoever_only_reads_holds_nothing_back(orders: Workspace) -> None:
 
 
 POLL = """
-import sys, time, MySQLdb
-link = MySQLdb.connect(host=sys.argv[1], port=int(sys.argv[2]), user=sys.argv[3], passwd=sys.argv[4], autocommit=True)
+import sys, time, pymysql
+link = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user=sys.argv[3], password=sys.argv[4], autocommit=True)
 cursor = link.cursor()
 while True:
     cursor.execute("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_rows_modified > 0")

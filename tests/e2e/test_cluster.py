@@ -35,7 +35,6 @@ PACKAGES = Path(sysconfig.get_path("purelib")).resolve()
 CODE = Path(floodmark.__file__).resolve().parent
 # What slices need of it, and what of that they don't.
 NEEDED = [
-    "MySQLdb",
     "_yaml",
     "annotated_types",
     "numpy",
@@ -203,7 +202,7 @@ def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_
         assert {name for name in loaded if "/site-packages/" in name} == {
             name for name in loaded if name.startswith(f"{victim.work}/") and "/environment/lib/" in name
         }
-        assert {Path(name).name.partition(".")[0] for name in loaded} >= {"libarrow", "_mysql", "_obstore"}
+        assert {Path(name).name.partition(".")[0] for name in loaded} >= {"libarrow", "_obstore"}
         os.kill(executor, signal.SIGKILL)
         assert all_gone(family, 60)
         gate.open()

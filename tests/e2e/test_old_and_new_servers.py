@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import MySQLdb
+import pymysql
 import pytest
 import yaml
 
@@ -61,7 +61,7 @@ def known(shop: Database) -> dict[str, Kind]:
     def accepted(statement: str) -> bool:
         try:
             cursor.execute(statement)
-        except MySQLdb.Error:
+        except pymysql.Error:
             return False
         return True
 

@@ -106,7 +106,7 @@ def test_the_clocks_of_a_database_go_back_at_the_wanted_moment(new_server: type[
 
 def test_a_user_has_the_grants_that_it_was_given(server: DatabaseServer) -> None:
     server.create_user("someone", "pass'word".replace("'", ""), "SELECT ON mysql.*")
-    link = server.connect(user="someone", passwd="password")
+    link = server.connect(user="someone", password="password")
     link.close()
     assert server.url("d", "some one", "p@ss").startswith("mysql://some%20one:p%40ss@127.0.0.1:")
 
@@ -115,7 +115,7 @@ def test_a_paused_database_answers_again_after_it_is_resumed(new_server: type[Da
     with new_server() as server:
         server.pause()
         with pytest.raises(Exception, match=r"20(02|13)"):
-            server.connect(connect_timeout=1)
+            server.connect(connect_timeout=1, read_timeout=1)
         server.resume()
         assert server.execute("SELECT 1") == [(1,)]
 

@@ -31,15 +31,15 @@ def mariadb(either_mariadb: MariaDB) -> MariaDB:
     return either_mariadb
 
 
-@pytest.fixture(
-    params=["prepared", "as text", "through the driver", "prepared, with TLS", "as text, with TLS"]
-)
+@pytest.fixture(params=["prepared", "as text", "prepared, with TLS", "as text, with TLS"])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def spec(database: Any, way: str) -> SourceSpec:
+def spec(database: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> SourceSpec:
+    if "as text" in way:
+        monkeypatch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
     server, mode = database.server, Tls("required" if "TLS" in way else "disabled")
     return SourceSpec(server.host, server.port, server.user, server.password, database.name, mode)
 
@@ -49,17 +49,7 @@ def described(spec: SourceSpec, name: str = "t", **options: Any) -> Table:
         return discover(session, name, TableOptions(**options), spec.database)
 
 
-@pytest.fixture
-def direct(way: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether rows are read off the socket, as they are of a prepared statement or as text."""
-    if "as text" in way:
-        monkeypatch.setattr("floodmark.mysql.binary.layout", lambda definitions, wanted: None)
-    return way != "through the driver"
-
-
-def reading(session: Session, table: Table, direct: bool = True, **more: Any) -> Batches:
-    assert session.direct or not direct
-    session.direct = direct
+def reading(session: Session, table: Table, **more: Any) -> Batches:
     chosen = ", ".join(f.select for f in fields(table))
     return record_batches(session, table, f"SELECT {chosen} FROM {table.table}", **more)
 
@@ -116,67 +106,63 @@ def proxy(spec: SourceSpec) -> Iterator[Proxy]:
         yield made
 
 
-def test_a_cut_anywhere_in_the_stream_raises(
-    database: Any, spec: SourceSpec, proxy: Proxy, direct: bool
-) -> None:
+def test_a_cut_anywhere_in_the_stream_raises(database: Any, spec: SourceSpec, proxy: Proxy) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(50))",
         "INSERT INTO t SELECT seq, repeat('x', seq) FROM seq_1_to_40",
     )
     table = described(spec)
     through = replace(spec, host="127.0.0.1", port=proxy.port)
-    with Session(through, bulk=True) as session:
+    with Session(through) as session:
         proxy.passed = 0
-        assert sum(b.num_rows for b in reading(session, table, direct)) == 40
+        assert sum(b.num_rows for b in reading(session, table)) == 40
         total = proxy.passed
     assert total > 800
     cuts = [*range(0, total, 61), *range(total - 14, total)]
     for left in cuts:
         proxy.left = None
-        with Session(through, bulk=True) as session:
+        with Session(through) as session:
             proxy.left = left
             with pytest.raises(TransientError):
-                pytest.fail(
-                    f"{len(list(reading(session, table, direct)))} batches with {left} of {total} bytes"
-                )
+                pytest.fail(f"{len(list(reading(session, table)))} batches with {left} of {total} bytes")
     proxy.left = None
 
 
-def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Proxy, direct: bool) -> None:
+def test_a_stalled_server_is_given_up(database: Any, spec: SourceSpec, proxy: Proxy) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_1000")
     table = described(spec)
-    with Session(replace(spec, host="127.0.0.1", port=proxy.port), read_timeout=1, bulk=True) as session:
+    with Session(replace(spec, host="127.0.0.1", port=proxy.port), read_timeout=1) as session:
         proxy.stall, proxy.left = True, 500
         started = time.monotonic()
         with pytest.raises(TransientError):
-            list(reading(session, table, direct))
+            list(reading(session, table))
         assert time.monotonic() - started < 10
 
 
-def test_a_killed_reader_raises(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_a_killed_reader_raises(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
         "INSERT INTO t SELECT seq, repeat('x', 200) FROM seq_1_to_200000",
     )
     table = described(spec)
     for kill in ("KILL", "KILL QUERY"):
-        with Session(spec, bulk=True) as session:
-            batches = reading(session, table, direct)
+        with Session(spec) as session:
+            batches = reading(session, table)
             next(batches)
             database.execute(f"{kill} {session.connection_id}")
             with pytest.raises(TransientError):
                 list(batches)
 
 
-def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c CHAR(200))",
         "INSERT INTO t SELECT seq, repeat('x', 200) FROM seq_1_to_200000",
     )
     table = described(spec)
-    with Session(spec, bulk=True) as session:
+    with Session(spec) as session:
         number = session.connection_id
-        batches = reading(session, table, direct)
+        batches = reading(session, table)
         next(batches)
         assert not gc.isenabled()
         started = time.monotonic()
@@ -191,12 +177,12 @@ def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSp
         time.sleep(0.1)
 
 
-def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
-    with Session(spec, bulk=True) as session:
+    with Session(spec) as session:
         for rows in (1024, 8192):
-            batches = reading(session, table, direct, rows=rows)
+            batches = reading(session, table, rows=rows)
             sizes, ids = [], []
             for batch in batches:
                 sizes.append(batch.num_rows)
@@ -206,10 +192,10 @@ def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: Sour
     assert gc.isenabled()
 
 
-def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-    with Session(spec, bulk=True) as session:
-        assert list(reading(session, described(spec), direct)) == []
+    with Session(spec) as session:
+        assert list(reading(session, described(spec))) == []
 
 
 def resident() -> int:
@@ -217,7 +203,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT, j JSON)",
         "INSERT INTO t SELECT seq, 'small', '{}' FROM seq_1_to_3000",
@@ -227,9 +213,9 @@ def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, di
         ),
     )
     table = described(spec)
-    with Session(spec, bulk=True) as session:
+    with Session(spec) as session:
         before, most, rows = resident(), 0, 0
-        for batch in reading(session, table, direct):
+        for batch in reading(session, table):
             rows += batch.num_rows
             most = max(most, resident() - before)
             assert batch.nbytes < 100 << 20
@@ -238,59 +224,52 @@ def test_large_rows_are_held_a_few_at_a_time(database: Any, spec: SourceSpec, di
     pa.default_memory_pool().release_unused()
 
 
-def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c LONGTEXT)", "INSERT INTO t VALUES (1, repeat('x', 1500000))"
     )
     table = described(spec)
     computed = "SELECT `id`, CONCAT(`c`, '') FROM t"  # as the text of Oracle's JSON has to be
-    with Session(spec, bulk=True) as session:
-        session.direct = direct
+    with Session(spec) as session:
         assert [b["c"].null_count for b in record_batches(session, table, computed)] == [0]
     (packet,) = database.execute("SELECT @@global.max_allowed_packet")[0]
     database.execute("SET GLOBAL max_allowed_packet = 1048576")
     try:
         with (
-            Session(spec, bulk=True) as session,
+            Session(spec) as session,
             pytest.raises(DataError, match="max_allowed_packet") as error,
         ):
-            session.direct = direct
             list(record_batches(session, table, computed))
         assert error.value.table == table.name
-        with Session(spec, bulk=True) as session:
-            assert [b["c"].null_count for b in reading(session, table, direct)] == [
+        with Session(spec) as session:
+            assert [b["c"].null_count for b in reading(session, table)] == [
                 0
             ]  # a plain column is no expression
     finally:
         database.execute(f"SET GLOBAL max_allowed_packet = {packet}")
 
 
-def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(9))", "INSERT INTO t VALUES (1, '1x'), (2, 'y')"
     )
     table = described(spec)
-    with Session(spec, bulk=True) as session:
-        session.direct = direct
+    with Session(spec) as session:
         batches = record_batches(session, table, "SELECT `id`, `c` FROM t WHERE c = 1")
         assert [b.num_rows for b in batches] == [1]
         assert session.rows("SELECT 1 + 1") == [(b"2",)]
 
 
-def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(
-    database: Any, spec: SourceSpec, direct: bool
-) -> None:
+def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
-    with Session(spec, bulk=True) as session:
-        session.direct = direct
+    with Session(spec) as session:
         with pytest.raises(ConfigError, match=r"Table '.*nowhere' doesn't exist \(1146\)"):
             list(record_batches(session, table, "SELECT id FROM nowhere"))
         with pytest.raises(ConfigError, match=r"Unknown column 'c' in .* \(1054\)"):
             list(record_batches(session, table, "SELECT c FROM t"))
-        assert sum(b.num_rows for b in reading(session, table, direct)) == 20000
-    with Session(spec, bulk=True) as session:  # after the first rows
-        session.direct = direct
+        assert sum(b.num_rows for b in reading(session, table)) == 20000
+    with Session(spec) as session:  # after the first rows
         late = "SELECT IF(id < 15000, id, (SELECT 1 UNION SELECT id)) FROM t"
         with pytest.raises(TransientError, match=r"Subquery returns more than 1 row \(1242\)"):
             list(record_batches(session, table, late))
@@ -298,17 +277,17 @@ def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(
             session.rows("SELECT 1")
 
 
-def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec, direct: bool) -> None:
+def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec) -> None:
     sizes = [2**24 - 8, 2**24, 5 << 20, 255, 0]
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, a LONGTEXT, b INT)",
         *(f"INSERT INTO t SELECT {i}, repeat('x', {size}), {size}" for i, size in enumerate(sizes)),
     )
     table = described(spec)
-    with Session(spec, bulk=True) as session:
+    with Session(spec) as session:
         found = [
             (len(a), set(a) <= {"x"}, b)
-            for batch in reading(session, table, direct)
+            for batch in reading(session, table)
             for a, b in zip(batch["a"].to_pylist(), batch["b"].to_pylist(), strict=True)
         ]
         assert found == [(size, True, size) for size in sizes]
@@ -318,7 +297,7 @@ def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec, d
 
 def test_the_session_can_not_write_and_says_who_it_is(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-    with Session(spec, purpose="slice */ 3", bulk=True) as session:
+    with Session(spec, purpose="slice */ 3") as session:
         with pytest.raises(FloodmarkError, match="READ ONLY"):
             session.rows("INSERT INTO t VALUES (1)")
         shown = session.rows("SELECT INFO FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
@@ -330,13 +309,13 @@ def test_the_session_can_not_write_and_says_who_it_is(database: Any, spec: Sourc
 
 def test_bad_doors_are_told_apart(database: Any, spec: SourceSpec) -> None:
     with pytest.raises(ConfigError, match="Access denied") as error:
-        Session(replace(spec, password="wrong-one"), bulk=True)
+        Session(replace(spec, password="wrong-one"))
     assert "wrong-one" not in error.value.message
     with pytest.raises(ConfigError, match="Unknown database"):
-        Session(replace(spec, database="not_there"), bulk=True)
+        Session(replace(spec, database="not_there"))
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
         for port in (1, silent.getsockname()[1]):
             started = time.monotonic()
             with pytest.raises(TransientError):
-                Session(replace(spec, host="127.0.0.1", port=port), bulk=True)
+                Session(replace(spec, host="127.0.0.1", port=port))
             assert time.monotonic() - started < 8

@@ -12,8 +12,7 @@ import pytest
 from floodmark.config import SourceSpec, Tls
 from floodmark.errors import ConfigError, TransientError
 from floodmark.model import Column, Table
-from floodmark.mysql import encrypted
-from floodmark.mysql.connect import Session, unable
+from floodmark.mysql.connect import Session
 from floodmark.mysql.read import record_batches
 from floodmark.testing.databases import DatabaseServer, MariaDB
 from tests.certificates import authority, issued, openssl
@@ -90,46 +89,14 @@ def plain(start: Start) -> SourceSpec:
 
 
 def cipher(spec: SourceSpec, tls: Tls | None) -> bytes | None:
-    """What encrypts a session, alike whether TLS is the driver's or, for many rows, our own."""
-    found: list[bytes | ConfigError | None] = []
-    for bulk in (False, True):
-        try:
-            with Session(replace(spec, tls=tls), bulk=bulk) as session:
-                found.append(session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
-        except ConfigError as error:
-            found.append(error)
-    drivers, ours = found
-    if isinstance(drivers, ConfigError):
-        assert isinstance(ours, ConfigError), "only the driver has refused it"
-        assert (ours.message, ours.hint) == (drivers.message, drivers.hint)
-        raise drivers
-    assert not isinstance(ours, ConfigError) and bool(ours) == bool(drivers)
-    return ours
+    """What encrypts a session, after a row has come over it past the driver."""
+    table = Table("d", "t", (Column("n", "int(11)", "int"),), ("n",), None, "full", "t")
+    with Session(replace(spec, tls=tls)) as session:
+        assert sum(batch.num_rows for batch in record_batches(session, table, "SELECT 1")) == 1
+        return session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
 
 
 ENCRYPTING = ("required", "verify_ca", "verify_identity")
-
-
-def read(spec: SourceSpec, tls: Tls | None, bulk: bool) -> tuple[bool, int]:
-    """Whether the connection is read past the driver, and how many rows the reader finds."""
-    table = Table("d", "t", (Column("n", "int(11)", "int"),), ("n",), None, "full", "t")
-    with Session(replace(spec, tls=tls), bulk=bulk) as session:
-        found = record_batches(session, table, "SELECT 1")
-        return session.direct, sum(batch.num_rows for batch in found)
-
-
-def test_what_is_encrypted_is_read_past_the_driver_where_tls_is_our_own(
-    right: SourceSpec, plain: SourceSpec, pems: Path, new_server: type[DatabaseServer]
-) -> None:
-    with server_with(new_server, pems, "right", insists=False) as either:
-        for bulk in (True, False):
-            assert read(right, None, bulk) == (bulk, 1)
-            for mode in ENCRYPTING:
-                assert read(right, Tls(mode, ca=pems / "ca.pem"), bulk) == (bulk, 1)  # type: ignore[arg-type]
-            assert read(spec_of(either), None, bulk) == (bulk, 1)
-            assert read(spec_of(either), Tls("disabled"), bulk) == (True, 1)
-            assert read(plain, None, bulk) == (True, 1)
-            assert read(plain, Tls("disabled"), bulk) == (True, 1)
 
 
 @pytest.mark.parametrize("mode", ENCRYPTING)
@@ -163,7 +130,7 @@ def test_an_authority_that_nobody_trusts_is_refused(right: SourceSpec, mode: str
 
 def test_the_wrong_host_name_is_refused_only_where_it_is_checked(wrong: SourceSpec, pems: Path) -> None:
     ca = pems / "ca.pem"
-    with pytest.raises(ConfigError, match="Validation of SSL server certificate failed") as error:
+    with pytest.raises(ConfigError, match="mismatch") as error:
         cipher(wrong, Tls("verify_identity", ca=ca))
     assert "another host's" in (error.value.hint or "")
     assert cipher(wrong, Tls("verify_ca", ca=ca))
@@ -175,7 +142,7 @@ def test_the_wrong_host_name_is_refused_only_where_it_is_checked(wrong: SourceSp
 @pytest.mark.parametrize("mode", ENCRYPTING)
 @pytest.mark.parametrize("with_ca", [True, False])
 def test_a_server_without_tls_is_refused(plain: SourceSpec, pems: Path, mode: str, with_ca: bool) -> None:
-    with pytest.raises(ConfigError, match=r"no TLS|does not support it"):
+    with pytest.raises(ConfigError, match="offers no TLS"):
         cipher(plain, Tls(mode, ca=pems / "ca.pem" if with_ca else None))  # type: ignore[arg-type]
 
 
@@ -206,29 +173,6 @@ def test_a_file_that_is_not_there_is_named(right: SourceSpec, pems: Path) -> Non
         cipher(right, Tls("verify_ca", ca=pems / "nowhere.pem"))
 
 
-def test_a_user_whom_only_the_driver_can_log_in_is_read_through_the_driver(
-    right: SourceSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tls = Tls("required")
-    asked = replace(right, tls=tls)
-    monkeypatch.setattr(encrypted, "_known", {})
-    assert read(right, tls, bulk=True) == (True, 1) and unable(asked) is None
-
-    def unknown(*_: object) -> None:
-        raise RuntimeError("'pynacl' package is required")
-
-    for way in ("scramble_native_password", "scramble_caching_sha2"):
-        monkeypatch.setattr(f"pymysql._auth.{way}", unknown)
-    assert read(right, tls, bulk=True) == (False, 1)
-    assert unable(asked) == "'pynacl' package is required"
-    monkeypatch.setattr(encrypted, "opened", lambda *_: pytest.fail("tried again"))
-    assert read(right, tls, bulk=True) == (False, 1)
-    monkeypatch.undo()
-    with pytest.raises(ConfigError, match="Access denied"):
-        read(replace(right, password="wrong"), tls, bulk=True)
-    assert unable(replace(asked, password="wrong")) is None
-
-
 def test_passwords_and_names_may_be_any_text(right: SourceSpec) -> None:
     with Session(right) as session:
         session.rows("SET SESSION TRANSACTION READ WRITE")
@@ -254,15 +198,11 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(right: So
 
 
 def test_a_session_that_the_server_has_ended_says_so(right: SourceSpec) -> None:
-    said = []
-    for bulk in (False, True):
-        with Session(right) as other, Session(replace(right, tls=Tls("required")), bulk=bulk) as session:
-            other.rows("SET SESSION TRANSACTION READ WRITE")
-            other.rows(f"KILL {session.connection_id}")
-            with pytest.raises(TransientError) as error:
-                session.rows("SELECT 1")
-            said.append(error.value.hint)
-    assert said[0] == said[1]
+    with Session(right) as other, Session(replace(right, tls=Tls("required"))) as session:
+        other.rows("SET SESSION TRANSACTION READ WRITE")
+        other.rows(f"KILL {session.connection_id}")
+        with pytest.raises(TransientError):
+            session.rows("SELECT 1")
 
 
 def test_slices_are_read_past_the_driver_with_tls(

@@ -23,7 +23,6 @@ WAYS = (
     "prepared",
     "prepared, in Python",
     "as text",
-    "through the driver",
     "prepared, with TLS",
     "as text, with TLS",
 )
@@ -50,9 +49,7 @@ def read(database: Any, name: str = "zoo", **options: Any) -> pa.Table:
         table = discover(session, name, TableOptions(**options), database.name)
     for way in WAYS:
         source = spec(database, "TLS" in way)
-        with Session(source, purpose="test", bulk=True) as session, pytest.MonkeyPatch.context() as patch:
-            assert session.direct
-            session.direct = way != "through the driver"
+        with Session(source, purpose="test") as session, pytest.MonkeyPatch.context() as patch:
             if "in Python" in way:
                 patch.setattr("floodmark.mysql.wire.compiled", None)
             if "as text" in way:

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import MySQLdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pymysql
 import pytest
 
 from floodmark.config import SourceSpec, TableOptions
@@ -53,7 +53,7 @@ def jobs(database: Database, tmp_path: Path) -> Iterator[list[SliceJob]]:
     for (query,) in database.execute(
         "SELECT id FROM information_schema.processlist WHERE info LIKE '%floodmark: extract%SLEEP(%'"
     ):
-        with suppress(MySQLdb.OperationalError):
+        with suppress(pymysql.OperationalError):
             database.execute(f"KILL {query}")
 
 
@@ -156,8 +156,8 @@ def test_a_service_that_comes_back_is_waited_for(
 
 
 KILL_ONE = """
-import sys, time, MySQLdb
-link = MySQLdb.connect(host="127.0.0.1", port=int(sys.argv[1]), user="root", passwd=sys.argv[2])
+import sys, time, pymysql
+link = pymysql.connect(host="127.0.0.1", port=int(sys.argv[1]), user="root", password=sys.argv[2])
 cursor = link.cursor()
 for _ in range(200):
     cursor.execute("SELECT id FROM information_schema.processlist WHERE info LIKE '%extract%SLEEP%' AND id <> CONNECTION_ID()")

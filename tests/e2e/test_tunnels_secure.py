@@ -60,9 +60,8 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.both_servers
-@pytest.mark.parametrize("bulk", [False, True], ids=["by the driver", "by ourselves"])
 def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
-    bastion: Sshd, pems: Path, bulk: bool, new_server: type[DatabaseServer]
+    bastion: Sshd, pems: Path, new_server: type[DatabaseServer]
 ) -> None:
     ca, verified = pems / "ca.pem", "verify_identity"
     for kind in ("key", "pem"):
@@ -72,8 +71,7 @@ def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
 
         def cipher(host: str, tls: Tls | None) -> bytes | None:
             spec = source(server, ssh_of(bastion), host=host, tls=tls)
-            with Session(spec, bulk=bulk) as session:
-                assert session.direct == bulk
+            with Session(spec) as session:
                 return session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
 
         assert cipher("localhost", Tls(verified, ca=ca))

@@ -1,17 +1,21 @@
-"""`scripts/audit`: what it says of a lock, against a registry of its own on this machine."""
+"""The lock of requirements, and `scripts/audit`: what it says of one, against a registry of its own on this machine."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "audit"
 KNOWN: dict[str, Any] = {
@@ -75,3 +79,20 @@ def test_what_could_not_be_asked_is_said_and_is_no_success(tmp_path: Path, regis
 def test_a_registry_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:
     code, out, err = audit(tmp_path / "l", "http://127.0.0.1:9", "good==1.0", "old==1.0")
     assert code == 2 and err.count("\n") == 1 and "can't be reached" in err and "0 of 2 packages" in out
+
+
+def test_the_lock_has_hashes_for_every_package_and_every_package_that_is_wanted() -> None:
+    root = SCRIPT.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    wanted = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
+        *project["dependency-groups"]["dev"],
+    ]
+    text = (root / "requirements.lock").read_text()
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^[^\s#]", text, re.MULTILINE))
+    locked = {canonicalize_name(name): version for name, version, _ in entries}
+    for one in map(Requirement, wanted):
+        assert one.specifier.contains(locked[canonicalize_name(one.name)]), one

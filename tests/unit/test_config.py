@@ -227,6 +227,17 @@ def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) 
         assert said in mistakes(read, SOURCE + text + "\n")
 
 
+def test_a_password_may_be_sent_in_clear_only_to_a_server_that_proves_its_name(read: Load) -> None:
+    def source(tls: str) -> str:
+        return SOURCE.replace("}", f"{tls}, cleartext_password: true}}")
+
+    for tls in ("", ", tls: {mode: required}", ", tls: {mode: verify_ca}"):
+        said = mistakes(read, source(tls))
+        assert "source: cleartext_password needs tls: {mode: verify_identity}" in said
+    assert read(source(", tls: {mode: verify_identity}")).source.cleartext_password
+    assert not read(SOURCE).source.cleartext_password
+
+
 def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -> None:
     url = "store: {url: 's3://bucket'}\nwarehouse:\n  url: redshift://loader@host/dev\n"
     found = read(

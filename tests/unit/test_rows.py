@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from MySQLdb import _mysql
 
 from floodmark.mysql import wire
 from floodmark.mysql.binary import SLACK, Digits, Kind, Moment, Number, _compiled, columns_of
 from floodmark.mysql.read import _whole
+from floodmark.mysql.wire import MySQLError
 from tests.unit.test_binary import moment, row
 from tests.unit.test_wire import cell, packets
 
@@ -69,7 +69,7 @@ def read(rows: list[bytes], kinds: list[Kind], compiled: bool, monkeypatch: Any)
             patch.setattr(wire, "compiled", None)
         try:
             found = columns_of(data, heads, kinds)
-        except _mysql.OperationalError as error:
+        except MySQLError as error:
             assert error.args[0] == 2027
             return None
     for column in found:

@@ -52,7 +52,7 @@ def lost(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Floodmar
     "said",
     [
         "ModuleNotFoundError: No module named 'pyarrow'",
-        "ImportError: libmariadb.so.3: cannot open shared object file: No such file or directory",
+        "ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory",
     ],
 )
 def test_a_machine_that_lacks_a_package_or_its_library_is_a_mistake_and_not_tried_again(

@@ -15,7 +15,7 @@ from floodmark.doctor.check import Check, Section
 from floodmark.doctor.reach import nearby, reach
 from floodmark.doctor.tables import examine_tables
 from floodmark.errors import FloodmarkError
-from floodmark.mysql.connect import Session, unable
+from floodmark.mysql.connect import Session
 from floodmark.mysql.server import Server, look
 from floodmark.mysql.version import parsed
 from floodmark.plan import OVERLAP_SECONDS
@@ -47,7 +47,6 @@ def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
             read_timeout=ANSWER_SECONDS,
             connect_timeout=CONNECT_SECONDS,
             purpose="doctor",
-            bulk=True,  # as the workers log in
         )
     except FloodmarkError as error:
         step = "TLS" if any(word in error.message for word in ("TLS", "SSL", "certificate")) else "log-in"
@@ -60,7 +59,7 @@ def examine_source(config: Config, names: tuple[str, ...]) -> Iterator[Check]:
             "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
         )
         try:
-            yield from judged(look(session), spec, unable(spec))
+            yield from judged(look(session), spec)
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -105,9 +104,9 @@ def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]
 # ---------------------------------------------------------------- what the server says
 
 
-def judged(server: Server, spec: SourceSpec, unable: str | None = None) -> Iterator[Check]:
-    """The server's facts as checks; `unable` is why rows can't be read past the driver."""
-    yield encryption(server, spec, unable)
+def judged(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    """The server's facts as checks."""
+    yield encryption(server, spec)
     yield _version(server)
     yield clock(server.skew, server.unsure, server.zone)
     yield _zones(server)
@@ -116,7 +115,7 @@ def judged(server: Server, spec: SourceSpec, unable: str | None = None) -> Itera
     yield from _limits(server, spec)
 
 
-def encryption(server: Server, spec: SourceSpec, unable: str | None = None) -> Check:
+def encryption(server: Server, spec: SourceSpec) -> Check:
     """Whether somebody in between could read or pretend."""
     mode = spec.tls.mode if spec.tls else None
     private = spec.socket is not None or nearby(spec.host)
@@ -133,12 +132,11 @@ def encryption(server: Server, spec: SourceSpec, unable: str | None = None) -> C
             "switch TLS on at the server and set source.tls: {mode: verify_identity, ca: …}",
         )
     how = f"{server.tls_version}, {server.cipher}"
-    if unable is not None:
-        how += f"; rows take twice the CPU or more, because only the driver can log in ({unable})"
-    if mode in ("verify_ca", "verify_identity"):
-        checked = "authority and host name" if mode == "verify_identity" else "authority"
+    if spec.tls is not None and mode in ("verify_ca", "verify_identity"):
+        named = mode == "verify_identity" or spec.tls.ca is None
+        checked = "authority and host name" if named else "its authority, not its host name"
         return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
-    if private:
+    if private and mode is None:
         return SECTION.ok("TLS", f"{how}; certificate not verified")
     return SECTION.warning(
         "TLS",

@@ -18,7 +18,6 @@ PACKAGES = {
     "pyspark": "pyspark",
     "pyarrow": "pyarrow",
     "obstore": "obstore",
-    "mysqlclient": "MySQLdb",
     "pymysql": "pymysql",
 }
 
@@ -30,7 +29,7 @@ def tell() -> dict[str, Any]:
     for name, module in PACKAGES.items():
         try:
             code = importlib.import_module(module)
-            # PyMySQL's __version__ is the one of mysqlclient that it can stand in for.
+            # PyMySQL's __version__ is the one of another driver, for which it can stand in.
             version = getattr(code, "VERSION_STRING", None) or getattr(code, "__version__", None)
             found[name] = str(version or importlib.metadata.version(name))
         except Exception as error:

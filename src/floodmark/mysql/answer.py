@@ -1,18 +1,15 @@
-"""The answer to a query, read from the connection's own socket, past the driver.
+"""The answer to a query for many rows, read from the connection's own socket, past the driver.
 
-The driver makes an object of every cell, which costs more than all the rest. It has read nothing of an answer as long
-as it was only told to send; so the answer can be taken off the socket here, which is a plain one or one of Python's own
-TLS. The query is prepared first, so that numbers and moments arrive as such; where that can't be, the answer is one of
-the text protocol. Packets come in their order and only the server's own end packet is an end: a cut, a stall and a foreign
-byte raise what the driver raises.
+The driver makes an object of every cell, which costs more than all the rest. It reads nothing between two questions of its
+own; so a query can be sent and its answer be taken off the socket here, plain or TLS alike. The query is prepared first, so
+that numbers and moments arrive as such; where that can't be, the answer is one of the text protocol. Packets come in their
+order and only the server's own end packet is an end: a cut, a stall and a foreign byte raise an error.
 """
 
 from __future__ import annotations
 
-import select
 import socket
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +26,7 @@ LONGEST = 1 << 30
 
 
 class Answer:
-    """The answer to a query, as blocks of columns; like a result of the driver's.
+    """The answer to a query, as blocks of columns.
 
     Nobody else may read from the socket until the end; after it the connection is free again.
     """
@@ -44,16 +41,7 @@ class Answer:
         self._kinds: list[binary.Kind] | None = None  # of a prepared statement
         self._statement = b""
         self._stray: int | None = None  # the number of a packet that may come before the answer
-        self._poll = select.poll()
-        self._poll.register(link, select.POLLIN)
-        self._patience = seconds * 1000 or None
-        # A plain socket is shared with the driver, so how it waits is said with every call. One with TLS takes no flags
-        # and waits by itself: it knows what it has already received.
-        encrypted = isinstance(link, ssl.SSLSocket)
-        self._receiving: int = 0 if encrypted else socket.MSG_DONTWAIT
-        self._sending: int = 0 if encrypted else socket.MSG_NOSIGNAL
-        if encrypted:
-            link.settimeout(seconds or None)
+        link.settimeout(seconds or None)
         self._size = buffer
         self._buffer = bytearray(buffer + binary.SLACK)
         self._view = memoryview(self._buffer)
@@ -62,10 +50,10 @@ class Answer:
         self._number = 1  # of the next packet
         self._ended = self._classic = False
 
-    def ask(self, query: bytes, send: Callable[[bytes], None]) -> None:
-        """Asks, and waits for the first row, or the error that the server gives instead; `send` sends a query as text."""
+    def ask(self, query: bytes) -> None:
+        """Asks, and waits for the first row, or the error that the server gives instead."""
         if b"?" in query or not self._prepared(query):
-            send(query)
+            self._say(wire.QUERY + query)
         self.begin()
 
     def _prepared(self, query: bytes) -> bool:
@@ -230,24 +218,16 @@ class Answer:
         self._end += self._receive_into(self._view[self._end : min(self._end + RECEIVE, self._size)])
 
     def _say(self, command: bytes) -> None:
-        """Sends a command; commands are small but for a long query."""
-        sent = memoryview(wire.packets(command))
-        while sent:
-            try:
-                sent = sent[self._link.send(sent, self._sending) :]
-            except OSError as error:
-                raise lost() from error
+        try:
+            self._link.sendall(wire.packets(command))
+        except OSError as error:
+            raise lost() from error
 
     def _receive_into(self, view: memoryview) -> int:
-        while True:
-            try:
-                got = self._link.recv_into(view, len(view), self._receiving)
-            except BlockingIOError:
-                if not self._poll.poll(self._patience):
-                    raise lost() from None
-                continue
-            except OSError as error:
-                raise lost() from error
-            if not got:
-                raise lost()
-            return got
+        try:
+            got = self._link.recv_into(view)
+        except OSError as error:
+            raise lost() from error
+        if not got:
+            raise lost()
+        return got

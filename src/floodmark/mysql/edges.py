@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from floodmark.model import Column, Position, Table, Value
 from floodmark.mysql import sql
 from floodmark.mysql.connect import Row, Session
@@ -158,20 +160,21 @@ def _ranked(
     else:
         limit = f" LIMIT {int(most) * int(step)}" if most is not None else ""
         cells = _every(
-            session, f"SELECT {sql.position_columns(table, by)} {rows} ORDER BY {order}{limit}", step
+            session, f"SELECT {sql.position_columns(table, by)} {rows} ORDER BY {order}{limit}", len(by), step
         )
     found = tuple(sql.position_of(table, by, row) for row in cells)
     return found[:-1] if found and found[-1] == upto else found
 
 
-def _every(session: Session, query: str, step: int) -> list[Row]:
+def _every(session: Session, query: str, columns: int, step: int) -> list[Row]:
     """Every `step`-th row. All of them travel: to number them at an old server takes variables, in no sure order."""
     found: list[Row] = []
     seen = 0
-    with session.stream(query, LISTED) as blocks:
+    with session.columns(query, LISTED, [pa.binary()] * columns) as blocks:
         for block in blocks:
-            found += block[(step - 1 - seen) % step :: step]
-            seen += len(block)
+            which = range((step - 1 - seen) % step, len(block[0]), step)
+            found += zip(*(column.take(list(which)).to_pylist() for column in block), strict=True)
+            seen += len(block[0])
     return found
 
 

@@ -1,34 +1,26 @@
-"""What a driver's exception means to the operator: change something, decide something, or try again."""
+"""What an error of MySQL's means to the operator: change something, decide something, or try again."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from MySQLdb import _mysql
-
 from floodmark.config import SourceSpec
 from floodmark.errors import ConfigError, DataError, FloodmarkError, TransientError
-
-# What libmariadb says when the certificate is good but of another host.
-WRONG_NAME = "Validation of SSL server certificate failed"
+from floodmark.mysql.wire import MySQLError
 
 _LOGIN = {1045, 1130, 1251, 1275, 1524, 1698, 2049, 2054, 2058, 2059, 2061, 3878}
 _EXPIRED = {1820, 1862}
 _LOCKED = {3118, 3955, 4151}
 _RIGHTS = {1044, 1142, 1143, 1227}
 _UNKNOWN = {1046, 1049, 1051, 1054, 1109, 1146, 1176}
-_SQL = {1052, 1060, 1064, 1111, 1149, 1247, 1267, 1271, 1305, 1356, 1582, 1630}
+_SQL = {
+    1052, 1060, 1064, 1102, 1103, 1110, 1111, 1112, 1113, 1149, 1247, 1267, 1271, 1305, 1356, 1582, 1630,
+}  # fmt: skip
 _TOO_LARGE = {1153, 1301, 2020}
 _UNREACHABLE = {2002, 2003, 2005}
 _CUT = {1053, 1077, 1158, 1159, 1160, 1161, 1317, 1927, 2006, 2012, 2013, 2055}
-_BUSY = {1040, 1129, 1203, 1205, 1213, 1226, 1412}
 _TIME_LIMIT = {1907, 1969, 3024}
-# What OpenSSL and GnuTLS say of a connection that ended under them: nothing is wrong with its TLS.
-_TLS_CUT = re.compile(
-    r"unexpected eof|reset by peer|broken pipe|timed out|non-properly terminated|(pull|push) function", re.I
-)
 
 
 class UnknownName(ConfigError):
@@ -48,14 +40,14 @@ def as_discovered() -> Iterator[None]:
         ) from error
 
 
-def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
-    """The driver's exception as one of ours. Messages of MySQL never hold a password."""
+def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
+    """The error as one of ours. Messages of MySQL never hold a password."""
     code, text = _parts(error)
     where = f"MySQL at {spec.socket or f'{spec.host}:{spec.port}'}"
     if spec.ssh is not None:
         where += f" through {spec.ssh.host}"
     said = f"{where}: {text} ({code})" if code else f"{where}: {text}"
-    if code == 2026 and not _TLS_CUT.search(text):
+    if code == 2026:
         return ConfigError(said, hint=_tls_hint(text))
     if code == 3159:
         return ConfigError(
@@ -87,27 +79,16 @@ def translated(error: Exception, spec: SourceSpec) -> FloodmarkError:
         return ConfigError(said, hint="check the names and the `where` in the configuration")
     if code in _TOO_LARGE:
         return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
-    if code in _UNREACHABLE or "reading initial communication packet" in text:
-        said = f"{where} can't be reached: {_why_unreachable(text)} ({code})"
+    if code in _UNREACHABLE:
+        said = f"{where} can't be reached: {text} ({code})"
         return TransientError(said, hint="check source.url and that the server runs, then try again")
-    if code in _CUT or code == 2026:
+    if code in _CUT:
         return TransientError(said, hint="the connection was cut; try again, nothing is lost")
     if code in _TIME_LIMIT:
         return TransientError(
             said, hint="the server's time limit for statements ended the reading; use smaller slices"
         )
-    if code in _BUSY or not isinstance(error, _mysql.ProgrammingError):
-        return TransientError(said, hint="try again, nothing is lost")
-    return ConfigError(said, hint="check the names and the `where` in the configuration")
-
-
-def _why_unreachable(text: str) -> str:
-    """libmariadb's number for it in words: 115 is what is left of a refused connection."""
-    if "(115)" in text or "(111)" in text:
-        return "the connection was refused"
-    if "(110)" in text or "error: 110" in text:
-        return "no answer"
-    return text
+    return TransientError(said, hint="try again, nothing is lost")
 
 
 def _parts(error: Exception) -> tuple[int, str]:
@@ -117,10 +98,8 @@ def _parts(error: Exception) -> tuple[int, str]:
 
 
 def _tls_hint(text: str) -> str:
-    if WRONG_NAME in text:
+    if "mismatch" in text:
         return "the certificate is another host's: correct the host in source.url, or use tls.mode: verify_ca"
-    if "does not support it" in text:
-        return "the server offers no TLS: switch it on there, or set source.tls.mode: disabled"
-    if "certificate" in text or "self" in text:
+    if "certificate" in text:
         return "the server's certificate is not of the authority in source.tls.ca"
-    return "check source.tls and the server's TLS settings"
+    return "check source.tls and the server's TLS settings (TLS 1.2 or newer is needed)"

@@ -13,19 +13,12 @@ import pyarrow as pa
 
 from floodmark.errors import DataError
 from floodmark.model import Table
-from floodmark.mysql.connect import Cells, Session, Stream
+from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
-from floodmark.mysql.wire import gathered
 from floodmark.types import fields, file_schema, quote
 
-# Rows per fetch: enough to pay for a call per column, few enough that their cells stay in the processor's cache.
-FETCH = 1024
-# Rows per fetch where one row may be large: what is held at once is at most this many of the largest rows.
-FETCH_WIDE = 16
-WIDE_ROW = 65_536
-HUGE_ROW = 512 << 10
-# Rows and bytes per batch. Casts cost a fixed time per call, so they run over several fetches at once.
-ROWS = 16 * FETCH
+# Rows and bytes per batch.
+ROWS = 16_384
 BYTES = 16 << 20
 
 # Warnings that say nothing of the selected values: comparisons in the user's `where`, deprecated syntax.
@@ -47,10 +40,8 @@ class Batches:
         self._session, self._table, self._sql, self._limit = session, table, sql, rows
         self._fields = fields(table)
         self._schema = file_schema(table)
-        self._types = [gathered(f.arrow) for f in self._fields]
         self._changes = Changes()
         self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
-        self._wide = [i for i, f in enumerate(self._fields) if f.max_bytes > WIDE_ROW // 4]
         self._batches = self._read()
 
     @property
@@ -74,44 +65,14 @@ class Batches:
 
     def _read(self) -> Generator[pa.RecordBatch, None, None]:
         collecting = gc.isenabled()
-        gc.disable()  # millions of short-lived tuples, and never a cycle among them
+        gc.disable()  # many short-lived objects, and never a cycle among them
         try:
-            if self._session.direct:
-                with self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields]) as blocks:
-                    yield from self._join(blocks)
-            else:
-                wide = sum(f.max_bytes for f in self._fields) > WIDE_ROW
-                with self._session.stream(self._sql, FETCH_WIDE if wide else FETCH) as stream:
-                    yield from self._join(self._wide_pieces(stream) if wide else self._pieces(stream))
+            with self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields]) as blocks:
+                yield from self._join(blocks)
             self._check_warnings()
         finally:
             if collecting:
                 gc.enable()
-
-    def _gather(self, rows: Cells) -> list[Array]:
-        columns = zip(*rows, strict=True)
-        return [pa.array(column, kind) for column, kind in zip(columns, self._types, strict=True)]
-
-    def _pieces(self, stream: Stream[Cells]) -> Iterator[list[Array]]:
-        for rows in stream:
-            yield self._gather(rows)
-
-    def _wide_pieces(self, stream: Stream[Cells]) -> Iterator[list[Array]]:
-        """Pieces by rows and by bytes, fetched a few rows at a time, or singly while rows are huge."""
-        held: list[tuple[bytes | None, ...]] = []
-        size = 0
-        for rows in stream:
-            got = sum(len(row[i] or b"") for row in rows for i in self._wide)
-            stream.size = 1 if got > len(rows) * HUGE_ROW else FETCH_WIDE
-            held += rows
-            size += got
-            if len(held) >= FETCH or size >= BYTES:
-                piece = self._gather(held)
-                held, rows, size = [], (), 0  # free before the batch is made and consumed
-                yield piece
-                del piece
-        if held:
-            yield self._gather(held)
 
     def _join(self, pieces: Iterator[list[Array]]) -> Iterator[pa.RecordBatch]:
         held: list[list[Array]] = []

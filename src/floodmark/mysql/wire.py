@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from MySQLdb import _mysql
 
 # The compiled half, where there was a compiler, and Floodmark did not come as a zip.
 compiled: Any
@@ -28,6 +27,10 @@ except ImportError:
 Array: TypeAlias = Any
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+# Of the server's greeting: it can speak TLS.
+CLIENT_SSL = 0x0800
+# What a packet begins with that asks by text.
+QUERY = b"\3"
 # A packet of this length goes on in the next one.
 FULL = 0xFFFFFF
 # What a packet begins with that is not a row; a row only when it is longer than that.
@@ -37,43 +40,37 @@ END, ERROR = 0xFE, 0xFF
 _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 _MORE_RESULTS = 0x0008
 _LENGTH = struct.Struct("<I")
-# The codes for which the driver has an exception of its own kind, and its callers another meaning.
-_PROGRAMMING = {1007, 1064, 1102, 1103, 1110, 1111, 1112, 1113, 1146, 1149, 1179, 2014}
-
-_Operational: type[Exception] = _mysql.OperationalError
-_Programming: type[Exception] = _mysql.ProgrammingError
 _buffer: Any = pa.py_buffer  # the stubs don't know numpy's arrays as buffers
 _take = pyarrow.compute.get_function("take").call
 _TAKE = pyarrow.compute.TakeOptions(boundscheck=False)
 
 
-def lost() -> Exception:
-    """What the driver raises when the server stops sending before the end, or sends nothing for too long."""
-    return _Operational(2013, "Lost connection to server during query")
+class MySQLError(Exception):
+    """A number and a text: what the server said, or 2000 to 2999 for what became of the connection."""
 
 
-def too_large() -> Exception:
-    """What the driver raises when a row is longer than any server may send."""
-    return _Operational(2020, "Got packet bigger than 'max_allowed_packet' bytes")
+def lost() -> MySQLError:
+    """The server stopped sending before the end, or sent nothing for too long."""
+    return MySQLError(2013, "Lost connection to server during query")
 
 
-def malformed() -> Exception:
-    """What the driver raises when it can't read a packet."""
-    return _Operational(2027, "Malformed packet")
+def too_large() -> MySQLError:
+    """A row is longer than any server may send."""
+    return MySQLError(2020, "Got packet bigger than 'max_allowed_packet' bytes")
 
 
-def refusal(packet: bytes) -> Exception:
-    """The exception for an error packet, as the driver raises it."""
+def malformed() -> MySQLError:
+    """A packet can't be read."""
+    return MySQLError(2027, "Malformed packet")
+
+
+def refusal(packet: bytes) -> MySQLError:
+    """What an error packet says."""
     if len(packet) < 3:
         return malformed()
     code = int.from_bytes(packet[1:3], "little")
     text = packet[9:] if packet[3:4] == b"#" else packet[3:]
-    return raised(code, text.decode(errors="replace"))
-
-
-def raised(code: int, text: str) -> Exception:
-    """The exception for an error of this number, as the driver raises it."""
-    return (_Programming if code in _PROGRAMMING else _Operational)(code, text)
+    return MySQLError(code, text.decode(errors="replace"))
 
 
 def packets(command: bytes) -> bytes:

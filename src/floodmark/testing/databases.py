@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import MySQLdb
+import pymysql
+from pymysql.constants import CLIENT
 
 from floodmark.errors import ConfigError, TransientError
 from floodmark.testing import reaper
@@ -143,13 +144,13 @@ class DatabaseServer(Server):
     def _answers(self) -> bool:
         """Whether a client gets through to the server's log-in, right password or not."""
         try:
-            MySQLdb.connect(unix_socket=str(self.socket), user=self.user, passwd=self.password).close()
-        except MySQLdb.OperationalError as error:
+            pymysql.connect(unix_socket=str(self.socket), user=self.user, password=self.password).close()
+        except pymysql.OperationalError as error:
             return error.args[0] not in (2002, 2003, 2006, 2013)
         return True
 
     def _as_first_root(self, script: str) -> None:
-        link = MySQLdb.connect(unix_socket=str(self.socket), user="root")
+        link = pymysql.connect(unix_socket=str(self.socket), user="root", client_flag=CLIENT.MULTI_STATEMENTS)
         _run_all(link.cursor(), script)
         link.close()
 
@@ -172,16 +173,18 @@ class DatabaseServer(Server):
             link.close()
 
     def connect(self, database: str = "", **options: Any) -> Any:
-        """A MySQLdb connection as root, over TCP."""
-        return MySQLdb.connect(
+        """A connection of PyMySQL's as root, over TCP."""
+        return pymysql.connect(
             **{
                 "host": self.host,
                 "port": self.port,
                 "user": self.user,
-                "passwd": self.password,
-                "database": database,
+                "password": self.password,
+                "database": database or None,
                 "charset": "utf8mb4",
                 "connect_timeout": 10,
+                "ssl_disabled": True,
+                "client_flag": CLIENT.MULTI_STATEMENTS,
                 **options,
             }
         )

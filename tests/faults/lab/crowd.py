@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-import MySQLdb
+import pymysql
 
 from .bench import Bench
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
@@ -67,12 +67,12 @@ class Writer:
                 if self._dice.random() < 0.1:
                     time.sleep(self._dice.uniform(0.2, 1.5))  # a long transaction
                 self._link.rollback() if self._dice.random() < 0.15 else self._link.commit()
-            except MySQLdb.OperationalError:  # a deadlock between writers
+            except pymysql.OperationalError:  # a deadlock between writers
                 self._link.rollback()
             time.sleep(self._dice.uniform(0.0, 0.02))
         self._link.commit()
 
-    def _change(self, cursor: MySQLdb.cursors.Cursor) -> int:
+    def _change(self, cursor: pymysql.cursors.Cursor) -> int:
         """Some rows come, some change: an update gives them a new time, and so another place in the order."""
         if self._dice.random() < 0.5:
             return int(

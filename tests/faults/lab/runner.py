@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import MySQLdb
+import pymysql
 
 from floodmark.errors import FloodmarkError
 
@@ -35,7 +35,7 @@ def run(
                 AssertionError,
                 OSError,
                 RuntimeError,
-                MySQLdb.Error,
+                pymysql.Error,
                 FloodmarkError,
             ) as error:  # a server that is gone
                 print(f"           {name} can't go on: {type(error).__name__}: {error}", flush=True)
