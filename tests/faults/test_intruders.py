@@ -108,7 +108,6 @@ def test_no_port_file_or_process_of_a_sync_tells_another_user_a_secret(
     secrets = [s3_workspace.database.server.password, SeaweedFS.writer[1]]
     with resident(s3_workspace, folder) as process:
         found = stolen(process.pid, folder)
-    print({p: d[:200] for p, d in found.items() if p[0] != "/"})
     assert len([place for place in found if place.endswith(" call")]) >= 3
     assert not [place for place, data in found.items() if data.startswith(b"FETCHED")]
     assert not [place for place, data in found.items() if any(s.encode() in data for s in secrets)]
