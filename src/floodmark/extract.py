@@ -14,7 +14,6 @@ import secrets
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -24,10 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floodmark.config import SourceSpec
-from floodmark.errors import FloodmarkError
 from floodmark.extremes import Extremes
+from floodmark.fingerprint import Fingerprint
 from floodmark.model import DataFile, Slice, Table
-from floodmark.mysql.checksum import checksum
 from floodmark.mysql.connect import Session
 from floodmark.mysql.convert import UNLIMITED, Limits
 from floodmark.mysql.read import record_batches
@@ -58,7 +56,8 @@ class SliceJob:
     log: str = ""
     window: str | None = None
     limits: Limits = UNLIMITED  # of the warehouse that the files are for
-    checksum: bool = False  # whether the table's is wanted too, of the same moment
+    fingerprint: bool = False  # whether that of the rows is wanted, too
+    only_look: bool = False  # for their fingerprint, and nothing is written
 
     def title(self, of: int) -> str:
         """What Spark's own pages call the task."""
@@ -81,7 +80,7 @@ class SliceResult:
     rss: int  # the worker's peak memory in bytes
     cpu: float = 0.0  # CPU seconds of the worker for this slice
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
-    checksum: str | None = None  # of the whole table, as the slice has seen it
+    fingerprint: str | None = None
 
 
 def write_slice(job: SliceJob) -> SliceResult:
@@ -92,18 +91,16 @@ def write_slice(job: SliceJob) -> SliceResult:
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
     purpose = f"extract {job.table.name}"
-    found = None
+    mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
     with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
-        if job.checksum:
-            session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         for question in selects(job.table, job.slice):
             batches = record_batches(session, job.table, question, limits=job.limits)
             for batch in batches:
-                files.add(batch, changed.total() + batches.changed)
+                if mark is not None:
+                    mark.add(batch)
+                if not job.only_look:
+                    files.add(batch, changed.total() + batches.changed)
             changed.update(dict(batches.changes))
-        if job.checksum:
-            with suppress(FloodmarkError):  # without one, the next snapshot is made as this one was
-                found = checksum(session, job.table)
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -114,7 +111,7 @@ def write_slice(job: SliceJob) -> SliceResult:
         rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         cpu=time.process_time() - cpu,
         changed=tuple(changed.items()),
-        checksum=found,
+        fingerprint=mark.text() if mark is not None else None,
     )
 
 

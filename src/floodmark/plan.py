@@ -39,7 +39,6 @@ class Request:
     slice_rows: int = 250_000
     tables: int = 1
     force: bool = False
-    repeated: bool = False  # one of the cycles of a resident sync
 
     @property
     def chunk(self) -> int | None:
@@ -77,7 +76,6 @@ class Plan:
     held: tuple[str, ...] = ()  # who holds the bound back
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
-    checksum: bool = False  # whether a snapshot's checksum is read with it
     zone: Zone | None = None  # of the cursors, as they are read now
     recipe: tuple[Change, ...] = ()  # what has changed of it since rows were read
 

@@ -1,29 +1,26 @@
-"""Snapshots that need not be made: the source's rows are those of the last one, by its checksum.
+"""Snapshots that need not be made: the source's rows are those of the last one, by their fingerprint.
 
-The checksum was read in the snapshot's own transaction and stands in its commit, with the number of the claim that it
-was made under: so it is of that snapshot and of no other, whoever has made one since.
+A snapshot's fingerprint is made of the very rows that are written and stands in its commit, with the number of the claim
+that it was made under: so it is of that snapshot and of no other, whoever has made one since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from floodmark.errors import FloodmarkError
-from floodmark.mysql.checksum import checksum, possible
-from floodmark.mysql.connect import Session
 from floodmark.plan import Plan
 from floodmark.state import State
-from floodmark.warehouse import Warehouse
+from floodmark.work import Work
 
 
 def mark(state: State, found: str | None) -> str | None:
-    """What the commit of a snapshot keeps of its checksum."""
+    """What the commit of a snapshot keeps of its fingerprint."""
     return None if found is None else f"snapshot {state.described} {found}"
 
 
 def known(state: State) -> str | None:
-    """The checksum of the last snapshot, when that is what was committed last."""
+    """The fingerprint of the last snapshot, when that is what was committed last."""
     last = state.data[-1] if state.data else None
     if last is None or last.load_as != "replace" or last.superseded:
         return None
@@ -31,22 +28,26 @@ def known(state: State) -> str | None:
     return kept.removeprefix(begin) if kept.startswith(begin) else None
 
 
-def only_if_changed(session: Session, plan: Plan, state: State, warehouse: Callable[[], Warehouse]) -> Plan:
-    """The plan without its snapshot, where that would be the last one again and the target still has it."""
-    table, before = plan.table, known(state)
-    if table.mode != "full" or plan.window is None or not possible(session, table):
-        return plan
-    plan = replace(plan, checksum=True)
-    if before is None:
+def only_if_changed(work: Work, plan: Plan, state: State) -> Plan:
+    """The plan without its snapshot, where that would be the last one again and the target still has it.
+
+    To find out, all rows are read once more than they have to be, by a task that writes nothing.
+    """
+    before = known(state)
+    if plan.table.mode != "full" or before is None or not plan.slices:
         return plan
     try:
-        there = warehouse().rows(table.target)
+        there = work.warehouse().rows(plan.table.target)
     except FloodmarkError:
         there = state.data[-1].rows  # the load will say what is wrong
-    if there != state.data[-1].rows:
+    changed = plan.table != state.table or there != state.data[-1].rows
+    if changed or read(work, plan, state) != before:
         return plan
-    try:
-        same = checksum(session, table) == before
-    except FloodmarkError:
-        same = False  # it took too long: the rows themselves will tell
-    return replace(plan, window=None, slices=()) if same else plan
+    return replace(plan, window=None, slices=())
+
+
+def read(work: Work, plan: Plan, state: State) -> str | None:
+    """The fingerprint of the rows as they are now."""
+    jobs = [replace(job, only_look=True) for job in work.jobs(plan, plan.slices, state, 1)]
+    [result] = work.submit(jobs, plan.table.name)
+    return result.fingerprint

@@ -106,7 +106,7 @@ class TableRun:
         asked = work.options
         self.request = Request(
             strategy=asked.strategy, limit=asked.limit, max_chunks=asked.max_chunks, since=asked.since, until=asked.until,
-            slice_rows=self.options.slice_rows, tables=tables, force=asked.force, repeated=asked.repeated,
+            slice_rows=self.options.slice_rows, tables=tables, force=asked.force,
         )  # fmt: skip
         self.report = TableReport(name)
         self.log = work.log(name)
@@ -203,8 +203,7 @@ class TableRun:
                 )
             expected = partial(self.work.warm_up_for, self.log, self.state)
             plan = survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
-            repeated = self.request.repeated
-            return only_if_changed(session, plan, state, self.work.warehouse) if repeated else plan
+        return only_if_changed(self.work, plan, state) if self.work.options.repeated else plan
 
     def _taken_over(self, session: Session, table: Table, start: Start) -> State:
         """The state, with the older tool's position when the table has none of ours; a commit, but for a dry run."""
@@ -332,7 +331,7 @@ class TableRun:
         assert plan.window is not None
         rows, marked = sum(r.rows for r in results), None
         if plan.table.mode == "full":
-            marked = mark(self.state, results[0].checksum)
+            marked = mark(self.state, results[0].fingerprint)
         if plan.load_as == "replace":
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)

@@ -247,7 +247,7 @@ class Work:
                 # Where no index leads to the rows, the first one may be a whole scan away.
                 read_timeout=60 if plan.table.cursor_index else 600,
                 limits=REDSHIFT if self.config.warehouse.kind == "redshift" else UNLIMITED,
-                checksum=plan.checksum,
+                fingerprint=self.options.repeated and piece.kind == "snapshot",
             )
             for piece in pieces
         ]
