@@ -46,13 +46,8 @@ DAEMON = "spark.python.daemon.module"
 _AT_END = ("spark.eventLog.", "spark.extraListeners", "spark.metrics.")
 # Settings that only spark-submit can act on, because they must be known before the JVM runs.
 _BEFORE_START = (
-    "spark.jars",
-    "spark.driver.",
-    "spark.submit.",
-    "spark.files",
-    "spark.archives",
-    "spark.plugins",
-)
+    "spark.jars", "spark.driver.", "spark.submit.", "spark.files", "spark.archives", "spark.plugins",
+)  # fmt: skip
 _HARMLESS = {
     "spark.driver.memory",
     "spark.driver.host",
