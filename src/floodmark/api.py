@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from floodmark import accept, copies, history, moves, planview, s3clean, system, validate, watermarks
 from floodmark import config as configuration
-from floodmark import copies, history, moves, planview, s3clean, system, validate, watermarks
 from floodmark.clean import Wanted
 from floodmark.config import Config
 from floodmark.errors import ConfigError, FloodmarkError, exit_code
@@ -161,6 +161,10 @@ class Pipeline:
         return moves.watermark_reset(
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
+
+    def watermark_accept(self, table: str, *, force: bool = False) -> Document:
+        """Goes on with a source that was replaced on purpose: all of it is read again, and merged by key."""
+        return accept.watermark_accept(self.config, table, new_run(), force=force)
 
     def watermark_retire(self, table: str) -> Document:
         """The table is no longer meant by `sync --all`; its log, files and rows stay, and `sync` of it brings it back."""

@@ -191,6 +191,24 @@ class DataFile:
     etag: str | None = None  # what the store said when the file was put
 
 
+class Witness(NamedTuple):
+    """A row as the source had it: its position, and checksums of some of its cells, by `witnesses.mark`."""
+
+    position: Position
+    cells: tuple[tuple[str, int | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What tells a source from another one. Each part may be unknown."""
+
+    server: str | None = None  # its UUID
+    gtids: str | None = None  # what it had executed: MySQL's set, or MariaDB's position
+    table_id: int | None = None  # InnoDB's number for the table
+    created: str | None = None  # when the table was made
+    witnesses: tuple[Witness, ...] = ()  # rows of it, those with the highest positions last
+
+
 CommitKind = Literal["open", "claim", "batch", "deletes", "set", "reset", "restore", "clean"]
 
 # Numbers of a log, from the first to the last, both included.
@@ -260,6 +278,7 @@ class Commit:
     reread: Window | None = None  # the same for rows that are read again because of their columns
     strategy: str | None = None
     zone: Zone | None = None  # of the cursors that are read under this claim
+    origin: Origin | None = None  # the source that is read under this claim
     # batch, deletes
     window_id: str | None = None  # None: rows read again, which move no position
     reread_id: str | None = None  # the re-read whose slices these are
@@ -343,6 +362,7 @@ def digest(data: bytes) -> str:
 
 
 __all__ = [
-    "Clean", "Column", "Commit", "CommitKind", "DataFile", "Finding", "GivenUp", "Key", "Lag", "LoadAs", "Mode", "Owner",
-    "Position", "Seconds", "Slice", "Span", "Strategy", "Table", "Value", "Window", "Zone", "by_key", "digest", "dump", "load", "replace",
+    "Clean", "Column", "Commit", "CommitKind", "DataFile", "Finding", "GivenUp", "Key", "Lag", "LoadAs", "Mode", "Origin",
+    "Owner", "Position", "Seconds", "Slice", "Span", "Strategy", "Table", "Value", "Window", "Witness", "Zone",
+    "by_key", "digest", "dump", "load", "replace",
 ]  # fmt: skip

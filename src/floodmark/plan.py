@@ -13,7 +13,7 @@ from typing import Literal
 
 from floodmark import clock
 from floodmark.errors import DataError
-from floodmark.model import LoadAs, Position, Slice, Strategy, Table, Value, Window, Zone
+from floodmark.model import LoadAs, Origin, Position, Slice, Strategy, Table, Value, Window, Zone
 from floodmark.recipe import Change
 from floodmark.values import MOST_ROWS
 
@@ -77,6 +77,7 @@ class Plan:
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
     zone: Zone | None = None  # of the cursors, as they are read now
+    origin: Origin | None = None  # the source that is read, as the claim keeps it
     recipe: tuple[Change, ...] = ()  # what has changed of it since rows were read
 
     @property

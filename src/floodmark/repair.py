@@ -16,10 +16,10 @@ from floodmark.model import LoadAs, Table
 from floodmark.mysql import edges
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone
+from floodmark.origin import check_origin
 from floodmark.plan import temporal
 from floodmark.report import TableReport
 from floodmark.settle import settle
-from floodmark.survey import check_not_set_back
 from floodmark.sync import TableRun
 from floodmark.verify import Verified, findings
 from floodmark.work import Work
@@ -89,7 +89,7 @@ def _mend(run: TableRun, table: Table, found: Differences) -> None:
             if temporal(table):
                 looks, position = run.work.looks, run.state.position
                 back_to = settle(session, table, run.state, position, run.options, looks).back_to
-            check_not_set_back(session, table, run.state, newest, back_to=back_to)
+            check_origin(session, table, run.state, run.work.looks, newest, back_to=back_to)
     run.hold("repair", table)
     with run.work.session("verify") as session:
         absent = set(gone(session, table, found.extra))

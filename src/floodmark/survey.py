@@ -14,6 +14,7 @@ from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.failures import as_discovered
 from floodmark.mysql.looks import Looks
+from floodmark.origin import check_origin
 from floodmark.overlap import read_again
 from floodmark.plan import Plan, Request
 from floodmark.reread import begins_whole, carrier, follow, in_place
@@ -59,8 +60,8 @@ def survey(
     first_time = state.position is None
     low = plan.start_position(table, begin.timestamp) if first_time else state.position
     settled = settle(session, table, state, low, options, looks, expected)
+    known = check_origin(session, table, state, looks, settled.newest, settled.steady, settled.back_to)
     if not first_time:
-        check_not_set_back(session, table, state, settled.newest, settled.steady, settled.back_to)
         notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
@@ -69,6 +70,9 @@ def survey(
     again, overlap = read_again(session, table, state, options, low, settled, trust, notes)
     if columns.changed and not (pieces or again or columns.slices):
         again = carrier(session, table, state.position)
+    origin = None
+    if pieces or again or columns.slices:
+        origin = known.with_witnesses(session, table, window, low)
     before = _before_start(session, table, low) if first_time else None
     if first_time and not resumed:
         notes.append(_said_start(begin, low, before))
@@ -92,6 +96,7 @@ def survey(
         before_start=before,
         start=str(low[0]) if first_time and low else None,
         zone=settled.zone,
+        origin=origin,
     )
 
 
@@ -100,64 +105,6 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
         return "The table has no position yet: it is read from its first row."
     left_out = f"{before or 0:,} rows at or before that are left out"
     return f"The table has no position yet: it is read after {begin.timestamp} ({begin.by}); {left_out}."
-
-
-def check_not_set_back(
-    session: Session,
-    table: Table,
-    state: State,
-    newest: Position | None,
-    steady: bool = False,
-    back_to: str | None = None,
-) -> None:
-    """Stops at a source that was restored from a backup, or failed over to a replica that was behind.
-
-    Then the row at the watermark is an older version of itself, or it is gone and the newest rows are older. The
-    first says so only where the clocks are steady, that is, did not go back since the watermark; the second not of
-    rows from `back_to` on, which clocks that went back may have written since.
-    """
-    low = state.position
-    if low is None or state.manual or len(low) < len(table.order):
-        return
-    if steady and _is_older(session, table, low):
-        raise _set_back(table, f"the row at the watermark {low} is an older version of itself")
-    # In this order: a row that is changed in between has left its place, and is found behind it.
-    if edges.exists(session, table, table.order, low):
-        return
-    if edges.nth(session, replace(table, where=None), table.order, low, None, 1) is not None:
-        return  # also by rows that have left the `where`
-    if newest is not None and back_to is not None and plan.reaches(newest[0], back_to):
-        return  # it was changed once more, and is read again
-    key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
-    if key is None and table.order == table.key:
-        key = low
-    if key is not None and len(table.key) == 1 and table.column(table.key[0]).auto_increment:
-        # A counter beyond the lost row, and no older version of it: it was deleted, nothing was set back.
-        counter = edges.next_auto_increment(session, table)
-        if counter and counter > int(key[0]) and not edges.exists(session, table, table.key, key):
-            return
-    said = " ".join(map(str, newest)) if newest else "none"
-    raise _set_back(table, f"the row at the watermark {low} is gone and its newest row is older ({said})")
-
-
-def _is_older(session: Session, table: Table, low: Position) -> bool:
-    """Whether the row at the watermark has an older cursor now, where only the source's clock writes it."""
-    if not plan.temporal(table) or table.cursor is None or table.cursor in table.key or not table.key:
-        return False
-    column = table.column(table.cursor)
-    if not column.maintained:
-        return False
-    older = f"{sql.expression(column)} < {sql.literal(column, low[0])}"
-    return edges.exists(session, table, table.key, low[len(low) - len(table.key) :], [older])
-
-
-def _set_back(table: Table, why: str) -> DataError:
-    return DataError(
-        f"the source has been set back: {why}",
-        hint=f"after a restore or a failover: floodmark watermark set -t {table.name} with the time of the backup, then "
-        f"floodmark verify -t {table.name} --repair; if the newest rows were only deleted: the time of the newest row",
-        table=table.name,
-    )
 
 
 def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:

@@ -28,6 +28,7 @@ from floodmark.moved import verify_moved
 from floodmark.mysql.connect import Session
 from floodmark.mysql.discover import discover
 from floodmark.mysql.failures import as_discovered
+from floodmark.origin import check_still
 from floodmark.outcome import failed, succeeded, told
 from floodmark.plan import Plan, Request
 from floodmark.policies import changed_values
@@ -247,6 +248,7 @@ class TableRun:
             reread=plan.reread if plan else None,
             strategy=plan.strategy if plan else None,
             zone=plan.zone if plan else None,
+            origin=plan.origin if plan else None,
         )
         self.state = taken.state
         if isinstance(taken, Changed):
@@ -335,6 +337,7 @@ class TableRun:
         if plan.load_as == "replace":
             before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
             planning.check_snapshot(before, rows, self.request.force)
+        check_still(self.work.session, plan, self.state, len(results), self.work.looks)
         self.report.rows_extracted += rows
         self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from floodmark.mysql import edges
+from floodmark.mysql import edges, identity
 from tests.conftest import Workspace
 from tests.stage import FILL, ORDERS
 
 pytestmark = pytest.mark.source
 
 
-@pytest.mark.parametrize("question", ["exists", "nth", "last"])
+@pytest.mark.parametrize(("module", "question"), [(identity, "answers"), (edges, "nth"), (edges, "last")])
 def test_the_row_at_the_watermark_that_changes_between_two_questions_is_not_a_source_set_back(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, question: str
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, module: ModuleType, question: str
 ) -> None:
     workspace.execute(ORDERS, FILL.format(n=100))
     workspace.synced("orders")
-    real = getattr(edges, question)
+    real = getattr(module, question)
     changed: list[bool] = []
 
     def asked(*args: Any, **more: Any) -> Any:
@@ -29,7 +30,7 @@ def test_the_row_at_the_watermark_that_changes_between_two_questions_is_not_a_so
             workspace.execute("UPDATE orders SET note = 'meanwhile' WHERE id = 700")
         return answer
 
-    monkeypatch.setattr(edges, question, asked)
+    monkeypatch.setattr(module, question, asked)
     workspace.synced("orders")
     monkeypatch.undo()
     workspace.synced("orders")

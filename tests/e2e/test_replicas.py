@@ -115,3 +115,49 @@ def test_a_replica_that_is_promoted_is_read_on_without_a_loss(
     assert table["rows_loaded"] == 10 and reasons(new, "asks") == ""
     assert workspace.run("verify", "-t", "orders").code == 0
     assert workspace.compare("orders").equal
+
+
+def delayed(pair: Pair, seconds: int) -> None:
+    """Let the replica apply what comes so many seconds later."""
+    pair.replica.execute(pair.word("STOP REPLICA"))
+    if pair.replica.name == "mysql":
+        pair.replica.execute(f"CHANGE REPLICATION SOURCE TO SOURCE_DELAY = {seconds}")
+    else:
+        pair.replica.execute(f"CHANGE MASTER TO MASTER_DELAY = {seconds}")
+    pair.replica.execute(pair.word("START REPLICA"))
+
+
+@pytest.mark.long
+def test_replicas_in_turn_are_read_on_one_behind_is_asked_again_and_once_promoted_refused(
+    pair: Pair, make_workspace: Callable[..., Workspace]
+) -> None:
+    workspace = make_workspace(Database(pair.primary, "shop"), store={"url": "./lake"})
+
+    def code(server: DatabaseServer) -> int:
+        workspace.write(source={"url": server.url("shop", "asks", "asks-pw")})
+        return workspace.sync("orders").exit_code
+
+    assert code(pair.primary) == 0
+    for turn in range(2):
+        insert(pair.primary, f"turn {turn}")
+        pair.caught_up(COUNT)
+        assert code(pair.replica) == 0 and code(pair.primary) == 0
+        assert workspace.compare("orders").equal
+    delayed(pair, 3600)
+    insert(pair.primary, "ahead")
+    pair.primary.execute("UPDATE shop.orders SET note = 'changed' WHERE id IN (1, 2, 3)")
+    assert code(pair.primary) == 0 and code(pair.replica) == 4
+    new = pair.replica
+    new.execute(pair.word("STOP REPLICA"), pair.word("RESET REPLICA ALL"))
+    if new.name == "mysql":
+        new.execute("SET GLOBAL super_read_only = OFF")
+    new.execute("SET GLOBAL read_only = OFF")
+    # Rows at the watermark are changed again, ids are given again.
+    new.execute("UPDATE shop.orders SET note = 'after' WHERE id IN (1, 2, 3)")
+    insert(new, "after")
+    assert code(new) == 6 and code(pair.primary) == 0
+    workspace.run("watermark", "accept", "-t", "orders").ok()
+    assert code(new) == 0
+    workspace.run("verify", "-t", "orders", "--repair").ok()
+    workspace.database = Database(new, "shop")  # type: ignore[misc]
+    assert workspace.compare("orders").equal

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import DataError
-from floodmark.model import Zone, dump, load
+from floodmark.model import Origin, Witness, Zone, dump, load
 from floodmark.state import State, condense
 from floodmark.state.fold import fold
 from floodmark.testing.samples import TABLE, History, at, files, window
@@ -62,6 +62,21 @@ def test_the_zone_that_a_claim_has_seen_is_forgotten_only_when_the_position_is_s
     assert history.claim().zone == zone
     assert history.add("restore", position=LOW).zone == zone
     assert history.add("set", position=LOW).zone is None
+
+
+def test_the_source_of_the_newest_claim_that_has_one_is_kept_until_a_position_is_set_or_reset() -> None:
+    origin = Origin("uuid", None, 7, None, (Witness(at(10, 5), (("a1b2c3", 5),)),))
+    for kind, more, kept in (
+        ("restore", {"position": at(10, 5)}, True),
+        ("set", {"position": at(10, 5)}, False),
+        ("reset", {"stages": ("load",)}, True),
+        ("reset", {"stages": ("extract", "load")}, False),
+    ):
+        history = History()
+        history.claim(window=window("w", LOW, EDGES, HIGH), origin=origin)
+        history.claim()
+        assert history.state.origin == origin == load(State, dump(history.state)).origin
+        assert (history.add(kind, **more).origin == origin) is kept
 
 
 def test_the_bound_is_that_of_the_last_window_that_was_closed() -> None:

@@ -214,6 +214,30 @@ def reset(
 
 @watermark.command(cls=Command)
 @one_table
+@click.option("--force", is_flag=True, help="Also a keyless table, although rows would be doubled.")
+@pass_settings
+def accept(settings: Settings, table: str, force: bool) -> int:
+    """Go on with a source that was replaced on purpose.
+
+    After a restore, a migration, a failover that lost rows or a table that was made anew, a sync stops with exit
+    code 6. This takes the source as it is now: the next sync reads all of it again, from where the table began, and
+    merges it by key. Files of the former source no longer load.
+
+    \b
+    Examples:
+      floodmark watermark accept -t shop.orders
+      floodmark watermark accept -t shop.orders --json
+    """
+    config = settings.load()
+    from floodmark.accept import watermark_accept
+
+    document = watermark_accept(config, table, settings.run, force=force)
+    settings.result(document, lambda: output.reset_lines(document, "the source is accepted; both stages are"))
+    return 0
+
+
+@watermark.command(cls=Command)
+@one_table
 @pass_settings
 def retire(settings: Settings, table: str) -> int:
     """Leave a table out of `sync --all` from now on: it is meant to be gone.

@@ -33,6 +33,11 @@ class Trust:
 
     sight: Sight
     reasons: tuple[str, ...]
+    replica: bool = False
+    server: str | None = None  # what tells it from another one
+    numbers: tuple[int, ...] = ()  # of its version
+    gtids: str | None = None  # the expression of what it has executed, where that can be compared
+    own: str | None = None  # the source that is named in what it has executed of its own
 
     @property
     def complete(self) -> bool:
@@ -127,16 +132,29 @@ def trust(session: Session) -> Trust:
         (name or b"").decode().lower(): (value or b"").decode().upper()
         for name, value in session.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
-            " ('version', 'wsrep_on', 'read_only', 'group_replication_group_name')"
+            " ('version', 'wsrep_on', 'read_only', 'group_replication_group_name', 'server_uuid', 'server_uid',"
+            " 'hostname', 'port', 'server_id', 'gtid_executed', 'gtid_binlog_state')"
         )
     }
-    if variables.get("read_only") == "ON" or _replicates(session):
+    replica = variables.get("read_only") == "ON" or _replicates(session)
+    if replica:
         reasons.append("the server is a replica, whose rows arrive later than their cursor says")
     if variables.get("wsrep_on") == "ON" or variables.get("group_replication_group_name"):
         reasons.append("the server is part of a multi-primary cluster, whose other members can't be seen")
     version = parsed(variables.get("version", ""))
     locks = process and version.shows_locks and open_work.shows_locks(session)
-    return Trust(Sight(process, version.mariadb, locks), tuple(reasons))
+    server = variables.get("server_uuid") or variables.get("server_uid")
+    if not server and variables.get("server_id"):
+        server = "/".join(variables.get(part, "") for part in ("hostname", "port", "server_id"))
+    gtids, own = "@@global.gtid_executed", variables.get("server_uuid")
+    if version.mariadb:
+        gtids = "CONCAT_WS(',', @@global.gtid_binlog_state, @@global.gtid_slave_pos)"
+        own = variables.get("server_id")
+    known = "gtid_binlog_state" in variables or "gtid_executed" in variables
+    if not known or variables.get("wsrep_on") == "ON":  # nodes of a cluster count for themselves
+        gtids = ""
+    sight = Sight(process, version.mariadb, locks)
+    return Trust(sight, tuple(reasons), replica, server or None, version.numbers, gtids or None, own)
 
 
 def _replicates(session: Session) -> bool:

@@ -331,20 +331,6 @@ def _first_uncommitted(session: Session, table: Table, low: Position | None, hig
     return next((p[0] for p in before if min(before[p], after[p]) > committed[p]), None)
 
 
-def exists(
-    session: Session, table: Table, columns: Sequence[str], position: Position, also: Sequence[str] = ()
-) -> bool:
-    """Whether a row with exactly these values is there, and of which the other conditions are true."""
-    conditions = [
-        *also,
-        *(
-            f"{sql.expression(table.column(c))} = {sql.literal(table.column(c), v)}"
-            for c, v in zip(columns, position, strict=True)
-        ),
-    ]
-    return bool(session.rows(f"SELECT 1 FROM {sql.source(table)}{sql.where(conditions)} LIMIT 1"))
-
-
 def next_auto_increment(session: Session, table: Table) -> int | None:
     """The next value that the auto-increment counter would give."""
     text = (session.rows(f"SHOW CREATE TABLE {sql.source(table)}")[0][1] or b"").decode(errors="replace")

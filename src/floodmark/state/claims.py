@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from floodmark.errors import ConflictError, TransientError
 from floodmark.lineage import carried
-from floodmark.model import Owner, Table, Window, Zone
+from floodmark.model import Origin, Owner, Table, Window, Zone
 from floodmark.state.fold import State
 from floodmark.state.lease import LEASE_SECONDS, Lease, end_unsaid, holder, this_process
 from floodmark.state.log import Log, Taken, draft
@@ -41,6 +41,7 @@ def claim(
     reread: Window | None = None,
     strategy: str | None = None,
     zone: Zone | None = None,
+    origin: Origin | None = None,
     owner: Owner | None = None,
     seconds: float = LEASE_SECONDS,
 ) -> Claimed | Changed:
@@ -58,7 +59,7 @@ def claim(
         ours = draft(
             state, "claim", run,
             owner=owner or this_process(), purpose=purpose, table=table, window=window, reread=reread,
-            strategy=strategy, zone=zone,
+            strategy=strategy, zone=zone, origin=origin,
         )  # fmt: skip
         try:
             state = log.append(state, ours)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from floodmark.errors import DataError
-from floodmark.model import Commit, LoadAs, Owner, Position, Seconds, Span, Table, Window, Zone
+from floodmark.model import Commit, LoadAs, Origin, Owner, Position, Seconds, Span, Table, Window, Zone
 from floodmark.state.older import NO_ROWS, NOTHING_OLDER, Counted, Older, counted
 from floodmark.state.spans import merged, within
 
@@ -85,6 +85,7 @@ class State:
     overlap: str | None = None
     reread: Window | None = None  # open: rows that are read again, once, because columns came or changed
     strategy: str | None = None
+    origin: Origin | None = None  # the source that rows were last read from
     manual: bool = False
     manual_timestamp: str | None = None
     table: Table | None = None  # as last described by a claim
@@ -156,7 +157,9 @@ def fold(state: State | None, commit: Commit, digest: str) -> State:
             if not commit.position:
                 raise _broken(commit, "sets no position")
             said = commit.position[0] if isinstance(commit.position[0], str) else None
-            return replace(_moved(after, commit), started=True, manual=True, manual_timestamp=said)
+            # Whoever sets a position by hand answers for what the source was before.
+            after = replace(_moved(after, commit), origin=None)
+            return replace(after, started=True, manual=True, manual_timestamp=said)
         case "restore":
             return replace(_moved(after, commit), started=commit.position is not None, zone=before.zone)
         case "reset":
@@ -194,7 +197,8 @@ def _claim(state: State, commit: Commit) -> State:
     # The claim by which a table is retired says so by its purpose; the next sync brings it back.
     retired = commit.purpose == "retire" or (state.retired and commit.purpose != "sync")
     strategy, zone = commit.strategy or state.strategy, commit.zone or state.zone
-    state = replace(state, claim=claim, strategy=strategy, retired=retired, zone=zone)
+    origin = commit.origin or state.origin
+    state = replace(state, claim=claim, strategy=strategy, retired=retired, zone=zone, origin=origin)
     if commit.table is not None:
         if state.table is not None and state.table.where != commit.table.where:
             state = replace(state, deletes_at=None)  # rows may have left it: the next sync looks
@@ -370,6 +374,7 @@ def _reset(state: State, commit: Commit) -> State:
         started=False,
         reread=None,
         strategy=None,
+        origin=None,
         extract_epoch=commit.n,
         rows=0,
         files=0,

@@ -45,7 +45,8 @@ ABOUT = {
     "crowd": "Writers at hundreds of rows per second, with long transactions, rollbacks and updates that move rows from "
     "slice to slice, and all commands at once on one table: several syncs, loads, verify, s3clean, set, reset.",
     "world": "The disk of the store, the warehouse or the temporary files is full; the clock is an hour off or jumps "
-    "(libfaketime, for one process); the source was restored from a backup or failed over to a replica behind.",
+    "(libfaketime, for one process); the source was restored from a backup or failed over to a replica behind; "
+    "its table was truncated and filled again, created anew, altered or swapped for a copy.",
     "writers": "A statement or transaction begins before a sync and commits after it, with a cursor that lies before "
     "rows which the sync has seen: it runs, waits, is idle, is prepared (XA), wrote by way of a trigger or a function, or "
     "under LOCK TABLES; every other sync is killed on top. And syncs on a server that was just restarted or gets a "
