@@ -72,7 +72,7 @@ def begins_whole(state: State, table: Table, request: Request) -> bool:
     if state.window is not None and state.window.whole:
         whole = table.mode != "full"
     else:
-        loaded = bool(state.data or state.older.upto) and state.read_upto is None and state.window is None
+        loaded = _has_rows(state) and state.read_upto is None and state.window is None
         copied = bool(state.data) and state.data[-1].load_as == "replace" and table.mode != "full"
         unlike = state.table is not None and recipe.begins_whole(state.table, table)
         whole = loaded and (copied or unlike)
@@ -83,6 +83,16 @@ def begins_whole(state: State, table: Table, request: Request) -> bool:
             table=table.name,
         )
     return whole
+
+
+def follows_a_copy(state: State) -> bool:
+    """Whether the target holds a whole copy, of rows before the start too: what takes its place has to have them."""
+    return bool(state.data) and state.data[-1].load_as == "replace" and not state.data[-1].superseded
+
+
+def _has_rows(state: State) -> bool:
+    """Whether any row was committed; a table without rows has a commit too, by which its target was made."""
+    return state.older.upto > 0 or any(d.rows for d in state.data)
 
 
 def in_place(table: Table, window: Window | None, notes: list[str]) -> Window:

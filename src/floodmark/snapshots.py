@@ -34,8 +34,8 @@ def only_if_changed(work: Work, plan: Plan, state: State) -> Plan:
     To find out, all rows are read once more than they have to be, by a task that writes nothing.
     """
     before = known(state)
-    if plan.table.mode != "full" or before is None or not plan.slices:
-        return plan
+    if plan.table.mode != "full" or before is None or not plan.slices or state.window is not None:
+        return plan  # a window that was left open has to be closed
     try:
         there = work.warehouse().rows(plan.table.target)
     except FloodmarkError:

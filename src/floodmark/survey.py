@@ -17,7 +17,7 @@ from floodmark.mysql.looks import Looks
 from floodmark.origin import check_origin
 from floodmark.overlap import read_again
 from floodmark.plan import Plan, Request
-from floodmark.reread import begins_whole, carrier, follow, in_place
+from floodmark.reread import begins_whole, carrier, follow, follows_a_copy, in_place
 from floodmark.settle import Settled, clocked, settle
 from floodmark.state import State, begun_anew
 from floodmark.system import Start
@@ -58,6 +58,8 @@ def survey(
 
     begin = start or Start(options.start, "`start` in the configuration")
     first_time = state.position is None
+    if whole and follows_a_copy(state):
+        begin = Start(None, "the whole copy that it follows")
     low = plan.start_position(table, begin.timestamp) if first_time else state.position
     settled = settle(session, table, state, low, options, looks, expected)
     known = check_origin(session, table, state, looks, settled.newest, settled.steady, settled.back_to)
@@ -138,7 +140,7 @@ def _check_not_in_the_future(table: Table, state: State, settled: Settled) -> No
     """Where an earlier version took a clock for a counter, a value in the future may have become the watermark."""
     if not table.unix or state.position is None or settled.bound is None:
         return
-    if plan.reaches(state.position[0], clock.count(settled.bound + clock.CLOSE, table.unix)):
+    if plan.reaches(state.position[0], clock.count(settled.bound + bounds.FUTURE_SLACK, table.unix)):
         raise DataError(
             f"the watermark {state.position[0]} lies in the future, in {table.unix} since 1970: rows since were left out",
             hint=f"read the table again: floodmark watermark reset -t {table.name} --mysql-only",

@@ -154,12 +154,11 @@ def test_a_cursor_that_is_not_there_is_said_with_the_one_that_was_meant(orders: 
     refused(orders, 2, "there is no column updated_att", "did you mean update_at?")
 
 
-def test_a_table_without_rows_is_up_to_date_and_leaves_only_its_check(orders: Workspace) -> None:
+def test_a_table_without_rows_gets_an_empty_target_and_is_up_to_date(orders: Workspace) -> None:
     orders.execute("DELETE FROM orders")
-    result = orders.run("sync", "-t", "orders").ok()
-    assert "up to date" in result.stdout and "None" not in result.stdout
-    left = [p.parent.name for p in (orders.folder / "lake").rglob("*") if p.is_file()]
-    assert left == ["checks"] and not orders.warehouse.exists()
+    assert "None" not in orders.run("sync", "-t", "orders").ok().stdout
+    assert orders.query("SELECT * FROM orders") == []
+    assert "up to date" in orders.run("sync", "-t", "orders").ok().stdout
 
 
 # ---------------------------------------------------------------- the source

@@ -10,7 +10,7 @@ from floodmark.config import TableOptions
 from floodmark.errors import ConfigError, DataError
 from floodmark.model import Window
 from floodmark.plan import Request
-from floodmark.reread import begins_whole, changes, check
+from floodmark.reread import begins_whole, changes, check, follows_a_copy
 from floodmark.state import begun_anew
 from floodmark.testing.samples import TABLE, History, at, files, window
 
@@ -85,3 +85,18 @@ def test_another_target_is_refused_until_all_files_load_again() -> None:
 def test_what_was_read_whole_is_not_compared_by_a_position() -> None:
     with pytest.raises(DataError, match="was read whole until now"):
         check(TABLE, whole_copy(read_by_cursor()).state, UPSERT)
+
+
+def test_the_commit_by_which_an_empty_table_got_its_target_is_no_copy() -> None:
+    history = History()
+    history.claim()
+    history.add("batch", load_as="replace")
+    assert not whole(history)
+
+
+def test_what_follows_a_copy_begins_at_the_first_row_unless_the_table_was_reset() -> None:
+    history = whole_copy(History())
+    assert follows_a_copy(begun_anew(history.state, TABLE))
+    history.add("reset", stages=("extract", "load"))
+    assert not follows_a_copy(begun_anew(history.state, TABLE))
+    assert not follows_a_copy(read_by_cursor().state)
