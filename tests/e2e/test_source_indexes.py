@@ -178,7 +178,7 @@ def test_rows_can_be_counted_off_where_there_are_no_window_functions(database: A
     query = f"SELECT id FROM {sql.source(table)} ORDER BY id"
     ids = [row[0] for row in session.rows(query)]
     for step in (1, 7, 7000, ROWS, ROWS + 1):
-        assert [row[0] for row in edges._every(session, query, step)] == ids[step - 1 :: step]
+        assert [row[0] for row in edges._every(session, query, 1, step)] == ids[step - 1 :: step]
 
 
 # ---------------------------------------------------------------- indexes that can't be used

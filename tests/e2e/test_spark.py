@@ -248,6 +248,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_machine_that_runs_twice_keeps_sparks_classes_for_the_third_time(tmp_path: Path) -> None:
     def run(how: str) -> tuple[str, list[str]]:
         done = subprocess.run(
