@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import resource
+from collections.abc import Iterator
 
 # With several tables, the exit code of the run is the first of these that occurred.
 PRECEDENCE = (1, 6, 5, 7, 2, 4, 3)
@@ -148,13 +149,20 @@ def short_of(said: str, error: BaseException | None = None) -> FloodmarkError | 
     )
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it, each once: chains can be circles."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def bug(error: BaseException) -> FloodmarkError:
     """What is said of an exception that nobody foresaw; limits of the machine are none of our bugs."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         if (found := short_of(str(cause), cause)) is not None:
             return found
-        cause = cause.__cause__ or cause.__context__
     said = f"a bug in Floodmark: {type(error).__name__}: {error}"
     hint = "run with --debug for the traceback, and report it; nothing committed is lost"
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:

@@ -289,7 +289,8 @@ def test_packages_that_only_some_log_ins_need_are_asked_for_by_name(monkeypatch:
 def test_pymysql_still_has_what_the_log_in_relies_on() -> None:
     """Methods that are replaced, and those of them that the list of safe plug-ins depends on."""
     theirs = pymysql.connections.Connection
-    for name in ("_process_auth", "_get_server_information", "set_character_set"):
+    names = ("_process_auth", "_get_server_information", "set_character_set", "_read_bytes", "_write_bytes")
+    for name in names:
         assert callable(getattr(theirs, name)) and name in vars(log_in._Connection)
     assert {b.decode() for b in theirs._process_auth.__code__.co_consts if isinstance(b, bytes)} >= set(SAFE)
 

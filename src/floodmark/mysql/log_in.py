@@ -1,23 +1,26 @@
-"""Logging in to MySQL: TLS as the configuration wants it, and a password that no server gets to read.
+"""Logging in to MySQL: TLS as the configuration wants it, and a password that nobody who listens gets to read.
 
 PyMySQL logs in, over a socket and with a TLS context of ours, so that rows can be taken off the same connection later. The
-server's greeting decides before anything is sent: where TLS was asked for and is not offered, it hears nothing. A server
-that asks for the password by a plug-in that sends it as it is gets none, unless the configuration allows that.
+server's greeting decides before anything is sent: where TLS was asked for and is not offered, it hears nothing. The server
+itself reads the password by caching_sha2_password and sha256_password, as these are made, also one whose certificate nobody
+has verified; by a plug-in that sends it as it is, only where the configuration allows that. Until it has let us in, it has
+so many seconds and may say so many bytes, in all.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+import time
 from contextlib import suppress
 from typing import Any
 
 from floodmark.config import SourceSpec, Tls
-from floodmark.errors import ConfigError, FloodmarkError
+from floodmark.errors import ConfigError, FloodmarkError, causes
 from floodmark.mysql import wire
 
 Address = tuple[str, int] | str
@@ -27,6 +30,8 @@ SAFE = ("mysql_native_password", "caching_sha2_password", "sha256_password", "cl
 CLEAR = "mysql_clear_password"
 
 _PROTOCOL = 10
+# Of all that a server says until it has let us in; a tenth is plenty, RSA key and all.
+_MOST_BYTES = 65_536
 
 
 class _Later:
@@ -50,14 +55,19 @@ def _import() -> Any:
     finally:
         sys.meta_path.remove(later)
 
+    one = threading.Lock()
+
     def encrypt(*arguments: Any) -> Any:
-        importlib.reload(_auth)  # with cryptography this time, and without this function
-        if not _auth._have_cryptography:
-            _auth.sha2_rsa_encrypt = encrypt
-            raise ConfigError(
-                "the password has to be encrypted with the server's RSA key, which needs the package cryptography",
-                hint="pip install cryptography, on a cluster's machines too",
-            )
+        with one:
+            if _auth.sha2_rsa_encrypt is encrypt:
+                again = importlib.util.module_from_spec(_auth.__spec__)  # with cryptography this time
+                _auth.__spec__.loader.exec_module(again)
+                if not again._have_cryptography:
+                    raise ConfigError(
+                        "the password has to be encrypted with the server's RSA key, which needs the package cryptography",
+                        hint="pip install cryptography, on a cluster's machines too",
+                    )
+                _auth.sha2_rsa_encrypt = again.sha2_rsa_encrypt
         return _auth.sha2_rsa_encrypt(*arguments)
 
     _auth.sha2_rsa_encrypt = encrypt
@@ -81,17 +91,18 @@ class Link:
             self._cursor = self._connection.cursor()
             self._cursor.execute(sql)
             about, rows = self._cursor.description, self._cursor.fetchall()
+            more = self._connection._result.has_next  # PyMySQL would read on for as long as there are more
         except pymysql.MySQLError as error:
             code, text = _parts(error)
             raise (wire.MySQLError(code, text) if _is_servers(code) else wire.lost()) from error
         except Exception as error:  # whatever an odd packet does to its parser
             self.close()
             raise wire.malformed() from error
-        if about is None:
-            return [], []
-        if any(len(row) != len(about) for row in rows):
+        if more or (about is not None and any(len(row) != len(about) for row in rows)):
             self.close()
             raise wire.malformed()
+        if about is None:
+            return [], []
         return [str(column[0]) for column in about], list(rows)
 
     def warnings(self) -> int:
@@ -111,14 +122,17 @@ class Link:
 def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_timeout: float) -> Link:
     """A connection to the server at this address, by way of which it may be another than its own; raises MySQLError."""
     context = None if spec.tls is not None and spec.tls.mode == "disabled" else _context(spec.tls)
+    user, password, database = map(
+        _bytes, ("user", "password", "database"), (spec.user, spec.password, spec.database)
+    )
     link = _reached(address, spec.host, connect_timeout)
     seconds = read_timeout or None
     try:
         connection = _Connection(
             host=spec.host,  # for its certificate
-            user=spec.user,
-            password=spec.password.encode(),
-            database=spec.database or None,
+            user=user,
+            password=password,
+            database=database or None,
             charset="utf8mb4",
             conv={},
             use_unicode=False,
@@ -130,11 +144,14 @@ def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_time
             ssl=context,
             defer_connect=True,
         )
-        connection.spec, connection.patience = spec, connect_timeout
+        connection.spec, connection.until = spec, time.monotonic() + connect_timeout
         connection.connect(link)
+        connection.room = None
     except Exception as error:
         link.close()
-        raise _meaning(error) from error
+        if (meaning := _meaning(error)) is error:
+            raise
+        raise meaning from error
     made = (context.made if context is not None else None) or link
     made.settimeout(seconds)
     return Link(connection, made)
@@ -144,12 +161,40 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc, name-de
     """PyMySQL's connection, which looks at what the server wants before it does that."""
 
     spec: SourceSpec
-    patience: float
+    until: float
+    room: int | None = _MOST_BYTES  # for what is still to come until we are logged in
     ssl: bool
     client_flag: int
 
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        if self.room is None:
+            return bytes(super()._read_bytes(num_bytes))
+        self.room -= num_bytes
+        if self.room < 0:
+            raise wire.malformed()
+        found = b""
+        while len(found) < num_bytes:
+            self._wait_no_longer()
+            piece = self._rfile.read1(
+                num_bytes - len(found)
+            )  # one look at the socket, so that drops don't add up
+            if not piece:
+                raise ConnectionError("the server has hung up")
+            found += piece
+        return found
+
+    def _write_bytes(self, data: bytes) -> None:
+        if self.room is not None:
+            self._wait_no_longer()
+        super()._write_bytes(data)
+
+    def _wait_no_longer(self) -> None:
+        """What the socket does next ends in time, or with an error; a handshake too."""
+        if (left := self.until - time.monotonic()) <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+
     def _get_server_information(self) -> None:
-        self._sock.settimeout(self.patience)
         super()._get_server_information()
         if self.protocol_version != _PROTOCOL:
             raise wire.malformed()
@@ -228,6 +273,16 @@ def _unreadable(name: str, path: object, error: OSError) -> ConfigError:
     )
 
 
+def _bytes(name: str, text: str | None) -> bytes:
+    """As it is sent. Bytes of the environment that are no UTF-8 are sent as they are there."""
+    try:
+        return (text or "").encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"source.url: the {name} holds half of a character, which can't be sent", hint="write it again"
+        ) from None
+
+
 def _reached(address: Address, host: str, seconds: float) -> socket.socket:
     """A connection on which nothing was said yet."""
     try:
@@ -294,28 +349,24 @@ def _meaning(error: Exception) -> Exception:
     code, text = _parts(error) if isinstance(error, pymysql.MySQLError) else (0, "")
     if _is_servers(code):
         return wire.MySQLError(code, text)
-    causes = list(_causes(error))
-    for cause in causes:
+    found = list(causes(error))
+    for cause in found:
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message.rstrip(".")
             return wire.MySQLError(2026, f"its certificate is not accepted: {why}")
         if isinstance(cause, TimeoutError):
             return _silent()
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+        # Plain text in place of a handshake is what a server says that goes down or has too many connections.
+        cut = isinstance(cause, ssl.SSLEOFError) or getattr(cause, "reason", "") == "WRONG_VERSION_NUMBER"
+        if isinstance(cause, ssl.SSLError) and not cut:
             return wire.MySQLError(2026, f"no TLS: {cause.reason or cause.strerror or cause}")
-    if any(isinstance(cause, OSError) for cause in causes) or code:
+    if any(isinstance(cause, OSError) for cause in found) or code:
         return wire.MySQLError(2013, "Lost connection to server during the log-in")
     return wire.malformed()
 
 
 def _silent() -> wire.MySQLError:
     return wire.MySQLError(2003, "no answer")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _is_servers(code: int) -> bool:
