@@ -16,7 +16,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,7 +85,7 @@ class _Unpacker(pickle.Unpickler):
         return _fetched(place)
 
 
-@lru_cache(maxsize=16)
+@cache
 def _left(spec: SourceSpec | StoreSpec, pid: int) -> tuple[str, str]:
     """Where this process, of this number, has left it; and a word that tells this place from any other."""
     return str(_in_memory(pickle.dumps(spec), pid)), secrets.token_hex(8)
@@ -114,7 +114,7 @@ def _with(block: Block | None, here: Mapping[Path, Path]) -> Block | None:
     return replace(block, **moved)
 
 
-@lru_cache(maxsize=16)
+@cache  # what is left here is open until the end, and the same contents only once
 def _in_memory(data: bytes, pid: int) -> Path:
     """A file with these contents, for this user only, for as long as this process, of this number, lives."""
     if not _shown(pid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -59,6 +60,14 @@ def test_another_process_of_this_user_finds_what_was_left_for_it() -> None:
 
 def test_the_same_secret_is_left_once() -> None:
     assert packed(JOB) == packed(JOB) and unpacked(packed(JOB)) == JOB
+
+
+def test_many_secrets_stay_where_they_were_left_and_take_one_file_each() -> None:
+    many = [SourceSpec("db", 3306, "reader", f"password {number}") for number in range(40)]
+    first = [packed(spec) for spec in many]
+    held = len(os.listdir("/proc/self/fd"))
+    assert [packed(spec) for spec in many] == first
+    assert len(os.listdir("/proc/self/fd")) == held
 
 
 HIDDEN = """
