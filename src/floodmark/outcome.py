@@ -50,9 +50,11 @@ def succeeded(run: Ending) -> None:
         *(() if options.load_only else EXTRACT),
         *(() if options.backup_only else LOAD),
     )
-    overcome = not options.dry_run and any(f.stage in stages for f in run.watermark.failures)
+    overcome = any(f.stage in stages for f in run.watermark.failures)
+    # Until a new count is published, every run counts the whole log once more.
+    untold = not options.dry_run and (overcome or run.watermark.counts_as_before(run.state))
     # A claim is a commit too.
-    if not report.idle or run.lease is not None or (overcome and _may_speak(run)):
+    if not report.idle or run.lease is not None or (untold and _may_speak(run)):
         shown = run.watermark.publish(run.state, _ledger_rows(run), succeeded=stages)
     else:
         shown = run.watermark.current(run.state, _ledger_rows(run))

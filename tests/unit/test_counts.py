@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.config import StoreSpec
+from floodmark.api import Quiet
+from floodmark.config import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model import Clean, GivenUp, digest, dump
-from floodmark.state import Log, State, Watermark, condense, document, observe
+from floodmark.outcome import succeeded
+from floodmark.report import SyncOptions
+from floodmark.state import Copy, Log, State, Watermark, condense, document, observe
 from floodmark.state.fold import fold
 from floodmark.state.older import Counted
 from floodmark.state.publish import data_commits, parse
 from floodmark.state.watermark import commit_path, primary_path
 from floodmark.store import Store
-from floodmark.testing.samples import TABLE, History, Row, at, files, window
+from floodmark.sync import TableRun
+from floodmark.testing.samples import RUN, TABLE, History, Row, at, files, window
+from floodmark.work import Work
 from tests.copies import synced, uri
 
 NAME = TABLE.name
@@ -194,6 +199,33 @@ def test_a_log_that_an_earlier_version_counted_is_counted_anew(store: Store) -> 
     assert state == history.state and state.extracted == Counted(100, 70)
     away = Watermark(store, NAME, "").current(state, None)
     assert (away["redshift_rows_loaded"], away["redshift_rows_reloaded"]) == (100, 70)
+
+
+def test_a_run_that_has_nothing_to_do_publishes_the_new_count_so_that_the_next_reads_no_log(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid(store)
+    warehouse = WarehouseSpec("duckdb", "main", tmp_path / "w.duckdb")
+    config = Config(tmp_path / "floodmark.yaml", SourceSpec("nowhere", 1, "u", "p"), store.spec, warehouse)
+    seen: list[Copy] = []
+    for run, options in (
+        ("another", SyncOptions()),
+        (RUN, SyncOptions(dry_run=True)),
+        (RUN, SyncOptions()),
+        (RUN, SyncOptions()),
+    ):
+        with Work(config, options, Quiet(), run) as work:
+            one = TableRun(work, NAME, 1)
+            one.state = one.log.read()
+            succeeded(one)
+        copy = parse(store.get(primary_path(NAME)), NAME)
+        assert copy is not None
+        seen.append(copy)
+    told = [copy.checkpoint.state.apart for copy in seen]
+    assert told == [False, False, True, True], "by the run that holds the table"
+    assert seen[2].saved == seen[3].saved, "once"
+    monkeypatch.setattr(Log, "_bytes", lambda self, n: pytest.fail(f"reads commit {n}"))
+    assert Log(store, NAME).read().extracted == Counted(100, 70)
 
 
 def test_a_copy_of_an_earlier_version_recovers_a_damaged_log(store: Store) -> None:

@@ -218,6 +218,12 @@ class Watermark:
             last = self._published()
             return last.checkpoint.failures if last else ()
 
+    def counts_as_before(self, state: State) -> bool:
+        """Whether the published copy still counts as an earlier version did, and the state, counted anew, does not."""
+        with self._lock:
+            last = self._published()
+            return last is not None and state.apart and not last.checkpoint.state.apart
+
     def current(
         self, state: State, ledger: Iterable[LedgerRow] | None, failure: Failure | None = None
     ) -> dict[str, Any]:
