@@ -23,7 +23,8 @@ from floodmark.mysql.failures import as_discovered
 from floodmark.plan import start_position
 from floodmark.reread import check as check_recipe
 from floodmark.search import Printed, Search, ask
-from floodmark.state import Log, State, holder
+from floodmark.state import State, holder
+from floodmark.state.stretches import began, stretches
 from floodmark.types import comparison
 from floodmark.units import counted
 from floodmark.warehouse import canonical
@@ -68,6 +69,7 @@ def compare(
     totals: Callable[[int, int], None] = lambda source, warehouse: None,
     since: Position | None = None,
     moved: int | None = None,
+    most: int | None = None,
 ) -> Differences:
     """The differences between a table and its target, as the log's state promises it.
 
@@ -75,12 +77,12 @@ def compare(
     `only_keys` compares which rows there are, not what is in them: cheaper, and enough for deletes; and the columns that
     `also` names. `totals` is told
     the rows of both sides, those of the source all, before the differing ones are looked for, and may raise.
-    `since` leaves only the rows behind a position, about `moved` of them.
+    `since` leaves only the rows behind a position, about `moved` of them. With more than `most` missing rows it is given up.
     """
     scope, notes = scope_of(work, table, state, only_keys, also)
     if since is not None and (scope.low is None or _sortable(since[0]) > _sortable(scope.low[0])):
         scope = replace(scope, low=since)
-    found = Search(work, scope, totals, moved).go()
+    found = Search(work, scope, totals, moved, most).go()
     work.progress.end(table.name, "verify")
     differences = Differences(
         rows_source=found.source.rows,
@@ -144,7 +146,13 @@ def scope_of(
         return Scope(table, chosen), notes
     if state.position is None and (state.data or state.older.upto):
         return Scope(table, chosen, order, _untouched(work, table)), notes
-    return Scope(table, chosen, order, began(work.log(table.name), state), state.position), notes
+    log = work.log(table.name)
+    if not only_keys or state.moved_at is None:
+        return Scope(table, chosen, order, began(log, state), state.position), notes
+    # A look for deletes reads missing rows again: not those that somebody has passed over on purpose.
+    seen = stretches(log, state)
+    low = state.began if state.began is not None else seen.began
+    return Scope(table, chosen, order, low, state.position, skipped=seen.skipped), notes
 
 
 def _untouched(work: Work, table: Table) -> Position | None:
@@ -186,20 +194,6 @@ def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
     left = [c.name for c in now.columns if c not in kept]
     notes = [f"changed since the last sync, and left out: {', '.join(left)}"] if left else []
     return kept, notes
-
-
-def began(log: Log, state: State) -> Position | None:
-    """Where reading began: what lies before was never promised. After a manual move, only the log knows."""
-    if state.began is not None or state.moved_at is None:
-        return state.began
-    lows = [
-        commit.window.low
-        for commit, _ in log.commits(range(state.extract_epoch + 1, state.n + 1))
-        if commit.window is not None
-    ]
-    if not lows or any(low is None for low in lows):
-        return None
-    return min((low for low in lows if low is not None), key=lambda low: _sortable(low[0]))
 
 
 def _sortable(value: int | str) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from floodmark.compared import Digest, Entry, Part, Scope, Span
+from floodmark.errors import DataError
 from floodmark.measure import Digested, DigestJob, EntriesJob
 from floodmark.model import Position
 from floodmark.mysql import edges
@@ -60,7 +61,12 @@ class Search:
     """One search through one table."""
 
     def __init__(
-        self, work: Work, scope: Scope, totals: Callable[[int, int], None], moved: int | None = None
+        self,
+        work: Work,
+        scope: Scope,
+        totals: Callable[[int, int], None],
+        moved: int | None = None,
+        most: int | None = None,
     ) -> None:
         self.work = work
         self.scope = scope
@@ -68,6 +74,8 @@ class Search:
         self.table = scope.table
         self.found = Found()
         self._totals = totals
+        self._most = most  # missing rows that are held; a search that finds more is given up
+        self._missing = 0
 
     def go(self) -> Found:
         """The suspects."""
@@ -238,10 +246,25 @@ class Search:
 
     def _tell(self) -> None:
         self._totals(self.found.source.rows + self.found.beyond, self.found.warehouse.rows)
+        self._check(self.found.source.rows - self.found.warehouse.rows)
 
-    def _suspect(self, listed: Iterable[Entry], stored: Iterable[Sequence[object]]) -> None:
-        theirs = ((tuple(None if k is None else str(k) for k in keys), str(h)) for h, *keys in stored)
-        self.found.suspects |= dict.fromkeys(suspects(listed, theirs))
+    def _suspect(self, listed: Sequence[Entry], stored: Iterable[Sequence[object]]) -> None:
+        theirs = [(tuple(None if k is None else str(k) for k in keys), str(h)) for h, *keys in stored]
+        found = dict.fromkeys(suspects(listed, theirs))
+        if self._most is not None:
+            there = {key for key, _ in theirs}
+            self._missing += sum(1 for key in found if key not in there)
+            self._check(self._missing)
+        self.found.suspects |= found
+
+    def _check(self, missing: int) -> None:
+        if self._most is not None and missing > self._most:
+            raise DataError(
+                f"{missing:,} rows or more that were read are not in {self.table.target}: too many to be looked up one by one",
+                hint=f"load all files again: floodmark watermark reset -t {self.table.name} --redshift-only; "
+                f"or compare every row: floodmark verify -t {self.table.name} --repair",
+                table=self.table.name,
+            )
 
 
 @contextmanager

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from dataclasses import replace
+from typing import Any, cast
 
 import duckdb
+import pytest
 import sqlglot
 
 from floodmark.compared import GROUP, Digest, Entry, Part, Scope, Span, forms, groups, key_of
+from floodmark.errors import DataError
 from floodmark.model import Column, Table
 from floodmark.moved import before
 from floodmark.mysql import canonical as source
 from floodmark.mysql import edges
-from floodmark.search import LEFT_OUT, listings, portions, suspects
+from floodmark.search import LEFT_OUT, Search, listings, portions, suspects
 from floodmark.warehouse import canonical
 from floodmark.warehouse.redshift_data_api import MOST_BYTES
 
@@ -114,6 +119,41 @@ def test_rows_that_have_changed_since_are_no_suspects() -> None:
     ]  # fmt: skip
     stored = [(("1",), "a"), (("2",), "other"), (("4",), "old"), (("5",), "e"), (("5",), "e"), (("6",), "f")]
     assert sorted(suspects(listed, stored)) == [("2",), ("3",), ("5",), ("6",)]
+
+
+def test_a_search_gives_up_before_it_holds_more_missing_rows_than_it_may() -> None:
+    nobody = cast(Any, None)
+    search = Search(nobody, scope(), lambda source, warehouse: None, most=2)
+    gone = [("h", str(n), "1") for n in range(9)]
+    search._suspect([Entry(("1", "1"), "a"), Entry(("20", "1"), "a")], gone)
+    assert len(search.found.suspects) == 10, "deleted rows are no missing ones"
+    with pytest.raises(DataError, match=r"3 rows or more that were read are not in t\b.*"):
+        search._suspect([Entry(("21", "1"), "a"), Entry(("22", "1"), "a")], [])
+    search.found.source, search.found.warehouse = Digest(1003), Digest(1000)
+    with pytest.raises(DataError):  # before any key is asked for
+        search._tell()
+    Search(nobody, scope(), lambda source, warehouse: None)._suspect([Entry(("9", "1"), "a")] * 3, [])
+
+
+def test_rows_that_a_position_set_by_hand_has_passed_over_are_not_compared() -> None:
+    seen = replace(
+        scope(), skipped=((("2025-01-10 00:00:00.000000", 5, 2), ("2025-01-20 00:00:00.000000",)),)
+    )
+    here = duckdb.connect()
+    here.execute('CREATE TABLE t (id BIGINT, part INT, "at" TIMESTAMP)')
+    days = [
+        (1, "2025-01-05"),
+        (2, "2025-01-10"),
+        (5, "2025-01-10"),
+        (6, "2025-01-10"),
+        (7, "2025-01-20"),
+        (8, "2025-01-21"),
+    ]
+    for key, day in days:
+        here.execute(f"INSERT INTO t VALUES ({key}, 2, '{day}')")
+    question = f"SELECT id FROM t WHERE {' AND '.join(f'({c})' for c in source._inside(seen))} ORDER BY id"
+    plain = re.sub(r"_utf8mb4 X'([0-9a-f]+)'", lambda m: f"'{bytes.fromhex(m[1]).decode()}'", question)
+    assert [row[0] for row in here.execute(plain.replace("`", '"')).fetchall()] == [1, 2, 5, 8]
 
 
 def test_one_question_leaves_out_only_so_many_keys() -> None:

@@ -129,9 +129,13 @@ def _joined(chosen: Sequence[Form], table: Table) -> str:
 
 
 def _inside(scope: Scope) -> list[str]:
-    zero = _zero(scope)
+    table, zero = scope.table, _zero(scope)
     return [
-        *sql.between(scope.table, scope.table.order, scope.low, scope.high),
+        *sql.between(table, table.order, scope.low, scope.high),
+        *(
+            f"({sql.upto(table, table.order, a)}) OR ({sql.after(table, table.order, b)})"
+            for a, b in scope.skipped
+        ),
         *([f"NOT {zero}"] if zero else []),
     ]
 
