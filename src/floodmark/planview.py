@@ -214,7 +214,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
             until=options.until,
             slice_rows=chosen.slice_rows,
         )
-        made = survey(session, table, state, chosen, request, start)
+        made = survey(session, table, state, chosen, request, log, start)
         if taken is not None:
             made = replace(made, notes=(*taken.notes, *made.notes))
         if made.table.columns != known.columns:  # with what rows that are there get in new ones

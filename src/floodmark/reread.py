@@ -7,6 +7,7 @@ window for it is in the claim, as the ordinary one is, so that a run that dies g
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
@@ -19,7 +20,8 @@ from floodmark.mysql import edges
 from floodmark.mysql.connect import Session
 from floodmark.plan import Request
 from floodmark.recipe import Change
-from floodmark.state import State
+from floodmark.state import Log, State
+from floodmark.state.stretches import Gap, lowest, stretches
 from floodmark.types import fields
 
 # Above this size a table is rather read again than searched for a row that differs.
@@ -107,7 +109,9 @@ def in_place(table: Table, window: Window | None, notes: list[str]) -> Window:
     return replace(window, whole=True)
 
 
-def follow(session: Session, table: Table, state: State, options: TableOptions, request: Request) -> Followed:
+def follow(
+    session: Session, table: Table, state: State, options: TableOptions, request: Request, log: Log
+) -> Followed:
     """The table with what became of its columns; refuses a key or an order that rows were not read with."""
     before, upto = state.table, state.read_upto
     if before is None:
@@ -119,8 +123,8 @@ def follow(session: Session, table: Table, state: State, options: TableOptions, 
     now = carried(before, table, anew=upto is None)
     notes = [*told(before, now), *_said(found, options)]
     changed = bool(notes) or bool(now.owed)
+    low, skipped = span(log, now, state, options) if now.owed or now.owed_parts else (None, ())
     if now.owed:
-        low = _low(now, state, options)
         now = _settled(session, now, before, low, upto, notes)
     followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found)
     if request.since is not None or now.mode == "full":
@@ -132,7 +136,7 @@ def follow(session: Session, table: Table, state: State, options: TableOptions, 
     if not owed:
         left = state.reread
         return replace(followed, window=left, slices=_pieces(left) if left else ())
-    window = _window(session, now, _low(now, state, options), upto, request)
+    window = _window(session, now, low, upto, request, skipped)
     settled = replace(now, owed=(), owed_parts=())
     return replace(followed, table=settled, window=window, slices=_pieces(window))
 
@@ -163,11 +167,18 @@ def carrier(session: Session, table: Table, position: Position | None) -> tuple[
     return (Slice("since", 0, "cursor", after, position, rows=1),)
 
 
-def _low(table: Table, state: State, options: TableOptions) -> Position | None:
-    """Where reading began: what lies before was never promised. After a manual move that is not known here."""
-    if state.began is not None or state.moved_at is None:
-        return state.began
-    return plan.start_position(table, options.start)
+def span(
+    log: Log, table: Table, state: State, options: TableOptions
+) -> tuple[Position | None, tuple[Gap, ...]]:
+    """From where on the target has rows, and the gaps in them: what was never read is not read again."""
+    if state.moved_at is None:
+        return state.began, ()
+    seen = stretches(log, state)
+    low = state.began if state.began is not None else seen.began
+    if not seen.taken_over and not state.extract_epoch:
+        return low, seen.skipped
+    # A position that was taken over, or one that was reset: rows from before may be there, too.
+    return (low if state.began is not None else lowest(low, plan.start_position(table, options.start))), ()
 
 
 def _settled(
@@ -211,15 +222,44 @@ def _settled(
 
 
 def _window(
-    session: Session, table: Table, low: Position | None, upto: Position | None, request: Request
+    session: Session,
+    table: Table,
+    low: Position | None,
+    upto: Position | None,
+    request: Request,
+    skipped: Sequence[Gap],
 ) -> Window:
     rows = edges.table_rows(session, table)
     by = plan.cut_by(request, table, 1.0, rows)
+    if skipped:
+        return around(
+            lambda a, b: edges.walk(session, table, table.order, a, b, request.slice_rows),
+            Window(token_hex(8), low, upto, "cursor", (), None, rows),
+            skipped,
+        )
     if by == "key":
         found = edges.split_key(session, table, max(1, -(-rows // request.slice_rows)), request.slice_rows)
     else:
         found = edges.walk(session, table, table.order, low, upto, request.slice_rows)
     return Window(token_hex(8), low, upto, by, found, None, rows)
+
+
+def around(
+    walk: Callable[[Position | None, Position | None], Sequence[Position]],
+    window: Window,
+    skipped: Sequence[Gap],
+) -> Window:
+    """The window cut along the cursor, with the gaps as slices that are done already."""
+    found: list[Position] = []
+    done: list[int] = []
+    place = window.low
+    for behind, upto in skipped:
+        found += [*walk(place, behind), behind]
+        done.append(len(found))
+        found.append(upto)
+        place = upto
+    found += walk(place, window.high)
+    return replace(window, edges=tuple(found), done=tuple(done))
 
 
 def _pieces(window: Window) -> tuple[Slice, ...]:

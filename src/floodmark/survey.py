@@ -19,7 +19,7 @@ from floodmark.overlap import read_again
 from floodmark.plan import Plan, Request
 from floodmark.reread import begins_whole, carrier, follow, follows_a_copy, in_place
 from floodmark.settle import Settled, clocked, settle
-from floodmark.state import State, begun_anew
+from floodmark.state import Log, State, begun_anew
 from floodmark.system import Start
 
 # Counting exactly what lies before the start is for tables where that is quick.
@@ -33,6 +33,7 @@ def survey(
     state: State,
     options: TableOptions,
     request: Request,
+    log: Log,
     start: Start | None = None,
     expected: Callable[[], None] = lambda: None,
     looks: Looks | None = None,
@@ -45,7 +46,7 @@ def survey(
     looks = looks or Looks()
     state = begun_anew(state, table)
     whole = begins_whole(state, table, request)
-    columns = follow(session, table, state, options, request)
+    columns = follow(session, table, state, options, request, log)
     table = columns.table
     if table.mode == "full":
         made = _snapshot(session, table, request)

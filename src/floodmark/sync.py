@@ -203,7 +203,9 @@ class TableRun:
                     session, table, state.position, self.options.cursor_timezone
                 )
             expected = partial(self.work.warm_up_for, self.log, self.state)
-            plan = survey(session, table, state, self.options, self.request, start, expected, self.work.looks)
+            plan = survey(
+                session, table, state, self.options, self.request, self.log, start, expected, self.work.looks
+            )
         return only_if_changed(self.work, plan, state) if self.work.options.repeated else plan
 
     def _taken_over(self, session: Session, table: Table, start: Start) -> State:
