@@ -68,7 +68,7 @@ def check_origin(
         return Known(now)
     if read is None or state.manual:
         return Known(replace(now, table_id=identity.table_id(session, table, trust)))
-    retyped = _retyped(state.table, table)  # its values were rounded, up or down
+    retyped = _retyped(state.table, table)  # its values may be others
     certain = not retyped and (steady or not plan.temporal(table))
     look = _Look(session, table, trust, state.origin or Origin(), now)
     look, asked, found, at_low = look.judged(low, read, certain)

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
@@ -121,6 +122,31 @@ def fates(
         # So few of them may be alike by chance.
         return ["other" if fate == "kept" else fate for fate in found]
     return found
+
+
+def compared(column: Column, was: Value, now: Value) -> int:
+    """A cursor against the one that was read: 0 the same, 1 higher, -1 lower."""
+    if type(now) is not type(was):
+        return 1
+    low, high = coarsened(column, was)
+    return int(now > high) - int(now < low)  # type: ignore[operator]
+
+
+def coarsened(column: Column, was: Value) -> tuple[Value, Value]:
+    """What ALTER makes of a moment that was read with more digits than the column has: cut by MariaDB, rounded by MySQL."""
+    if not isinstance(was, str) or column.data_type not in _TIMES or column.fraction is None:
+        return was, was
+    tick = 10 ** (6 - column.fraction)
+    try:
+        moment = datetime.fromisoformat(was)
+        over = timedelta(microseconds=moment.microsecond % tick)
+        if not over:
+            return was, was
+        cut = moment - over
+        up = cut + timedelta(microseconds=tick) if 2 * over.microseconds >= tick else cut
+    except (ValueError, OverflowError):  # 0000-00-00, or the last moment of all
+        return was, was
+    return f"{cut:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0"), f"{up:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
 
 
 def _telling(table: Table, witnesses: Sequence[Witness]) -> tuple[set[str], set[str]]:

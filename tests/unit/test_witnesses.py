@@ -14,6 +14,7 @@ from floodmark.witnesses import (
     Deep,
     Fate,
     Verdict,
+    compared,
     fates,
     gtid_relation,
     judge,
@@ -221,6 +222,37 @@ def test_without_a_key_any_row_of_the_same_moment_may_be_the_witness() -> None:
     asked = [Witness((f"2026-01-01 00:00:0{i}.000000",), ((mark(NOTE), i),)) for i in range(3)]
     both = [[*unlike(w), *same(w)] for w in asked]
     assert fates(keyless, asked, both, steady=True) == ["kept"] * 3
+
+
+@pytest.mark.parametrize(
+    ("digits", "was", "same", "lower", "higher"),
+    [
+        (0, "07.450000", ["07.000000"], "06.000000", "08.000000"),
+        (0, "07.500000", ["07.000000", "08.000000"], "06.000000", "09.000000"),
+        (0, "59.999999", ["59.000000", "60.000000"], "58.000000", "61.000000"),
+        (3, "07.123456", ["07.123000"], "07.122000", "07.124000"),
+        (0, "07.000000", ["07.000000"], "06.000000", "08.000000"),
+        (6, "07.450000", ["07.450000"], "07.000000", "07.450001"),
+    ],
+)
+def test_a_cursor_with_fewer_digits_than_it_was_read_with_is_in_place_cut_or_rounded(
+    digits: int, was: str, same: list[str], lower: str, higher: str
+) -> None:
+    column = Column("at", "datetime", "datetime", fraction=digits)
+
+    def moment(seconds: str) -> str:
+        return f"2026-01-01 00:00:{seconds}".replace("00:00:60", "00:01:00").replace("00:00:61", "00:01:01")
+
+    assert [compared(column, moment(was), moment(now)) for now in same] == [0] * len(same)
+    assert [compared(column, moment(was), moment(now)) for now in (lower, higher)] == [-1, 1]
+
+
+def test_cursors_that_are_no_moments_are_compared_as_they_are() -> None:
+    coarse = Column("at", "datetime", "datetime", fraction=0)
+    assert [compared(ID, 7, now) for now in (6, 7, 8)] == [-1, 0, 1]
+    assert compared(coarse, "0000-00-00 00:00:00.000000", "0000-00-00 00:00:00.000000") == 0
+    assert compared(coarse, "9999-12-31 23:59:59.600000", "9999-12-31 23:59:59.000000") == -1, "in doubt"
+    assert compared(coarse, "0900-01-01 00:00:00.400000", "0900-01-01 00:00:00.000000") == 0
 
 
 def test_checksums_are_compared_only_where_the_column_is_the_same() -> None:

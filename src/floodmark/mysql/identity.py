@@ -16,7 +16,18 @@ from floodmark.mysql import edges, sql
 from floodmark.mysql.bounds import Trust
 from floodmark.mysql.connect import Row, Session
 from floodmark.mysql.load import channels
-from floodmark.witnesses import EARLIER, NEWEST, Answer, Cells, in_order, mark, told_by, without
+from floodmark.witnesses import (
+    EARLIER,
+    NEWEST,
+    Answer,
+    Cells,
+    coarsened,
+    compared,
+    in_order,
+    mark,
+    told_by,
+    without,
+)
 
 # A set that is longer is not kept: claims stay small.
 MOST_GTIDS = 16_384
@@ -154,8 +165,7 @@ def _by_number(session: Session, table: Table, asked: Sequence[Witness]) -> list
             continue
         was, now = witness.position[0], None if moment is None else sql.value_of(cursor, moment)
         # A cursor that is NULL now was changed; such rows are read again by every sync.
-        compared = 1 if now is None or type(now) is not type(was) else (now > was) - (now < was)  # type: ignore[operator]
-        found.append([Answer(compared, cells)])
+        found.append([Answer(1 if now is None else compared(cursor, was, now), cells)])
     return found
 
 
@@ -168,17 +178,18 @@ def _one_by_one(session: Session, table: Table, asked: Sequence[Witness]) -> lis
     parts = []
     for number, witness in enumerate(asked):
         values = dict(zip(table.order, witness.position, strict=True))
-        name, value = sql.expression(cursor), sql.literal(cursor, values[cursor.name])
-        compared = f"CASE WHEN {name} = {value} THEN 0 WHEN {name} < {value} THEN -1 ELSE 1 END"
-        chosen = ", ".join([str(number), compared, *map(_checksum, columns)])
+        name = sql.expression(cursor)
+        low, high = (sql.literal(cursor, v) for v in coarsened(cursor, values[cursor.name]))
+        order = f"CASE WHEN {name} < {low} THEN -1 WHEN {name} <= {high} THEN 0 ELSE 1 END"
+        chosen = ", ".join([str(number), order, *map(_checksum, columns)])
         there = [_is(table.column(k), values[k]) for k in key]
         if not table.key:
             cells = dict(witness.cells)
             there += [f"{_checksum(c)} <=> {_number(cells[mark(c)])}" for c in columns if mark(c) in cells]
         parts.append(f"(SELECT {chosen} FROM {sql.source(table, index)}{sql.where(there)} LIMIT 1)")
     found: list[list[Answer]] = [[] for _ in asked]
-    for which, order, *row in session.rows(" UNION ALL ".join(parts)):
-        found[int(which or 0)].append(Answer(int(order or 0), _cells(marks, tuple(row))))
+    for which, side, *row in session.rows(" UNION ALL ".join(parts)):
+        found[int(which or 0)].append(Answer(int(side or 0), _cells(marks, tuple(row))))
     return found
 
 
