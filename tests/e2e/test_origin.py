@@ -71,6 +71,26 @@ def test_a_source_is_read_on_through_alters_a_swap_a_purge_and_updates(workspace
     assert all(key in target for (key,) in workspace.execute("SELECT id FROM events"))
 
 
+def test_a_cursor_that_is_given_fewer_digits_is_read_on_by_every_sync_after(workspace: Workspace) -> None:
+    """Of the newest rows one is rounded down, below the watermark that was read with more digits."""
+    workspace.execute(
+        "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40), "
+        "at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at))",
+        "INSERT INTO bare (note, at) SELECT seq, '2025-06-01' + INTERVAL 700000 * seq MICROSECOND FROM seq_1_to_62",
+    )
+    workspace.synced("bare")
+    workspace.execute(
+        "ALTER TABLE bare MODIFY at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
+        "DELETE FROM bare WHERE id = 60",
+    )
+    for _ in range(3):
+        assert codes(workspace, "bare") == {"bare": 0}
+    workspace.execute("INSERT INTO bare (note) VALUES ('new')", "UPDATE bare SET note = 'since' WHERE id < 9")
+    assert codes(workspace, "bare") == {"bare": 0}
+    at = "SELECT id, note, at FROM bare WHERE id <> 60 ORDER BY id"
+    assert workspace.query(at.replace(" at ", ' "at" ')) == list(workspace.execute(at))
+
+
 def refill(workspace: Workspace) -> None:
     """Truncated and filled again past the watermark."""
     workspace.execute("TRUNCATE refilled", NEW.format(name="refilled", note="another", n=90))

@@ -16,7 +16,7 @@ from floodmark.config import load
 from floodmark.report import new_run
 from floodmark.spark import Spark
 from floodmark.validate import watermark_validate
-from tests.conftest import SOURCE, lasting_workspace
+from tests.conftest import SOURCE, Workspace, lasting_workspace
 from tests.recipes import ROWS, Changing
 
 NUMBERS = count()
@@ -263,3 +263,37 @@ def test_plan_and_a_dry_run_say_what_a_change_leads_to(new_table: Callable[[], C
     dry = " ".join(table.synced(dry_run=True)["notes"])
     assert "`where` has changed: all rows are read again" in dry and "overflow was error and is null" in dry
     assert "stay there, because of `deletes: ignore`" in dry
+
+
+def test_rows_are_read_again_from_a_position_before_the_start_on_and_not_those_that_one_has_passed_over(
+    workspace: Workspace,
+) -> None:
+    """Neither for a new column nor by a look for deletes do rows come that a position set by hand has left out."""
+    fill = "INSERT INTO moved (id, at) SELECT {first} + seq, '{day}' + INTERVAL seq SECOND FROM seq_1_to_{n}"
+    workspace.write(tables={"moved": {"deletes": "hard", "deletes_every": "0s"}})
+    workspace.execute(
+        "CREATE TABLE moved (id INT PRIMARY KEY, at DATETIME(6) NOT NULL ON UPDATE CURRENT_TIMESTAMP(6), KEY (at))",
+        fill.format(first=0, day="2024-05-01", n=10),
+        fill.format(first=100, day="2025-03-01", n=50),
+    )
+    assert workspace.synced("moved")["rows_extracted"] == 50
+    workspace.run("watermark", "set", "-t", "moved", "--timestamp", "2024-01-01 00:00:00").ok()
+    assert workspace.synced("moved")["rows_extracted"] == 60
+    workspace.execute(
+        fill.format(first=200, day="2025-03-02", n=20), fill.format(first=300, day="2025-03-04", n=5)
+    )
+    workspace.run("watermark", "set", "-t", "moved", "--timestamp", "2025-03-03 00:00:00").ok()
+    done = workspace.synced("moved")
+    assert (done["rows_extracted"], done["rows_reread"]) == (5, 0)
+    workspace.execute(
+        "ALTER TABLE moved ADD extra INT",
+        "UPDATE moved SET extra = id, at = at",
+        "DELETE FROM moved WHERE id = 1",
+    )
+    done = workspace.synced("moved")
+    assert (done["rows_reread"], done["rows_deleted"]) == (64, 1)
+    expected = list(
+        workspace.execute("SELECT id, extra FROM moved WHERE id NOT BETWEEN 200 AND 299 ORDER BY id")
+    )
+    assert workspace.query("SELECT id, extra FROM moved ORDER BY id") == expected
+    assert workspace.synced("moved")["rows_reread"] == 0
