@@ -186,7 +186,9 @@ class Scope:
     order: tuple[Form, ...] = ()  # of the change order's columns
     low: Position | None = None
     high: Position | None = None  # None: every row (a table without a cursor)
-    skipped: tuple[tuple[Position, Position], ...] = ()  # behind the one, up to the other: not compared
+    skipped: tuple[
+        tuple[Position | None, Position], ...
+    ] = ()  # behind the one, up to the other: not compared
     recent: bool = False  # few rows at the end of the change order: read along the cursor's index
 
     @property

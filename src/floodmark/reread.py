@@ -176,7 +176,7 @@ def span(
     seen = stretches(log, state)
     low = state.began if state.began is not None else seen.began
     if not seen.taken_over and not state.extract_epoch:
-        return low, seen.skipped
+        return low, () if seen.ragged else seen.skipped
     # A position that was taken over, or one that was reset: rows from before may be there, too.
     return (low if state.began is not None else lowest(low, plan.start_position(table, options.start))), ()
 
@@ -254,7 +254,7 @@ def around(
     done: list[int] = []
     place = window.low
     for behind, upto in skipped:
-        found += [*walk(place, behind), behind]
+        found += [*walk(place, behind), behind] if behind is not None else []
         done.append(len(found))
         found.append(upto)
         place = upto

@@ -70,6 +70,31 @@ def test_what_an_unfinished_window_has_not_read_is_a_gap_too(log: Callable[[Hist
     assert stretches(log(history), history.state).skipped == ((at(10, 1), at(20)),)
 
 
+def test_a_first_load_that_was_given_up_for_a_later_position_is_a_gap_with_rows_in_it(
+    log: Callable[[History], Log],
+) -> None:
+    history = History()
+    history.claim(window=replace(window("w", None, (), at(50, 5)), by="key", edges=((10,), (20,))))
+    history.add("batch", window_id="w", slices=(1,), files=files(3))
+    history.add("set", position=at(40))
+    read(history, at(40), at(60, 6))
+    seen = stretches(log(history), history.state)
+    assert (seen.began, seen.skipped) == (None, ((None, at(40)),))
+    # For a new column they are read again all the same: the target must not keep old values.
+    assert span(log(history), TABLE, history.state, TableOptions()) == (None, ())
+
+
+def test_a_window_by_key_that_is_not_finished_began_where_it_did(log: Callable[[History], Log]) -> None:
+    history = History()
+    history.claim()
+    history.add("set", position=at(40))
+    assert stretches(log(history), history.state).began is None, "nothing was read"
+    history.claim(window=replace(window("w", at(40), (), at(50, 5)), by="key", edges=((10,), (20,))))
+    history.add("batch", window_id="w", slices=(1,), files=files(3))
+    seen = stretches(log(history), history.state)
+    assert (seen.began, seen.skipped) == (at(40), ())
+
+
 def test_a_reset_of_loads_leaves_no_gap_and_one_of_the_extraction_forgets_them(
     log: Callable[[History], Log],
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from floodmark.compared import DIGITS, PIECE, Form, Scope, Span, groups
-from floodmark.model import Key, Table
+from floodmark.model import Key, Position, Table
 from floodmark.mysql import sql
 from floodmark.types import quote
 
@@ -132,12 +132,14 @@ def _inside(scope: Scope) -> list[str]:
     table, zero = scope.table, _zero(scope)
     return [
         *sql.between(table, table.order, scope.low, scope.high),
-        *(
-            f"({sql.upto(table, table.order, a)}) OR ({sql.after(table, table.order, b)})"
-            for a, b in scope.skipped
-        ),
+        *(_outside(table, a, b) for a, b in scope.skipped),
         *([f"NOT {zero}"] if zero else []),
     ]
+
+
+def _outside(table: Table, behind: Position | None, upto: Position) -> str:
+    later = f"({sql.after(table, table.order, upto)})"
+    return later if behind is None else f"({sql.upto(table, table.order, behind)}) OR {later}"
 
 
 def _zero(scope: Scope) -> str | None:

@@ -14,21 +14,24 @@ from floodmark.model import Commit, Position, Value
 from floodmark.state.fold import ClaimInfo, State, fold
 from floodmark.state.log import Log
 
-# Behind the first position, up to the second.
-Gap = tuple[Position, Position]
+# Behind the first position, or from the first row on, up to the second.
+Gap = tuple[Position | None, Position]
 
 
 @dataclass(frozen=True)
 class Stretches:
     """What was read since the extraction was last reset."""
 
-    read: tuple[tuple[Position | None, Position], ...] = ()
+    # Behind the first, up to the second; None: nothing without gaps.
+    read: tuple[tuple[Position | None, Position | None], ...] = ()
+    at: Position | None = None  # set by hand, and nothing was read since
+    ragged: bool = False  # windows were given up of which single slices had been read
     taken_over: bool = False  # it went on from a position that others had reached, with rows of theirs
 
     @property
     def began(self) -> Position | None:
         """The lowest place from which on rows were read; None: from the first row on, or none were."""
-        lows = [low for low, high in self.read if low != high]
+        lows = [low for low, _ in self.read]
         if not lows or None in lows:
             return None
         return min((low for low in lows if low is not None), key=_place)
@@ -37,12 +40,15 @@ class Stretches:
     def skipped(self) -> tuple[Gap, ...]:
         """What lies between them: positions set by hand have passed over it."""
         found: list[Gap] = []
-        ordered = sorted(self.read, key=lambda one: (one[0] is not None, _place(one[0]) if one[0] else ()))
-        reached: Position | None = None
-        for low, high in ordered:
-            if reached is not None and low is not None and _place(low) > _place(reached):
+        every = [*self.read, *([(self.at, self.at)] if self.read and self.at is not None else [])]
+        every.sort(key=lambda one: (one[0] is not None, _place(one[0]) if one[0] is not None else ()))
+        reached = every[0][0] if every else None
+        for low, high in every:
+            if low is not None and (reached is None or _place(low) > _place(reached)):
                 found.append((reached, low))
-            reached = high if reached is None else max(reached, high, key=_place)
+                reached = low
+            if high is not None and (reached is None or _place(high) > _place(reached)):
+                reached = high
         return tuple(found)
 
 
@@ -66,25 +72,31 @@ def stretches(log: Log, state: State) -> Stretches:
 def followed(commits: Iterable[tuple[Commit, str]]) -> Stretches:
     """The stretches of all commits since a reset of the extraction, or since the log was opened."""
     state: State | None = None
-    read: list[tuple[Position | None, Position]] = []
-    reading, low, taken_over = False, None, False
+    read: list[tuple[Position | None, Position | None]] = []
+    reading, low, ragged, taken_over = False, None, False, False
     for commit, found in commits:
         before = state or _nothing_before(commit)
         state = fold(before, commit, found)
         if state.moved_at != before.moved_at:
-            if reading and before.position is not None:
+            if reading:
                 read.append((low, before.position))
+            given_up = before.window if state.window is None else None
+            scattered = given_up is not None and before.done != tuple(range(len(before.done)))
+            by_key = given_up is not None and given_up.by == "key" and bool(before.done)
+            ragged = ragged or scattered or by_key
             taken_over = taken_over or (commit.kind == "restore" and not reading and not read)
             reading = False
         if commit.window is None or commit.window.by == "snapshot":
             continue
         if commit.window.whole:  # its rows take the place of all others
-            read, reading = [], False
+            read, reading, ragged = [], False, False
         if not reading:
             reading, low = True, commit.window.low
-    if state is not None and state.position is not None:
-        read.append((low if reading else state.position, state.position))
-    return Stretches(tuple(read), taken_over)
+    if state is None:
+        return Stretches()
+    if reading:
+        read.append((low, state.position))
+    return Stretches(tuple(read), None if reading else state.position, ragged, taken_over)
 
 
 def _nothing_before(commit: Commit) -> State:
