@@ -14,8 +14,8 @@ setup: ## install what is missing: Debian's packages and .venv (a second run tak
 demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in; SOURCE=mariadb: without MySQL
 	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
-test: setup ## all tests, three at a time (ten minutes or so on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
-	@$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+test: setup ## all tests, four at a time (a quarter of an hour on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
+	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

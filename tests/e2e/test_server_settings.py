@@ -62,10 +62,10 @@ def for_everybody(database: Database, **settings: str) -> Iterator[None]:
 MODES = "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,PAD_CHAR_TO_FULL_LENGTH,HIGH_NOT_PRECEDENCE'"
 SETTINGS = [
     {"sql_mode": MODES},
-    {"sql_select_limit": "7"},
     {"init_connect": "'SET autocommit = 0, sql_select_limit = 3'"},
 ]
 MORE = [
+    {"sql_select_limit": "7"},
     {"sql_big_selects": "0", "max_join_size": "5"},
     {"autocommit": "0"},
     {"completion_type": "'CHAIN'"},

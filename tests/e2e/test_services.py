@@ -20,7 +20,8 @@ from tests.conftest import NO_MYSQL
 pytestmark = pytest.mark.source
 
 PARENT = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
 from floodmark.testing import databases, services
 server = getattr(databases if sys.argv[1] in ("MySQL", "MariaDB") else services, sys.argv[1])()
 starter = threading.Thread(target=server.start)  # the end of a thread must not end what it started

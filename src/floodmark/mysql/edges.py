@@ -172,8 +172,8 @@ def _every(session: Session, query: str, columns: int, step: int) -> list[Row]:
     seen = 0
     with session.columns(query, LISTED, [pa.binary()] * columns) as blocks:
         for block in blocks:
-            which = range((step - 1 - seen) % step, len(block[0]), step)
-            found += zip(*(column.take(list(which)).to_pylist() for column in block), strict=True)
+            which = pa.array(range((step - 1 - seen) % step, len(block[0]), step), pa.int64())
+            found += zip(*(column.take(which).to_pylist() for column in block), strict=True)
             seen += len(block[0])
     return found
 
