@@ -12,6 +12,7 @@ from floodmark.mysql.discover import discover
 from floodmark.mysql.edges import table_rows
 from floodmark.state import Log
 from floodmark.store import Store
+from floodmark.units import counted
 from floodmark.watermarks import full_name
 
 
@@ -40,7 +41,7 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
         left = f"are {'deleted' if options.deletes == 'hard' else 'marked as deleted'} by the next sync"
     notes = [
         *document["notes"],
-        f"about {rows:,} rows are read again by the next sync",
+        f"about {counted(rows, 'row')} will be read again by the next sync",
         f"rows that only the former source had {left}",
     ]
     return {**document, "rows_read_again": rows, "notes": notes}

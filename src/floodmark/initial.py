@@ -213,7 +213,7 @@ warehouse:
 # spark: {{master: "local[*]"}}
 
 defaults:                                            # any key of a table may stand here
-  start: "2025-01-01 00:00:00"                       # rows with an earlier cursor are left out; null reads everything
+  start: "2025-01-01 00:00:00"                       # rows with this cursor or an earlier one are left out; null reads everything
 """
 _NO_TABLES = """
 # Without `tables`, `sync --all` copies every table of the source. Those named here, alone:

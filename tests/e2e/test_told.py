@@ -192,4 +192,7 @@ def test_a_table_of_the_configuration_that_was_retired_is_not_missed(orders: Wor
     assert lost.error is not None and "watermark retire" in str(lost.error.hint)
     pipeline(orders).watermark_retire("others")
     assert orders.sync().ok
+    checks = orders.run("doctor", "--json").json["checks"]
+    (gone,) = [c for c in checks if c["section"] == "tables" and "others" in str(c.get("table"))]
+    assert gone["status"] == "ok" and "retired" in gone["detail"]
     assert orders.sync("others").exit_code == 2

@@ -21,6 +21,7 @@ from floodmark.types import fields, quote
 from floodmark.units import counted
 from floodmark.warehouse import LEDGER
 from floodmark.warehouse.open import open_warehouse
+from floodmark.watermarks import full_name
 from floodmark.work import meant
 
 SECTION = Section("tables")
@@ -42,8 +43,11 @@ def examine_tables(session: Session, config: Config, names: Sequence[str]) -> It
         yield SECTION.failed("tables", error)
         return
     for report in unknown:
-        if report.error is not None:
-            yield Section("tables", report.table).failed("table", report.error)
+        section = Section("tables", report.table)
+        if _retired(config, report.table):
+            yield section.ok("table", "retired: sync --all leaves it out")
+        elif report.error is not None:
+            yield section.failed("table", report.error)
     if not found and not unknown:
         where = f"in {config.source.database}" if config.source.database else "on the server"
         yield SECTION.warning(
@@ -61,6 +65,15 @@ def examine_tables(session: Session, config: Config, names: Sequence[str]) -> It
                 )
                 return
             yield from examine_table(session, config, name, targets)
+
+
+def _retired(config: Config, name: str) -> bool:
+    """Whether somebody has said that the table is meant to be gone."""
+    try:
+        store = Store(config.store)
+        return Log(store, full_name(config, store, name)).read().retired
+    except FloodmarkError:
+        return False
 
 
 def examine_table(session: Session, config: Config, name: str, targets: Targets) -> list[Check]:
