@@ -94,9 +94,9 @@ def _mend(run: TableRun, table: Table, found: Differences) -> None:
     with run.work.session("verify") as session:
         absent = set(gone(session, table, found.extra))
     # A row that is there twice, or reads otherwise than at the source, is extra too: it is read again.
-    again = (key for key in found.extra if key not in absent)
-    again_all = (*found.missing, *(key for key, _ in found.different), *again)
-    read_again(run, table, again_all, purpose="repair")
+    there = (key for key in found.extra if key not in absent)
+    different = (key for key, _ in found.different)
+    read_again(run, table, (*found.missing, *different, *there), purpose="repair")
     way: LoadAs = "mark" if run.options.deletes == "soft" else "delete"
     rows = found.rows_warehouse
     remove(run, table, tuple(absent), way, purpose="repair", rows=rows, force=run.request.force)

@@ -37,7 +37,8 @@ class StoredTables:
         return self._names
 
     def retired(self, name: str) -> bool:
-        """Whether a table is no longer meant by `--all`."""
+        """Whether a table is no longer meant by `--all`; its schema may be left out as in the configuration."""
+        name = self._full(name)
         try:
             return name in self.names() and Log(self._store, name).read().retired
         except DataError:  # a damaged log: said by whoever needs it

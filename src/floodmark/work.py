@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from floodmark import system
-from floodmark.config import Config, TableOptions
+from floodmark.config import Config, SourceSpec, TableOptions
 from floodmark.errors import ConfigError, Interrupted
 from floodmark.extract import SliceJob
 from floodmark.model import Commit, Slice, Table
@@ -162,11 +162,7 @@ class Work:
                 *self.stored.gone([*found, *(u.table for u in unknown)]),
             ]
         if not found and not unknown:
-            source = self.config.source
-            raise ConfigError(
-                f"{source.user} sees no table {f'in {source.database}' if source.database else 'on the server'}",
-                hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
-            )
+            raise no_table(self.config.source)
         return found, unknown
 
     def check_target(self, table: Table) -> None:
@@ -286,6 +282,15 @@ def meant(
         found = {name: None for name in found if name not in shared or not retired(name)}
         shared = _shared_targets(config, found)
     return [name for name in found if name not in shared], [*unknown, *shared.values()]
+
+
+def no_table(source: SourceSpec) -> ConfigError:
+    """What to say of a source that shows nothing."""
+    where = f"in {source.database}" if source.database else "on the server"
+    return ConfigError(
+        f"{source.user} sees no table {where}",
+        hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
+    )
 
 
 def _shared_targets(config: Config, names: Iterable[str]) -> dict[str, TableReport]:

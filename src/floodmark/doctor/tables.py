@@ -17,12 +17,12 @@ from floodmark.mysql.discover import CLOCKS, discover, proposed_cursor
 from floodmark.planview import mark
 from floodmark.state import Log
 from floodmark.store import Store
+from floodmark.stored import StoredTables
 from floodmark.types import fields, quote
 from floodmark.units import counted
 from floodmark.warehouse import LEDGER
 from floodmark.warehouse.open import open_warehouse
-from floodmark.watermarks import full_name
-from floodmark.work import meant
+from floodmark.work import meant, no_table
 
 SECTION = Section("tables")
 MOST = 100
@@ -42,19 +42,16 @@ def examine_tables(session: Session, config: Config, names: Sequence[str]) -> It
     except FloodmarkError as error:
         yield SECTION.failed("tables", error)
         return
+    stored = StoredTables(config, Store(config.store))
     for report in unknown:
         section = Section("tables", report.table)
-        if _retired(config, report.table):
+        if _retired(stored, report.table):
             yield section.ok("table", "retired: sync --all leaves it out")
         elif report.error is not None:
             yield section.failed("table", report.error)
     if not found and not unknown:
-        where = f"in {config.source.database}" if config.source.database else "on the server"
-        yield SECTION.warning(
-            "tables",
-            f"{config.source.user} sees no table {where}",
-            f"GRANT SELECT ON … TO '{config.source.user}'@'…', or correct the database in source.url",
-        )
+        nothing = no_table(config.source)
+        yield SECTION.warning("tables", nothing.message, nothing.hint or "")
     began = time.monotonic()
     with Targets(config) as targets:
         for number, name in enumerate(found):
@@ -67,11 +64,10 @@ def examine_tables(session: Session, config: Config, names: Sequence[str]) -> It
             yield from examine_table(session, config, name, targets)
 
 
-def _retired(config: Config, name: str) -> bool:
-    """Whether somebody has said that the table is meant to be gone."""
+def _retired(stored: StoredTables, name: str) -> bool:
+    """Whether somebody has said that the table is meant to be gone, as far as the store tells."""
     try:
-        store = Store(config.store)
-        return Log(store, full_name(config, store, name)).read().retired
+        return stored.retired(name)
     except FloodmarkError:
         return False
 
