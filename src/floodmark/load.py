@@ -221,6 +221,7 @@ def load_pending(
     manual: str | None = None,
     limit: int | None = None,
     adopt: bool = False,
+    repair: bool = False,
     ledger: Ledger | None = None,
     on_choice: Callable[[Choice], None] = lambda choice: None,
     on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
@@ -269,6 +270,7 @@ def load_pending(
             newest=state.table,
             loaded=before,
             kept=kept,
+            repair=repair,
         )
         outcome = warehouse.load(request)
         retake = frozenset()

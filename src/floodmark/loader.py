@@ -14,6 +14,7 @@ from floodmark.load import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model import Finding, Table, replace
 from floodmark.report import LOAD, TableReport
 from floodmark.state import Log, State, Watermark
+from floodmark.state.loaded import Loaded as LoadedBefore
 from floodmark.units import counted
 from floodmark.warehouse import Ledger, LoadOutcome
 from floodmark.warehouse.decide import check_elsewhere, check_holder
@@ -36,8 +37,14 @@ class Loader:
         self._error: BaseException | None = None
         self.ledger: Ledger | None = None
         self.loaded: list[int] = []  # the commits that this run has loaded
+        self.repairs = (
+            False  # whether source and target are compared: rows that others changed don't stop a load
+        )
         self.expected = 0  # rows that the extraction is about to hand over
         self._shown = False
+        self._known: tuple[LoadedBefore | None] | None = (
+            None  # what was known to be loaded when this run began
+        )
         self._loaded: str | None = None  # the state up to which this run has loaded, by its digest
 
     @property
@@ -52,6 +59,7 @@ class Loader:
         """
         if self._work.options.backup_only:
             return
+        self._recall(state)
         try:
             ledger = ledger_for(self._work.warehouse(), state, table.target)
         except ConfigError:
@@ -101,6 +109,7 @@ class Loader:
             return  # the log holds no data yet
         manual = self._manual(state)
         superseded = manual is not None
+        self._recall(state)
         try:
             fresh = self.ledger if self._loaded == state.digest else None
             self.ledger = ledger_for(self._work.warehouse(), state, table.target, fresh, whole=superseded)
@@ -114,6 +123,11 @@ class Loader:
         except FloodmarkError as error:
             self._error = error
             raise
+
+    def accept_rows(self, state: State) -> None:
+        """The target has been found or made equal to the source: later loads go on with the rows that it has."""
+        if state.table is not None:
+            self._work.warehouse().recount(state.log, state.table.target)
 
     def aimed_anew(self, state: State) -> Table | None:
         """The table with the configuration's target, where the log knows another one; else None."""
@@ -167,6 +181,27 @@ class Loader:
                 f"{counted(files, 'later file')} loaded before will load again after them: the later read wins"
             )
 
+    def _recall(self, state: State) -> None:
+        """Remembers what was known to be loaded, before this run publishes anything."""
+        if self._known is None:
+            self._known = (self._watermark.loaded_before(state),)
+
+    def _say_missing(self, choice: Choice) -> None:
+        """Files that were in the warehouse and are no longer: it was set back, or is another file."""
+        before = self._known[0] if self._known else None
+        if before is None:
+            return
+        files = sum(
+            d.files
+            for d in choice.commits
+            if not d.superseded and (d.n, d.digest) not in choice.retake and before.has(d.n)
+        )
+        if files:
+            self._note(
+                f"{counted(files, 'file')} loaded before {'is' if files == 1 else 'are'} missing in the warehouse, "
+                f"which was replaced or set back: {'it loads' if files == 1 else 'they load'} again from the store"
+            )
+
     def _load(self, state: State, table: Table) -> None:
         options = self._work.options
         manual = self._manual(state)
@@ -177,6 +212,7 @@ class Loader:
             if manual is not None:
                 self._say_manual(manual, choice.found, choice.files)
             self._say_again(choice)
+            self._say_missing(choice)
             repeated.update(choice.retake)
             if choice.commits:
                 sizes.update({d.n: d.bytes for d in choice.commits})
@@ -203,6 +239,7 @@ class Loader:
                 manual=manual,
                 limit=options.limit if options.load_only else None,
                 adopt=options.force,
+                repair=self.repairs,
                 ledger=self.ledger,
                 on_choice=chosen,
                 on_group=loaded,

@@ -43,6 +43,7 @@ class Repaired:
 def repair(work: Work, name: str) -> Repaired:
     """Compares, mends what differs, and compares again; what was pending is loaded first."""
     run = TableRun(work, name, 1)
+    run.loader.repairs = True
     try:
         run.state = run.log.read()
         work.known_identity()
@@ -51,11 +52,14 @@ def repair(work: Work, name: str) -> Repaired:
             table = discover(session, name, run.options, work.config.source.database)
         found = compare(work, table, run.state)
         check_compared(table, found)
-        if not found:
-            return Repaired(table, found, found, run.report)
-        _mend(run, table, found)
-        run.load()
-        return Repaired(table, found, compare(work, table, run.state), run.report)
+        after = found
+        if found:
+            _mend(run, table, found)
+            run.load()
+            after = compare(work, table, run.state)
+        if not after:
+            run.loader.accept_rows(run.state)
+        return Repaired(table, found, after, run.report)
     finally:
         run.loader.abandon()
         run.release()

@@ -204,3 +204,32 @@ def test_the_command_says_what_it_repaired(orders: Workspace) -> None:
     assert "repaired 7 rows" in result.stdout
     document = orders.run("verify", "-t", "orders", "--repair", "--json").ok().json
     assert document["ok"] and document["tables"][0]["repaired"] == 0
+
+
+def test_rows_that_somebody_deleted_stop_loads_until_they_are_back_or_meant_to_be_gone(
+    orders: Workspace,
+) -> None:
+    plant(orders, "DELETE FROM orders WHERE id <= 30")
+    orders.execute("UPDATE orders SET note = 'new' WHERE id = 900")
+    for _ in range(2):
+        (refused,) = orders.sync("orders").tables
+        assert refused.error is not None and refused.exit_code == 6
+        assert "has 2,990 rows, but the last load left 3,000" in refused.error.message
+    assert not mend(orders).after and same(orders)
+    orders.execute("UPDATE orders SET note = 'newer' WHERE id = 900")
+    orders.synced("orders")
+    plant(orders, "DELETE FROM orders WHERE id <= 30")  # old rows that nobody wants any more
+    orders.execute("UPDATE orders SET note = 'newest' WHERE id = 900")
+    orders.synced("orders", force=True)
+    orders.execute("UPDATE orders SET note = 'and so on' WHERE id = 900")
+    orders.synced("orders")
+    assert orders.query("SELECT count(*) FROM orders") == [(2990,)]
+
+
+def test_a_look_for_deletes_brings_rows_back_that_somebody_deleted_and_loads_go_on(orders: Workspace) -> None:
+    orders.write(tables={f"{orders.database.name}.orders": {"deletes": "hard", "deletes_every": "0s"}})
+    plant(orders, "DELETE FROM orders WHERE id <= 30")
+    assert "that the target did not have" in str(orders.synced("orders")["notes"])
+    orders.execute("UPDATE orders SET note = 'new' WHERE id = 900")
+    orders.synced("orders")
+    assert same(orders)

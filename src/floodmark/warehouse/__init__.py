@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
+COUNTS = "floodmark_counts"  # one row per target: how many rows the last load left in it
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
 
 FEW = 500  # rows of a ledger that are fetched sooner than summed up
@@ -85,6 +86,7 @@ class Ledger:
     rows: tuple[LedgerRow, ...] = ()  # every epoch's, by number
     holder: Holder | None = None  # of the target that was asked about
     part: Part | None = None  # None: every row stands for one commit
+    counted: int | None = None  # rows that the last load left in the target; None: not known
 
     @classmethod
     def about(cls, targets: Iterable[Sequence[Any]], log: str, target: str) -> Ledger:
@@ -128,6 +130,9 @@ class LoadRequest:
         None  # as the newest loaded files were described; None: none were, or they don't count
     )
     kept: bool = False  # whether what was loaded must be there still: no row was ever deleted
+    repair: bool = (
+        False  # the target has been compared with the source, or is about to be: whatever rows it has
+    )
 
     @property
     def now(self) -> Table:
@@ -176,6 +181,9 @@ class Warehouse(Protocol):
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
 
+    def recount(self, log: str, target: str) -> None:
+        """Accept the rows that the target has now: the next load expects as many."""
+
     def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first, in order; nothing is changed.
 
@@ -211,6 +219,6 @@ def quote(*names: str) -> str:
 
 
 __all__ = [
-    "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
+    "COUNTS", "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "Holder", "Ledger", "LedgerRow", "LoadOutcome", "LoadRequest", "Numbered",
     "Part", "Warehouse", "data_files", "quote", "summed",
 ]  # fmt: skip

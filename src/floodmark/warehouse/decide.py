@@ -56,13 +56,10 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
             f"the target {request.target} is gone, but the ledger says that commits were loaded into it",
             hint=f"to load all files again: floodmark watermark reset -t {request.table.name} --redshift-only",
         )
-    moving = any(commit.window_id is not None for commit, _ in new)  # a repair may fill an empty target
-    if rows == 0 and request.kept and moving and way != "replace" and not request.adopt:
-        raise DataError(
-            f"{request.target} is empty, but rows were loaded into it and none of them deleted",
-            hint=f"to load all files again: floodmark watermark reset -t {request.table.name} --redshift-only; "
-            "to go on with what is new only: --force",
-        )
+    # What a repair has read again goes in, also by a later load: the difference stays on record (`count_after`).
+    moving = any(commit.window_id is not None for commit, _ in new)
+    if moving and way != "replace" and not request.adopt and not request.repair:
+        _check_untouched(request, ledger, rows)
     return Decision(new, staged, already, way, set_holder, findings)
 
 
@@ -92,6 +89,38 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
     return (Finding("new_log", table, detail, {"log": holder.log}),)
 
 
+def _check_untouched(request: LoadRequest, ledger: Ledger, rows: int | None) -> None:
+    """Refuse a target whose rows others have deleted or added to since the last load."""
+    target, table = request.target, request.table
+    if rows == 0 and request.kept:
+        raise DataError(
+            f"{target} is empty, but rows were loaded into it and none of them deleted",
+            hint=f"to load all files again: floodmark watermark reset -t {table.name} --redshift-only; "
+            "to go on with what is new only: --force",
+        )
+    if rows is None or ledger.counted is None or rows == ledger.counted:
+        return
+    if table.key:
+        way_on = f"to bring it in line with the source: floodmark verify -t {table.name} --repair"
+    else:
+        way_on = (
+            f"to load all files again, empty {target} and run floodmark watermark reset -t {table.name} "
+            "--redshift-only --force"
+        )
+    raise DataError(
+        f"{target} has {rows:,} rows, but the last load left {ledger.counted:,}: "
+        f"rows were {'added' if rows > ledger.counted else 'deleted'} by hand",
+        hint=f"{way_on}; to keep the rows as they are: floodmark sync -t {table.name} --force",
+    )
+
+
+def count_after(request: LoadRequest, ledger: Ledger, way: LoadAs, before: int | None, after: int) -> int:
+    """How many rows the next load expects: a repair's own loads keep a difference on record until it is proven gone."""
+    if ledger.counted is None or way == "replace" or request.adopt:
+        return after
+    return ledger.counted + after - (before or 0)
+
+
 def check_elsewhere(ledger: Ledger, epoch: int, table: str, target: str) -> None:
     """Refuse a target when rows of the epoch are in another one."""
     elsewhere = {row.target for row in ledger.rows if row.epoch == epoch and row.target != target}
@@ -106,6 +135,12 @@ def check_holder(holder: Holder | None, pipeline: str, log: str, table: str, tar
     """Refuse a target that another pipeline or another table fills."""
     if holder is None or holder.log == log:
         return
+    if holder.pipeline != pipeline and holder.table == table:
+        raise ConfigError(
+            f"{target} is filled by another pipeline ({holder.pipeline}), from the same table and with another store",
+            hint="check store.url: a table goes on only with the store that it began with. Where two pipelines are meant, "
+            "set another `target`; or stop that one and take its target over with --force",
+        )
     if holder.pipeline != pipeline:
         raise ConfigError(
             f"{target} is filled by another pipeline ({holder.pipeline}, from {holder.table})",

@@ -32,9 +32,9 @@ from floodmark.warehouse import (
 from floodmark.warehouse import duckdb_rows as put
 from floodmark.warehouse.canonical import DUCKDB, Place
 from floodmark.warehouse.columns import Change, check_nullable, renamed
-from floodmark.warehouse.decide import Decision, check_holder, decide
-from floodmark.warehouse.duckdb_ddl import changes, renamings
-from floodmark.warehouse.duckdb_errors import translated
+from floodmark.warehouse.decide import Decision, check_holder, count_after, decide
+from floodmark.warehouse.duckdb_ddl import changes, refused_rows, renamings
+from floodmark.warehouse.duckdb_errors import AlreadyThere, translated
 from floodmark.warehouse.duckdb_file import Connection, DatabaseFile
 from floodmark.warehouse.duckdb_ledger import LedgerTables
 from floodmark.warehouse.files import fetch, file_fields
@@ -67,6 +67,16 @@ class DuckDB:
         """How many rows the target has; 0 when it is not there."""
         with self._file.reading() as con:
             return (put.Target(con, self.schema, target).count() or 0) if con else 0
+
+    def recount(self, log: str, target: str) -> None:
+        """Accept the rows that the target has now: the next load expects as many."""
+        with self._file.writing() as con:
+            con.execute("BEGIN")
+            tables = LedgerTables(con, self.schema).create()
+            rows, epoch = put.Target(con, self.schema, target).count(), tables.about(log, target).epoch
+            if rows is not None and epoch is not None:
+                tables.keep_count(log, target, epoch, rows)
+            con.execute("COMMIT")
 
     def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
@@ -171,6 +181,9 @@ class DuckDB:
                 raise ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
             self._put(con, request, decision, staged, rows)
             tables.record(request, loaded)
+            after = put.Target(con, self.schema, request.target).rows()
+            kept = count_after(request, ledger, decision.way, rows, after)
+            tables.keep_count(request.log, request.target, request.epoch, kept)
             if decision.set_holder:
                 holder = Holder(request.pipeline, request.log, request.table.name, request.epoch)
                 tables.set_holder(request.target, holder)
@@ -203,17 +216,23 @@ class DuckDB:
             staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
         )
         self._file.make_room(con, put.widest(staged))
-        match decision.way:
-            case "merge":
-                put.merge(target, staged, count, filled=bool(rows))
-            case "insert":
-                put.insert(target, staged, count)
-            case "replace":
-                put.replace(target, staged, count)
-            case "delete":
-                put.delete(target, staged)
-            case "mark":
-                put.mark(target, staged)
+        try:
+            match decision.way:
+                case "merge":
+                    put.merge(target, staged, count, filled=bool(rows))
+                case "insert":
+                    put.insert(target, staged, count)
+                case "replace":
+                    put.replace(target, staged, count)
+                case "delete":
+                    put.delete(target, staged)
+                case "mark":
+                    put.mark(target, staged)
+        except AlreadyThere as error:
+            with con.cursor() as beside:  # this transaction answers no more questions
+                same, said = replace(target, con=beside), str(error).partition("\n")[0]
+                columns = same.columns() or ()
+                raise refused_rows(self.schema, request.target, columns, same.held(), said) from error
 
     def _commit(self, con: Connection) -> None:
         con.execute("COMMIT")

@@ -95,7 +95,7 @@ def changes(
 
 @dataclass(frozen=True)
 class Held:
-    """What keeps DuckDB from altering a table's columns."""
+    """What others have put on a table: it keeps DuckDB from altering columns, and may refuse rows."""
 
     columns: frozenset[str] = frozenset()  # in a PRIMARY KEY, UNIQUE or CHECK: their types stay
     indexes: tuple[str, ...] = ()  # while there are any, no column is renamed or gets another type
@@ -103,7 +103,6 @@ class Held:
 
 def check_alterable(schema: str, target: str, changes: Sequence[Change], held: Held) -> None:
     """Refuse, with what to run, changes that DuckDB would refuse in the middle of a load."""
-    table = quote(schema, target)
     altered = [change for change in changes if change.kind in ("rename", "widen")]
     if altered and held.indexes:
         drops = "; ".join(f"DROP INDEX {quote(schema, name)}" for name in held.indexes)
@@ -113,10 +112,30 @@ def check_alterable(schema: str, target: str, changes: Sequence[Change], held: H
         )
     for change in altered:
         if change.kind == "widen" and change.column.lower() in held.columns:
-            copy = quote(schema, marked(f"{OURS}copy_{target}"))
             raise DataError(
                 f"column {change.column} of {target} has to become wider, and DuckDB alters none that is in a PRIMARY KEY, "
                 "UNIQUE or CHECK",
-                hint=f"for a table without them, run: BEGIN; CREATE TABLE {copy} AS FROM {table}; DROP TABLE {table}; "
-                f"ALTER TABLE {copy} RENAME TO {quote(target)}; COMMIT",
+                hint=f"for a table without them, run: {_freed(schema, target)}",
             )
+
+
+def _freed(schema: str, target: str) -> str:
+    """The statements that make a table anew without its constraints: DuckDB drops none of them."""
+    table, copy = quote(schema, target), quote(schema, marked(f"{OURS}copy_{target}"))
+    return (
+        f"BEGIN; CREATE TABLE {copy} AS FROM {table}; DROP TABLE {table}; "
+        f"ALTER TABLE {copy} RENAME TO {quote(target)}; COMMIT"
+    )
+
+
+def refused_rows(schema: str, target: str, found: Sequence[TargetColumn], held: Held, said: str) -> DataError:
+    """What to say of rows that a constraint of the target does not let in, with what to run."""
+    table = quote(schema, target)
+    free = [f"DROP INDEX {quote(schema, name)}" for name in held.indexes]
+    free += [
+        f"ALTER TABLE {table} ALTER COLUMN {quote(c.name)} DROP NOT NULL" for c in found if not c.nullable
+    ]
+    return DataError(
+        f"{target} has a constraint that Floodmark did not make, and the source's rows break it: {said}",
+        hint=f"for a table without it, run: {_freed(schema, target) if held.columns else '; '.join(free)}",
+    )

@@ -14,7 +14,7 @@ import duckdb
 
 from floodmark.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
 
-# A row whose primary key the table has.
+# A row that a primary key or another constraint of the table does not let in.
 AlreadyThere = duckdb.ConstraintException
 # A name that nothing has; a column that something of that name does not have.
 NotThere = duckdb.CatalogException

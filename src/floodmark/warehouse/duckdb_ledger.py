@@ -7,7 +7,18 @@ from datetime import datetime
 
 from floodmark.errors import ConflictError
 from floodmark.state.loaded import SUMMED_DIGITS
-from floodmark.warehouse import LEDGER, TARGETS, Holder, Ledger, LedgerRow, LoadRequest, Part, quote, summed
+from floodmark.warehouse import (
+    COUNTS,
+    LEDGER,
+    TARGETS,
+    Holder,
+    Ledger,
+    LedgerRow,
+    LoadRequest,
+    Part,
+    quote,
+    summed,
+)
 from floodmark.warehouse.duckdb_errors import AlreadyThere, NotThere, Unlike
 from floodmark.warehouse.duckdb_file import Connection
 
@@ -22,6 +33,8 @@ _LEDGER_COLUMNS = (
 _TARGETS_COLUMNS = (
     "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT"
 )
+# A count holds only as long as the ledger is as the load left it: an earlier version of Floodmark counts nothing.
+_COUNTS_COLUMNS = "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT"
 
 
 def kind_of(con: Connection, schema: str, name: str) -> str | None:
@@ -50,6 +63,9 @@ def _listed_as(con: Connection, schema: str, name: str) -> str | None:
     return str(found[0]) if found else None
 
 
+_TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
+
+
 @dataclass(frozen=True)
 class LedgerTables:
     """The ledger, seen through one connection."""
@@ -60,7 +76,7 @@ class LedgerTables:
     def create(self) -> LedgerTables:
         """Make the tables unless they are there."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-        for name, columns in ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS)):
+        for name, columns in _TABLES:
             self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
         return self
 
@@ -75,7 +91,35 @@ class LedgerTables:
         else:
             wanted = "log_id = ? AND epoch = ? AND n > ?"
             rows = (*self._sums(log, part), *self._rows(wanted, [log, part.epoch, part.after]))
-        return replace(self.about(log, target), rows=rows, part=part)
+        about = self.about(log, target)
+        return replace(about, rows=rows, part=part, counted=self._counted(log, target, about.epoch))
+
+    def _counted(self, log: str, target: str, epoch: int | None) -> int | None:
+        """How many rows the last load left in the target; None: nobody counted them."""
+        if kind_of(self.con, self.schema, COUNTS) is None:
+            return None
+        found = self.con.execute(
+            f"SELECT c.rows FROM {quote(self.schema, COUNTS)} AS c, ({self._loads}) AS l WHERE c.target = $target "
+            "AND c.log_id = $log AND c.epoch = $epoch AND c.commits = l.commits AND c.loaded_at = l.loaded_at",
+            {"target": target, "log": log, "epoch": epoch},
+        ).fetchone()
+        return int(found[0]) if found else None
+
+    @property
+    def _loads(self) -> str:
+        """The question what the ledger is like, as far as it is of one target."""
+        return (
+            f"SELECT count(*) AS commits, max(loaded_at) AS loaded_at FROM {quote(self.schema, LEDGER)} "
+            "WHERE log_id = $log AND epoch = $epoch AND target = $target"
+        )
+
+    def keep_count(self, log: str, target: str, epoch: int, rows: int) -> None:
+        """Say how many rows the target is to have from now on, until the next load."""
+        self.con.execute(
+            f"INSERT OR REPLACE INTO {quote(self.schema, COUNTS)} "
+            f"SELECT $target, $log, $epoch, commits, loaded_at, $rows FROM ({self._loads})",
+            {"target": target, "log": log, "epoch": epoch, "rows": rows},
+        )
 
     def _rows(self, where: str, values: list[object]) -> tuple[LedgerRow, ...]:
         found = self.con.execute(

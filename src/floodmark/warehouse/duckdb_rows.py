@@ -86,13 +86,14 @@ class Target:
     def check_alterable(self, changes: Sequence[Change]) -> None:
         """Refuse what DuckDB would not do to the table."""
         if any(change.column for change in changes):
-            check_alterable(self.schema, self.name, changes, self._held())
+            check_alterable(self.schema, self.name, changes, self.held())
 
     def relaxing(self, column: TargetColumn) -> str:
         """What makes a column nullable."""
         return f"ALTER TABLE {self.sql} ALTER COLUMN {quote(column.name)} DROP NOT NULL"
 
-    def _held(self) -> Held:
+    def held(self) -> Held:
+        """What others have put on it."""
         here = [self.schema, self.name]
         where = (
             "WHERE database_name = current_database() AND schema_name = ? AND lower(table_name) = lower(?)"
@@ -109,8 +110,10 @@ class Target:
 
     def count(self) -> int | None:
         """How many rows it has, None when there is no such table."""
-        if not self.is_table():
-            return None
+        return self.rows() if self.is_table() else None
+
+    def rows(self) -> int:
+        """How many rows it has, also where this transaction has made it."""
         return _number(self.con, f"SELECT count(*) FROM {self.sql}")
 
 

@@ -38,7 +38,6 @@ from floodmark.warehouse.redshift_ddl import (
     replaced,
     replacing,
     shape,
-    spread,
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
@@ -93,6 +92,9 @@ class Redshift:
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
         return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
+
+    def recount(self, log: str, target: str) -> None:
+        """Nothing to do: rows are not counted here, because that would read a column of the whole table."""
 
     def changes(self, table: Table, loaded: Table | None = None, *, anew: bool = False) -> tuple[Change, ...]:
         """What a load of the table as it is now would do to its target first; `anew`: none of it was loaded yet."""
@@ -255,8 +257,7 @@ class Redshift:
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = self._columns(session, target) if exists else None, self._columns(session, side)
         fit = fitted(request, way, self.schema, (target, side), (there, beside))
-        keys = session.query(keys_query(self.schema, target)) if exists else []
-        check_replaceable(self.schema, target, fit.replaced, keys)
+        self._check_replaceable(session, target, fit.replaced)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,
@@ -270,9 +271,6 @@ class Redshift:
             filled=exists,
             side_filled=beside is not None and fit.weighed,
             manifest=made.write,
-            dist_key=spread(keys) if exists else fit.dist_key,
-            created=fit.created,
-            direct=fit.direct,
         )
         steps = [Do(statement) for statement in (*fit.inside, *instead)]
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))
