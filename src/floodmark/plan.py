@@ -74,6 +74,7 @@ class Plan:
     in_order: bool = True  # one slice after the other, each a commit
     notes: tuple[str, ...] = ()
     held: tuple[str, ...] = ()  # who holds the bound back
+    waits: bool = False  # the table has no position yet, and its first rows are not settled
     before_start: int | None = None  # rows that lie before the start and are left out
     start: str | None = None  # where the table begins, when it has no position yet
     zone: Zone | None = None  # of the cursors, as they are read now
@@ -82,7 +83,12 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not self.slices and not self.again and not self.reread_slices
+        return not (self.slices or self.again or self.reread_slices or self.gives_way)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether all that the target has gives way to rows without a place in the order, or to none: no other is there."""
+        return self.window is not None and self.window.whole and self.window.by == "snapshot"
 
     @property
     def read_again(self) -> tuple[tuple[str, int], ...]:
@@ -162,6 +168,8 @@ def strategy_of(request: Request, pieces: int) -> Strategy:
 def reason(request: Request, plan: Plan) -> str:
     """Why the window is read the way it is, in a few words."""
     window, table = plan.window, plan.table
+    if plan.gives_way:
+        return "no row lies behind the start, and the target's go by another recipe"
     if window is None:
         return "only rows that are read again" if plan.again else "there are no new rows"
     if window.by == "snapshot":

@@ -49,7 +49,7 @@ class PlanReport:
 
     def as_json(self) -> dict[str, Any]:
         plan, table = self.plan, self.plan.table
-        window = plan.window
+        window = None if plan.gives_way else plan.window
         return {
             "table": table.name,
             "target": table.target,
@@ -113,7 +113,7 @@ class PlanReport:
         ]
         if plan.empty:
             lines.append("  Nothing to do")
-        if plan.window is not None:
+        if plan.window is not None and not plan.gives_way:
             low = " ".join(map(str, plan.window.low)) if plan.window.low else "the first row"
             high = " ".join(map(str, plan.window.high)) if plan.window.high else "the last row"
             lines.append(f"  Window    after {low}, up to {high}{' (resumed)' if plan.resumed else ''}")

@@ -93,18 +93,16 @@ def follows_a_copy(state: State) -> bool:
 
 
 def _has_rows(state: State) -> bool:
-    """Whether any row was committed; a table without rows has a commit too, by which its target was made."""
+    """Whether any row was committed, since the last that replaced all; a table without rows has a commit too."""
+    replaced = (i for i, d in enumerate(state.data) if d.load_as == "replace" and not d.superseded)
+    first = max(replaced, default=None)
+    if first is not None:
+        return any(d.rows for d in state.data[first:])
     return state.older.upto > 0 or any(d.rows for d in state.data)
 
 
-def in_place(table: Table, window: Window | None, notes: list[str]) -> Window:
+def in_place(table: Table, window: Window, notes: list[str]) -> Window:
     """The window, with rows that take the place of all that the target has."""
-    if window is None:
-        raise DataError(
-            f"there is no row to begin with that could take the place of those in {table.target}",
-            hint="wait for one; or let `mode: full` follow the table",
-            table=table.name,
-        )
     notes.append(f"The rows that are read now take the place of all that {table.target} has.")
     return replace(window, whole=True)
 

@@ -68,9 +68,18 @@ def survey(
         notes += _clock_notes(table, state, settled)
 
     window, resumed, pieces = _window(session, table, state, request, low, settled)
-    if whole:
-        window = in_place(table, window, notes)
     again, overlap = read_again(session, table, state, options, low, settled, trust, notes)
+    if whole and window is not None:
+        window = in_place(table, window, notes)
+    instead = None
+    waits = first_time and window is None and _waits(session, table, low, settled)
+    if whole and window is None:
+        if waits:  # rows by another recipe must not be merged into those that the target still has
+            again, overlap, whole = (), None, False
+            notes.append(f"The rows that take the place of all that {table.target} has are not settled yet.")
+        else:
+            instead = Window(token_hex(8), low, None, "snapshot", (), None, 0, whole=True)
+            notes.append(f"No row lies behind the start: all that {table.target} has gives way.")
     if columns.changed and not (pieces or again or columns.slices):
         again = carrier(session, table, state.position)
     origin = None
@@ -84,7 +93,7 @@ def survey(
     return Plan(
         table=table,
         strategy=plan.strategy_of(request, len(pieces)),
-        window=window,
+        window=window or instead,
         resumed=resumed,
         slices=pieces,
         again=again,
@@ -92,15 +101,22 @@ def survey(
         reread=columns.window,
         reread_slices=columns.slices,
         recipe=columns.recipe,
-        load_as="replace" if window is not None and window.whole else plan.load_as(table),
+        load_as="replace" if whole else plan.load_as(table),
         in_order=plan.in_order(request, table),
         notes=tuple(notes),
         held=settled.held,
+        waits=waits,
         before_start=before,
         start=str(low[0]) if first_time and low else None,
         zone=settled.zone,
         origin=origin,
     )
+
+
+def _waits(session: Session, table: Table, low: Position | None, settled: Settled) -> bool:
+    """Whether there are rows behind `low` that a later sync reads; those in the future are read by every one."""
+    last = edges.last(session, table, settled.beyond) if settled.beyond is not None else settled.newest
+    return last is not None and edges.nth(session, table, table.order, low, last, 1) is not None
 
 
 def _said_start(begin: Start, low: Position | None, before: int | None) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from floodmark import legacy
+from floodmark import legacy, no_rows
 from floodmark import plan as planning
 from floodmark.config import Config, TableOptions
 from floodmark.copies import Keep, clean_daily
@@ -137,7 +137,9 @@ class TableRun:
             if not self.work.options.backup_only and not self.work.options.dry_run:
                 self.load()
                 if not self.work.options.load_only and sweep(self, force=self.request.force):
+                    self.loader.repairs = True  # every key of the target was compared with the source's
                     self.load()
+                    self.loader.accept_rows(self.state)
                 remove_due(self)
             succeeded(self)
             verify_moved(self)
@@ -171,8 +173,10 @@ class TableRun:
             if self.work.options.dry_run:
                 return
             if plan.empty:
-                self._create_target(plan.table)
+                no_rows.settle(self, plan, partial(self._claim, "sync", table=plan.table))
                 return
+            if plan.gives_way:
+                no_rows.check_gives_way(self, plan)
             self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
             if not self._claim("sync", plan):
@@ -181,13 +185,6 @@ class TableRun:
             if not plan.resumed or self.request.most is not None:
                 return
             # The window that was left open is closed; now what has arrived since.
-
-    def _create_target(self, table: Table) -> None:
-        """A table without rows has a target too: that of an empty snapshot."""
-        lacking = legacy.untouched(self.state) and self.loader.lacks_target(self.state, table)
-        if lacking and self._claim("sync", table=table):
-            schema = table.fingerprint
-            self.append(draft(self.state, "batch", self.work.run, schema=schema, load_as="replace"))
 
     def _plan(self) -> Plan:
         with self.work.session("plan") as session:
@@ -285,7 +282,8 @@ class TableRun:
     @as_discovered()
     def read(self, plan: Plan) -> None:
         """Extracts and commits what the plan says, under our claim; loads run beside it."""
-        self.work.spark()  # rates and times of arrival are without its start
+        if plan.rows:
+            self.work.spark()  # rates and times of arrival are without its start
         self.work.progress.begin(self.name, "extract", plan.rows)
         self.loader.expected = plan.rows
         if plan.reread_slices:
@@ -294,7 +292,9 @@ class TableRun:
             self._read_again(plan)
         if plan.slices:
             self._gather(plan, plan.slices, self._commit_window)
-        if plan.again and plan.load_as == "replace":  # after what takes the place of all rows
+        if plan.gives_way:
+            self._commit_window(plan, list(self._slices(plan, plan.again)) if plan.again else [])
+        elif plan.again and plan.load_as == "replace":  # after what takes the place of all rows
             self._read_again(plan)
         self.work.progress.end(self.name, "extract")
 
@@ -379,7 +379,7 @@ class TableRun:
         self.append(commit)
         for result in results:
             self.changed.update(dict(result.changed))
-        if files and not self.work.options.backup_only:
+        if (files or plan.gives_way) and not self.work.options.backup_only:
             self.loader.offer(self.state, plan.table)
 
     def release(self) -> None:

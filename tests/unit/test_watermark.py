@@ -66,6 +66,20 @@ def test_files_wait_until_the_ledger_has_their_commit() -> None:
     assert len(shown["pending_s3_files"]) == 2 and shown["redshift_rows_loaded"] == 0
 
 
+def test_a_sync_that_found_no_row_is_a_success_until_the_position_is_taken_away() -> None:
+    looked = State("s.t", log="l", n=2, last_extraction_time="2025-01-02T00:00:00.000000Z")
+    assert statuses(looked) == ("success", "pending")  # its target may not be there yet
+    reset = replace(looked, load_epoch=3, moved_at="2025-01-03T00:00:00.000000Z")
+    assert statuses(reset) == ("pending", "pending")
+    again = replace(reset, last_extraction_time="2025-01-04T00:00:00.000000Z")
+    assert statuses(again) == ("success", "success")
+
+
+def statuses(state: State) -> tuple[str, str]:
+    body = show(state, [])
+    return body["mysql_status"], body["redshift_status"]
+
+
 def test_an_open_window_keeps_the_extraction_pending() -> None:
     history = History()
     history.claim(window=window("w", None, (at(10, 1),), at(42, 7)))

@@ -122,6 +122,11 @@ class State:
         return left.high if left else self.position
 
     @property
+    def looked_at(self) -> bool:
+        """Whether a sync has looked at the source since the position was last taken away, if only to find no row."""
+        return self.started or (self.last_extraction_time or "") > (self.moved_at or "")
+
+    @property
     def extracted(self) -> Counted:
         """Rows read since the last reset of the extraction; those of files that were given up are not among them."""
         if not self.apart:

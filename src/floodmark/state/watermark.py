@@ -164,19 +164,24 @@ def document(
 def _extract_status(seen: Checkpoint) -> str:
     if any(f.stage == "extract" for f in seen.failures):
         return "failed"
-    return "success" if seen.state.started and seen.state.window is None else "pending"
+    return "success" if seen.state.looked_at and seen.state.window is None else "pending"
 
 
 def _load_status(seen: Checkpoint) -> str:
     state, loaded = seen.state, seen.load
     if any(f.stage == "load" for f in seen.failures):
         return "failed"
-    if loaded.commits == 0 or loaded.pending(state):
+    if loaded.pending(state) or (loaded.commits == 0 and not _nothing_to_load(state)):
         return "pending"
     # A manual watermark makes the load stage wait until something was loaded after it.
     if state.manual and (loaded.last or "") <= (state.moved_at or ""):
         return "pending"
     return "success"
+
+
+def _nothing_to_load(state: State) -> bool:
+    """Whether a sync since the last reset of the load found no row: what was loaded before is all there is."""
+    return bool(state.load_epoch) and state.looked_at and not state.live and not state.older.commits
 
 
 def data_position(state: State) -> tuple[str | None, list[Value] | None]:
