@@ -96,6 +96,22 @@ def _printable(line: str) -> str:
     return shown(text)
 
 
+def together(errors: Sequence[Document]) -> list[Document]:
+    """The errors of several tables, those that say the same as one: what all share is wrong once."""
+    alike: dict[tuple[str, str, str], list[Document]] = {}
+    for error in errors:
+        same = (str(error.get("kind")), str(error.get("message")), str(error.get("hint")))
+        alike.setdefault(same, []).append(error)
+    return [{**same[0], "table": _named([str(e.get("table")) for e in same])} if len(same) > 1 else same[0]
+            for same in alike.values()]  # fmt: skip
+
+
+def _named(tables: Sequence[str]) -> str:
+    if len(tables) <= 3:
+        return f"{', '.join(tables[:-1])} and {tables[-1]}"
+    return f"{', '.join(tables[:2])} and {len(tables) - 2} more tables"
+
+
 def failure(error: FloodmarkError) -> Document:
     """The document of a command that failed as a whole."""
     return {"ok": False, "error": error.as_json()}
@@ -240,7 +256,7 @@ def list_lines(documents: Sequence[Document], paint: bool = False) -> list[str]:
     """`watermark list` for people: one table for all."""
     if not documents:
         return ["No table has a watermark yet; `floodmark sync -t schema.table` makes the first."]
-    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "REDSHIFT", "ROWS", "WAITING", "LAG", "NOW")
+    head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "WAREHOUSE", "ROWS", "WAITING", "LAG", "NOW")
     rows = [head, *(_list_row(document) for document in documents)]
     if all(row[-1] == "idle" for row in rows[1:]):
         rows = [row[:-1] for row in rows]

@@ -364,7 +364,14 @@ def test_a_target_that_another_pipeline_fills_is_refused_before_rows_are_read_an
 ) -> None:
     orders.synced("orders")
     orders.write(store={"url": "./lake2"})
-    refused(orders, 2, "orders is filled by another pipeline", "set another `target`", "--force")
+    refused(
+        orders,
+        2,
+        "orders is filled by another pipeline",
+        "check store.url",
+        "set another `target`",
+        "--force",
+    )
     assert not (orders.folder / "lake2" / "commits").exists()
     assert orders.synced("orders", force=True)["rows_loaded"] == 100
     assert orders.compare("orders").equal

@@ -118,6 +118,16 @@ def test_rows_that_are_read_again_are_counted_apart_in_both_stages(orders: Works
     assert said.count("30 rows, and 10 read again") == 2
 
 
+def test_a_warehouse_that_vanished_is_filled_again_and_that_is_said(orders: Workspace) -> None:
+    first = orders.synced("orders")
+    assert "missing in the warehouse" not in str(first["notes"])
+    orders.warehouse.unlink()
+    again = orders.synced("orders")
+    assert "1 file loaded before is missing in the warehouse" in str(again["notes"])
+    assert again["rows_loaded"] == first["rows_loaded"] and orders.compare("orders").equal
+    assert "missing in the warehouse" not in str(orders.synced("orders")["notes"])
+
+
 def test_a_manual_load_of_superseded_files_counts_no_more_than_was_extracted(orders: Workspace) -> None:
     orders.synced("orders", limit=20, backup_only=True)
     pipeline(orders).watermark_reset(name(orders))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from floodmark import output
 from floodmark.cli import main
 from floodmark.errors import TransientError
 from floodmark.report import SyncReport, TableReport
@@ -275,13 +276,27 @@ def test_watermark_list_is_one_table(pipeline: ModuleType, capsys: pytest.Captur
         "DATA",
         "UP",
         "TO",
-        "REDSHIFT",
+        "WAREHOUSE",
         "ROWS",
         "WAITING",
         "LAG",
     ]
     assert first.index("success") == second.index("pending") == head.index("MYSQL")
     assert second.endswith("2 h 5 min")
+
+
+def test_what_is_wrong_for_several_tables_alike_is_said_once() -> None:
+    def of(table: str, message: str = "no such folder") -> dict[str, Any]:
+        return {"code": 2, "kind": "config", "table": table, "message": message, "hint": "make it"}
+
+    assert output.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
+        of("s.a and s.c"),
+        of("s.b", "else"),
+    ]
+    (said,) = output.together([of(f"s.{name}") for name in "abcdef"])
+    assert output.error_lines(said) == [
+        "floodmark: s.a, s.b and 4 more tables: no such folder", "  make it",
+    ]  # fmt: skip
 
 
 RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pid": 12,

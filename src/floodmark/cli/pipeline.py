@@ -130,9 +130,8 @@ def sync(
         report = run_sync(config, tables, all_tables, options, progress, settings.run)
     document = report.as_json()
     settings.result(document, lambda: [settings.scrub(line) for line in output.sync_lines(document, dry_run)])
-    for table in document["tables"]:
-        if table.get("error"):
-            settings.complain(table["error"])
+    for error in output.together([table["error"] for table in document["tables"] if table.get("error")]):
+        settings.complain(error)
     if report.ok:  # a failure stays one or two lines
         _warn_of_exposed_secrets(settings, config)
     return int(report.exit_code)
