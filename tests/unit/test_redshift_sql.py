@@ -120,6 +120,12 @@ def test_json_is_parsed_into_a_super_column_and_kept_as_text_in_a_long_one() -> 
     assert (fit.before, fit.inside, fit.parsed) == ((), (), {"name"})
 
 
+def test_json_is_parsed_into_a_super_column_that_the_same_load_adds() -> None:
+    table = replace(ORDERS, columns=(ID, DOC))
+    fit = shape(table, "public", "orders", fields(table), [column("id", "bigint")])
+    assert '"doc" SUPER' in fit.inside[0] and fit.parsed == {"doc"}
+
+
 @pytest.mark.parametrize(
     ("row", "type_"),
     [

@@ -103,7 +103,7 @@ def shape(
     renames = target_renames(now)
     named = renamed(found, renames)
     have = {name.lower(): column.type.upper() for column, name in named}
-    parsed = frozenset(w.name for w in wanted if have.get(w.name) == SUPER)
+    parsed = frozenset(w.name for w in wanted if have.get(w.name, w.type) == SUPER)
     # Text goes into a SUPER column as JSON, and JSON into a column for the longest text as it is.
     compared = [w._replace(type=_compared(w.type, have.get(w.name))) for w in wanted]
     made = list(renamings(where, named))
