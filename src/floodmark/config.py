@@ -8,7 +8,7 @@ structure, neither of the YAML nor of a URL.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from floodmark.configfile import FileBlock, SshBlock, TableBlock, TlsBlock, mist
 from floodmark.errors import ConfigError
 from floodmark.model import Mode
 from floodmark.store import StoreSpec
-from floodmark.values import Url
+from floodmark.values import Url, url
 
 DEFAULT_FILE = "floodmark.yaml"
 INIT_HINT = "run: floodmark init --source mysql://user@host:3306/database"
@@ -203,6 +203,19 @@ def source_from(text: str) -> SourceSpec:
             f"the source's URL {why}", hint="as --source mysql://reader@127.0.0.1:3306/shop"
         ) from None
     return _source(block)
+
+
+def second_user(warehouse: WarehouseSpec, text: str) -> WarehouseSpec:
+    """The same Redshift database for another user, whose URL this is; ConfigError when it names none."""
+    try:
+        found = url(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"the second user's URL {error}", hint="as redshift://user:${PASSWORD}@host:5439/dev"
+        ) from None
+    if (found.host, found.port or 5439, found.path) != (warehouse.host, warehouse.port, warehouse.database):
+        raise ConfigError("the second user's URL is of another database than warehouse.url")
+    return replace(warehouse, user=found.user, password=found.password, iam=None, transport="socket")
 
 
 def _source(block: FileBlock) -> SourceSpec:

@@ -22,8 +22,46 @@ from floodmark.errors import ConfigError
     is_flag=True,
     help="Start Spark and ask its executors for their Python packages. Takes longer, on a cluster up to minutes.",
 )
+@click.option(
+    "--redshift-live",
+    "live",
+    is_flag=True,
+    help="Ask the configured Redshift everything that Floodmark assumes of it, in a schema of its own. Minutes.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(100, 100_000_000),
+    metavar="N",
+    help="With --redshift-live: rows of the timed load. Default: 10,000,000.",
+)
+@click.option(
+    "--minutes",
+    type=click.IntRange(1, 240),
+    metavar="N",
+    help="With --redshift-live: begin no further probe after N minutes. Default: 60.",
+)
+@click.option(
+    "--only",
+    metavar="GROUP",
+    multiple=True,
+    help="With --redshift-live: only this group of probes; may be given several times.",
+)
+@click.option(
+    "--second-url",
+    metavar="URL",
+    help="With --redshift-live: a second user of the same database, as redshift://user:${PASSWORD}@host:5439/dev.",
+)
 @pass_settings
-def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool) -> int:
+def doctor(
+    settings: Settings,
+    tables: tuple[str, ...],
+    start_spark: bool,
+    live: bool,
+    rows: int | None,
+    minutes: int | None,
+    only: tuple[str, ...],
+    second_url: str | None,
+) -> int:
     """Look for what would make a sync fail, and say what to do.
 
     The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
@@ -31,12 +69,23 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool) -> in
     memory, packages. Changes nothing: one probe object in the store is removed again. Takes seconds, and at most
     15 when nothing answers. Exit code 2 when there is a failure; warnings alone are 0.
 
+    --redshift-live is another thing: it asks a real Redshift everything that Floodmark assumes of it, in a schema and
+    below a prefix of its own, which are removed afterwards. The report can be attached to an issue: it has no
+    passwords, keys, hosts, accounts, buckets or users. Exit code 7 when an answer differs (docs/redshift-live.md).
+
     \b
     Examples:
       floodmark doctor
       floodmark doctor -t shop.orders
       floodmark doctor --spark --json
+      floodmark doctor --redshift-live --json > report.json
     """
+    if live:
+        if tables or start_spark:
+            raise click.UsageError("--redshift-live goes without -t and --spark")
+        return _live(settings, rows, minutes, only, second_url)
+    if rows is not None or minutes is not None or only or second_url is not None:
+        raise click.UsageError("--rows, --minutes, --only and --second-url go with --redshift-live")
     from floodmark.doctor import Check, document, examine
     from floodmark.output_doctor import check_lines, summary_lines
 
@@ -56,6 +105,39 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool) -> in
     said = document(found, began)
     settings.result(said, lambda: summary_lines(said))
     return 0 if said["ok"] else ConfigError.code
+
+
+def _live(
+    settings: Settings, rows: int | None, minutes: int | None, only: tuple[str, ...], second_url: str | None
+) -> int:
+    """`doctor --redshift-live`: the probes, each told on stderr, then the report."""
+    # Whatever happens from here on, the password is masked; also one that makes the URL unreadable.
+    settings.scrub.add([(second_url or "").partition("://")[2].rpartition("@")[0].partition(":")[2]])
+    config = settings.load()
+    from floodmark.config import second_user
+    from floodmark.doctor.live import GROUPS, PROBES, Scale, examine_live
+    from floodmark.output_live import live_lines
+    from floodmark.progress import to_stderr
+
+    if unknown := set(only) - set(GROUPS):
+        raise click.UsageError(f"no such group: {', '.join(sorted(unknown))}; there are: {', '.join(GROUPS)}")
+    probes = [probe for probe in PROBES if not only or probe.group in only]
+    second = None if second_url is None else second_user(config.warehouse, second_url)
+    settings.scrub.learn(second)
+    given = {"rows": rows, "seconds": None if minutes is None else minutes * 60.0}
+    scale = Scale(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+    def say(line: str) -> None:
+        if not settings.quiet:
+            to_stderr(settings.scrub(line))
+
+    report = examine_live(config, scale, say, second=second, probes=probes)
+    width = min(shutil.get_terminal_size().columns, 140) if sys.stdout.isatty() else None
+    said = report.as_json()
+    settings.result(
+        said, lambda: [settings.scrub(line) for line in live_lines(said, width, results.coloured(sys.stdout))]
+    )
+    return report.code
 
 
 @click.command(cls=Command)

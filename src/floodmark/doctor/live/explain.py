@@ -1,0 +1,180 @@
+"""Our own loads with the plan of every statement: sessions that put EXPLAIN before what they send.
+
+A statement is explained where it stands, in its transaction, because the staging tables exist only there. Where EXPLAIN
+itself is refused, the transaction is begun again without it for that statement.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.errors import TransientError
+from floodmark.warehouse.redshift_steps import (
+    Check,
+    Choose,
+    Do,
+    Failed,
+    Lock,
+    Outcome,
+    Row,
+    Session,
+    Step,
+    Transport,
+)
+
+_EXPLAINED = re.compile(r"(SELECT|INSERT|DELETE|UPDATE|CREATE TEMP TABLE \S+( [^(]*)? AS)\b", re.IGNORECASE)
+# Rows that travel between nodes; DS_DIST_NONE and DS_DIST_ALL_NONE say that none do.
+_MOVED = re.compile(r"\bDS_(BCAST_INNER|DIST_(?!NONE|ALL_NONE)\w+)")
+# Plans of the leader node alone, as of its catalog, have no XN, and no rows that count.
+_NESTED = re.compile(r"\bXN Nested Loop\b")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A statement as it was sent, with its plan where it has one."""
+
+    sql: str
+    plan: tuple[str, ...] = ()
+    unexplained: str = ""
+    seconds: float = 0.0
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        return tuple(sorted({found[0] for line in self.plan for found in _MOVED.finditer(line)}))
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it is a plan of Redshift's for all nodes."""
+        return any("XN " in line for line in self.plan)
+
+    @property
+    def nested(self) -> bool:
+        return any(_NESTED.search(line) for line in self.plan)
+
+    def as_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"sql": self.sql[:600], "seconds": round(self.seconds, 3)}
+        if self.plan:
+            said |= {
+                "moves": list(self.moves),
+                "nested_loop": self.nested,
+                "plan": [line[:300] for line in self.plan[:40]],
+            }
+        return said | ({"unexplained": self.unexplained} if self.unexplained else {})
+
+
+@dataclass
+class Notes:
+    """All that was sent."""
+
+    sent: list[Sent] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # statements that can't be explained, and why
+
+    def kinds(self) -> dict[str, Sent]:
+        """One statement of each shape: names and values left out."""
+        return {_shape(sent.sql): sent for sent in self.sent}
+
+
+def _shape(sql: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"'(?:[^']|'')*'|\b\d+\b", "?", sql))
+
+
+class Unexplained(Exception):
+    """EXPLAIN was refused, which ended the transaction."""
+
+
+class Explaining:
+    """A transport whose sessions note what they send."""
+
+    def __init__(self, transport: Transport, notes: Notes) -> None:
+        self._transport = transport
+        self._notes = notes
+
+    def open(self, label: str = "") -> Session:
+        return _Session(self._transport.open(label), self._notes)
+
+
+class _Session:
+    """A session over a socket: BEGIN, LOCK, the steps and COMMIT, each explained and noted."""
+
+    def __init__(self, session: Session, notes: Notes) -> None:
+        self._session = session
+        self._notes = notes
+
+    @property
+    def pid(self) -> int | None:
+        return self._session.pid
+
+    @pid.setter
+    def pid(self, pid: int | None) -> None:
+        self._session.pid = pid
+
+    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
+        if lock is not None:
+            return self._session.query(sql, lock, seconds=seconds)
+        try:
+            return self._run(sql)
+        except Unexplained:  # outside a transaction: nothing has to begin again
+            return self._run(sql)
+
+    def execute(self, sql: str) -> None:
+        began = time.monotonic()
+        self._session.execute(sql)
+        self._notes.sent.append(Sent(sql, seconds=time.monotonic() - began))
+
+    def close(self) -> None:
+        self._session.close()
+
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
+        while True:
+            noted = len(self._notes.sent)
+            try:
+                self._run("BEGIN")
+                self._run(f"LOCK TABLE {', '.join(lock.tables)}")
+                self._steps(steps)
+                self._run("COMMIT")
+                return Outcome("committed")
+            except Unexplained:
+                del self._notes.sent[noted:]
+                self._session.query("ROLLBACK")
+            except Failed as failed:
+                if not failed.lost:
+                    self._session.query("ROLLBACK")
+                return Outcome("rolled back", failed.error, failed.again, lost=failed.lost)
+
+    def _steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            match step:
+                case Do():
+                    self._run(step.sql)
+                case Check():
+                    found = self._run(step.sql)
+                    if not found or found[0][0] != step.want:
+                        raise Failed(step.error(found[0][0] if found else None), again=step.again)
+                case Choose():
+                    found = self._run(step.sql)
+                    hoped = bool(found) and found[0][0] == step.want
+                    self._steps(step.then if hoped else step.otherwise())
+                case _:
+                    raise Failed(
+                        TransientError(f"a step that this probe does not know: {type(step).__name__}")
+                    )
+
+    def _run(self, sql: str) -> list[Row]:
+        plan: tuple[str, ...] = ()
+        if _EXPLAINED.match(sql) and _shape(sql) not in self._notes.refused:
+            try:
+                plan = tuple(str(row[0]) for row in self._session.query(f"EXPLAIN {sql}"))
+            except Failed as failed:
+                if failed.lost:
+                    raise
+                self._notes.refused[_shape(sql)] = failed.error.message
+                raise Unexplained from failed
+        began = time.monotonic()
+        rows = self._session.query(sql)
+        why = self._notes.refused.get(_shape(sql), "")
+        self._notes.sent.append(Sent(sql, plan, why, time.monotonic() - began))
+        return rows

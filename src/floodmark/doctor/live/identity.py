@@ -1,0 +1,145 @@
+"""Who we are there, what the database is, and which of its options are on."""
+
+from __future__ import annotations
+
+from floodmark.doctor.live.place import Live
+from floodmark.doctor.live.probe import Answer, Probe, Refusal, Unknown, tried
+from floodmark.warehouse.redshift_names import literal
+
+_GROUP = "database"
+
+
+def _one(live: Live, sql: str) -> object:
+    """The first cell of an answer; Unknown where the database or the user's rights don't give one."""
+    with live.session(live.first) as session:
+        found = tried(session, sql)
+    if isinstance(found, Refusal):
+        raise Unknown(str(found))
+    if not found:
+        raise Unknown("no rows: it is not shown to this user, or there is none")
+    return found[0][0]
+
+
+def _version(live: Live) -> Answer:
+    said = str(_one(live, "SELECT version()"))
+    return Answer("redshift" in said.lower(), said)
+
+
+def _user(live: Live) -> Answer:
+    with live.session(live.first) as session:
+        found = tried(session, "SELECT usesuper, usecreatedb FROM pg_user WHERE usename = current_user")
+    if isinstance(found, Refusal) or not found:
+        raise Unknown(str(found))
+    superuser = bool(found[0][0])
+    return Answer(not superuser, "a superuser: rights are not proven" if superuser else "an ordinary user")
+
+
+def isolation(live: Live) -> str:
+    """SNAPSHOT or SERIALIZABLE; Unknown where it is not shown."""
+    database = literal(str(_one(live, "SELECT current_database()")))
+    said = str(_one(live, f"SELECT isolation_level FROM stv_db_isolation_level WHERE db_name = {database}"))
+    return "SERIALIZABLE" if "serial" in said.lower() else "SNAPSHOT"
+
+
+def _isolation(live: Live) -> Answer:
+    level = isolation(live)
+    return Answer(level == "SNAPSHOT", level)
+
+
+def _large_strings(live: Live) -> Answer:
+    return Answer(True, f"enable_large_strings_opt_in is {_one(live, 'SHOW enable_large_strings_opt_in')}")
+
+
+def _case(live: Live) -> Answer:
+    said = str(_one(live, "SHOW enable_case_sensitive_identifier"))
+    return Answer(said.lower() in ("off", "false"), f"enable_case_sensitive_identifier is {said}")
+
+
+def _zone(live: Live) -> Answer:
+    said = str(_one(live, "SHOW timezone"))
+    return Answer(said.upper() in ("UTC", "ETC/UTC"), said)
+
+
+def _default_role(live: Live) -> Answer:
+    said = str(_one(live, "SELECT default_iam_role()")).strip()
+    return Answer(True, "there is one" if said and said.lower() != "none" else "there is none")
+
+
+def _assume_role(live: Live) -> Answer:
+    with live.session(live.first) as session:
+        found = tried(session, "SELECT command_type, identity_type FROM svv_iam_privileges")
+    if isinstance(found, Refusal):
+        raise Unknown(str(found))
+    said = sorted({f"{str(command).strip()} for {str(kind).strip()}" for command, kind in found})
+    return Answer(True, ", ".join(said) or "nothing is granted, or nothing is shown to this user")
+
+
+def _leader(live: Live) -> Answer:
+    """One statement that runs on the leader node alone, and the same beside a table."""
+    with live.session(live.first) as session:
+        session.execute(f"CREATE TABLE {live.path('leader')} (id BIGINT)")
+        session.execute(f"INSERT INTO {live.path('leader')} VALUES (1)")
+        alone = tried(session, "SELECT current_schema()")
+        beside = tried(session, f"SELECT id, current_schema() FROM {live.path('leader')}")
+    if isinstance(alone, Refusal):
+        return Answer(False, f"refused even alone: {alone}")
+    if isinstance(beside, Refusal):
+        return Answer(True, str(beside), beside.as_json())
+    return Answer(False, "taken beside a table, too")
+
+
+PROBES = (
+    Probe(_GROUP, "version", "Which version is it?", "Redshift", "5", _version),
+    Probe(
+        _GROUP, "user", "Is the user an ordinary one?", "no superuser: ordinary rights are enough", "5", _user
+    ),
+    Probe(
+        _GROUP,
+        "isolation",
+        "Which isolation level does the database have?",
+        "SNAPSHOT, the default of new clusters; every user may see it",
+        "5",
+        _isolation,
+    ),
+    Probe(
+        _GROUP,
+        "large strings",
+        "Is there enable_large_strings_opt_in?",
+        "it can be asked for; on: strings inside SUPER have up to 16,000,000 bytes",
+        "11",
+        _large_strings,
+    ),
+    Probe(
+        _GROUP,
+        "names",
+        "Are names folded to lower case?",
+        "enable_case_sensitive_identifier is off",
+        "4.4",
+        _case,
+    ),
+    Probe(_GROUP, "zone", "Is the session in UTC after SET TIMEZONE?", "UTC", "2", _zone),
+    Probe(
+        _GROUP,
+        "default role",
+        "Does default_iam_role() tell the default role?",
+        "it can be asked",
+        "1.5",
+        _default_role,
+    ),
+    Probe(
+        _GROUP,
+        "ASSUMEROLE",
+        "Which privileges on IAM roles does svv_iam_privileges show?",
+        "every user may ask, and is shown their own",
+        "11",
+        _assume_role,
+    ),
+    Probe(
+        _GROUP,
+        "leader node",
+        "Is a leader-node function refused beside a table?",
+        "refused: not supported on Redshift tables",
+        "11",
+        _leader,
+    ),
+)

@@ -1,0 +1,283 @@
+"""Where live probes work: a schema and a prefix of their own, the ways in, and the way out.
+
+Everything is made under one random name, so that nothing else is touched and one DROP SCHEMA removes it all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodmark.config import WarehouseSpec
+from floodmark.doctor.live.probe import Unknown
+from floodmark.errors import FloodmarkError
+from floodmark.store import Store, StoreSpec
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_names import literal, path
+from floodmark.warehouse.redshift_raw import cut
+from floodmark.warehouse.redshift_steps import Failed, Limits, Row, Session, Transport
+
+T = TypeVar("T")
+SCHEMA = "floodmark_live_"
+PREFIX = "live"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is tried, and how long is waited."""
+
+    rows: int = 10_000_000  # of the timed load
+    seconds: float = 3600.0  # for all probes together
+    wait: float = 3.0  # for a lock that is known to be held
+    lock: float = 120.0  # for a lock that a dead session may keep
+    statement: float = 600.0
+
+
+@dataclass(frozen=True)
+class File:
+    """An object in the store."""
+
+    uri: str
+    bytes: int
+
+    def entry(self, **more: Any) -> dict[str, Any]:
+        """The file in a manifest."""
+        return {"url": self.uri, "mandatory": True, "meta": {"content_length": self.bytes}, **more}
+
+
+class Stopped(Exception):
+    """The probes were told to stop."""
+
+
+@dataclass
+class Live:
+    """One run's schema, files and sessions. Sessions may be opened from several threads."""
+
+    spec: WarehouseSpec
+    store: Store  # everything below it is ours
+    schema: str
+    ways: dict[str, Transport]  # by name: socket, data_api
+    missing: dict[str, str]  # why another way is not there
+    second: Transport | None = None
+    scale: Scale = field(default_factory=Scale)
+    files: int = 0
+    sent: int = 0  # bytes of all files
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.scale.seconds
+        self._memory: dict[str, Any] = {}
+        self._open: set[Session] = set()
+        self._guard = threading.Lock()
+        self._stopped = threading.Event()
+
+    @property
+    def limits(self) -> Limits:
+        return limits(self.scale)
+
+    # ---------------------------------------------------------------- sessions
+
+    @contextlib.contextmanager
+    def session(self, way: str = "socket", label: str = "") -> Iterator[Session]:
+        """A session by one of the ways in; Unknown where it is not configured."""
+        with self.opened(self.way(way), label) as session:
+            yield session
+
+    def way(self, name: str) -> Transport:
+        if name not in self.ways:
+            raise Unknown(self.missing.get(name, f"{name} is not configured"))
+        return self.ways[name]
+
+    @property
+    def first(self) -> str:
+        """The way in that there is; the socket, where there are two."""
+        return "socket" if "socket" in self.ways else "data_api"
+
+    @contextlib.contextmanager
+    def opened(self, transport: Transport, label: str = "") -> Iterator[Session]:
+        self.check()
+        session = transport.open(label or "floodmark doctor --redshift-live")
+        with self._guard:
+            self._open.add(session)
+        try:
+            yield session
+        finally:
+            with self._guard:
+                self._open.discard(session)
+            session.close()
+
+    def check(self) -> None:
+        """Raise when the probes were told to stop, or when their time is over."""
+        if self._stopped.is_set():
+            raise Stopped("interrupted")
+        if time.monotonic() > self.until:
+            raise Stopped(f"the {self.scale.seconds / 60:.0f} minutes for all probes are over")
+
+    def stop(self) -> None:
+        """End what is running: whoever waits for an answer gets none."""
+        self._stopped.set()
+        with self._guard:
+            for session in self._open:
+                cut(session)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """The same value for every probe that asks for it; a failure is the same for all, too."""
+        if name not in self._memory:
+            try:
+                self._memory[name] = make()
+            except Exception as error:
+                self._memory[name] = error
+                raise
+        found = self._memory[name]
+        if isinstance(found, Exception):
+            raise Unknown(f"see the first probe of {name}") from found
+        return found  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------------- tables and files
+
+    def path(self, table: str) -> str:
+        return path(self.schema, table)
+
+    def warehouse(self, transport: Transport | None = None) -> Redshift:
+        """Our own warehouse in the schema."""
+        return Redshift(
+            transport or self.way(self.first), self.schema, iam_role=self.spec.iam_role, limits=self.limits
+        )
+
+    def put(self, content: pa.Table | bytes, suffix: str = "parquet", **options: Any) -> File:
+        """An object with a name of its own; a table as Parquet."""
+        self.check()
+        if isinstance(content, pa.Table):
+            buffer = io.BytesIO()
+            pq.write_table(content, buffer, store_schema=False, **options)
+            content = buffer.getvalue()
+        name = f"files/{secrets.token_hex(6)}.{suffix}"
+        self.store.put(name, content)
+        self.files, self.sent = self.files + 1, self.sent + len(content)
+        return File(self.store.uri(name), len(content))
+
+    def manifest(self, *entries: dict[str, Any]) -> str:
+        return self.put(json.dumps({"entries": list(entries)}).encode(), "manifest").uri
+
+    @property
+    def role(self) -> str:
+        """The clause for the configured role."""
+        role = self.spec.iam_role
+        if role is None or role.lower() == "default":
+            return "IAM_ROLE default"
+        return f"IAM_ROLE {literal(','.join(part.strip() for part in role.split(',')))}"
+
+    def copy(self, table: str, manifest: str, role: str = "", columns: str = "") -> str:
+        """A COPY of a manifest's files into a table of ours."""
+        into = self.path(table) + columns
+        return f"COPY {into} FROM {literal(manifest)} {role or self.role} MANIFEST FORMAT AS PARQUET"
+
+    def count(self, session: Session, table: str) -> int:
+        return int(session.query(f"SELECT count(*) FROM {self.path(table)}")[0][0])
+
+    # ---------------------------------------------------------------- begin and end
+
+    def create(self) -> None:
+        """Make the schema; raises, in our words, why nothing can be done here."""
+        try:
+            with self.opened(self.way(self.first)) as session:
+                session.execute(f"CREATE SCHEMA {path_of(self.schema)}")
+        except Failed as failed:
+            raise failed.error from failed
+
+    def remove(self) -> list[str]:
+        """Remove schema and files, also after a stop; what is left, with the statement or the object's address."""
+        left: list[str] = []
+        drop = f"DROP SCHEMA IF EXISTS {path_of(self.schema)} CASCADE"
+        try:
+            _dropped(self.way(self.first), drop)
+        except (Failed, FloodmarkError, Unknown) as error:
+            left.append(f"{drop};  -- {error}")
+        try:
+            self.store.delete([item.path for item in self.store.list("")])
+        except FloodmarkError as error:
+            left.append(f"{self.store.uri('')}  -- {error.message}")
+        return left
+
+
+def _dropped(transport: Transport, drop: str) -> None:
+    """Drop the schema; a session that has died may still hold locks in it for a while."""
+    for left in (2, 1, 0):
+        session = transport.open("floodmark doctor --redshift-live")
+        try:
+            session.execute(drop)
+            return
+        except Failed:
+            if not left:
+                raise
+            time.sleep(1.0)
+        finally:
+            session.close()
+
+
+def path_of(schema: str) -> str:
+    return '"' + schema + '"'
+
+
+def own_store(spec: StoreSpec, name: str) -> Store:
+    """The store below a prefix of our own."""
+    return Store(replace(spec, url=f"{spec.url.rstrip('/')}/{PREFIX}/{name}"))
+
+
+def limits(scale: Scale) -> Limits:
+    return Limits(
+        question=scale.statement,
+        lock=scale.lock,
+        statement=scale.statement,
+        grace=15.0,
+        attempts=3,
+        pause=0.2,
+    )
+
+
+class Aside:
+    """A call in a thread of its own, for statements that wait for another session."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.seconds = 0.0
+        self._thread = threading.Thread(target=self._run, args=(call,), name="live probe", daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        began = time.monotonic()
+        try:
+            self._value = call()
+        except BaseException as error:
+            self._error = error
+        self.seconds = time.monotonic() - began
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def waits(self, seconds: float) -> bool:
+        """Whether it is still under way after so long."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def result(self, seconds: float) -> Any:
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise Unknown(f"no answer within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+__all__ = ["PREFIX", "SCHEMA", "Aside", "File", "Live", "Row", "Scale", "Stopped", "limits", "own_store"]

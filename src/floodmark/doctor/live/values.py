@@ -1,0 +1,313 @@
+"""Every type in one file, loaded by our own code and printed by our own canonical expressions, value by value.
+
+The expected texts are written down here, by hand or by Python: they share no code with what prints them in Redshift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from floodmark.compared import DIGITS, MOST_PIECES, PIECE, Form, Scope, Span, forms, groups
+from floodmark.doctor.live.loads import ID, NAME, Log
+from floodmark.doctor.live.place import Live
+from floodmark.doctor.live.probe import Answer, Probe, Unknown
+from floodmark.model import Column, Table, replace
+from floodmark.warehouse.canonical import Place, digests, rows
+
+_YEAR_0 = -719_528  # days from 1970 to 0000-01-01
+_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A column, the values that go into the file, and how each is printed."""
+
+    column: Column
+    cells: tuple[tuple[Any, str], ...]
+    section: str = "2"
+    group: str = "types"
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+
+def _column(name: str, type_: str, **more: Any) -> Column:
+    return Column(name, type_, type_.partition("(")[0].partition(" ")[0], **more)
+
+
+def _text(name: str, characters: int, type_: str = "varchar", **more: Any) -> Column:
+    return replace(
+        NAME, name=name, type=f"{type_}({characters})", data_type=type_, characters=characters,
+        octets=characters * 4, **more,
+    )  # fmt: skip
+
+
+def _days(*when: int) -> int:
+    return (date(*when) - date(1970, 1, 1)).days
+
+
+def _micros(*when: int) -> int:
+    return int((datetime(*when, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000  # type: ignore[misc, arg-type]
+
+
+def _numbers(*values: int) -> tuple[tuple[Any, str], ...]:
+    return tuple((value, str(value)) for value in values)
+
+
+def _decimals(*values: str) -> tuple[tuple[Any, str], ...]:
+    return tuple((Decimal(value), value) for value in values)
+
+
+def _floats(*values: float) -> tuple[tuple[Any, str], ...]:
+    return tuple((value, struct.pack("<d", value).hex().upper()) for value in values)
+
+
+def _texts(*values: str) -> tuple[tuple[Any, str], ...]:
+    return tuple((value, value) for value in values)
+
+
+def _bytes(*values: bytes) -> tuple[tuple[Any, str], ...]:
+    return tuple((value, value.hex().upper()) for value in values)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _pieces(value: bytes) -> tuple[Any, str]:
+    cuts = (value[i * PIECE : (i + 1) * PIECE] for i in range(MOST_PIECES))
+    return value, str(len(value)) + "".join(_hashed(cut.hex().upper()) for cut in cuts)
+
+
+_LONG = "äbc✓" * 9_000
+
+TYPES = (
+    Case(_column("tiny", "tinyint(4)"), _numbers(-128, 127)),
+    Case(_column("small", "smallint(6)"), _numbers(-32_768, 32_767)),
+    Case(_column("small_u", "smallint(5) unsigned"), _numbers(0, 65_535)),
+    Case(_column("whole", "int(11)"), _numbers(-(2**31), 2**31 - 1)),
+    Case(_column("whole_u", "int(10) unsigned"), _numbers(0, 2**32 - 1)),
+    Case(_column("big", "bigint(20)"), _numbers(-(2**63), 2**63 - 1)),
+    Case(_column("big_u", "bigint(20) unsigned"), _decimals("0", str(2**64 - 1))),
+    Case(
+        _column("price", "decimal(18,4)", precision=18, scale=4), _decimals("-99999999999999.9999", "0.0001")
+    ),
+    Case(
+        _column("exact", "decimal(38,10)", precision=38, scale=10),
+        _decimals("9" * 28 + "." + "9" * 10, "-0.0000000001"),
+    ),
+    Case(_column("single", "float"), _floats(1.5, -3.4028234663852886e38)),
+    Case(_column("double", "double"), _floats(0.1, 1.7976931348623157e308)),
+    Case(_column("flag", "bit(1)", precision=1), ((True, "1"), (False, "0"))),
+    Case(_column("bits", "bit(64)", precision=64), _decimals(str(2**64 - 1), "0")),
+    Case(_column("day", "date"), ((_days(1000, 1, 1), "1000-01-01"), (_days(9999, 12, 31), "9999-12-31"))),
+    Case(
+        _column("moment", "datetime(6)", fraction=6),
+        (
+            (_micros(1582, 10, 4) + 1, "1582-10-04 00:00:00.000001"),
+            (_micros(9999, 12, 31, 23, 59, 59) + 999_999, "9999-12-31 23:59:59.999999"),
+        ),
+    ),
+    Case(
+        _column("instant", "timestamp(6)", fraction=6),
+        (
+            (_micros(2025, 3, 30, 1, 30), "2025-03-30 01:30:00.000000"),
+            (_micros(2038, 1, 19), "2038-01-19 00:00:00.000000"),
+        ),
+    ),
+    Case(_column("clock", "time(6)", fraction=6), _texts("-838:59:59.000000", "00:00:00.000001")),
+    Case(_column("year", "year(4)"), _numbers(0, 2155)),
+    Case(
+        _text("words", 30),
+        _texts(
+            "",
+            'it\'s \\ "ä" 😀\t%\n',
+        ),
+    ),
+    Case(_text("kind", 5, "enum"), _texts("a", "")),
+    Case(
+        _column("long_text", "text", octets=65_535, charset="utf8mb4", collation="utf8mb4_bin"),
+        ((_LONG, _hashed(_LONG)), ("", _hashed(""))),
+    ),
+    Case(_column("some_bytes", "varbinary(16)", octets=16), _bytes(b"", bytes([0, 39, 92, 128, 255]))),
+)
+
+# Each in a table of its own: what a database can't hold must not hide the others.
+EDGES = (
+    Case(_column("minus_zero", "double"), _floats(-0.0, 0.0), "10", "digests"),
+    Case(_column("subnormal", "double"), _floats(5e-324, -2.2250738585072009e-308), "10", "digests"),
+    Case(
+        _column("year_0", "date"), ((_YEAR_0, "0000-01-01"), (_days(1, 1, 1), "0001-01-01")), "10", "digests"
+    ),
+    Case(
+        _column("moment_0", "datetime(6)", fraction=6),
+        ((_YEAR_0 * _DAY, "0000-01-01 00:00:00.000000"), (_micros(1, 1, 1), "0001-01-01 00:00:00.000000")),
+        "10",
+        "digests",
+    ),
+    Case(_text("blanks", 10), _texts("a", "a  "), "3", "digests"),
+    Case(
+        _column("megabytes", "mediumblob", octets=2**24 - 1),
+        (_pieces(bytes(range(256)) * 65_535), _pieces(b"")),
+        "2",
+        "digests",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A table as Redshift printed it: by column its texts, and the digest question's answer."""
+
+    printed: dict[str, list[str]]
+    hashes: list[str]
+    digest: tuple[int, int]
+    expected: dict[str, list[str]]
+    scope: Scope
+
+
+def _table(target: str, cases: Sequence[Case]) -> Table:
+    return Table("live", target, (ID, *(case.column for case in cases)), ("id",), None, "upsert", target)
+
+
+def _read(live: Live, target: str, cases: Sequence[Case]) -> _Read:
+    """Load the values, and a row of NULLs, in one file; then put the questions that `verify` puts."""
+    table = _table(target, cases)
+    count = max(len(case.cells) for case in cases) + 1
+    columns: dict[str, list[Any]] = {"id": list(range(1, count + 1))}
+    expected: dict[str, list[str]] = {}
+    scope = Scope(table, forms(table, redshift=True))
+    for case in cases:
+        cells = [*case.cells, *[(None, None)] * (count - len(case.cells))]
+        columns[case.name] = [value for value, _ in cells]
+        form = next(form for form in scope.forms if form.field.name == case.name)
+        expected[case.name] = [_element(form, printed) for _, printed in cells]
+    expected["id"] = [str(n) for n in columns["id"]]
+    log = Log(live, table)
+    log.load(log.commit(columns))
+    warehouse = live.warehouse()
+    keys = [[str(n)] for n in columns["id"]]
+
+    def question(place: Place) -> str:
+        return rows(place, scope, keys)
+
+    found = sorted(warehouse.ask(target, question) or [], key=lambda row: int(row[1]))
+    shown = {form.field.name: [str(row[2 + i]) for row in found] for i, form in enumerate(scope.forms)}
+    [(_, number, total)] = warehouse.ask(target, lambda place: digests(place, scope, [Span()])) or [(0, 0, 0)]
+    return _Read(shown, [str(row[0]) for row in found], (int(number), int(total)), expected, scope)
+
+
+def _element(form: Form, printed: str | None) -> str:
+    if printed is None:
+        return "N"
+    return f"{len(printed.encode())}:{printed}" if form.print == "text" else printed
+
+
+def _compared(read: _Read, name: str) -> Answer:
+    found, want = read.printed.get(name, []), read.expected[name]
+    wrong = [f"{_cut(f)} instead of {_cut(w)}" for f, w in zip(found, want, strict=False) if f != w]
+    if len(found) != len(want):
+        wrong.append(f"{len(found)} rows instead of {len(want)}")
+    return Answer(not wrong, "; ".join(wrong) or f"{len(want)} values, as they were written")
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")
+
+
+def _row_hashes(read: _Read) -> list[str]:
+    """The hashes of the rows, from the expected texts."""
+    made = []
+    for n in range(len(read.expected["id"])):
+        parts = [
+            _hashed(",".join(read.expected[form.field.name][n] for form in group))
+            for group in groups(read.scope.forms)
+        ]
+        made.append(parts[0] if len(parts) == 1 else _hashed("".join(parts)))
+    return made
+
+
+def _digest(read: _Read) -> Answer:
+    want = _row_hashes(read)
+    total = sum(int(h[:15], 16) for h in want)
+    right = read.hashes == want and read.digest == (len(want), total)
+    return Answer(right, f"{read.digest[0]} rows, sum {read.digest[1]}; by Python {len(want)}, {total}")
+
+
+def _of_types(name: str) -> Callable[[Live], Answer]:
+    def ask(live: Live) -> Answer:
+        read = live.once("every type in one file", lambda: _read(live, "every_type", TYPES))
+        return _digest(read) if name == "id" else _compared(read, name)
+
+    return ask
+
+
+def _edge(case: Case, live: Live) -> Answer:
+    read = _read(live, case.name, (case,))
+    answer, digest = _compared(read, case.name), _digest(read)
+    if answer.as_assumed and not digest.as_assumed:
+        return digest
+    return answer
+
+
+def _json(live: Live) -> Answer:
+    """JSON becomes SUPER; its meaning has to stay."""
+    document = '{"a": [1, 2.5, null, true], "b": {"ä": "x\\ny"}}'
+    table = _table("documents", (Case(_column("doc", "json"), ()),))
+    log = Log(live, table)
+    log.load(log.commit({"id": [1, 2], "doc": [document, None]}))
+    with live.session(live.first) as session:
+        found = session.query(f"SELECT JSON_SERIALIZE(doc) FROM {live.path('documents')} ORDER BY id")
+    import json
+
+    try:
+        same = json.loads(str(found[0][0])) == json.loads(document)
+    except ValueError as error:
+        raise Unknown(f"no JSON came back: {error}") from error
+    return Answer(same and found[1][0] is None, str(found[0][0]))
+
+
+def _probe(case: Case) -> Probe:
+    question = f"Does {case.column.type} arrive exactly?"
+    return Probe(case.group, case.name, question, f"{len(case.cells) + 1} values, as they were written", case.section,
+                 _of_types(case.name))  # fmt: skip
+
+
+def _edge_probe(case: Case) -> Probe:
+    question = (
+        f"Does Redshift print and hash {case.name.replace('_', ' ')} ({case.column.type}) as Python does?"
+    )
+    assumed = f"{len(case.cells) + 1} values, as they were written"
+    return Probe(
+        case.group, case.name.replace("_", " "), question, assumed, case.section, partial(_edge, case)
+    )
+
+
+PROBES = (
+    *(_probe(case) for case in TYPES),
+    Probe(
+        "types",
+        "digest",
+        "Is the digest of all these rows what Python computes?",
+        "the same count and sum",
+        "11",
+        _of_types("id"),
+    ),
+    Probe(
+        "types",
+        "JSON",
+        "Does a JSON document arrive with its meaning as SUPER?",
+        "the same document",
+        "2",
+        _json,
+    ),
+    *(_edge_probe(case) for case in EDGES),
+)

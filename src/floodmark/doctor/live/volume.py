@@ -1,0 +1,150 @@
+"""Many rows and a merge of 1 % of them, timed; by our own loads.
+
+A million rows at most travel through the store; more are made of them inside the warehouse.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from floodmark.doctor.live.explain import Explaining, Notes
+from floodmark.doctor.live.loads import ORDERS, Log
+from floodmark.doctor.live.place import Live
+from floodmark.doctor.live.probe import Answer, Probe, Refusal, Unknown, tried
+from floodmark.units import rate
+from floodmark.warehouse.redshift_names import literal
+
+_GROUP = "volume"
+_SENT = 1_000_000
+_T = 1_735_689_600_000_000
+_TABLE = replace(ORDERS, table="many", target="many")
+
+
+def _columns(ids: range, at: int) -> dict[str, Any]:
+    # Names that neither repeat nor compress: as real rows, and the bytes of the files are what is said of them.
+    return {
+        "id": list(ids),
+        "name": [f"{n * 2_654_435_761 % 2**32:08x}{n:08x}" for n in ids],
+        "update_at": [_T + at + n for n in ids],
+    }
+
+
+def _filled(live: Live) -> tuple[Log, dict[str, float]]:
+    """The target with all rows, and how long that took."""
+    wanted = live.scale.rows
+    sent = min(wanted, _SENT)
+    log = Log(live, _TABLE, live.way(live.first))
+    commit = log.commit(_columns(range(sent), 0))
+    began = time.monotonic()
+    log.load(commit)
+    loaded = time.monotonic() - began
+    began = time.monotonic()
+    have = sent
+    with live.session(live.first) as session:
+        while have < wanted:
+            more = min(have, wanted - have)
+            session.execute(
+                f'INSERT INTO {live.path("many")} SELECT "id" + {have}, "name", "update_at" FROM {live.path("many")} '
+                f'WHERE "id" < {more}'
+            )
+            have += more
+    return log, {"first_load": loaded, "multiplied": time.monotonic() - began}
+
+
+def _info(live: Live) -> dict[str, Any]:
+    """The table's entry in SVV_TABLE_INFO, as far as it is shown."""
+    names = (
+        "size",
+        "tbl_rows",
+        "estimated_visible_rows",
+        "unsorted",
+        "stats_off",
+        "diststyle",
+        "sortkey1",
+        "encoded",
+        "skew_rows",
+    )
+    with live.session(live.first) as session:
+        found = tried(
+            session,
+            f"SELECT {', '.join(names)} FROM svv_table_info WHERE schema = {literal(live.schema)} AND \"table\" = 'many'",
+        )
+    if isinstance(found, Refusal):
+        return {"refused": str(found)}
+    return (
+        {n: None if v is None else str(v).strip() for n, v in zip(names, found[0], strict=True)}
+        if found
+        else {}
+    )
+
+
+def _first(live: Live) -> Answer:
+    _, seconds = live.once("rows", lambda: _filled(live))
+    rows = live.warehouse().rows("many")
+    sent = min(live.scale.rows, _SENT)
+    said = f"{sent:,} rows loaded in {seconds['first_load']:.1f} s ({rate(sent, seconds['first_load'])})"
+    return Answer(
+        rows == live.scale.rows, said, {"seconds": seconds, "rows": rows, "table_info": _info(live)}
+    )
+
+
+def _merge(live: Live) -> Answer:
+    log, _ = live.once("rows", lambda: _filled(live))
+    before = _info(live)
+    count = max(1, live.scale.rows // 100)
+    step = max(1, live.scale.rows // count)
+    commit = log.commit(_columns(range(0, count * step, step), 10**12))
+    notes = Notes()
+    transport = live.ways.get("socket")
+    if transport is not None:
+        log = Log(live, _TABLE, Explaining(transport, notes), log.n)
+    began = time.monotonic()
+    log.load(commit)
+    seconds = time.monotonic() - began
+    rows = live.warehouse().rows("many")
+    slowest = sorted(notes.sent, key=lambda sent: -sent.seconds)[:8]
+    return Answer(
+        rows == live.scale.rows and not any(sent.nested for sent in notes.sent),
+        f"{count:,} rows merged into {rows:,} in {seconds:.1f} s",
+        {
+            "seconds": round(seconds, 2),
+            "slowest": [sent.as_json() for sent in slowest],
+            "table_info_before": before,
+            "table_info_after": _info(live),
+        },
+    )
+
+
+def _compared(live: Live) -> Answer:
+    from floodmark.compared import Scope, Span, forms
+    from floodmark.warehouse.canonical import digests
+
+    live.once("rows", lambda: _filled(live))
+    scope = Scope(_TABLE, forms(_TABLE, redshift=True))
+    began = time.monotonic()
+    found = live.warehouse().ask("many", lambda place: digests(place, scope, [Span()]))
+    seconds = time.monotonic() - began
+    if not found:
+        raise Unknown("there is no table")
+    rows = int(found[0][1])
+    return Answer(
+        rows == live.scale.rows, f"{rows:,} rows digested in {seconds:.1f} s ({rate(rows, seconds)})"
+    )
+
+
+PROBES = (
+    Probe(_GROUP, "first load", "How long does a first load take?", "all rows are there", "1.5", _first),
+    Probe(
+        _GROUP,
+        "merge",
+        "How long does a merge of 1 % take?",
+        "as many rows as before, no nested loop",
+        "11",
+        _merge,
+    ),
+    Probe(
+        _GROUP, "digest", "How long does a digest of all rows take?", "all rows are counted", "11", _compared
+    ),
+)

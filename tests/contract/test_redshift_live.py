@@ -1,0 +1,202 @@
+"""`doctor --redshift-live` on the stand-in: every probe answers, and nothing is left behind."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redshift_connector
+import yaml
+
+from floodmark.config import Config, Iam, load
+from floodmark.doctor.live import Scale, copies, deaths, examine_live, identity
+from floodmark.doctor.live.place import limits
+from floodmark.doctor.live.run import PROBES
+from floodmark.output_live import live_lines
+from floodmark.store import Store
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse.redshift_data_api import DataApiTransport
+from floodmark.warehouse.redshift_steps import Transport
+from tests.conftest import Floodmark
+from tests.data_api import DataApi
+
+# What the stand-in, and the stub for the Data API, answer against what we assume of Redshift.
+STAND_IN_DIFFERS = {
+    "database: leader node",
+    "roles: 'default'",
+    "SQL: trailing blanks",
+    "SQL: DELETE without equality",
+    "SQL: long strings",
+    "SQL: substr",
+    "sessions: a stranger's locks",
+    "sessions: a stranger's columns",
+    "Data API: 41 statements",
+    "Data API: 101 kB",
+}
+STAND_IN_UNKNOWN = {
+    "database: large strings",
+    "database: default role",
+    "database: ASSUMEROLE",
+    "roles: chain",
+    "alters: drop under a late view",
+    "sessions: 1023",
+    "statements: nested loops",
+    "statements: moved rows",
+}
+FEW = Scale(rows=2000, wait=0.4, lock=15, statement=60)
+
+
+@pytest.fixture
+def user(redshift: RedshiftStandIn) -> tuple[str, str]:
+    """An ordinary user who may create a schema."""
+    redshift.faults.clear()
+    name, password = f"live_{secrets.token_hex(4)}", f"Secret-{secrets.token_hex(8)}"
+    redshift.create_user(name, password, "TEMP, CREATE ON DATABASE dev")
+    return name, password
+
+
+@pytest.fixture
+def config(
+    tmp_path: Path, redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str, user: tuple[str, str]
+) -> Config:
+    """A configuration whose source is never asked."""
+    file = tmp_path / "floodmark.yaml"
+    document = {
+        "source": {"url": "mysql://nobody@nowhere.invalid/shop"},
+        "store": seaweed.store(prefix),
+        "warehouse": {
+            "url": redshift.url(*user),
+            "iam_role": redshift.role,
+            "tls": {"mode": "disabled"},
+        },
+    }
+    file.write_text(yaml.safe_dump(document))
+    file.chmod(0o600)
+    return load(file)
+
+
+def left_behind(redshift: RedshiftStandIn, config: Config, report: dict[str, Any]) -> tuple[Any, ...]:
+    """What is there still of a report's schema and files."""
+    schemas = redshift.execute(f"SELECT 1 FROM pg_namespace WHERE nspname = '{report['schema']}'")
+    return (*schemas, *Store(config.store).list(""))
+
+
+def odd(report: dict[str, Any], *states: str) -> dict[str, str]:
+    """The probes in some states, and what was found."""
+    return {
+        f"{probe['group']}: {probe['name']}": f"{probe['found']} (assumed: {probe['assumed']})"
+        for probe in report["probes"]
+        if probe["state"] in states
+    }
+
+
+def both(config: Config, redshift: RedshiftStandIn) -> dict[str, Transport]:
+    def connect() -> redshift_connector.Connection:
+        user, password = config.warehouse.user, config.warehouse.password
+        connection = redshift_connector.connect(**redshift.options(user=user, password=password))
+        connection.autocommit = True
+        return connection
+
+    from floodmark.warehouse.redshift_socket import SocketTransport
+
+    spec = replace(config.warehouse, password=None, iam=Iam(cluster="c"), transport="data_api")
+    return {
+        "socket": SocketTransport(config.warehouse, limits(FEW)),
+        "data_api": DataApiTransport(spec, limits(FEW), DataApi(connect), poll=0.01),
+    }
+
+
+def test_the_stand_in_answers_every_probe_by_both_ways_and_nothing_is_left(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
+    name = f"second_{secrets.token_hex(4)}"
+    redshift.create_user(name, "Second-1")
+    second = replace(config.warehouse, user=name, password="Second-1")
+    said: list[str] = []
+    report = examine_live(config, FEW, said.append, second=second, ways=both(config, redshift)).as_json()
+    assert odd(report, "failed") == {}
+    assert odd(report, "differs").keys() <= STAND_IN_DIFFERS, odd(report, "differs")
+    assert odd(report, "unknown").keys() <= STAND_IN_UNKNOWN, odd(report, "unknown")
+    assert (len(report["probes"]), report["stopped"], report["left"]) == (len(PROBES), None, [])
+    assert len(said) > len(PROBES)
+    assert left_behind(redshift, config, report) == ()
+
+
+def test_the_report_has_no_secrets_hosts_accounts_or_names(
+    floodmark: Floodmark, redshift: RedshiftStandIn, config: Config, user: tuple[str, str], prefix: str
+) -> None:
+    chosen = [word for group in ("database", "roles", "manifests") for word in ("--only", group)]
+    for json in ([], ["--json"]):
+        ran = floodmark("doctor", "--redshift-live", *chosen, *json)
+        assert ran.code in (0, 7), ran.stderr
+        told = (*user, redshift.host, "123456789012", prefix, config.store.secret_access_key or "")
+        assert not [text for text in told if text and text in ran.stdout]
+        assert user[1] not in ran.stderr
+    assert left_behind(redshift, config, ran.json) == ()
+
+
+def test_a_client_that_dies_in_mid_copy_leaves_no_row(config: Config, redshift: RedshiftStandIn) -> None:
+    redshift.faults.delay(1.0, r"\s*copy\b", times=9)
+    report = examine_live(config, FEW, lambda line: None, probes=deaths.PROBES).as_json()
+    redshift.faults.clear()
+    assert odd(report, "differs", "unknown", "failed") == {}
+
+
+def test_an_answer_that_differs_is_told_with_what_we_assume_and_is_exit_code_7(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
+    redshift.faults.fail(r"\s*copy\b", "XX000", "something new", times=100)
+    report = examine_live(config, FEW, lambda line: None, probes=copies.PROBES)
+    redshift.faults.clear()
+    document = report.as_json()
+    assert (report.code, document["ok"]) == (7, False)
+    told = odd(document, "differs")["manifests: missing file"]
+    assert "something new" in told and "nothing loaded" in told
+    lines = "\n".join(live_lines(document, None))
+    assert "assumed: refused, nothing loaded" in lines and "something new" in lines
+
+
+def test_what_could_not_be_removed_is_listed_with_its_statement(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
+    redshift.faults.fail(r"\s*drop schema\b", "42501", "must be owner", times=3)
+    report = examine_live(config, FEW, lambda line: None, probes=identity.PROBES[:1])
+    assert report.left == [
+        f'DROP SCHEMA IF EXISTS "{report.schema}" CASCADE;  -- {report.left[0].partition("-- ")[2]}'
+    ]
+    redshift.execute(f"DROP SCHEMA {report.schema} CASCADE")
+
+
+def test_the_time_for_all_probes_is_bounded(config: Config, redshift: RedshiftStandIn) -> None:
+    report = examine_live(config, replace(FEW, seconds=0.0), lambda line: None)
+    assert report.stopped is not None and report.code == 7 and len(report.results) <= 1
+    assert left_behind(redshift, config, report.as_json()) == ()
+
+
+def test_ctrl_c_removes_schema_and_files(
+    floodmark: Floodmark, redshift: RedshiftStandIn, config: Config
+) -> None:
+    redshift.faults.delay(60.0, r"\s*copy\b")
+    running = floodmark.start("doctor", "--redshift-live")
+    schema = running.stderr.readline().split()[1].rstrip(",")
+    for line in running.stderr:
+        if "leader node" in line:  # the last before the first COPY
+            break
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=60)
+    redshift.faults.clear()
+    assert running.returncode == 130 and "schema and files are removed" in stderr
+    assert left_behind(redshift, config, {"schema": schema}) == ()
+
+
+def test_a_database_that_can_not_be_reached_is_no_report(config: Config) -> None:
+    from floodmark.errors import TransientError
+
+    away = replace(config, warehouse=replace(config.warehouse, port=1))
+    with pytest.raises(TransientError):
+        examine_live(away, FEW, lambda line: None)
