@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from floodmark.errors import TransientError
+from floodmark.warehouse import duckdb_file
 from floodmark.warehouse.duckdb_file import THREAD_ROWS, DatabaseFile
 
 
@@ -129,6 +130,34 @@ def test_a_file_that_another_process_holds_is_a_transient_error(path: Path) -> N
     file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
     with duckdb.connect(path, config={"threads": 1}), pytest.raises(TransientError), file.writing():
         pass
+
+
+def test_who_waits_for_a_file_gets_it_before_who_has_just_let_it_go(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
+    monkeypatch.setattr(
+        duckdb_file, "TRY_EVERY", 0.7
+    )  # a machine on which a waiting process seldom has its turn
+    busy, ended = lingering(path), threading.Event()
+    busy._lock_seconds = 20
+
+    def ask_on_and_on() -> None:
+        while not ended.is_set():
+            rows(busy)
+
+    waiting = DatabaseFile(path, memory=1_000_000_000, lock_seconds=4)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask_on_and_on)
+        try:
+            for _ in range(2):
+                with waiting.writing() as con:
+                    con.execute("INSERT INTO t VALUES (2)")
+        finally:
+            ended.set()
+        asking.result(20)
+    assert rows(busy) == 3
+    busy.close()
 
 
 def threads(con: duckdb.DuckDBPyConnection) -> int:

@@ -1,12 +1,14 @@
 """A DuckDB file and how it is opened: only for as long as it is needed, and whole or not at all when it is new.
 
 To open a file takes DuckDB 60 ms, so threads that use it at one time share one opening, and it stays open for a moment
-between two uses where its owner says so. Whoever else wants the file gets a chance every other second.
+between two uses where its owner says so. Whoever else waits for the file gets it after two seconds and the question
+that runs then, however busy the machine is: to open it, one has to pass a turnstile, in which the one who waits stands.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
@@ -27,9 +29,43 @@ ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group half empty; DuckDB merges such ones again when it checkpoints, which
 # costs as much as to write them. With this many rows to a thread there are too few of them to be merged.
 THREAD_ROWS = 4 * ROW_GROUP
-# A file that is in use all the time is let go after so long, for the moment that another process needs to see that.
+# A file that is in use all the time is let go after so long, for whoever waits for it.
 HOLD = 2.0
-LET_GO = 0.15
+# How often a file that somebody else holds is tried again.
+TRY_EVERY = 0.05
+
+
+@contextlib.contextmanager
+def _turnstile(folder: Path, give_up: float) -> Iterator[None]:
+    """Passed by one at a time, of all processes: so who has let a file go does not take it again before who waits for it.
+
+    It orders, and protects nothing: after a while, or where a folder can't be locked, one goes in without.
+    """
+    try:
+        # The folder, because a process that opens and closes the file itself would give up DuckDB's own lock on it.
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # of which DuckDB has more to say
+        yield
+        return
+    try:
+        _take(place, give_up)
+        yield
+    finally:
+        # Not by closing it alone: a process that was forked meanwhile would keep it.
+        with contextlib.suppress(OSError):
+            fcntl.flock(place, fcntl.LOCK_UN)
+        os.close(place)
+
+
+def _take(place: int, give_up: float) -> None:
+    while time.monotonic() < give_up:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(TRY_EVERY / 5)
+        except OSError:
+            return
 
 
 class DatabaseFile:
@@ -48,7 +84,7 @@ class DatabaseFile:
         self._failed = False  # what failed once is not used again
         self._users = 0
         self._limit = memory
-        self._opened = self._used = self._shut = 0.0
+        self._opened = self._used = 0.0
         self._inode: tuple[int, int] | None = None
         self._timer: threading.Timer | None = None
 
@@ -105,13 +141,13 @@ class DatabaseFile:
             if self._anchor is not None and not self._fit(read_only):
                 self._close()
             if self._anchor is None:
-                if (pause := self._shut + LET_GO - time.monotonic()) > 0:
-                    time.sleep(pause)
-                self._anchor = self._connect(read_only)
+                give_up = time.monotonic() + self._lock_seconds
+                with _turnstile(self.path.parent, give_up):
+                    self._anchor = self._connect(read_only, give_up)
                 self._writable, self._failed, self._limit = not read_only, False, self._memory
                 self._opened, self._inode = time.monotonic(), self._identity()
             try:
-                con = self._connect(not self._writable)
+                con = self._connect(not self._writable, time.monotonic() + self._lock_seconds)
             except BaseException:
                 if self._users == 0:
                     self._close()
@@ -136,11 +172,8 @@ class DatabaseFile:
             self._users -= 1
             self._used = time.monotonic()
             if self._users == 0:
-                if self._failed or self._linger <= 0:
+                if self._failed or self._linger <= 0 or self._used - self._opened > HOLD:
                     self._close()
-                elif self._used - self._opened > HOLD:
-                    self._close()
-                    self._shut = time.monotonic()
                 elif self._timer is None:
                     self._rest_after(self._linger)
             self._change.notify_all()
@@ -168,16 +201,15 @@ class DatabaseFile:
         if anchor is not None:
             anchor.close()
 
-    def _connect(self, read_only: bool) -> Connection:
+    def _connect(self, read_only: bool, give_up: float) -> Connection:
         """Open the file; somebody else's lock is waited for, for a few seconds."""
-        give_up = time.monotonic() + self._lock_seconds
         while True:
             try:
                 return duckdb.connect(self.path, read_only=read_only, config=self._settings())
             except duckdb.Error as error:
                 if not is_lock(error) or time.monotonic() > give_up:
                     raise
-            time.sleep(0.05)
+            time.sleep(TRY_EVERY)
 
     @contextlib.contextmanager
     def threads_for(self, con: Connection, rows: int) -> Iterator[None]:

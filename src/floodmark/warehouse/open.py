@@ -5,7 +5,7 @@ from __future__ import annotations
 from floodmark.config import WarehouseSpec
 from floodmark.warehouse import Warehouse
 
-# How long a run waits for a DuckDB file that another process has open; a verify lets it go every other second.
+# How long a run waits for a DuckDB file that another process has open; a verify lets it go after two seconds.
 LOCK_SECONDS = 10.0
 
 

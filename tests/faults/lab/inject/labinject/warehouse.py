@@ -66,8 +66,8 @@ def install() -> None:
 def _duckdb(kind: Any) -> None:
     connect, place = kind._connect, kind._place
 
-    def connected(self: Any, read_only: bool) -> Any:
-        found = connect(self, read_only)
+    def connected(self: Any, read_only: bool, *more: Any) -> Any:
+        found = connect(self, read_only, *more)
         return found if read_only else Watched(found)
 
     def placed(self: Any, draft: Any) -> None:
