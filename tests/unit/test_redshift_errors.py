@@ -16,6 +16,7 @@ from floodmark.config import WarehouseSpec
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
 from floodmark.warehouse.redshift_socket import SocketTransport, _problem
+from floodmark.warehouse.redshift_stale import Keeper, kept
 from floodmark.warehouse.redshift_steps import Failed, Limits, Row
 
 SCAN = (
@@ -176,3 +177,11 @@ def test_a_peer_that_is_gone_is_found_by_keepalives_and_no_timeout_ends_a_long_c
     quiet = given["tcp_keepalive_idle"] + given["tcp_keepalive_interval"] * given["tcp_keepalive_count"]
     assert quiet <= 200  # seconds: what firewalls and NAT let pass
     assert given["ssl"] and given["sslmode"] == "verify-full"
+
+
+def test_who_keeps_a_lock_is_named_or_how_to_see_it_is_told() -> None:
+    named = kept("orders", [Keeper(17, "somebody")])
+    assert "session 17 of somebody" in named.message and "pg_terminate_backend(17)" in str(named.hint)
+    # Redshift shows an ordinary user no sessions but their own.
+    unseen = kept("orders", [])
+    assert "does not show" in unseen.message and "SYSLOG ACCESS UNRESTRICTED" in str(unseen.hint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from floodmark.errors import TransientError
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import Failed, Session
 
@@ -76,3 +77,19 @@ def end_stale(
                 continue
             ended.append(keeper.pid)
     return tuple(ended)
+
+
+def kept(target: str, held: Sequence[Keeper]) -> TransientError:
+    """Somebody keeps the target's lock: who it is, or how to find out."""
+    if held:
+        who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
+        return TransientError(
+            f"another load keeps {target} locked ({who})",
+            hint=f"run again when it is done; to end it: SELECT pg_terminate_backend({held[0].pid})",
+        )
+    # SVV_TRANSACTIONS shows ordinary users their own sessions only.
+    return TransientError(
+        f"another load keeps {target} locked, in a session that Redshift does not show to this user",
+        hint="run again when it is done; a superuser sees it in svv_transactions; to have it named here: "
+        "ALTER USER … SYSLOG ACCESS UNRESTRICTED (floodmark doctor prints it in full)",
+    )

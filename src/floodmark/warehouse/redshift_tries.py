@@ -17,7 +17,7 @@ from typing import TypeVar
 from floodmark.errors import FloodmarkError, TransientError, UnknownOutcome
 from floodmark.warehouse import Numbered, Part
 from floodmark.warehouse.redshift_ledger import LedgerTables, ledger_rows
-from floodmark.warehouse.redshift_stale import end_stale, keepers
+from floodmark.warehouse.redshift_stale import end_stale, keepers, kept
 from floodmark.warehouse.redshift_steps import Failed, Limits, Lock, Outcome, Session, Transport
 
 T = TypeVar("T")
@@ -139,12 +139,7 @@ class Tries:
             held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
             if end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle):
                 return
-        who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
-        raise TransientError(
-            f"another load keeps {target} locked" + (f" ({who})" if who else ""),
-            hint="run again when it is done"
-            + (f"; to end it: SELECT pg_terminate_backend({held[0].pid})" if held else ""),
-        )
+        raise kept(target, held)
 
 
 def _label(pipeline: str, target: str) -> str:
