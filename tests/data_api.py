@@ -1,6 +1,7 @@
 """AWS's Data API over the stand-in: requests and answers are checked against botocore's own models.
 
-Statements run through the driver, in one transaction per batch; ids, states and values look as AWS documents them.
+Statements run through the driver, in one transaction per batch; ids, states and values look as AWS documents them, and
+its limits hold: 40 statements of 100 kB, rows of 64 kB.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import redshift_connector
 from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.stub import Stubber
 from botocore.validate import ParamValidator
+
+MOST_STATEMENTS = 40
+MOST_BYTES = 100_000
+MOST_OF_A_ROW = 64_000
 
 
 class DataApi:
@@ -59,7 +64,11 @@ class DataApi:
         shape = self._model.operation_model(operation).input_shape
         report = ParamValidator().validate(request, shape)
         assert not report.has_errors(), report.generate_report()
-        assert not [sql for sql in request.get("Sqls", ()) if len(sql) > 100_000]
+        statements = request.get("Sqls", [request["Sql"]] if "Sql" in request else [])
+        if any(len(sql.encode()) > MOST_BYTES for sql in statements):
+            raise _invalid(operation, "Cannot process query string larger than 100kB")
+        if len(statements) > MOST_STATEMENTS:
+            raise _invalid(operation, f"{len(statements)} statements, and {MOST_STATEMENTS} are possible")
 
     def _submit(self, token: str, statements: Sequence[str], batch: bool) -> dict[str, Any]:
         if self.losing == "all" and self._lost:
@@ -102,6 +111,8 @@ class DataApi:
                 subs[-1]["Status"] = "FINISHED"
                 if cursor.description:
                     records = [[_cell(value) for value in row] for row in cursor.fetchall()]
+                    if any(_size(record) > MOST_OF_A_ROW for record in records):
+                        raise redshift_connector.Error("Packet for query is too large")
                     self._results[f"{id_}:{number}" if batch else id_] = records
                     said["HasResultSet"] = True
             if batch:
@@ -125,6 +136,14 @@ class DataApi:
             rest = range(len(subs) + 1, len(statements) + 1)
             said["SubStatements"] = subs + [{"Id": f"{id_}:{n}", "Status": "ABORTED"} for n in rest]
         self._done[id_] = said
+
+
+def _invalid(operation: str, why: str) -> ClientError:
+    return ClientError({"Error": {"Code": "ValidationException", "Message": why}}, operation)
+
+
+def _size(record: list[dict[str, Any]]) -> int:
+    return sum(len(str(value).encode()) for cell in record for value in cell.values())
 
 
 def _cell(value: Any) -> dict[str, Any]:

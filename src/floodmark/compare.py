@@ -281,8 +281,9 @@ def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:
 
 
 def _columns(scope: Scope, row: Entry, stored: Entry) -> tuple[str, ...]:
+    """The columns that differ: the source's are elements, the warehouse's their hashes."""
     pairs = zip(scope.forms, row.columns, stored.columns, strict=True)
-    return tuple(f.field.name for f, mine, theirs in pairs if mine != theirs)
+    return tuple(f.field.name for f, mine, theirs in pairs if canonical.element_hash(mine) != theirs)
 
 
 def _at_source(session: Session, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, Entry]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from floodmark.compared import Digest, Entry, Part, Scope, Span
+from floodmark.compared import DIGITS, Digest, Entry, Part, Scope, Span
 from floodmark.errors import DataError
 from floodmark.measure import Digested, DigestJob, EntriesJob
 from floodmark.model import Position
@@ -39,6 +39,8 @@ SPANS = 20
 # Ranges, and keys that are left out, in one question to the warehouse.
 RANGES = 200
 LEFT_OUT = 2000
+# Bytes of one answer with keys: the Data API ends at 500 MB, and ended at 100 MB.
+ANSWER = 80_000_000
 # Rows of a group, where the warehouse has another order.
 GROUP = 3000
 GROUP_FIRST = 500_000
@@ -196,7 +198,14 @@ class Search:
             prefixes = tuple(sorted(differing))
             asking = [EntriesJob(source, self.scope, (span,), prefixes) for span in spans]
             listed = [e for some in self.work.submit(asking, self.table.name) for e in some.entries]
-            self._suspect(listed, self._entries((), prefixes))
+            answers = portions(
+                prefixes, lambda p: stored.get(p, Digest()).rows * self._width(), ANSWER, len(prefixes)
+            )
+            self._suspect(listed, (row for some in answers for row in self._entries((), some)))
+
+    def _width(self) -> int:
+        """The most bytes of one row of `_entries`."""
+        return DIGITS + sum(form.width for form in self.scope.keys)
 
     def _grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         for digested in self.work.submit(jobs, self.table.name):
@@ -206,8 +215,9 @@ class Search:
     def _groups(
         self, digits: int, without: Sequence[str] = (), prefixes: Sequence[str] = ()
     ) -> dict[str, Digest]:
-        rows = self._ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes))
-        return {str(part): _digest(count, total) for part, count, total in rows}
+        return _summed(
+            self._ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes))
+        )
 
     # both
 
@@ -228,14 +238,13 @@ class Search:
         return found
 
     def _digests(self, spans: Sequence[Span], without: Sequence[str]) -> list[Digest]:
-        rows = self._ask(lambda place: canonical.digests(place, self.scope, spans, without))
-        seen = {int(str(part)): _digest(count, total) for part, count, total in rows}
-        return [seen.get(i, Digest()) for i in range(len(spans))]
+        seen = _summed(self._ask(lambda place: canonical.digests(place, self.scope, spans, without)))
+        return [seen.get(str(i), Digest()) for i in range(len(spans))]
 
     def _entries(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> list[tuple[object, ...]]:
         return self._ask(lambda place: canonical.entries(place, self.scope, spans, prefixes))
 
-    def _ask(self, words: Callable[[Place], str]) -> list[tuple[object, ...]]:
+    def _ask(self, words: Callable[[Place], Sequence[str]]) -> list[tuple[object, ...]]:
         return ask(self.work, self.scope, words)
 
     def _count(self, parts: Sequence[Part], digests: Sequence[Digest]) -> None:
@@ -277,13 +286,17 @@ def _beside(question: Callable[[], T]) -> Iterator[Future[T]]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def ask(work: Work, scope: Scope, words: Callable[[Place], str]) -> list[tuple[object, ...]]:
+def ask(work: Work, scope: Scope, words: Callable[[Place], Sequence[str]]) -> list[tuple[object, ...]]:
     """The warehouse's answer; of a target that is not there, none."""
     return work.warehouse().ask(scope.table.target, words) or []
 
 
-def _digest(count: object, total: object) -> Digest:
-    return Digest(int(str(count)), int(str(total)))
+def _summed(rows: Iterable[Sequence[object]]) -> dict[str, Digest]:
+    """The digest of each part, of which the answer may have several rows."""
+    found: dict[str, Digest] = {}
+    for part, count, total in rows:
+        found[str(part)] = found.get(str(part), Digest()) + Digest(int(str(count)), int(str(total)))
+    return found
 
 
 # ---------------------------------------------------------------- pure
@@ -325,12 +338,14 @@ def listings(parts: Sequence[Part]) -> Iterator[tuple[Span, ...]]:
         yield tuple(spans)
 
 
-def portions(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def portions(
+    items: Sequence[T], size: Callable[[T], int], most: int = LEFT_OUT, at_once: int = RANGES
+) -> Iterator[list[T]]:
     """The items, in order, as many at a time as one question takes."""
     some: list[T] = []
     total = 0
     for item in items:
-        if some and (total + size(item) > LEFT_OUT or len(some) >= RANGES):
+        if some and (total + size(item) > most or len(some) >= at_once):
             yield some
             some, total = [], 0
         some.append(item)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from botocore.stub import ANY
 
+from floodmark.compared import Scope, Span, forms
 from floodmark.config import Iam, WarehouseSpec
 from floodmark.errors import ConfigError, DataError, TransientError, UnknownOutcome
+from floodmark.model import Column
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
-from floodmark.warehouse import Part
+from floodmark.warehouse import Part, canonical
 from floodmark.warehouse.redshift_data_api import DataApiTransport
 from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock
 from tests.data_api import stubbed
-from tests.fill import CODES, EVENTS, DataApiPlace, Fill, RedshiftPlace, code, row
+from tests.fill import CODES, EVENTS, ID, INT, DataApiPlace, Fill, RedshiftPlace, code, row
 
 LIMITS = Limits(attempts=2, pause=0.01)
 LOCK = Lock(('"public"."floodmark_lock_orders"',), 5)
@@ -305,3 +308,34 @@ def test_more_than_aws_takes_is_refused_before_it_is_sent() -> None:
     outcome = way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
     assert outcome.state == "rolled back" and "transport: socket" in str(outcome.error and outcome.error.hint)
     stubber.assert_no_pending_responses()
+
+
+def test_rows_of_a_wide_table_are_compared_however_many_keys_and_however_long_they_are(fill: Fill) -> None:
+    many = tuple(
+        Column(f"c{i}", "varchar(255)", "varchar", characters=255, charset="utf8mb4") for i in range(70)
+    )
+    table = replace(EVENTS, columns=(ID, INT, *many), key=("id", "n"), target="wide")
+    names = ", ".join(f"c{i}" for i in range(70))
+    fill.place.run(
+        f"CREATE TABLE wide (id BIGINT, n INT, {', '.join(f'c{i} VARCHAR(1020)' for i in range(70))})"
+    )
+    server = cast(RedshiftPlace, fill.place).server
+    values = ", ".join("repeat('é', CASE WHEN g = 7 THEN 500 ELSE 1 END)" for _ in range(70))
+    server.execute(
+        f"INSERT INTO {fill.place.schema}.wide (id, n, {names}) SELECT g, g % 7, {values} FROM generate_series(1, 2000) g"
+    )
+    seen = Scope(table, forms(table, redshift=True))
+    keys = [(str(n), str(n % 7)) for n in range(1, 2001)]
+    found = fill.place.open().ask("wide", lambda place: canonical.rows(place, seen, keys))
+    assert found is not None and sorted(int(row[1]) for row in found) == list(range(1, 2001))
+    [wide] = [row for row in found if row[1] == "7"]
+    assert wide[5:] == (canonical.element_hash("1000:" + "é" * 500),) * 70
+    gone = [canonical.hash_of(seen, key) for key in keys[:-10]]
+    sums = fill.place.open().ask("wide", lambda place: canonical.digests(place, seen, [Span()], gone))
+    assert sum(int(row[1]) for row in sums or ()) == 10
+
+
+def test_a_statement_that_the_data_api_would_not_take_is_not_sent(fill: Fill) -> None:
+    session = fill.place.faulty()._transport.open()  # type: ignore[union-attr]
+    with pytest.raises(Failed, match="statements of up to 100,001 bytes"):
+        session.query("SELECT " + "1" * 99_994)

@@ -17,7 +17,7 @@ from floodmark.model import Column, Table
 from floodmark.moved import before
 from floodmark.mysql import canonical as source
 from floodmark.mysql import edges
-from floodmark.search import LEFT_OUT, Search, listings, portions, suspects
+from floodmark.search import LEFT_OUT, Search, _summed, listings, portions, suspects
 from floodmark.warehouse import canonical
 from floodmark.warehouse.redshift_data_api import MOST_BYTES
 
@@ -58,7 +58,7 @@ def test_a_table_of_a_thousand_columns_is_compared_in_duckdb() -> None:
     target.execute(f'CREATE TABLE t (id BIGINT, part INT, "at" TIMESTAMPTZ, {named})')
     target.execute(f"INSERT INTO t VALUES (1, 2, '2025-01-15 00:00:00Z', {', '.join(map(str, range(1000)))})")
     place = canonical.Place(canonical.DUCKDB, "t", {})
-    [(_, rows, total)] = target.execute(canonical.digests(place, wide, [Span()])).fetchall()
+    [(_, rows, total)] = target.execute(*canonical.digests(place, wide, [Span()])).fetchall()
     printed = ",".join(["1", "2", "2025-01-15 00:00:00.000000", *map(str, range(1000))])
     assert rows == 1 and total == int(_hashed(wide, printed)[:15], 16)
 
@@ -106,11 +106,68 @@ def test_no_question_to_the_source_needs_a_hash_that_mysql_has_dropped() -> None
         assert all("SHA2(" in sql and "MD5(" not in sql and "SHA1(" not in sql for sql in asked)
 
 
-def test_all_keys_that_one_question_leaves_out_fit_into_a_statement_of_the_data_api() -> None:
-    seen = scope(redshift=True)
-    place = canonical.Place(canonical.REDSHIFT, '"public"."t"', {})
-    keys = [canonical.hash_of(seen, (str(n), "1")) for n in range(LEFT_OUT)]
-    assert len(canonical.digests(place, seen, [Span()], keys)) < 0.9 * MOST_BYTES
+MANY = tuple(
+    Column(f"column_number_{i}", "varchar(255)", "varchar", characters=255, charset="utf8mb4")
+    for i in range(60)
+)
+WIDE = replace(TABLE, columns=(ID, PART, AT, *MANY))
+
+
+def test_two_thousand_keys_of_a_wide_table_are_asked_for_in_statements_that_the_data_api_takes() -> None:
+    seen = scope(WIDE, redshift=True)
+    free = canonical.Place(canonical.REDSHIFT, '"public"."t"', {})
+    bound = replace(free, longest=MOST_BYTES)
+    keys = [(str(n), str(n % 7)) for n in range(2000)]
+    [whole] = canonical.rows(free, seen, keys)
+    some = canonical.rows(bound, seen, keys)
+    assert len(whole) > MOST_BYTES and all(len(sql.encode()) <= MOST_BYTES for sql in some)
+    found = [key for sql in some for key in re.findall(r'"id" = (\d+) AND "part" = (\d+)', sql)]
+    assert found == keys
+
+    hashes = [canonical.hash_of(seen, key) for key in keys]
+    assert [len(canonical.digests(free, seen, [Span()], hashes)[0]) > MOST_BYTES] == [True]
+    prefixes = [f"{n:05x}" for n in range(20_000)]
+    for questions in (
+        canonical.digests(bound, seen, [Span((n,), (n + 1,)) for n in range(200)], hashes),
+        canonical.grouped(bound, seen, 5, hashes, prefixes[:200]),
+        canonical.entries(bound, seen, (), prefixes),
+    ):
+        assert len(questions) > 1 and all(len(sql.encode()) <= MOST_BYTES for sql in questions)
+    listed = re.findall(r"'([0-9a-f]{5})'", " ".join(canonical.entries(bound, seen, (), prefixes)))
+    assert listed == prefixes
+
+
+def test_a_table_with_too_many_columns_for_one_statement_is_refused_with_another_way_in() -> None:
+    many = tuple(replace(column, name=f"{column.name}_{i}") for column in MANY for i in range(20))
+    place = canonical.Place(canonical.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
+    with pytest.raises(DataError, match="too many columns") as refused:
+        canonical.digests(
+            place, scope(replace(TABLE, columns=(ID, PART, AT, *many)), redshift=True), [Span()]
+        )
+    assert "transport: socket" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("longest", [None, 3_500, 1_700])
+def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> None:
+    target = duckdb.connect()
+    target.execute('CREATE TABLE t (id BIGINT, part INT, name VARCHAR, "at" TIMESTAMPTZ)')
+    for n in range(40):
+        target.execute(f"INSERT INTO t VALUES ({n}, {n % 3}, 'x{n}', '2025-01-15 00:00:00Z')")
+    seen = scope(replace(TABLE, columns=(ID, PART, NAME, AT)))
+    place = canonical.Place(canonical.DUCKDB, "t", {}, longest)
+    gone = [canonical.hash_of(seen, (str(n), str(n % 3))) for n in range(5, 35)]
+    spans = [Span((n - 1, 9), (n + 3, 9)) for n in range(0, 40, 4)]
+
+    def asked(questions: tuple[str, ...]) -> dict[str, Digest]:
+        assert (len(questions) == 1) == (longest is None)
+        return _summed([row for sql in questions for row in target.execute(sql).fetchall()])
+
+    kept = target.execute("SELECT id FROM t WHERE id NOT BETWEEN 5 AND 34").fetchall()
+    by_range = asked(canonical.digests(place, seen, spans, gone))
+    assert [by_range.get(str(i), Digest()).rows for i in range(10)] == [4, 1, 0, 0, 0, 0, 0, 0, 1, 4]
+    by_group = asked(canonical.grouped(place, seen, 1, gone, [f"{n:x}" for n in range(16)]))
+    assert sum(by_group.values(), Digest()) == sum(by_range.values(), Digest())
+    assert sum(by_group.values(), Digest()).rows == len(kept) == 10
 
 
 def test_rows_that_have_changed_since_are_no_suspects() -> None:
@@ -178,10 +235,10 @@ def test_the_questions_are_sql_of_their_dialects() -> None:
         place = canonical.Place(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
         spans = [Span(None, (5, 1)), Span((5, 1), (9, 2)), Span((20, 1), None)]
         for sql in (
-            canonical.digests(place, asked, spans, ["00ff" * 8]),
-            canonical.grouped(place, asked, 3, ["00ff" * 8], ["0af"]),
-            canonical.entries(place, asked, spans),
-            canonical.rows(place, asked, [("5", "1"), ("6", "2")]),
+            *canonical.digests(place, asked, spans, ["00ff" * 8]),
+            *canonical.grouped(place, asked, 3, ["00ff" * 8], ["0af"]),
+            *canonical.entries(place, asked, spans),
+            *canonical.rows(place, asked, [("5", "1"), ("6", "2")]),
         ):
             assert len(sqlglot.parse(sql, dialect=dialect)) == 1
             assert '"_deleted_at" IS NULL' in sql

@@ -192,8 +192,11 @@ class Warehouse(Protocol):
         target takes no NULL and the source may have one.
         """
 
-    def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:
-        """The answer to a question about the target, put in the warehouse's own words; None: there is no target."""
+    def ask(self, target: str, words: Callable[[Place], Sequence[str]]) -> list[tuple[Any, ...]] | None:
+        """The answers to questions about the target, one behind the other; None: there is no target.
+
+        The questions are put in the warehouse's own words, none of them longer than it takes.
+        """
 
     def close(self) -> None: ...
 

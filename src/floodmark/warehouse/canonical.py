@@ -1,7 +1,8 @@
 """A row of the target as the text that it is compared by, its hash, and the questions for digests and rows. Pure SQL.
 
 The counterpart of `mysql/canonical.py`, in the words of DuckDB and of Redshift. Only counts, sums and hashes leave
-the warehouse, and the keys of rows in parts that differ.
+the warehouse, and the keys of rows in parts that differ. A question that is longer than the warehouse takes is put in
+several statements, whose rows together are its answer.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from floodmark.compared import DIGITS, PIECE, Form, Scope, Span, groups
 from floodmark.model import Position, Value
 from floodmark.warehouse import DELETED_AT, quote
 from floodmark.warehouse.columns import parsed
+from floodmark.warehouse.portions import checked, cut, portioned
+
+T = TypeVar("T")
 
 FLAT = 16  # texts that are joined without parentheses
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
@@ -87,6 +92,7 @@ class Place:
     dialect: Dialect
     table: str  # quoted, with its schema
     types: Mapping[str, str]  # of the target's columns
+    longest: int | None = None  # bytes that a statement may have
 
     def column(self, form: Form) -> str:
         return quote(form.field.target)
@@ -163,51 +169,116 @@ def _joined(texts: Sequence[str], between: str) -> str:
 # ---------------------------------------------------------------- questions
 
 
-def digests(place: Place, scope: Scope, spans: Sequence[Span], without: Sequence[str] = ()) -> str:
-    """Number, count and sum of each range; ranges in the order of the keys. `without`: hashed keys left out."""
-    inside = _inside(place, scope, spans) if scope.table.key else []
-    inside += _without(place, scope, without)
-    part = _numbered(place, scope, spans, 0) if len(spans) > 1 else "0"
-    return _summed(place, part, place.hashed(scope.forms), [*_scope(place, scope), *inside])
+def digests(
+    place: Place, scope: Scope, spans: Sequence[Span], without: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Number, count and sum of each range; ranges in the order of the keys. `without`: hashed keys left out.
+
+    A range's rows in the answer are to be added up.
+    """
+
+    def question(some: Sequence[tuple[int, Span]], which: _Which) -> str:
+        chosen = [span for _, span in some]
+        inside = _inside(place, scope, chosen) if scope.table.key else []
+        part = _numbered(place, scope, chosen, some[0][0])
+        return _summed(place, scope, part, inside, which)
+
+    return _left_out(place, list(enumerate(spans)), question, without)
 
 
 def grouped(
     place: Place, scope: Scope, digits: int, without: Sequence[str] = (), prefixes: Sequence[str] = ()
-) -> str:
+) -> tuple[str, ...]:
     """The same for each group by the first digits of the keys' hashes, or for some of them."""
     part = f"substring({place.hashed(scope.keys)}, 1, {int(digits)})"
-    inside = _without(place, scope, without)
-    if prefixes:
-        inside.append(f"{part} IN ({_hexes(prefixes)})")
-    return _summed(place, part, place.hashed(scope.forms), [*_scope(place, scope), *inside])
+
+    def question(some: Sequence[str], which: _Which) -> str:
+        return _summed(place, scope, part, [f"{part} IN ({_hexes(some)})"] if some else [], which)
+
+    return _left_out(place, prefixes, question, without)
 
 
-def _summed(place: Place, part: str, hashed: str, conditions: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class _Which:
+    """Which rows are summed up: all, all but those with some hashed keys, or, to be taken off, only those."""
+
+    keys: Sequence[str] = ()
+    taken_off: bool = False
+
+
+_ALL = _Which()
+
+
+def _left_out(
+    place: Place, items: Sequence[T], question: Callable[[Sequence[T], _Which], str], without: Sequence[str]
+) -> tuple[str, ...]:
+    """The statements for the sums of some items; keys that one statement can't leave out are taken off by others."""
+    whole = question(items, _Which(without))
+    if place.longest is None or len(whole.encode()) <= place.longest:
+        return (whole,)
+
+    def taken_off(some: Sequence[T]) -> list[str]:
+        some_keys = cut(without, lambda keys: question(some, _Which(keys, True)), place.longest)
+        return [question(some, _Which(keys, True)) for keys in some_keys]
+
+    room = place.longest // 2 if without else place.longest
+    made: list[str] = []
+    for some in cut(items, lambda some: question(some, _ALL), room):
+        made += [question(some, _ALL), *(taken_off(some) if without else ())]
+    return checked(place.longest, made)
+
+
+def _summed(place: Place, scope: Scope, part: str, inside: Sequence[str], which: _Which) -> str:
     number = f"CAST({place.dialect.number.format('h')} AS DECIMAL(38,0))"
-    inner = f"SELECT {part} AS part, {hashed} AS h FROM {place.table}{_where(conditions)}"
-    return f"SELECT part, count(*), sum({number}) FROM ({inner}) AS hashed GROUP BY part"
+    conditions = [*_scope(place, scope), *inside]
+    if which.keys:
+        conditions.append(
+            f"{place.hashed(scope.keys)} {'' if which.taken_off else 'NOT '}IN ({_hexes(which.keys)})"
+        )
+    inner = f"SELECT {part} AS part, {place.hashed(scope.forms)} AS h FROM {place.table}{_where(conditions)}"
+    sign = "-" if which.taken_off else ""
+    return f"SELECT part, {sign}count(*), {sign}sum({number}) FROM ({inner}) AS hashed GROUP BY part"
 
 
-def entries(place: Place, scope: Scope, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> str:
+def entries(
+    place: Place, scope: Scope, spans: Sequence[Span], prefixes: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Hashes and keys of the rows in some ranges, or of those whose hashed keys begin so."""
-    inside = _inside(place, scope, spans) if spans else []
+    shown = ", ".join([place.hashed(scope.forms), *(place.printed(form) for form in scope.keys)])
+    beginning = f"substring({place.hashed(scope.keys)}, 1, {len(prefixes[0])})" if prefixes else ""
+
+    def question(conditions: Sequence[str]) -> str:
+        return f"SELECT {shown} FROM {place.table}{_where([*_scope(place, scope), *conditions])}"
+
     if prefixes:
-        key = place.hashed(scope.keys)
-        inside.append(f"substring({key}, 1, {len(prefixes[0])}) IN ({_hexes(prefixes)})")
-    keys = ", ".join(place.printed(form) for form in scope.keys)
-    conditions = _where([*_scope(place, scope), *inside])
-    return f"SELECT {place.hashed(scope.forms)}, {keys} FROM {place.table}{conditions}"
+        return portioned(place.longest, prefixes, lambda some: question([f"{beginning} IN ({_hexes(some)})"]))
+    return portioned(place.longest, spans, lambda some: question(_inside(place, scope, some) if some else []))
 
 
-def rows(place: Place, scope: Scope, keys: Sequence[Sequence[str | None]]) -> str:
-    """The rows with these printed keys, column by column, whatever their cursors."""
-    if scope.ordered:
-        which = _any_of(place, scope, keys)
-    else:
-        which = f"{place.hashed(scope.keys)} IN ({_hexes([hash_of(scope, key) for key in keys])})"
-    shown = [place.printed(form) for form in scope.keys] + [place.element(form) for form in scope.forms]
-    conditions = _where([*_present(place), which])
-    return f"SELECT {place.hashed(scope.forms)}, {', '.join(shown)} FROM {place.table}{conditions}"
+def rows(place: Place, scope: Scope, keys: Sequence[Sequence[str | None]]) -> tuple[str, ...]:
+    """The rows with these printed keys, whatever their cursors: hash, key and the hash of every column's element.
+
+    Hashes, because the columns themselves may be more than a row of an answer holds.
+    """
+    shown = [
+        place.hashed(scope.forms),
+        *(place.printed(form) for form in scope.keys),
+        *(place.dialect.hash.format(place.element(form)) for form in scope.forms),
+    ]
+
+    def question(some: Sequence[Sequence[str | None]]) -> str:
+        if scope.ordered:
+            which = _any_of(place, scope, some)
+        else:
+            which = f"{place.hashed(scope.keys)} IN ({_hexes([hash_of(scope, key) for key in some])})"
+        return f"SELECT {', '.join(shown)} FROM {place.table}{_where([*_present(place), which])}"
+
+    return portioned(place.longest, keys, question)
+
+
+def element_hash(element: str) -> str:
+    """The hash of a column's element, as `rows` has it."""
+    return hashlib.sha256(element.encode()).hexdigest()[:DIGITS]
 
 
 def _any_of(place: Place, scope: Scope, keys: Sequence[Sequence[str | None]]) -> str:
@@ -256,10 +327,6 @@ def _scope(place: Place, scope: Scope) -> list[str]:
     if scope.high is not None and not scope.table.key:
         found.append(_upto(place, order, scope.high))
     return found
-
-
-def _without(place: Place, scope: Scope, without: Sequence[str]) -> list[str]:
-    return [f"{place.hashed(scope.keys)} NOT IN ({_hexes(without)})"] if without else []
 
 
 def _inside(place: Place, scope: Scope, spans: Sequence[Span]) -> list[str]:

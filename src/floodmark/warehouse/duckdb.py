@@ -7,7 +7,7 @@ nothing is ever committed after an exception; a COMMIT that fails is settled by 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,15 +96,16 @@ class DuckDB:
             error.of(table.name)
             raise
 
-    def ask(self, target: str, words: Callable[[Place], str]) -> list[tuple[Any, ...]] | None:
-        """The answer to a question about the target, put in DuckDB's words; None: there is no target."""
+    def ask(self, target: str, words: Callable[[Place], Sequence[str]]) -> list[tuple[Any, ...]] | None:
+        """The answers to questions about the target, put in DuckDB's words; None: there is no target."""
         with self._file.reading() as con:
             found = put.Target(con, self.schema, target) if con else None
             columns = found.columns() if found else None
             if con is None or found is None or columns is None:
                 return None
             types = {column.name.lower(): column.type for column in columns}
-            return con.execute(words(Place(DUCKDB, found.sql, types))).fetchall()
+            questions = words(Place(DUCKDB, found.sql, types))
+            return [row for question in questions for row in con.execute(question).fetchall()]
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False

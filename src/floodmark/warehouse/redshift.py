@@ -119,16 +119,17 @@ class Redshift:
             error.of(table.name)
             raise
 
-    def ask(self, target: str, words: Callable[[Place], str]) -> list[Row] | None:
-        """The answer to a question about the target, put in Redshift's words; None: there is no target."""
+    def ask(self, target: str, words: Callable[[Place], Sequence[str]]) -> list[Row] | None:
+        """The answers to questions about the target, put in Redshift's words; None: there is no target."""
 
         def question(session: Session) -> list[Row] | None:
             columns = self._columns(session, folded(target))
             if columns is None:
                 return None
             types = {column.name: column.type for column in columns}
-            place = Place(REDSHIFT, path(self.schema, folded(target)), types)
-            return session.query(words(place), seconds=self._limits.statement)
+            place = Place(REDSHIFT, path(self.schema, folded(target)), types, self._transport.longest)
+            seconds = self._limits.statement
+            return [row for sql in words(place) for row in session.query(sql, seconds=seconds)]
 
         return self._tries.asked(question)
 

@@ -48,6 +48,8 @@ _UNANSWERED = 5  # requests in a row, each with its own retries
 class DataApiTransport:
     """Sessions of one database through AWS; a client may be given for tests."""
 
+    longest = MOST_BYTES
+
     def __init__(self, spec: WarehouseSpec, limits: Limits, client: Any = None, poll: float = 0.2) -> None:
         self._spec = spec
         self._limits = limits
@@ -149,6 +151,8 @@ class DataApiSession:
 
     def _submit(self, statements: Sequence[str]) -> str:
         """The id of what was submitted, once, however often the request had to be repeated."""
+        if problem := _too_long(statements):
+            raise Failed(problem)
         shared = {**self._database, "ClientToken": uuid4().hex, "StatementName": "floodmark"}
         for left in reversed(range(_UNANSWERED)):
             try:
@@ -264,9 +268,9 @@ def _too_long(statements: Sequence[str]) -> TooLong | None:
     if len(statements) <= MOST_STATEMENTS and longest <= MOST_BYTES:
         return None
     return TooLong(
-        f"this load takes {len(statements)} statements of up to {longest:,} bytes, and the Data API takes "
+        f"this takes {len(statements)} statements of up to {longest:,} bytes, and the Data API takes "
         f"{MOST_STATEMENTS} of {MOST_BYTES:,}",
-        hint="load it once with transport: socket",
+        hint="do it once with transport: socket",
     )
 
 

@@ -34,6 +34,8 @@ _BROKEN = (DriverError, OSError, struct.error, KeyError)
 class SocketTransport:
     """Connections to one database. The driver speaks IPv4 only."""
 
+    longest = 16_000_000  # Redshift's own bound is 16 MB
+
     def __init__(self, spec: WarehouseSpec, limits: Limits) -> None:
         self._spec = spec
         self._limits = limits

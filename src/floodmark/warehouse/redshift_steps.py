@@ -109,6 +109,8 @@ class TooLong(DataError):
 class Transport(Protocol):
     """A way into one database."""
 
+    longest: int  # bytes that a statement may have
+
     def open(self, label: str = "") -> Session:
         """A session; its statements carry the label in Redshift's own history. Raises Failed."""
 
