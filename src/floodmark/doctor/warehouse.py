@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,13 +16,15 @@ from floodmark.doctor.source import bastion
 from floodmark.errors import FloodmarkError
 from floodmark.s3_place import place
 from floodmark.units import counted, size
+from floodmark.warehouse import LEDGER
 from floodmark.warehouse.redshift_facts import DatabaseFacts, look, region, transport
+from floodmark.warehouse.redshift_rights import Rights, assuming, table_grants, taking_over, user_name
 
 SECTION = Section("warehouse")
 LOCK_SECONDS = 3.0
 ANSWER_SECONDS = 6.0
 LITTLE_SPACE = 1 << 30
-_REDSHIFT = ("log-in", "schema", "temp tables", "isolation", "IAM role", "ledger")
+_REDSHIFT = ("log-in", "schema", "temp tables", "tables", "isolation", "IAM role", "sessions", "ledger")
 
 
 def examine_warehouse(config: Config) -> Iterator[Check]:
@@ -91,7 +94,7 @@ def _redshift(config: Config) -> Iterator[Check]:
             yield from SECTION.skipped(_REDSHIFT, f"see {check.name}")
             return
     try:
-        facts = look(transport(spec, ANSWER_SECONDS), spec.schema)
+        facts = look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role)
     except FloodmarkError as error:
         step = "TLS" if "TLS" in error.message else "log-in"
         yield SECTION.failed(step, error)
@@ -128,38 +131,94 @@ def _encryption(spec: WarehouseSpec) -> Check:
     return SECTION.ok("TLS", f"encrypted; certificate verified ({checked})")
 
 
+def _targets(config: Config) -> tuple[str, ...]:
+    """The targets of the tables that the configuration names."""
+    named = [name for name in config.tables if not re.search(r"[*?\[]", name)]
+    return tuple(config.options(name).target or name.partition(".")[2] or name for name in named)
+
+
 def judged(facts: DatabaseFacts, spec: WarehouseSpec) -> Iterator[Check]:
     """The database's facts as checks."""
     yield SECTION.ok("log-in", f"as {facts.user}; {facts.version}")
-    yield _schema(facts, spec.schema)
-    if facts.temp:
+    yield _schema(facts.rights)
+    if facts.rights.temp_grant is None:
         yield SECTION.ok("temp tables", "may be created")
     else:
         yield SECTION.failure(
             "temp tables",
-            f"{facts.user} may not create temporary tables in {spec.database}, and each load needs one",
-            f"GRANT TEMP ON DATABASE {spec.database} TO {facts.user}",
+            f"{facts.user} may not create temporary tables in {facts.rights.database}, and each load needs one",
+            facts.rights.temp_grant,
         )
+    yield from _tables(facts.rights)
     yield _isolation(facts.isolation)
     yield iam_role(spec.iam_role, facts.default_role)
-    yield _ledger(facts.commits)
+    if facts.assume_role is not None:
+        yield _assume_role(facts, spec)
+    yield _sessions(facts)
+    if any(table.name == LEDGER and table.missing for table in facts.rights.tables):
+        yield from SECTION.skipped("ledger", "see tables")
+    else:
+        yield _ledger(facts.commits)
 
 
-def _schema(facts: DatabaseFacts, schema: str) -> Check:
-    if not facts.schema_exists:
-        if facts.create_schema:
+def _schema(rights: Rights) -> Check:
+    schema, grant = rights.schema, rights.schema_grant
+    if not rights.schema_exists:
+        if grant is None:
             return SECTION.ok("schema", f"{schema} is not there yet: the first load makes it")
         return SECTION.failure(
-            "schema",
-            f"there is no schema {schema}, and {facts.user} may not create it",
-            f"CREATE SCHEMA {schema} AUTHORIZATION {facts.user}",
+            "schema", f"there is no schema {schema}, and {rights.user} may not create it", grant
         )
-    if facts.use_schema and facts.create_in_schema:
+    if grant is None:
         return SECTION.ok("schema", f"{schema}: tables may be created")
+    return SECTION.failure("schema", f"{rights.user} may not create tables in schema {schema}", grant)
+
+
+def _tables(rights: Rights) -> Iterator[Check]:
+    """Targets and our own tables, where they are there."""
+    if not rights.use_schema:
+        yield from SECTION.skipped("tables", "see schema")
+        return
+    lacking = [table for table in rights.tables if table.missing]
+    if lacking:
+        named = "; ".join(f"{', '.join(table.missing)} on {table.name}" for table in lacking[:5])
+        more = f"; and {counted(len(lacking) - 5, 'more table')}" if len(lacking) > 5 else ""
+        yield SECTION.failure(
+            "tables",
+            f"{rights.user} lacks {named}{more}",
+            "; ".join(table_grants(rights.schema, rights.tables, rights.user)),
+        )
+    elif rights.tables:
+        yield SECTION.ok("tables", f"{counted(len(rights.tables), 'table')} may be read and written")
+    foreign = [table for table in rights.tables if not table.owned and not rights.superuser]
+    if foreign:
+        named = ", ".join(f"{table.name} ({table.owner})" for table in foreign[:5])
+        yield SECTION.warning(
+            "owners",
+            f"{counted(len(foreign), 'table')} of other owners: loads work, changes of columns don't: {named}",
+            "; ".join(taking_over(rights.schema, table.name, rights.user) for table in foreign[:5]),
+        )
+
+
+def _assume_role(facts: DatabaseFacts, spec: WarehouseSpec) -> Check:
+    if facts.assume_role:
+        return SECTION.ok("ASSUMEROLE", f"{facts.user} may COPY with the role")
     return SECTION.failure(
-        "schema",
-        f"{facts.user} may not create tables in schema {schema}",
-        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {facts.user}",
+        "ASSUMEROLE",
+        f"{facts.user} may not COPY with the role {spec.iam_role or facts.default_role}",
+        assuming(spec.iam_role or "default", facts.user),
+    )
+
+
+def _sessions(facts: DatabaseFacts) -> Check:
+    """Who keeps a lock is said only to those whom Redshift shows it."""
+    if facts.sees_others:
+        return SECTION.ok("sessions", "those of other users are shown: whoever keeps a lock can be named")
+    known = "not shown" if facts.sees_others is False else "perhaps not shown"
+    return SECTION.ok(
+        "sessions",
+        f"those of other users are {known}; to have whoever keeps a lock named: "
+        f"ALTER USER {user_name(facts.user)} SYSLOG ACCESS UNRESTRICTED",
     )
 
 

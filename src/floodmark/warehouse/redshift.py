@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -17,6 +18,8 @@ from floodmark.model import Table
 from floodmark.types import fields
 from floodmark.warehouse import (
     KEYS,
+    LEDGER,
+    TARGETS,
     Holder,
     Ledger,
     LedgerRow,
@@ -43,6 +46,7 @@ from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
 from floodmark.warehouse.redshift_ledger import LedgerTables, check_kind
 from floodmark.warehouse.redshift_names import checked_target, folded, path
+from floodmark.warehouse.redshift_rights import naming_rights
 from floodmark.warehouse.redshift_rows import put
 from floodmark.warehouse.redshift_stage import Put
 from floodmark.warehouse.redshift_steps import (
@@ -87,11 +91,13 @@ class Redshift:
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded of a log, and who fills the target; empty when there is no ledger yet."""
-        return self._tries.asked(lambda session: self._tables.read(session, log, target, part))
+        with self._rights(target):
+            return self._tries.asked(lambda session: self._tables.read(session, log, target, part))
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
-        return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
+        with self._rights(target):
+            return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
 
     def recount(self, log: str, target: str) -> None:
         """Nothing to do: rows are not counted here, because that would read a column of the whole table."""
@@ -114,7 +120,8 @@ class Redshift:
             return made
 
         try:
-            return self._tries.asked(ask)
+            with self._rights(table.target):
+                return self._tries.asked(ask)
         except FloodmarkError as error:
             error.of(table.name)
             raise
@@ -131,7 +138,8 @@ class Redshift:
             seconds = self._limits.statement
             return [row for sql in words(place) for row in session.query(sql, seconds=seconds)]
 
-        return self._tries.asked(question)
+        with self._rights(target):
+            return self._tries.asked(question)
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -150,7 +158,8 @@ class Redshift:
             return session.transaction(self._tries.lock(target, ledger_too), steps)
 
         try:
-            self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
+            with self._rights(target):
+                self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
         except FloodmarkError as error:
             error.of(table)
             raise
@@ -160,7 +169,8 @@ class Redshift:
         began = time.monotonic()
         try:
             checked_target(request.target)
-            outcome = self._load_all(request)
+            with self._rights(request.target):
+                outcome = self._load_all(request)
         except FloodmarkError as error:
             error.of(request.table.name)
             raise
@@ -277,6 +287,11 @@ class Redshift:
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))
 
     # questions
+
+    def _rights(self, target: str) -> AbstractContextManager[None]:
+        """Missing rights are named with the statements that grant them."""
+        names = (folded(target), folded(target, KEYS), LEDGER, TARGETS, self._tables.lock_table(target))
+        return naming_rights(self._transport, self.schema, names)
 
     def _count(self, session: Session, target: str, *, exact: bool) -> int | None:
         """How many rows the target has, or whether it has any; None when there is no such table."""

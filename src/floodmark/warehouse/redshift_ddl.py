@@ -56,23 +56,19 @@ def staging_type(field: Field) -> str:
 
 
 def columns_query(schema: str, table: str) -> str:
-    """The question for a table's columns."""
+    """The question for a table's columns; of the catalog, which also tells of tables that one may not read."""
     return (
-        "SELECT column_name, data_type, character_maximum_length, numeric_precision, numeric_scale, is_nullable, "
-        f"column_default FROM svv_columns WHERE table_schema = {literal(schema.lower())} "
-        f"AND table_name = {literal(table)} ORDER BY ordinal_position"
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef FROM pg_attribute a "
+        "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname = {literal(table)} "
+        "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
     )
 
 
 def found_column(row: Row) -> TargetColumn:
-    """A row of the catalog as a column."""
-    name, type_, length, precision, scale, nullable, default = row
-    sized = str(type_).lower()
-    if sized in ("character varying", "character", "binary varying", "varbyte") and length:
-        sized += f"({int(length)})"
-    elif sized in ("numeric", "decimal") and precision:
-        sized += f"({int(precision)},{int(scale or 0)})"
-    return TargetColumn(str(name), sized, str(nullable).upper() != "NO", default)
+    """A row of the catalog as a column; of a default it only says that there is one."""
+    name, type_, not_null, has_default = row
+    return TargetColumn(str(name), str(type_).lower(), not not_null, "set" if has_default else None)
 
 
 def shape(

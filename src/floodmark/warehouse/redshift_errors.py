@@ -21,6 +21,10 @@ _FILES = "floodmark watermark validate compares the files with the log"
 _ROLE = "check warehouse.iam_role: Redshift must be allowed to assume it, and it to read the bucket"
 
 
+class NoRights(ConfigError):
+    """The user of the warehouse lacks a right."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """A server's error: its text, and SQLSTATE where it is given."""
@@ -96,6 +100,7 @@ RULES = (
         "check the user and the password of warehouse.url",
     ),
     Rule(ConfigError, "3D000|3F000", r"(database|schema) \S+ does not exist", "check warehouse.url and warehouse.schema"),
+    Rule(NoRights, "", r"does not have assumerole", _ROLE),
     Rule(
         ConfigError,
         "",
@@ -103,7 +108,7 @@ RULES = (
         r"|no default iam role|iam role .* not",
         _ROLE,
     ),
-    Rule(ConfigError, "42501", r"permission denied|must be owner|insufficient privilege", _RIGHTS),
+    Rule(NoRights, "42501", r"permission denied|must be owner|insufficient privilege", _RIGHTS),
     Rule(
         ConfigError,
         "",

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from floodmark.config import WarehouseSpec
-from floodmark.warehouse import LEDGER
-from floodmark.warehouse.redshift_ledger import LedgerTables
-from floodmark.warehouse.redshift_names import literal, path
-from floodmark.warehouse.redshift_steps import Failed, Limits, Session, Transport
+from floodmark.warehouse import LEDGER, TARGETS
+from floodmark.warehouse.redshift_names import folded, literal, path
+from floodmark.warehouse.redshift_rights import Rights, ask_rights, ask_tables
+from floodmark.warehouse.redshift_steps import Failed, Limits, Row, Session, Transport
 
 
 @dataclass(frozen=True)
 class DatabaseFacts:
     """The facts; None: it did not say."""
 
-    user: str
+    rights: Rights
     version: str
-    schema_exists: bool
-    use_schema: bool
-    create_in_schema: bool
-    create_schema: bool
-    temp: bool
     isolation: str | None
     default_role: str | None
     commits: int | None  # in the ledger; None: there is no ledger yet
+    assume_role: bool | None = None  # whether COPY may assume the role
+    sees_others: bool | None = None  # whether the system views show sessions of other users
+
+    @property
+    def user(self) -> str:
+        return self.rights.user
 
 
 def transport(spec: WarehouseSpec, seconds: float) -> Transport:
@@ -40,62 +42,88 @@ def transport(spec: WarehouseSpec, seconds: float) -> Transport:
     return SocketTransport(spec, limits)
 
 
-def look(way: Transport, schema: str) -> DatabaseFacts:
-    """The facts; raises why there is no session, in our words."""
+def look(way: Transport, schema: str, targets: Sequence[str] = (), role: str | None = None) -> DatabaseFacts:
+    """The facts, with the rights on targets that may be there; raises why there is no session, in our words."""
     try:
         session = way.open("floodmark doctor")
         try:
-            return _asked(session, schema.lower())
+            return _asked(session, schema.lower(), targets, role)
         finally:
             session.close()
     except Failed as failed:
         raise failed.error from failed
 
 
-def _asked(session: Session, schema: str) -> DatabaseFacts:
-    name = literal(schema)
-    [(user, version, database)] = session.query("SELECT current_user, version(), current_database()")
-    where = literal(str(database))
-    there = bool(session.query(f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {name}"))
-    right = session.query(
-        f"SELECT has_database_privilege({where}, 'TEMP'), has_database_privilege({where}, 'CREATE')"
-    )[0]
-    use = create = False
-    if there:
-        use, create = session.query(
-            f"SELECT has_schema_privilege({name}, 'USAGE'), has_schema_privilege({name}, 'CREATE')"
-        )[0]
+def _asked(session: Session, schema: str, targets: Sequence[str], role: str | None) -> DatabaseFacts:
+    [(version,)] = session.query("SELECT version()")
+    names = {folded(target) for target in targets}
+    rights = ask_rights(session, schema, sorted(names), ours=True)
+    if filled := sorted(_filled(session, rights) - names):
+        tables = ask_tables(session, schema, filled)
+        rights = replace(rights, tables=(*rights.tables, *tables))
+    default = _maybe(session, "SELECT default_iam_role()")
     return DatabaseFacts(
-        user=str(user),
+        rights=rights,
         version=_version(str(version)),
-        schema_exists=there,
-        use_schema=bool(use),
-        create_in_schema=bool(create),
-        create_schema=bool(right[1]),
-        temp=bool(right[0]),
         isolation=_maybe(
-            session, f"SELECT isolation_level FROM stv_db_isolation_level WHERE db_name = {where}"
+            session,
+            f"SELECT isolation_level FROM stv_db_isolation_level WHERE db_name = {literal(rights.database)}",
         ),
-        default_role=_maybe(session, "SELECT default_iam_role()"),
-        commits=_commits(session, schema) if use else None,
+        default_role=default,
+        commits=_commits(session, rights),
+        assume_role=_assumes(session, default if role is None or role.lower() == "default" else role),
+        sees_others=_sees_others(session),
     )
 
 
+def _filled(session: Session, rights: Rights) -> set[str]:
+    """The targets that some pipeline fills, as far as the user may know."""
+    if not _readable(rights, TARGETS):
+        return set()
+    rows = session.query(f'SELECT DISTINCT "target" FROM {path(rights.schema, TARGETS)}')
+    return {folded(str(target)) for (target,) in rows}
+
+
+def _readable(rights: Rights, name: str) -> bool:
+    return any(table.name == name and "SELECT" not in table.missing for table in rights.tables)
+
+
+def _assumes(session: Session, role: str | None) -> bool | None:
+    """Whether COPY may assume the role; a chain is granted as one."""
+    if not role or not role.startswith("arn:"):
+        return None
+    said = _maybe(session, f"SELECT has_assumerole_privilege({literal(role)}, 'copy')")
+    return None if said is None else said.lower() in ("true", "t", "1")
+
+
+def _sees_others(session: Session) -> bool | None:
+    rows = _rows(session, "SELECT superuser, syslog_access FROM svv_user_info WHERE user_name = current_user")
+    if not rows:
+        return None
+    superuser, access = rows[0]
+    return bool(superuser) or str(access).strip().upper() == "UNRESTRICTED"
+
+
 def _maybe(session: Session, question: str) -> str | None:
+    """The one answer; None where this database, or this user, has none."""
+    rows = _rows(session, question)
+    return None if rows is None else str(rows[0][0] if rows[0][0] is not None else "").strip()
+
+
+def _rows(session: Session, question: str) -> list[Row] | None:
     """The answer; None where this database, or this user, has none."""
     try:
-        rows = session.query(question)
+        return session.query(question) or None
     except Failed as failed:
         if failed.lost:
             raise
         return None
-    return str(rows[0][0] or "").strip() if rows else None
 
 
-def _commits(session: Session, schema: str) -> int | None:
-    if LEDGER not in LedgerTables(schema).kinds(session, (LEDGER,)):
+def _commits(session: Session, rights: Rights) -> int | None:
+    if not _readable(rights, LEDGER):
         return None
-    found = _maybe(session, f"SELECT count(*) FROM {path(schema, LEDGER)}")
+    found = _maybe(session, f"SELECT count(*) FROM {path(rights.schema, LEDGER)}")
     return None if found is None else int(found)
 
 

@@ -146,6 +146,8 @@ def expression(tokens: Sequence[Token]) -> list[Token]:
             found.append(word("coalesce"))
         elif token.up in ("PG_CLASS", "PG_ATTRIBUTE"):
             found.append(word(f"rs_{token.name}"))  # with names of more than 63 bytes
+        elif token.up == "FORMAT_TYPE" and following == "(":
+            found.append(word("rs_type"))  # with Redshift's types for the stand-in's own
         elif token.up == "MINUS":
             found.append(word("EXCEPT"))
         elif (

@@ -1,0 +1,223 @@
+"""A second, ordinary user on targets and tables of ours that somebody else has made: every missing right is named with the
+statement that grants it, and that statement, as it was printed, is enough."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import redshift_connector
+
+from floodmark.config import Iam, Tls, WarehouseSpec
+from floodmark.doctor.check import Check
+from floodmark.doctor.warehouse import judged
+from floodmark.errors import ConfigError
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_data_api import DataApiTransport
+from floodmark.warehouse.redshift_facts import look
+from floodmark.warehouse.redshift_socket import SocketTransport
+from floodmark.warehouse.redshift_steps import Transport
+from tests.data_api import DataApi
+from tests.fill import CODES, Fill, RedshiftPlace, code, own_schema
+
+PASSWORD = "Second-1"
+OURS = ("floodmark_ledger", "floodmark_targets", "floodmark_lock_codes", "floodmark_keys_codes")
+
+
+@dataclass
+class Second:
+    """A user who has made none of the tables, and all rights on them to begin with."""
+
+    fill: Fill
+    place: RedshiftPlace
+    user: str
+    data_api: bool = False
+
+    @property
+    def transport(self) -> Transport:
+        spec = WarehouseSpec(
+            **{**self.place.spec, "user": self.user, "password": PASSWORD, "tls": Tls("disabled")}
+        )
+        if not self.data_api:
+            return SocketTransport(spec, self.place.limits)
+        spec = replace(spec, iam=Iam(cluster="c"), transport="data_api")
+        return DataApiTransport(spec, self.place.limits, DataApi(self.connect), poll=0.01)
+
+    def connect(self) -> redshift_connector.Connection:
+        connection = redshift_connector.connect(
+            **self.place.server.options(user=self.user, password=PASSWORD)
+        )
+        connection.autocommit = True
+        return connection
+
+    @property
+    def warehouse(self) -> Redshift:
+        return Redshift(
+            self.transport, self.place.schema, iam_role=self.place.server.role, limits=self.place.limits
+        )
+
+    def load(self, n: int) -> None:
+        self.warehouse.load(self.fill.request(self.fill.commit([code("a", n)])))
+
+    def checks(self) -> dict[str, Check]:
+        """What `doctor` says to the user."""
+        facts = look(self.transport, self.place.schema, ["codes", "never_made"])
+        spec = WarehouseSpec("redshift", self.place.schema, iam_role=self.place.server.role)
+        return {check.name: check for check in judged(facts, spec)}
+
+    def run(self, statements: str) -> None:
+        """Statements as they were printed."""
+        for statement in statements.split("; "):
+            self.place.run(statement)
+
+
+@pytest.fixture
+def second(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Iterator[Second]:
+    with own_schema(redshift) as place:
+        fill = Fill(place, Store(StoreSpec(**seaweed.store(prefix))), CODES)
+        fill.load(fill.commit([code("A", 1)]))
+        user = f"u_{secrets.token_hex(4)}"
+        tables = ", ".join(f"{place.schema}.{name}" for name in ("codes", *OURS))
+        redshift.create_user(
+            user,
+            PASSWORD,
+            f"CREATE, USAGE ON SCHEMA {place.schema}",
+            f"SELECT, INSERT, UPDATE, DELETE ON TABLE {tables}",
+        )
+        yield Second(fill, place, user)
+
+
+def test_a_second_user_with_all_rights_loads_into_tables_of_others(second: Second) -> None:
+    found = second.checks()
+    assert not [check for check in found.values() if check.status == "failure"]
+    assert "changes of columns don't" in found["owners"].detail
+    second.load(2)
+    assert second.fill.rows("code, n") == [("a", 2)]
+
+
+@pytest.mark.parametrize("right", ["SELECT", "INSERT", "UPDATE", "DELETE"])
+@pytest.mark.parametrize("table", ["codes", *OURS])
+def test_a_missing_right_on_a_table_is_named_and_its_grant_is_enough(
+    second: Second, table: str, right: str
+) -> None:
+    second.place.run(f"REVOKE {right} ON {second.place.schema}.{table} FROM {second.user}")
+    said = second.checks()["tables"]
+    assert said.status == "failure" and said.detail.endswith(f"lacks {right} on {table}")
+    second.run(str(said.hint))
+    assert second.checks()["tables"].status == "ok"
+
+
+@pytest.mark.parametrize("table", ["codes", *OURS])
+def test_a_load_without_a_right_names_all_that_is_missing_and_is_not_tried_again(
+    second: Second, table: str
+) -> None:
+    second.place.run(f"REVOKE ALL ON {second.place.schema}.{table} FROM {second.user}")
+    second.place.server.faults.clear()
+    with pytest.raises(ConfigError, match=f"no SELECT, INSERT, UPDATE, DELETE on {table}") as refused:
+        second.load(2)
+    assert not second.place.sent("CREATE TABLE"), "it is there, though this user may not look into it"
+    second.run(str(refused.value.hint).partition(": ")[2])
+    second.load(2)
+    assert second.fill.rows("code, n") == [("a", 2)]
+
+
+@pytest.mark.parametrize("data_api", [False, True])
+def test_a_change_of_columns_needs_the_owner_and_says_so(second: Second, data_api: bool) -> None:
+    second.data_api = data_api
+    second.place.run(f"ALTER TABLE {second.place.schema}.codes DROP COLUMN n")
+    with pytest.raises(ConfigError, match="owner of codes") as refused:
+        second.load(2)
+    second.run(str(refused.value.hint).partition(": ")[2])
+    second.load(2)
+    assert second.fill.rows("code, n") == [("a", 2)]
+
+
+@pytest.mark.parametrize("right", ["USAGE", "CREATE"])
+def test_a_missing_right_on_the_schema(second: Second, right: str) -> None:
+    second.place.run(f"REVOKE {right} ON SCHEMA {second.place.schema} FROM {second.user}")
+    said = second.checks()["schema"]
+    assert said.status == "failure" and right in str(said.hint)
+    with pytest.raises(ConfigError, match="permission denied for schema") as refused:
+        second.warehouse.load(
+            second.fill.request(
+                second.fill.commit([code("a", 2)]), target="codes" if right == "USAGE" else "new"
+            )
+        )
+    assert str(said.hint) in str(refused.value.hint)
+    second.run(str(said.hint))
+    assert second.checks()["schema"].status == "ok"
+
+
+def test_temporary_tables_and_a_schema_that_has_to_be_made(second: Second) -> None:
+    server = second.place.server
+    server.execute("REVOKE TEMP ON DATABASE dev FROM PUBLIC")
+    try:
+        said = second.checks()["temp tables"]
+        assert said.status == "failure"
+        with pytest.raises(ConfigError, match="temporary") as refused:
+            second.load(2)
+        assert str(said.hint) in str(refused.value.hint)
+        second.run(str(said.hint))
+        assert second.checks()["temp tables"].status == "ok"
+        second.load(2)
+    finally:
+        server.execute("GRANT TEMP ON DATABASE dev TO PUBLIC")
+    second.place.schema = f"t_{secrets.token_hex(4)}"
+    said = second.checks()["schema"]
+    assert said.status == "failure" and "may not create it" in said.detail
+    second.run(str(said.hint))
+    assert second.checks()["schema"].status == "ok"
+
+
+def test_the_rights_of_very_many_tables_are_granted_in_one_statement(second: Second) -> None:
+    schema = second.place.schema
+    for n in range(21):
+        second.place.server.execute(f"CREATE TABLE {schema}.floodmark_lock_t{n} (nothing smallint)")
+    said = second.checks()["tables"]
+    assert "and 16 more tables" in said.detail and "ON ALL TABLES IN SCHEMA" in str(said.hint)
+    second.run(str(said.hint))
+    assert second.checks()["tables"].status == "ok"
+
+
+def test_users_of_iam_are_named_in_quotes(redshift: RedshiftStandIn, second: Second) -> None:
+    second.user = "IAMR:loader"
+    redshift.execute(
+        'DROP ROLE IF EXISTS "IAMR:loader"', f"CREATE ROLE \"IAMR:loader\" LOGIN PASSWORD '{PASSWORD}'"
+    )
+    said = second.checks()["schema"]
+    assert str(said.hint).endswith('TO "IAMR:loader"')
+    second.run(str(said.hint))
+    assert second.checks()["schema"].status == "ok"
+    second.place.run(f'REVOKE ALL ON SCHEMA {second.place.schema} FROM "IAMR:loader"')
+
+
+def test_the_columns_of_a_table_are_known_to_those_who_may_not_read_it(second: Second) -> None:
+    second.place.run(
+        f"CREATE TABLE {second.place.schema}.kinds (a INT NOT NULL, b VARCHAR(7) DEFAULT 'x', c DECIMAL(18,4), "
+        "d VARBYTE(9), e SUPER, f TIMESTAMP, g TIMESTAMPTZ, h DOUBLE PRECISION, i CHAR(3), j DECIMAL(19,0))"
+    )
+    second.place.run(f"ALTER TABLE {second.place.schema}.kinds DROP COLUMN h")
+    with second.warehouse._tries.session() as session:
+        found = second.warehouse._columns(session, "kinds")
+    assert [(c.name, c.type, c.nullable, c.default is not None) for c in found or ()] == [
+        ("a", "integer", False, False), ("b", "character varying(7)", True, True), ("c", "numeric(18,4)", True, False),
+        ("d", "binary varying(9)", True, False), ("e", "super", True, False),
+        ("f", "timestamp without time zone", True, False), ("g", "timestamp with time zone", True, False),
+        ("i", "character(3)", True, False), ("j", "numeric(19,0)", True, False),
+    ]  # fmt: skip
+
+
+def test_what_redshift_says_of_a_role_that_a_user_may_not_assume_becomes_a_grant(
+    second: Second, redshift: RedshiftStandIn
+) -> None:
+    role = redshift.role
+    said = f'User {second.user} does not have ASSUMEROLE permission on IAM role "{role}" for COPY'
+    redshift.faults.fail(r"\s*copy\b", "XX000", said)
+    with pytest.raises(ConfigError, match="ASSUMEROLE") as refused:
+        second.load(2)
+    assert f"GRANT ASSUMEROLE ON '{role}' TO {second.user} FOR COPY" in str(refused.value.hint)
