@@ -27,16 +27,20 @@ def way(fill: Fill) -> Transport:
 
 def test_rights_isolation_and_ledger_are_told(fill: Fill, redshift: RedshiftStandIn) -> None:
     schema = fill.place.schema
-    assert not look(way(fill), "not_there").schema_exists
+    assert not look(way(fill), "not_there").rights.schema_exists
     before = look(way(fill), schema)
-    assert (before.create_schema, before.temp) == (True, True)
+    assert (before.rights.create_schema, before.rights.temp) == (True, True)
     assert (before.isolation, before.commits) == ("Snapshot Isolation", None)
     fill.load(fill.commit([row(1, "a")]))
     after = look(way(fill), schema)
-    assert (after.schema_exists, after.use_schema, after.create_in_schema, after.commits) == (
+    rights = after.rights
+    assert (rights.schema_exists, rights.use_schema, rights.create_in_schema, after.commits) == (
         True,
         True,
         True,
         1,
     )
+    ours = ["floodmark_ledger", "floodmark_lock_orders", "floodmark_targets"]
+    assert [table.name for table in rights.tables] == [*ours, "orders"], "targets are known from our own list"
+    assert rights.grants == () and rights.superuser
     assert after.version.startswith("Redshift") and after.user == redshift.user

@@ -14,7 +14,7 @@ from redshift_connector import error as driver
 
 from floodmark.config import WarehouseSpec
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
-from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
+from floodmark.warehouse.redshift_errors import NoRights, Problem, detailed, judged, lost
 from floodmark.warehouse.redshift_socket import SocketTransport, _problem
 from floodmark.warehouse.redshift_stale import Keeper, kept
 from floodmark.warehouse.redshift_steps import Failed, Limits, Row
@@ -42,7 +42,8 @@ ANSWERS = [
     ("28000", "no pg_hba.conf entry for host", "", ConfigError, False),
     ("3D000", 'database "nowhere" does not exist', "", ConfigError, False),
     ("3F000", 'schema "nowhere" does not exist', "", ConfigError, False),
-    ("42501", "permission denied for relation orders", "", ConfigError, False),
+    ("42501", "permission denied for relation orders", "", NoRights, False),
+    ("XX000", 'User loader does not have ASSUMEROLE permission on IAM role "arn:…" for COPY', "", NoRights, False),
     ("XX000", "User arn:aws:redshift:… is not authorized to assume IAM Role arn:…", "", ConfigError, False),
     ("XX000", "S3ServiceException:Access Denied,Status 403,Error AccessDenied", "", ConfigError, False),
     ("42P07", 'Relation "orders" already exists', "", ConflictError, True),
@@ -81,7 +82,7 @@ def test_every_answer_of_the_server_has_a_translation(
         ("ThrottlingException: Rate exceeded", TransientError, True),
         ("ActiveStatementsExceededException: Active statements exceeded the allowed quota (500)", TransientError, True),
         ("Query canceled on user's request", TransientError, False),
-        ("ERROR: permission denied for relation orders", ConfigError, False),
+        ("ERROR: permission denied for relation orders", NoRights, False),
         ("AccessDeniedException: User: arn:aws:iam::1:user/x is not authorized to perform", ConfigError, False),
         ('ERROR: Relation "orders" already exists', ConflictError, True),
         ("ERROR: Spectrum Scan Error", DataError, False),

@@ -127,15 +127,16 @@ def test_json_is_parsed_into_a_super_column_that_the_same_load_adds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "type_"),
+    "words",
     [
-        (("c", "character varying", 80, None, None, "YES", None), "character varying(80)"),
-        (("c", "numeric", None, 20, 0, "NO", None), "numeric(20,0)"),
-        (("c", "bigint", None, 64, 0, "YES", None), "bigint"),
-        (("c", "binary varying", 255, None, None, "YES", None), "binary varying(255)"),
-        (("c", "super", None, None, None, "YES", None), "super"),
+        "character varying(80)",
+        "numeric(20,0)",
+        "bigint",
+        "binary varying(255)",
+        "timestamp without time zone",
+        "super",
     ],
 )
-def test_the_catalogs_columns_are_read_with_their_sizes(row: tuple[object, ...], type_: str) -> None:
-    assert found_column(row).type == type_
-    assert found_column(row).nullable is (row[5] == "YES")
+def test_the_catalogs_columns_are_read_with_their_sizes(words: str) -> None:
+    assert found_column(("c", words, False, False)) == TargetColumn("c", words)
+    assert found_column(("c", words, True, True)) == TargetColumn("c", words, nullable=False, default="set")
