@@ -92,6 +92,7 @@ class Explaining:
     def __init__(self, transport: Transport, notes: Notes) -> None:
         self._transport = transport
         self._notes = notes
+        self.longest = transport.longest
 
     def open(self, label: str = "") -> Session:
         return _Session(self._transport.open(label), self._notes)

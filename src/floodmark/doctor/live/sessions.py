@@ -223,7 +223,7 @@ def _stranger_reads(live: Live, one: Session, other: Session) -> Answer:
     found = tried(other, f"SELECT count(*) FROM {live.path('ledger')}")
     if not isinstance(found, Refusal):
         return Answer(False, "taken")
-    return Answer(found.kind == "ConfigError" and found.code in ("42501", ""), str(found), found.as_json())
+    return Answer(found.kind == "NoRights" and found.code in ("42501", ""), str(found), found.as_json())
 
 
 PROBES = (

@@ -19,7 +19,7 @@ from floodmark.doctor.live.loads import ID, NAME, Log
 from floodmark.doctor.live.place import Live
 from floodmark.doctor.live.probe import Answer, Probe, Unknown
 from floodmark.model import Column, Table, replace
-from floodmark.warehouse.canonical import Place, digests, rows
+from floodmark.warehouse.canonical import Place, digests
 
 _YEAR_0 = -719_528  # days from 1970 to 0000-01-01
 _DAY = 86_400_000_000
@@ -194,10 +194,12 @@ def _read(live: Live, target: str, cases: Sequence[Case]) -> _Read:
     log = Log(live, table)
     log.load(log.commit(columns))
     warehouse = live.warehouse()
-    keys = [[str(n)] for n in columns["id"]]
 
-    def question(place: Place) -> str:
-        return rows(place, scope, keys)
+    def question(place: Place) -> tuple[str]:
+        """As `verify` prints the columns; it takes their hashes, which would not tell what differs."""
+        shown = [place.hashed(scope.forms), *(place.printed(form) for form in scope.keys)]
+        shown += [place.element(form) for form in scope.forms]
+        return (f"SELECT {', '.join(shown)} FROM {place.table}",)
 
     found = sorted(warehouse.ask(target, question) or [], key=lambda row: int(row[1]))
     shown = {form.field.name: [str(row[2 + i]) for row in found] for i, form in enumerate(scope.forms)}
