@@ -35,8 +35,6 @@ STAND_IN_DIFFERS = {
     "SQL: substr",
     "sessions: a stranger's locks",
     "sessions: a stranger's columns",
-    "Data API: 41 statements",
-    "Data API: 101 kB",
 }
 STAND_IN_UNKNOWN = {
     "database: large strings",

@@ -234,7 +234,7 @@ def test_a_redshift_user_without_rights(redshifted: Workspace, redshift: Redshif
         redshift.execute("GRANT TEMP ON DATABASE dev TO PUBLIC")
     assert answer.all("failure") == ["warehouse: schema", "warehouse: temp tables", "warehouse: IAM role"]
     assert "may not create tables" in answer.one("warehouse", "schema")["detail"]
-    assert "GRANT TEMP ON DATABASE dev" in answer.one("warehouse", "temp tables")["hint"]
+    assert 'GRANT TEMP ON DATABASE "dev"' in answer.one("warehouse", "temp tables")["hint"]
     redshifted.write(warehouse={"url": redshift.url(user, "wrong-secret")})
     answer = doctor(redshifted)
     assert answer.all("failure") == ["warehouse: log-in"]

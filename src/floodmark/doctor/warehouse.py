@@ -16,9 +16,9 @@ from floodmark.doctor.source import bastion
 from floodmark.errors import FloodmarkError
 from floodmark.s3_place import place
 from floodmark.units import counted, size
-from floodmark.warehouse import LEDGER
+from floodmark.warehouse import LEDGER, quote
 from floodmark.warehouse.redshift_facts import DatabaseFacts, look, region, transport
-from floodmark.warehouse.redshift_rights import Rights, assuming, table_grants, taking_over, user_name
+from floodmark.warehouse.redshift_rights import Rights, assuming, table_grants, taking_over
 
 SECTION = Section("warehouse")
 LOCK_SECONDS = 3.0
@@ -218,7 +218,7 @@ def _sessions(facts: DatabaseFacts) -> Check:
     return SECTION.ok(
         "sessions",
         f"those of other users are {known}; to have whoever keeps a lock named: "
-        f"ALTER USER {user_name(facts.user)} SYSLOG ACCESS UNRESTRICTED",
+        f"ALTER USER {quote(facts.user)} SYSLOG ACCESS UNRESTRICTED",
     )
 
 

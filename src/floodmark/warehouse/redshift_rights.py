@@ -59,7 +59,7 @@ class Rights:
 
     @property
     def schema_grant(self) -> str | None:
-        who = user_name(self.user)
+        who = quote(self.user)
         if not self.schema_exists:
             return None if self.create_schema else f"CREATE SCHEMA {quote(self.schema)} AUTHORIZATION {who}"
         lacking = [w for w, has in (("USAGE", self.use_schema), ("CREATE", self.create_in_schema)) if not has]
@@ -67,39 +67,32 @@ class Rights:
 
     @property
     def temp_grant(self) -> str | None:
-        return (
-            None if self.temp else f"GRANT TEMP ON DATABASE {quote(self.database)} TO {user_name(self.user)}"
-        )
-
-
-def user_name(user: str) -> str:
-    """A user as a statement names it; those of IAM (`IAMR:role`) need quotes."""
-    return user if re.fullmatch(r"[a-z_][a-z0-9_]*", user) else quote(user)
+        return None if self.temp else f"GRANT TEMP ON DATABASE {quote(self.database)} TO {quote(self.user)}"
 
 
 def table_grants(schema: str, tables: Sequence[TableRights], user: str) -> tuple[str, ...]:
     """A GRANT for the tables that lack the same rights; for very many, one for all of the schema."""
     if sum(1 for table in tables if table.missing) > MANY:
-        return (f"GRANT {', '.join(NEEDED)} ON ALL TABLES IN SCHEMA {quote(schema)} TO {user_name(user)}",)
+        return (f"GRANT {', '.join(NEEDED)} ON ALL TABLES IN SCHEMA {quote(schema)} TO {quote(user)}",)
     lacking: dict[tuple[str, ...], list[str]] = {}
     for table in tables:
         if table.missing:
             lacking.setdefault(table.missing, []).append(path(schema, table.name))
     return tuple(
-        f"GRANT {', '.join(missing)} ON TABLE {', '.join(names)} TO {user_name(user)}"
+        f"GRANT {', '.join(missing)} ON TABLE {', '.join(names)} TO {quote(user)}"
         for missing, names in lacking.items()
     )
 
 
 def taking_over(schema: str, table: str, user: str) -> str:
     """The statement that makes the user a table's owner, who may change its columns."""
-    return f"ALTER TABLE {path(schema, table)} OWNER TO {user_name(user)}"
+    return f"ALTER TABLE {path(schema, table)} OWNER TO {quote(user)}"
 
 
 def assuming(role: str, user: str) -> str:
     """The statement that lets the user COPY with a role, or with a chain of them."""
     named = "default" if role.lower() == "default" else literal(role)
-    return f"GRANT ASSUMEROLE ON {named} TO {user_name(user)} FOR COPY"
+    return f"GRANT ASSUMEROLE ON {named} TO {quote(user)} FOR COPY"
 
 
 def tables_query(schema: str, names: Sequence[str], *, ours: bool) -> str:
