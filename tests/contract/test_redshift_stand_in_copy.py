@@ -274,3 +274,23 @@ def test_what_is_not_plain_parquet_is_refused(client: Client, lake: Lake) -> Non
     assert "DELTA_BINARY_PACKED" in detail(client.refused(lake.copy("t", ids(1), **delta)))
     for codec in ("snappy", "zstd", "gzip", "none"):
         client(lake.copy("t", ids(1), compression=codec))
+
+
+def test_a_role_is_an_arn_a_chain_without_blanks_or_the_keyword(client: Client, lake: Lake) -> None:
+    client("CREATE TABLE t (c BIGINT)")
+    client.link.commit()
+    copy = lake.copy("t", ids(1))
+    for role in (
+        "default",
+        "floodmark",
+        f"{lake.role}, {lake.role}",
+        f" {lake.role}",
+        "arn:aws:iam::1:role/x",
+    ):
+        error = client.refused(copy.replace(lake.role, role))
+        assert error["C"] == "XX000" and error["M"].startswith(
+            "Invalid credentials. Must be of the format"
+        ), role
+    for role in (f"'{lake.role},{lake.role}'", "default", "DEFAULT"):
+        client(copy.replace(f"'{lake.role}'", role))
+    assert client("SELECT count(*) FROM t") == [[3]]

@@ -119,6 +119,28 @@ def test_answers_are_late_and_other_processes_can_ask_for_it(
     assert time.monotonic() - started >= 0.2
 
 
+def test_a_commit_that_is_held_keeps_its_locks_and_looks_idle(
+    redshift: RedshiftStandIn, connect: Connect
+) -> None:
+    client, other = connect(), connect(autocommit=True)
+    client("CREATE TABLE t (a INT)")
+    client.link.commit()
+    client("LOCK t")
+    ((pid,),) = client("SELECT pg_backend_pid()")
+    redshift.faults.delay_commit(0.6)
+    started = time.monotonic()
+    commit = threading.Thread(target=client.link.commit)
+    commit.start()
+    time.sleep(0.1)
+    held = "SELECT count(*) FROM svv_transactions WHERE granted AND lock_mode = 'AccessExclusiveLock'"
+    assert other(f"{held} AND pid = {pid}") == [[1]]
+    states = other(f"SELECT DISTINCT trim(status) FROM sys_query_history WHERE session_id = {pid}")
+    assert states == [["success"]]
+    other("SELECT count(*) FROM t")  # waits for the lock
+    assert 0.5 < time.monotonic() - started < 5
+    commit.join(5)
+
+
 def test_a_running_statement_can_be_cancelled(redshift: RedshiftStandIn, connect: Connect) -> None:
     holder, waiter = connect(), connect()
     holder("CREATE TABLE t (a INT)")

@@ -7,6 +7,28 @@ CREATE DOMAIN pg_catalog.super AS jsonb;
 CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS
 $$ SELECT 'PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC gcc (GCC) 3.4.2 20041017 (Red Hat 3.4.2-6.fc3), Redshift 1.0.0 (Floodmark stand-in)'::text $$;
 
+-- Limits -----------------------------------------------------------------------------------------------
+-- Joined texts end at 65,535 bytes, sums at 38 digits. The planner puts the bodies in the place of such functions: they
+-- cost next to nothing.
+CREATE DOMAIN pg_catalog.rs_joined AS text CHECK (octet_length(value) <= 65535);
+CREATE FUNCTION pg_catalog.rs_join(text, text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT textcat($1, $2)::rs_joined::text $$;
+UPDATE pg_catalog.pg_operator SET oprcode = 'pg_catalog.rs_join(text, text)'::regprocedure
+WHERE oid = 'pg_catalog.||(text, text)'::regoperator;
+CREATE SCHEMA rs_checked;
+GRANT USAGE ON SCHEMA rs_checked TO PUBLIC;
+CREATE DOMAIN pg_catalog.rs_sum AS numeric CHECK (abs(value) < power(10::numeric, 38 - scale(value)));
+CREATE FUNCTION rs_checked.sum(numeric) RETURNS numeric LANGUAGE sql IMMUTABLE AS $$ SELECT $1::rs_sum::numeric $$;
+CREATE FUNCTION rs_checked.sum(bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
+CREATE FUNCTION rs_checked.sum(real) RETURNS real LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
+CREATE FUNCTION rs_checked.sum(double precision) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
+CREATE FUNCTION rs_checked.sum(interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
+-- Two arguments, and NULL if one of them is.
+ALTER FUNCTION pg_catalog.concat(VARIADIC "any") RENAME TO rs_no_concat;
+CREATE FUNCTION pg_catalog.concat(text, text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT rs_join($1, $2) $$;
+CREATE FUNCTION pg_catalog.concat(bytea, bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$ SELECT byteacat($1, $2) $$;
+ALTER FUNCTION pg_catalog.md5(bytea) RENAME TO rs_no_md5;
+
 -- Time -------------------------------------------------------------------------------------------------
 CREATE FUNCTION pg_catalog.getdate() RETURNS timestamp LANGUAGE sql STABLE AS
 $$ SELECT date_trunc('second', statement_timestamp() AT TIME ZONE 'UTC') $$;
@@ -147,18 +169,45 @@ CREATE VIEW pg_catalog.rs_pg_attribute AS
          pg_catalog.rs_marked(attrelid, attnum, 'sortkey')::integer AS attsortkeyord FROM pg_catalog.pg_attribute;
 GRANT SELECT ON pg_catalog.rs_pg_class, pg_catalog.rs_pg_attribute TO PUBLIC;
 
+-- Whoever has SYSLOG ACCESS UNRESTRICTED is a member of this role, as superusers are of every role -----
+CREATE ROLE rs_syslog;
+CREATE FUNCTION pg_catalog.rs_sees(owner text) RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT $1 = current_user OR pg_has_role(current_user, 'rs_syslog', 'MEMBER') $$;
+CREATE FUNCTION pg_catalog.rs_userid(owner text) RETURNS integer LANGUAGE sql STABLE AS
+$$ SELECT usesysid::integer FROM pg_catalog.pg_user WHERE usename = $1 $$;
+
+CREATE VIEW pg_catalog.svv_user_info AS
+  SELECT usename::varchar AS user_name, usesysid::integer AS user_id, usecreatedb AS createdb, usesuper AS superuser,
+         false AS catalog_update, 'UNLIMITED'::varchar AS connection_limit,
+         (CASE WHEN pg_has_role(usename, 'rs_syslog', 'MEMBER') THEN 'UNRESTRICTED' ELSE 'RESTRICTED' END)::varchar
+           AS syslog_access, NULL::timestamp AS last_ddl_timestamp, 0 AS session_timeout, NULL::varchar AS external_user_id
+  FROM pg_catalog.pg_user
+  WHERE usename = current_user OR (SELECT me.usesuper FROM pg_catalog.pg_user me WHERE me.usename = current_user);
+GRANT SELECT ON pg_catalog.svv_user_info TO PUBLIC;
+
+-- ASSUMEROLE: everybody may use every role for everything, until a superuser takes that back ----------
+CREATE TABLE pg_catalog.rs_assumerole (grantee text, role text, command text);
+INSERT INTO pg_catalog.rs_assumerole VALUES ('public', 'all', 'all');
+CREATE FUNCTION pg_catalog.has_assumerole_privilege(grantee text, role text, command text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER AS $$
+  SELECT (SELECT usesuper FROM pg_catalog.pg_user WHERE usename = $1)
+         OR EXISTS (SELECT 1 FROM pg_catalog.rs_assumerole r
+                    WHERE r.grantee IN ($1, 'public') AND r.role IN ($2, 'all') AND r.command IN (lower($3), 'all')) $$;
+CREATE FUNCTION pg_catalog.has_assumerole_privilege(role text, command text) RETURNS boolean
+LANGUAGE sql STABLE AS $$ SELECT has_assumerole_privilege(current_user::text, $1, $2) $$;
+
 -- What loads leave behind, whether they were committed or not -----------------------------------------
-CREATE TABLE pg_catalog.stl_load_errors (
-  userid integer, slice integer, tbl integer, starttime timestamp, session integer, query integer,
+CREATE TABLE pg_catalog.rs_load_errors (
+  user_name text, slice integer, tbl integer, starttime timestamp, session integer, query integer,
   filename char(256), line_number bigint, colname char(127), type char(10), col_length char(10),
   "position" integer, raw_line char(1024), raw_field_value char(1024), err_code integer, err_reason char(100));
 CREATE TABLE pg_catalog.rs_loads (
-  user_id integer, query_id bigint, transaction_id bigint, session_id integer, database_name text, status text,
+  user_name text, query_id bigint, transaction_id bigint, session_id integer, database_name text, status text,
   table_name text, start_time timestamp, end_time timestamp, duration bigint, data_source text, file_format text,
   loaded_rows bigint, loaded_bytes bigint, source_file_count integer, source_file_bytes bigint,
   file_count_scanned integer, file_bytes_scanned bigint, error_count bigint, copy_job_id bigint);
-CREATE TABLE pg_catalog.stl_load_commits (
-  userid integer, query integer, slice integer, name char(256), filename char(256), byte_offset integer,
+CREATE TABLE pg_catalog.rs_load_commits (
+  user_name text, query integer, slice integer, name char(256), filename char(256), byte_offset integer,
   lines_scanned integer, errors integer, curtime timestamp, status integer, file_format char(16),
   is_partial integer, start_offset bigint, copy_job_id bigint);
 CREATE FUNCTION pg_catalog.rs_queries() RETURNS TABLE (
@@ -169,17 +218,27 @@ LANGUAGE sql SECURITY DEFINER AS $$
     user_name text, query_id bigint, query_label text, session_id integer, database_name text, query_type text,
     status text, start_time timestamp, end_time timestamp, error_message text, query_text text)
   WHERE q.database_name = current_database() $$;
--- Everybody sees his own statements, superusers all.
 CREATE VIEW pg_catalog.sys_query_history AS
-  SELECT u.usesysid::integer AS user_id, q.query_id, q.query_label::char(320) AS query_label,
+  SELECT pg_catalog.rs_userid(q.user_name) AS user_id, q.query_id, q.query_label::char(320) AS query_label,
          NULL::bigint AS transaction_id, q.session_id, q.database_name::char(128) AS database_name,
          q.query_type::char(32) AS query_type, q.status::char(10) AS status, false AS result_cache_hit, q.start_time,
          q.end_time, extract(epoch FROM q.end_time - q.start_time)::bigint * 1000000 AS elapsed_time,
          q.error_message::char(512) AS error_message, q.query_text::char(4000) AS query_text
-  FROM pg_catalog.rs_queries() q LEFT JOIN pg_catalog.pg_user u ON u.usename = q.user_name
-  WHERE q.user_name = current_user OR (SELECT usesuper FROM pg_catalog.pg_user WHERE usename = current_user);
+  FROM pg_catalog.rs_queries() q WHERE pg_catalog.rs_sees(q.user_name);
 GRANT SELECT ON pg_catalog.sys_query_history TO PUBLIC;
-CREATE VIEW pg_catalog.sys_load_history AS SELECT * FROM pg_catalog.rs_loads;
+CREATE VIEW pg_catalog.stl_load_errors AS
+  SELECT pg_catalog.rs_userid(user_name) AS userid, slice, tbl, starttime, session, query, filename, line_number, colname,
+         type, col_length, "position", raw_line, raw_field_value, err_code, err_reason
+  FROM pg_catalog.rs_load_errors WHERE pg_catalog.rs_sees(user_name);
+CREATE VIEW pg_catalog.stl_load_commits AS
+  SELECT pg_catalog.rs_userid(user_name) AS userid, query, slice, name, filename, byte_offset, lines_scanned, errors,
+         curtime, status, file_format, is_partial, start_offset, copy_job_id
+  FROM pg_catalog.rs_load_commits WHERE pg_catalog.rs_sees(user_name);
+CREATE VIEW pg_catalog.sys_load_history AS
+  SELECT pg_catalog.rs_userid(user_name) AS user_id, query_id, transaction_id, session_id, database_name, status,
+         table_name, start_time, end_time, duration, data_source, file_format, loaded_rows, loaded_bytes,
+         source_file_count, source_file_bytes, file_count_scanned, file_bytes_scanned, error_count, copy_job_id
+  FROM pg_catalog.rs_loads WHERE pg_catalog.rs_sees(user_name);
 CREATE VIEW pg_catalog.sys_load_detail AS
   SELECT userid AS user_id, query::bigint AS query_id, filename AS file_name, lines_scanned::bigint AS lines_scanned,
          curtime AS record_time, curtime AS start_time, curtime AS end_time
@@ -193,7 +252,7 @@ CREATE VIEW pg_catalog.sys_load_error_detail AS
 GRANT SELECT ON pg_catalog.stl_load_errors, pg_catalog.sys_load_history, pg_catalog.sys_load_detail,
   pg_catalog.stl_load_commits, pg_catalog.sys_load_error_detail TO PUBLIC;
 
--- Sessions and locks, visible to everybody ------------------------------------------------------------
+-- Sessions and locks ----------------------------------------------------------------------------------
 CREATE FUNCTION pg_catalog.rs_transactions() RETURNS TABLE (
   txn_owner text, txn_db text, xid bigint, pid integer, txn_start timestamp, lock_mode text,
   lockable_object_type text, relation integer, granted boolean)
@@ -205,13 +264,15 @@ LANGUAGE sql SECURITY DEFINER AS $$
   WHERE l.locktype IN ('relation', 'transactionid') AND a.xact_start IS NOT NULL
     AND a.backend_type = 'client backend'
     AND (l.relation IS NULL OR l.relation >= 16384) $$;
-CREATE VIEW pg_catalog.svv_transactions AS SELECT * FROM pg_catalog.rs_transactions();
+CREATE VIEW pg_catalog.svv_transactions AS
+  SELECT * FROM pg_catalog.rs_transactions() t WHERE pg_catalog.rs_sees(t.txn_owner);
 CREATE FUNCTION pg_catalog.rs_sessions() RETURNS TABLE (
   starttime timestamp, process integer, user_name char(50), db_name char(50), timeout_sec integer)
 LANGUAGE sql SECURITY DEFINER AS $$
   SELECT backend_start AT TIME ZONE 'UTC', pid, usename::char(50), datname::char(50), 0
   FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend' AND usename <> 'rdsdb' $$;
-CREATE VIEW pg_catalog.stv_sessions AS SELECT * FROM pg_catalog.rs_sessions();
+CREATE VIEW pg_catalog.stv_sessions AS
+  SELECT * FROM pg_catalog.rs_sessions() s WHERE pg_catalog.rs_sees(trim(s.user_name::text));
 CREATE VIEW pg_catalog.stv_db_isolation_level AS
   SELECT current_database()::char(128) AS db_name,
          (CASE current_setting('default_transaction_isolation') WHEN 'serializable' THEN 'Serializable'
@@ -228,6 +289,10 @@ CREATE FUNCTION pg_catalog.rs_type(oid, integer) RETURNS text LANGUAGE sql STABL
               WHEN t.word ~ '^rs_decimal_' THEN 'numeric(19,' || substr(t.word, 15) || ')'
               ELSE t.word END
   FROM (SELECT pg_catalog.format_type($1, $2) AS word) t $$;
+-- What the user may access, at least one of its columns.
+CREATE FUNCTION pg_catalog.rs_accessible(relation oid) RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT has_table_privilege($1, 'SELECT, INSERT, UPDATE, DELETE, REFERENCES')
+          OR has_any_column_privilege($1, 'SELECT, INSERT, UPDATE') $$;
 CREATE VIEW pg_catalog.svv_columns AS
   SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
          pg_catalog.rs_name(c.relname) AS table_name, pg_catalog.rs_name(a.attname) AS column_name,
@@ -249,14 +314,16 @@ CREATE VIEW pg_catalog.svv_columns AS
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
   CROSS JOIN LATERAL (SELECT pg_catalog.rs_type(a.atttypid, a.atttypmod) AS words) w
-  WHERE a.attnum > 0 AND NOT a.attisdropped AND n.nspname NOT IN ('information_schema', 'pg_toast');
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND n.nspname NOT IN ('information_schema', 'pg_toast')
+    AND pg_catalog.rs_accessible(c.oid);
 CREATE VIEW pg_catalog.svv_tables AS
   SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
          pg_catalog.rs_name(c.relname) AS table_name,
          (CASE WHEN c.relkind = 'v' THEN 'VIEW' WHEN n.nspname LIKE 'pg_temp%' THEN 'LOCAL TEMPORARY'
                ELSE 'BASE TABLE' END)::varchar AS table_type, NULL::varchar AS remarks
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relkind IN ('r', 'v') AND n.nspname NOT IN ('information_schema', 'pg_toast');
+  WHERE c.relkind IN ('r', 'v') AND n.nspname NOT IN ('information_schema', 'pg_toast')
+    AND pg_catalog.rs_accessible(c.oid);
 -- Only schemas of search_path, as on Redshift.
 CREATE VIEW pg_catalog.pg_table_def AS
   SELECT n.nspname AS schemaname, pg_catalog.rs_name(c.relname) AS tablename,

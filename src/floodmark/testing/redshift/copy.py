@@ -7,6 +7,7 @@ other one is refused, not ignored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,17 +15,10 @@ from datetime import UTC, datetime
 
 from floodmark.errors import FloodmarkError
 from floodmark.testing.redshift import wire
+from floodmark.testing.redshift.errors import internal_error, spectrum_error
 from floodmark.testing.redshift.plans import Context
 from floodmark.testing.redshift.postgres import literal
-from floodmark.testing.redshift.spectrum import (
-    File,
-    LoadError,
-    Target,
-    internal_error,
-    lines,
-    open_file,
-    spectrum_error,
-)
+from floodmark.testing.redshift.spectrum import File, LoadError, Target, lines, open_file
 from floodmark.testing.redshift.tokens import Token, closing, quote, split, sql_of, syntax_error, word_set
 from floodmark.testing.redshift.wire import SqlError
 
@@ -34,6 +28,7 @@ _REFUSED = word_set(
     SECRET_ACCESS_KEY SESSION_TOKEN DELIMITER FIXEDWIDTH IGNOREHEADER IGNOREBLANKLINES REMOVEQUOTES TRIMBLANKS
     COMPROWS SSH READRATIO MASTER_SYMMETRIC_KEY QUOTE"""
 )
+_ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _AHEAD = 4  # files fetched at a time
 
 
@@ -121,9 +116,7 @@ def _option(reader: _Reader, copy: Copy) -> None:
     copy.seen.add(up)
     match up:
         case "IAM_ROLE":
-            copy.role = "default" if reader.maybe("DEFAULT") else reader.string()
-            if copy.role != "default" and not all(r.startswith("arn:") for r in copy.role.split(",")):
-                raise internal_error("Invalid IAM_ROLE", 8001, f"The IAM role {copy.role} is not valid")
+            copy.role = "default" if reader.maybe("DEFAULT") else _chain(reader.string())
         case "MANIFEST":
             copy.manifest = True
         case "FORMAT" | "PARQUET":
@@ -159,9 +152,21 @@ def _option(reader: _Reader, copy: Copy) -> None:
             raise syntax_error(token)
 
 
+def _chain(roles: str) -> str:
+    """One role, or a chain of them without blanks; the default role is a keyword, not a string."""
+    if not all(_ROLE.fullmatch(role) for role in roles.split(",")):
+        words = (
+            "Invalid credentials. Must be of the format: credentials 'aws_iam_role=...' or "
+            "'aws_access_key_id=...;aws_secret_access_key=...[;token=...]'"
+        )
+        raise internal_error(words, 8001, "")
+    return roles
+
+
 def run_copy(copy: Copy, context: Context) -> str:
     """Load the files; the command's tag."""
     query = context.query
+    _assume(copy.role or "default", context)
     started = datetime.now(UTC).replace(tzinfo=None)
     targets = _targets(copy, context)
     entries = _manifest(copy, context) if copy.manifest else _listed(copy, context)
@@ -185,6 +190,19 @@ def run_copy(copy: Copy, context: Context) -> str:
     words = f"Load into table '{name}' completed, {rows} record(s) loaded successfully."
     context.backend.notice(wire.info(words))
     return "COPY"
+
+
+def _assume(roles: str, context: Context) -> None:
+    """Refuse a role that the user may not use (ASSUMEROLE), or IAM lets nobody assume."""
+    first = roles.split(",")[0]
+    granted = context.backend.query(f"SELECT pg_catalog.has_assumerole_privilege({literal(first)}, 'copy')")
+    if granted != [[b"t"]]:
+        words = f'User {context.user} does not have ASSUMEROLE permission on IAM role "{first}" for COPY'
+        raise SqlError("42501", words)
+    for role in filter(lambda role: context.services.faults.denies(role=role), roles.split(",")):
+        user = f"arn:aws:redshift:us-east-1:123456789012:dbuser:stand-in/{context.user}"
+        words = f"User {user} is not authorized to assume IAM Role {role}"
+        raise internal_error(words, 8001, f"IAM Role={role}", context.query)
 
 
 @dataclass
@@ -218,15 +236,24 @@ def _get(context: Context, url: str) -> bytes | None:
         raise internal_error("S3ServiceException", 8001, f"{error}") from None
 
 
+def _read_file(context: Context, url: str) -> bytes | None:
+    """A file as Spectrum reads it."""
+    if context.services.faults.denies(url=url):
+        words = "HTTP response error code: 403 Message: AccessDenied Access Denied"
+        raise spectrum_error(
+            15001, f"S3 Query Exception (Fetch). Task failed due to an internal error. {words} {url}"
+        )
+    return _get(context, url)
+
+
 def _manifest(copy: Copy, context: Context) -> list[tuple[str, bool, int | None]]:
     """The manifest's entries: url, whether it must exist, its size."""
-    data = _get(context, copy.source)
+    # Redshift says the same of a manifest that is not there, that is a prefix, and that it may not read.
+    denied = context.services.faults.denies(url=copy.source)
+    data = None if denied or copy.source.endswith("/") else _get(context, copy.source)
     if data is None:
-        raise internal_error(
-            "COPY with MANIFEST parameter requires full path of an S3 object.",
-            8001,
-            f"{copy.source} does not exist",
-        )
+        words = "COPY with MANIFEST parameter requires full path of an S3 object."
+        raise internal_error(words, 8001, copy.source, context.query)
     try:
         document = json.loads(data)
         entries = document["entries"]
@@ -249,6 +276,9 @@ def _manifest(copy: Copy, context: Context) -> list[tuple[str, bool, int | None]
 def _listed(copy: Copy, context: Context) -> list[tuple[str, bool, int | None]]:
     """The objects whose key begins with what FROM says."""
     bucket, _, prefix = copy.source.removeprefix("s3://").partition("/")
+    if context.services.faults.denies(url=copy.source):
+        words = "S3ServiceException:Access Denied,Status 403,Error AccessDenied,Rid 1,ExtRid 2,CanRetry 1"
+        raise internal_error(words, 8001, f"Failed to list {copy.source}", context.query)
     objects = context.services.bucket(bucket).list(prefix)
     return [(f"s3://{bucket}/{item.path}", True, None) for item in objects]
 
@@ -266,7 +296,7 @@ def _chunks(
     asked = 0
     for url, mandatory, size in entries:
         while asked < len(entries) and len(coming) < _AHEAD:
-            coming.append(pool.submit(_get, context, entries[asked][0]))
+            coming.append(pool.submit(_read_file, context, entries[asked][0]))
             asked += 1
         data = coming.pop(0).result()
         if data is None:
@@ -294,23 +324,23 @@ def _record_error(
     context: Context, copy: Copy, query: int, started: datetime, row: dict[str, object]
 ) -> None:
     about: dict[str, object] = {
-        "userid": 100, "slice": 0, "tbl": 0, "starttime": started, "session": context.backend.pid, "query": query,
+        "user_name": context.user, "slice": 0, "tbl": 0, "starttime": started, "session": context.backend.pid, "query": query,
     }  # fmt: skip
-    context.services.record(context.database, "stl_load_errors", {**about, **row})
+    context.services.record(context.database, "rs_load_errors", {**about, **row})
 
 
 def _record(context: Context, copy: Copy, query: int, started: datetime, rows: int, loaded: _Loaded) -> None:
     now = datetime.now(UTC).replace(tzinfo=None)
     services, database = context.services, context.database
     services.record(database, "rs_loads", {
-        "user_id": 100, "query_id": query, "session_id": context.backend.pid, "database_name": database,
+        "user_name": context.user, "query_id": query, "session_id": context.backend.pid, "database_name": database,
         "status": "completed", "table_name": copy.table, "start_time": started, "end_time": now,
         "duration": int((now - started).total_seconds() * 1e6), "data_source": copy.source, "file_format": "PARQUET",
         "loaded_rows": rows, "loaded_bytes": loaded.bytes, "source_file_count": len(loaded.files),
         "source_file_bytes": loaded.bytes, "file_count_scanned": len(loaded.files),
         "file_bytes_scanned": loaded.bytes, "error_count": 0, "copy_job_id": -1,
     })  # fmt: skip
-    services.record(database, "stl_load_commits", *({
-        "userid": 100, "query": query, "slice": 0, "filename": url[:256], "lines_scanned": count, "errors": 0,
+    services.record(database, "rs_load_commits", *({
+        "user_name": context.user, "query": query, "slice": 0, "filename": url[:256], "lines_scanned": count, "errors": 0,
         "curtime": now, "status": 1, "file_format": "Parquet", "is_partial": 0, "start_offset": 0, "copy_job_id": -1,
     } for url, count in loaded.files))  # fmt: skip

@@ -1,15 +1,40 @@
-"""PostgreSQL's errors in Redshift's words, where programs tell them apart."""
+"""Errors as Redshift words them: those of its executor, and PostgreSQL's where programs tell them apart."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from floodmark.testing.redshift.faults import ISOLATION
-from floodmark.testing.redshift.wire import Fields
+from floodmark.testing.redshift.functions import HIDDEN
+from floodmark.testing.redshift.wire import Fields, SqlError
 
+ISOLATION = "Serializable isolation violation on table - {table}, transactions forming the cycle are: {a}, {b} (pid:{pid})"
+_RULE = "-" * 47
 _LENGTH = re.compile(r"rs_(varchar|char|varbyte)_(\d+)$")
 _WORDS = {"varchar": "character varying", "char": "character", "varbyte": "binary varying"}
+# Types in messages: the stand-in's own, and PostgreSQL's words for what Redshift calls otherwise.
+_TYPES = (
+    (re.compile(r"\b(?:pg_catalog\.)?rs_varchar_\d+|\btext\b"), "character varying"),
+    (re.compile(r"\b(?:pg_catalog\.)?rs_char_\d+"), "character"),
+    (re.compile(r"\b(?:pg_catalog\.)?rs_varbyte_\d+|\bbytea\b"), "binary varying"),
+    (re.compile(r"\b(?:pg_catalog\.)?rs_decimal_\w+"), "numeric"),
+    (re.compile(r"\bjsonb\b"), "super"),
+    (re.compile(r"\bunknown\b"), '"unknown"'),
+)
+
+
+def internal_error(message: str, code: int, context: str, query: int = 0) -> SqlError:
+    """An error as Redshift's executor words it: XX000, and the sense in the detail."""
+    detail = (
+        f"\n  {_RULE}\n  error:  {message}\n  code:      {code}\n  context:   {context}\n  query:     {query}\n"
+        f"  location:  dory_util.cpp:1509\n  process:   worker_thread [pid=4711]\n  {_RULE}\n"
+    )
+    return SqlError("XX000", message, detail)
+
+
+def spectrum_error(code: int, context: str, query: int = 0) -> SqlError:
+    """What the reader of Parquet says; contexts are cut off."""
+    return internal_error("Spectrum Scan Error", code, context[:400], query)
 
 
 def as_redshift(fields: Mapping[str, str], query: int) -> Fields:
@@ -22,6 +47,16 @@ def as_redshift(fields: Mapping[str, str], query: int) -> Fields:
         found.pop("H", None)
     elif code == "57014" and "timeout" not in found.get("M", "").replace("statement timeout", ""):
         found["M"] = f"Query ({query}) canceled on user's request"
+    elif code == "42883":
+        words = found.get("M", "").replace(HIDDEN, "")
+        for pattern, word in _TYPES:
+            words = pattern.sub(word, words)
+        found["M"] = words
+    elif code == "23514" and domain == "rs_joined":
+        words = "CONCAT() result too long for type varchar(65535)"
+        found = internal_error("Invalid input", 8001, words, query).fields
+    elif code == "23514" and domain == "rs_sum":
+        found = internal_error("Numeric data overflow (addition)", 1058, "", query).fields
     elif code == "23514" and domain.startswith("rs_"):
         length = _LENGTH.match(domain)
         if length:

@@ -13,11 +13,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from floodmark.testing.redshift.errors import ISOLATION, spectrum_error
 from floodmark.testing.redshift.wire import SqlError
 
 Action = Literal["drop", "drop_after", "delay", "stall", "error"]
 _COMMIT = r"\s*(commit|end)\b"
-ISOLATION = "Serializable isolation violation on table - {table}, transactions forming the cycle are: {a}, {b} (pid:{pid})"
 
 
 @dataclass
@@ -41,7 +41,10 @@ class Faults:
     """The faults of one stand-in, and the statements that it has seen."""
 
     statements: deque[str] = field(default_factory=lambda: deque(maxlen=10_000))
+    lag_seconds: float = 0.0  # of the SYS and STL views
     _armed: list[Fault] = field(default_factory=list)
+    _denied_urls: list[str] = field(default_factory=list)
+    _denied_roles: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _going: threading.Event = field(default_factory=threading.Event)
     _era: int = 0
@@ -69,6 +72,10 @@ class Faults:
         """Answer late."""
         self.arm(Fault("delay", match, times, seconds=seconds))
 
+    def delay_commit(self, seconds: float, times: int = 1) -> None:
+        """Hold a COMMIT back: the session keeps its locks, and SYS_QUERY_HISTORY has nothing that runs in it."""
+        self.arm(Fault("delay", _COMMIT, times, seconds=seconds))
+
     def conflicts(self, times: int = 1, match: str = _COMMIT) -> None:
         """Error 1023, as if other transactions were in the way."""
         detail = ISOLATION.format(table=100_001, a=1023, b=1024, pid=4711)
@@ -87,10 +94,27 @@ class Faults:
         load_error: dict[str, object] | None = None,
     ) -> None:
         """A COPY that fails; `load_error` becomes a row of STL_LOAD_ERRORS and SYS_LOAD_ERROR_DETAIL."""
-        from floodmark.testing.redshift.spectrum import spectrum_error
-
         error = spectrum_error(code, context)
         self.arm(Fault("error", r"\s*copy\b", times, error=error, load_error=load_error))
+
+    def deny_s3(self, prefix: str) -> None:
+        """S3 answers COPY with AccessDenied for what begins so (`s3://bucket/key`), until `clear`."""
+        with self._lock:
+            self._denied_urls.append(prefix)
+
+    def deny_role(self, role: str) -> None:
+        """IAM lets nobody assume this role, until `clear`."""
+        with self._lock:
+            self._denied_roles.append(role)
+
+    def denies(self, *, url: str = "", role: str = "") -> bool:
+        """Whether an object or a role is out of COPY's reach."""
+        with self._lock:
+            return (bool(url) and url.startswith(tuple(self._denied_urls))) or role in self._denied_roles
+
+    def lag(self, seconds: float) -> None:
+        """Let the rows of the SYS and STL views appear that much late, until `clear`."""
+        self.lag_seconds = seconds
 
     def stall(self, match: str | None = None, times: int = 1) -> None:
         """Half-open: the session hangs at a statement with all that it holds, until `clear` or its backend's end."""
@@ -100,6 +124,9 @@ class Faults:
         """Disarm everything, and let what is delayed or stalled go on."""
         with self._lock:
             self._armed.clear()
+            self._denied_urls.clear()
+            self._denied_roles.clear()
+            self.lag_seconds = 0.0
             self._era += 1
         self._going.set()
 
@@ -155,5 +182,5 @@ class Faults:
             raise SqlError("22023", f"no such fault: {words} ({error}); there are: {known}") from None
 
 
-_COMMANDS = frozenset({"drop_before_commit", "drop_after_commit", "drop_at", "delay", "conflicts", "fail", "fail_copy",
-                       "stall", "clear", "pause", "resume"})  # fmt: skip
+_COMMANDS = frozenset({"drop_before_commit", "drop_after_commit", "drop_at", "delay", "delay_commit", "conflicts", "fail", "fail_copy",
+                       "deny_s3", "deny_role", "lag", "stall", "clear", "pause", "resume"})  # fmt: skip

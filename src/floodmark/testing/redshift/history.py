@@ -11,7 +11,7 @@ import json
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 _KINDS = {"INSERT": "INSERT", "DELETE": "DELETE", "UPDATE": "UPDATE", "COPY": "COPY", "SELECT": "SELECT", "WITH": "SELECT",
@@ -39,11 +39,14 @@ class Entry:
     status: str = "running"
     error: str = ""
 
-    def row(self) -> dict[str, object]:
+    def row(self, until: datetime) -> dict[str, object]:
+        """What was known of it at a time."""
+        ended = self.ended is not None and self.ended <= until
         return {
             "user_name": self.user, "query_id": self.query, "query_label": self.label[:320],
-            "session_id": self.session, "database_name": self.database, "query_type": self.kind, "status": self.status,
-            "start_time": self.started, "end_time": self.ended, "error_message": self.error[:512],
+            "session_id": self.session, "database_name": self.database, "query_type": self.kind,
+            "status": self.status if ended else "running", "start_time": self.started,
+            "end_time": self.ended if ended else None, "error_message": self.error[:512] if ended else "",
             "query_text": self.text[:4000],
         }  # fmt: skip
 
@@ -71,10 +74,12 @@ class History:
         entry.ended, entry.error = now(), error or ""
         entry.status = "success" if error is None else "canceled" if "canceled" in error else "failed"
 
-    def write(self, path: Path) -> None:
-        """All that is known, in a file that appears whole."""
+    def write(self, path: Path, lag: float = 0.0) -> None:
+        """All that was known some seconds ago, in a file that appears whole."""
+        until = now() - timedelta(seconds=lag)
         with self._lock:
-            text = json.dumps([entry.row() for entry in self._entries], default=str).replace("\\u0000", "")
+            rows = [entry.row(until) for entry in self._entries if entry.started <= until]
+            text = json.dumps(rows, default=str).replace("\\u0000", "")
             part = path.with_suffix(".part")
             part.write_text(text)
             part.chmod(0o644)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from floodmark.testing.redshift.equijoins import refuse_other_joins
+from floodmark.testing.redshift.functions import HIDDEN, undocumented
+from floodmark.testing.redshift.leader import refuse_leader_only
 from floodmark.testing.redshift.tokens import (
     Token,
     closing,
@@ -87,11 +90,16 @@ def refuse(tokens: Sequence[Token]) -> None:
             raise syntax_error(tokens[at + len(words) - 1])
     if first in _DML:
         _refuse_words(tokens, first)
+        refuse_leader_only(tokens)
+    if first in ("UPDATE", "DELETE"):
+        refuse_other_joins(tokens)
 
 
 def _refuse_words(tokens: Sequence[Token], first: str) -> None:
-    writes = first in ("INSERT", "CREATE", "UPDATE", "DELETE", "MERGE")
+    depth = 0
     for at, token in enumerate(tokens):
+        if token.kind == "op":
+            depth += (token.text == "(") - (token.text == ")")
         following = tokens[at + 1].text if at + 1 < len(tokens) else ""
         if token.kind == "op" and (token.text in _OPERATORS or token.text == "["):
             raise SqlError("42883", f"operator does not exist: {token.text}")
@@ -100,12 +108,12 @@ def _refuse_words(tokens: Sequence[Token], first: str) -> None:
         if token.kind != "word":
             continue
         if following == "(":
-            _refuse_call(tokens, at, writes)
+            _refuse_call(tokens, at)
         elif token.up in REFUSED_NAMES - _KEYWORDS and first != "CREATE":
             raise syntax_error(token)
         if token.up == "ARRAY" and following == "[":
             raise syntax_error(token)
-        if token.up == "VALUES" and first in ("SELECT", "WITH", "CREATE"):
+        if token.up == "VALUES" and (depth or first not in ("INSERT", "MERGE")):  # FROM (VALUES …)
             raise syntax_error(token)
         if token.up == "AS" and at + 1 < len(tokens) and tokens[at + 1].up in _TYPES and following != "(":
             end = tokens[at + 2].text if at + 2 < len(tokens) else ""
@@ -113,15 +121,11 @@ def _refuse_words(tokens: Sequence[Token], first: str) -> None:
                 raise SqlError("42704", f'type "{tokens[at + 1].name}" does not exist')
 
 
-def _refuse_call(tokens: Sequence[Token], at: int, writes: bool) -> None:
-    """A function that Redshift has not, or not for rows of tables."""
+def _refuse_call(tokens: Sequence[Token], at: int) -> None:
+    """A function that Redshift has not, or a window without its frame."""
     up = tokens[at].up
     if up in _FUNCTIONS:
         raise SqlError("42883", f"function {tokens[at].name}() does not exist")
-    if up == "GENERATE_SERIES" and (writes or has(tokens, "INSERT")):
-        raise SqlError(
-            "0A000", "Specified types or functions (one per INFO message) not supported on Redshift tables."
-        )
     if up == "FILTER" and at and tokens[at - 1].text == ")":
         raise syntax_error(tokens[at + 1])
     if up in _AGGREGATES:
@@ -137,7 +141,11 @@ def _refuse_call(tokens: Sequence[Token], at: int, writes: bool) -> None:
 def expression(tokens: Sequence[Token]) -> list[Token]:
     """Redshift's words inside expressions, as PostgreSQL has them."""
     found: list[Token] = []
+    ends: list[int] = []  # of sums
     for at, token in enumerate(tokens):
+        while at - 1 in ends:
+            ends.remove(at - 1)
+            found.append(raw(")"))
         following = tokens[at + 1].text if at + 1 < len(tokens) else ""
         before = tokens[at - 1].text if at else ""
         if token.up == "SYSDATE" and before != ".":
@@ -148,6 +156,12 @@ def expression(tokens: Sequence[Token]) -> list[Token]:
             found.append(word(f"rs_{token.name}"))  # with names of more than 63 bytes
         elif token.up == "FORMAT_TYPE" and following == "(":
             found.append(word("rs_type"))  # with Redshift's types for the stand-in's own
+        elif token.up == "SUM" and following == "(" and before != ".":
+            end = closing(tokens, at + 1)
+            ends.append(closing(tokens, end + 2) if says(tokens, end + 1, "OVER") else end)
+            found.append(raw("rs_checked.sum(pg_catalog.sum"))
+        elif undocumented(tokens, at):
+            found.append(word(HIDDEN + token.name))
         elif token.up == "MINUS":
             found.append(word("EXCEPT"))
         elif (
@@ -171,4 +185,4 @@ def expression(tokens: Sequence[Token]) -> list[Token]:
             found.append(raw(f"'{token.name}'"))
         else:
             found.append(token)
-    return found
+    return [*found, *(raw(")") for _ in ends)]

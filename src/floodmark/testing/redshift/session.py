@@ -318,6 +318,8 @@ class Session:
         if self.backend.status == b"T":
             with suppress(SqlError):
                 self.backend.query("this is not SQL")
+        for words in error.infos:
+            self._emit(wire.info(words))
         self._emit(wire.fields_as(b"E", as_redshift(error.fields, self.context.query)))
 
     def _faults(self, plan: Plan) -> None:
@@ -334,8 +336,8 @@ class Session:
                 self._dropping = fault
             elif fault.error is not None:
                 if fault.load_error is not None:
-                    self.services.record(self.context.database, "stl_load_errors", {
-                        "session": self.backend.pid, "query": self.context.query, **fault.load_error,
+                    self.services.record(self.context.database, "rs_load_errors", {
+                        "user_name": self.context.user, "session": self.backend.pid, "query": self.context.query, **fault.load_error,
                     })  # fmt: skip
                 if plan.sql.upper() in ("COMMIT", "END") or plan.sql.upper().startswith(("COMMIT ", "END ")):
                     self._settle()

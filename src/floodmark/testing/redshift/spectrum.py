@@ -17,27 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from floodmark.testing.redshift.errors import internal_error, spectrum_error
 from floodmark.testing.redshift.wire import SqlError
 
-_RULE = "-" * 47
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BIT_PACKED"}
 _UTC = {"TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"}
 ROWS = 4096  # at a time: texts are up to 64 KB
-
-
-def internal_error(message: str, code: int, context: str, query: int = 0) -> SqlError:
-    """An error as Redshift's executor words it: XX000, and the sense in the detail."""
-    detail = (
-        f"\n  {_RULE}\n  error:  {message}\n  code:      {code}\n  context:   {context}\n  query:     {query}\n"
-        f"  location:  dory_util.cpp:1509\n  process:   worker_thread [pid=4711]\n  {_RULE}\n"
-    )
-    return SqlError("XX000", message, detail)
-
-
-def spectrum_error(code: int, context: str, query: int = 0) -> SqlError:
-    """What the reader of Parquet says; contexts are cut off."""
-    return internal_error("Spectrum Scan Error", code, context[:400], query)
 
 
 class LoadError(Exception):

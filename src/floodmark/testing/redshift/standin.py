@@ -203,11 +203,22 @@ class RedshiftStandIn(Postgres):
                 file.chmod(0o644)
 
     def record(self, database: str, table: str, *rows: dict[str, object]) -> None:
-        if rows:
-            self.run(database, ";".join(_insert(table, row) for row in rows))
+        if not rows:
+            return
+        insert = ";".join(_insert(table, row) for row in rows)
+        if self.faults.lag_seconds:
+            late = threading.Timer(self.faults.lag_seconds, self._record_late, (database, insert))
+            late.daemon = True
+            late.start()
+        else:
+            self.run(database, insert)
+
+    def _record_late(self, database: str, insert: str) -> None:
+        with suppress(OSError, Gone, SqlError):  # it may have ended since
+            self.run(database, insert)
 
     def publish(self) -> None:
-        self.history.write(self.folder / "data" / "rs_history.json")
+        self.history.write(self.folder / "data" / "rs_history.json", self.faults.lag_seconds)
 
     def base_type(self, database: str, kind: int) -> int:
         with self._lock:

@@ -16,6 +16,7 @@ from floodmark.testing.redshift.merges import merge
 from floodmark.testing.redshift.plans import Context, Plan, script
 from floodmark.testing.redshift.postgres import literal
 from floodmark.testing.redshift.refusals import expression, refuse
+from floodmark.testing.redshift.rights import assumerole, with_syslog
 from floodmark.testing.redshift.tokens import Token, fold, has, lex, says, sql_of, syntax_error, word_set
 from floodmark.testing.redshift.wire import SqlError
 
@@ -165,6 +166,8 @@ def _create(sql: str, tokens: Sequence[Token]) -> Plan:
     while at < len(tokens) and tokens[at].up in ("LOCAL", "TEMP", "TEMPORARY"):
         at += 1
     if not says(tokens, at, "TABLE"):
+        if says(tokens, at, "USER") and (plan := with_syslog(sql, tokens)) is not None:
+            return plan
         if says(tokens, at, "DATABASE"):
             return Plan(sql, sql_of(tokens), outside="CREATE DATABASE cannot run inside a transaction block")
         return _other(sql, tokens)
@@ -176,12 +179,18 @@ def _create(sql: str, tokens: Sequence[Token]) -> Plan:
 def _alter(sql: str, tokens: Sequence[Token]) -> Plan:
     if says(tokens, 1, "TABLE"):
         return alter_table(sql, tokens)
+    if says(tokens, 1, "USER") and (plan := with_syslog(sql, tokens)) is not None:
+        return plan
     levels = {"SNAPSHOT": "repeatable read", "SERIALIZABLE": "serializable"}
     if says(tokens, 1, "DATABASE") and says(tokens, 3, "ISOLATION", "LEVEL") and tokens[-1].up in levels:
         level = literal(levels[tokens[-1].up])
         words = f"ALTER DATABASE {tokens[2].text} SET default_transaction_isolation TO {level}"
         return Plan(sql, words, outside="ALTER DATABASE cannot run inside a transaction block")
     return _other(sql, tokens)
+
+
+def _grant(sql: str, tokens: Sequence[Token]) -> Plan:
+    return assumerole(sql, tokens) if says(tokens, 1, "ASSUMEROLE") else _other(sql, tokens)
 
 
 def _insert(sql: str, tokens: Sequence[Token]) -> Plan:
@@ -222,4 +231,5 @@ _STATEMENTS = {
     "BEGIN": _begin, "START": _begin, "SET": _set, "SHOW": _show, "RESET": _reset, "LOCK": _lock, "COPY": _copy,
     "TRUNCATE": _truncate, "CREATE": _create, "ALTER": _alter, "INSERT": _insert, "UPDATE": _update,
     "DELETE": _delete, "MERGE": merge, "VACUUM": _vacuum, "ANALYZE": _analyze, "CANCEL": _cancel, "UNLOAD": _not_here,
+    "GRANT": _grant, "REVOKE": _grant,
 }  # fmt: skip

@@ -25,6 +25,8 @@ class Gone(Exception):
 class SqlError(Exception):
     """An error as the server reports it: fields by their letter (C code, M message, D detail, H hint)."""
 
+    infos: tuple[str, ...] = ()  # notices that come before it
+
     def __init__(self, code: str, message: str, detail: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{code} {message}" + (f": {detail}" if detail else ""))
         given = {"S": "ERROR", "V": "ERROR", "C": code, "M": message, "D": detail, "H": hint}
