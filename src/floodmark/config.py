@@ -99,6 +99,7 @@ class WarehouseSpec:
     ssh: Ssh | None = None
     iam: Iam | None = None
     transport: Literal["socket", "data_api"] = "socket"
+    statement_timeout: float | None = None  # seconds that a statement of a load may take; None: the default
 
     @property
     def label(self) -> str:
@@ -252,6 +253,7 @@ def _warehouse(block: FileBlock) -> WarehouseSpec:
         database=given.url.path,
         iam=None if given.iam is None else Iam(**given.iam.model_dump()),
         transport=given.transport,
+        statement_timeout=given.statement_timeout,
         **more,
     )
 

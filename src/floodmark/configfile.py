@@ -221,6 +221,12 @@ class IamBlock(Block):
         return self
 
 
+def _statement_timeout(seconds: float) -> float:
+    if not 60 <= seconds <= 86_400:
+        raise ValueError("must be between 1m and 24h, the longest that Redshift lets a statement run")
+    return seconds
+
+
 class WarehouseBlock(Block):
     url: Annotated[Url | Path, BeforeValidator(_warehouse_url)] = Field(
         "duckdb:///warehouse.duckdb",
@@ -230,14 +236,17 @@ class WarehouseBlock(Block):
     iam_role: Text | None = None
     iam: IamBlock | None = None
     transport: Literal["socket", "data_api"] = "socket"
+    statement_timeout: Annotated[Duration, AfterValidator(_statement_timeout)] | None = None
     ssh: SshBlock | None = None
     tls: TlsBlock | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> WarehouseBlock:
         if not isinstance(self.url, Url):
-            if self.iam or self.ssh or self.transport != "socket":
-                raise ValueError("iam, ssh and transport are for redshift://, and url is a DuckDB file")
+            if self.iam or self.ssh or self.transport != "socket" or self.statement_timeout:
+                raise ValueError(
+                    "iam, ssh, transport and statement_timeout are for redshift://, and url is a DuckDB file"
+                )
             return self
         if self.transport == "data_api" and self.ssh:
             raise ValueError("transport: data_api goes to AWS itself; leave ssh out")

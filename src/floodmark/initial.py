@@ -209,6 +209,7 @@ warehouse:
   url: duckdb:///warehouse.duckdb                    # or redshift://loader:${{REDSHIFT_PASSWORD}}@host:5439/dev
   # schema: main                                     # Redshift: public
   # iam_role: arn:aws:iam::123456789012:role/loader  # what Redshift reads the bucket with
+  # statement_timeout: 12h                           # how long one statement of a load may take in Redshift
 
 # spark: {{master: "local[*]"}}
 

@@ -1,8 +1,7 @@
-"""Who gets into Redshift and how: TLS, IAM, isolation levels."""
+"""Who gets into Redshift and how: TLS, IAM."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,13 +12,12 @@ from redshift_connector.iam_helper import IamHelper
 
 from floodmark.config import Iam, Tls, WarehouseSpec
 from floodmark.errors import ConfigError
-from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_socket import SocketTransport
 from tests.data_api import stubbed
-from tests.fill import EVENTS, ORDERS, Fill, RedshiftPlace, row
+from tests.fill import RedshiftPlace
 
 
 @pytest.fixture(scope="module")
@@ -78,30 +76,3 @@ def test_iam_gives_the_password_of_a_cluster_or_a_workgroup(
     assert warehouse.rows("orders") == 0
     stubber.assert_no_pending_responses()
     assert over_tls.password not in repr(warehouse._transport._spec)  # type: ignore[attr-defined]
-
-
-def test_loads_of_two_targets_at_once_under_serializable_isolation(seaweed: SeaweedFS, prefix: str) -> None:
-    with RedshiftStandIn(seaweed, isolation="serializable") as server:
-        place = RedshiftPlace(server, "t_both")
-        place.limits = replace(place.limits, attempts=10)
-        store = Store(StoreSpec(**seaweed.store(prefix)))
-        fills = [Fill(place, store), Fill(place, store, EVENTS, log="log-2")]
-        failed: list[BaseException] = []
-
-        def loads(fill: Fill) -> None:
-            try:
-                for n in range(5):
-                    values = row(n) if fill.table is ORDERS else {"n": n}
-                    way = "merge" if fill.table is ORDERS else "insert"
-                    place.faulty().load(fill.request(fill.commit([values], load_as=way)))  # type: ignore[arg-type]
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=loads, args=(fill,)) for fill in fills]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == []
-        assert [fill.ledger() for fill in fills] == [[1, 2, 3, 4, 5]] * 2
-        assert len(fills[0].rows("id")) == len(fills[1].rows("n")) == 5

@@ -207,7 +207,7 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
         "SET TIMEZONE TO 'UTC'",
         "SET statement_timeout TO 5000",
         'LOCK TABLE "public"."floodmark_lock_orders"',
-        "SET statement_timeout TO 3600000",
+        "SET statement_timeout TO 43200000",
         "DELETE FROM t",
         "SELECT 1 / CASE WHEN (SELECT count(*) FROM t) = 0 THEN 1 ELSE 0 END",
         "SELECT 1 / CASE WHEN (SELECT 1) = 1 THEN 1 ELSE 0 END",

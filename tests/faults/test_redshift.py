@@ -93,10 +93,20 @@ def test_a_backend_that_outlives_its_socket_is_ended_by_the_one_who_lost_it(
     fill: Fill, place: RedshiftPlace, faults: Faults
 ) -> None:
     fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=600))
-    faults.drop_before_commit(linger=30)
+    faults.drop_at(match=r"\s*insert into \S*orders", linger=30)
     began = time.monotonic()
     assert fill.load(fill.commit([row(1)])).rows == 1
     assert time.monotonic() - began < 30
+    assert loaded(fill) == ([1], [1])
+
+
+def test_a_backend_that_was_lost_in_commit_is_waited_for_and_never_ended(
+    fill: Fill, place: RedshiftPlace, faults: Faults
+) -> None:
+    fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=0, attempts=10))
+    faults.drop_before_commit(linger=2)
+    sent = statements(faults, lambda: fill.load(fill.commit([row(1)])))
+    assert not any("pg_terminate_backend" in sql for sql in sent)
     assert loaded(fill) == ([1], [1])
 
 
@@ -154,22 +164,14 @@ def test_a_conflict_that_does_not_end_is_a_transient_error(
     assert fill.place.open().ledger("log-1", "orders").rows == ()
 
 
-def test_after_a_conflict_the_ledger_is_locked_too(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
-    fill.warehouse = place.faulty()
-    faults.conflicts()
-    sent = statements(faults, lambda: fill.load(fill.commit([row(1)])))
-    first, second = (sql for sql in sent if sql.startswith("LOCK"))
-    assert "ledger" not in first and second.endswith('"floodmark_ledger"')
-
-
 def meeting(place: RedshiftPlace, meet: threading.Barrier) -> Redshift:
     """A loader whose first transaction begins only when another's does, too."""
 
     class Meeting(SocketTransport):
         met = False
 
-        def open(self, label: str = "") -> SocketSession:
-            session = super().open(label)
+        def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
+            session = super().open(label, seconds)
             transaction = session.transaction
 
             def together(lock: Lock, steps: Sequence[Step]) -> Outcome:
@@ -210,20 +212,22 @@ def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace
     assert fill.rows("n") == [(n,) for n in range(5)] and fill.ledger() == [1, 2, 3, 4, 5]
 
 
-def half_open(fill: Fill, place: RedshiftPlace, label: str) -> redshift_connector.Connection:
+def half_open(
+    place: RedshiftPlace, label: str, last: str = "SELECT count(*) FROM orders"
+) -> redshift_connector.Connection:
     """A session that has the target's lock and does nothing more."""
     connection = place.connect()
     cursor = connection.cursor()
     cursor.execute(f"SET query_group TO '{label}'")
     cursor.execute("BEGIN")
     cursor.execute("LOCK TABLE floodmark_lock_orders")
-    cursor.execute("SELECT count(*) FROM floodmark_ledger")
+    cursor.execute(last)
     return connection
 
 
 def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
-    dead = half_open(fill, place, "floodmark:pipe-1:orders")
+    dead = half_open(place, "floodmark:pipe-1:orders")
     fill.warehouse = place.faulty(replace(place.limits, lock=1.5, idle=0.2))
     began = time.monotonic()
     fill.load(fill.commit([row(2)]))
@@ -233,10 +237,26 @@ def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: Re
         dead.cursor().execute("COMMIT")
 
 
+def test_a_loader_that_has_written_the_ledger_may_be_committing_and_is_not_ended(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.load(fill.commit([row(1)]))
+    last = "INSERT INTO floodmark_ledger (log_id, n) VALUES ('log-3', 1)"
+    committing = half_open(place, "floodmark:pipe-1:orders", last)
+    commit = fill.commit([row(2)])
+    fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=0))
+    with pytest.raises(TransientError, match="may be committing") as locked:
+        fill.load(commit)
+    assert "pg_terminate_backend" in str(locked.value.hint)
+    committing.cursor().execute("COMMIT")
+    fill.load(commit)
+    assert loaded(fill) == ([1, 2], [1, 2])
+
+
 @pytest.mark.parametrize("label", ["floodmark:pipe-2:orders", "somebody"])
 def test_a_lock_of_others_is_waited_for_and_then_named(fill: Fill, place: RedshiftPlace, label: str) -> None:
     fill.load(fill.commit([row(1)]))
-    other = half_open(fill, place, label)
+    other = half_open(place, label)
     fill.warehouse = place.faulty(replace(place.limits, lock=1, idle=0))
     commit = fill.commit([row(2)])
     began = time.monotonic()

@@ -245,12 +245,16 @@ def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -
     ).warehouse
     assert (found.iam, found.transport) == (Iam(workgroup="group", region="eu-central-1"), "data_api")
     assert read(SOURCE + url).warehouse.transport == "socket"
+    assert read(SOURCE + url + "  statement_timeout: 20h\n").warehouse.statement_timeout == 72_000
     for text, said in {
         url + "  iam: {region: x}": "either cluster (provisioned) or workgroup (serverless)",
         url + "  transport: data_api": "data_api needs iam",
         url + "  iam: {cluster: c}\n  tls: {mode: disabled}": "iam needs TLS",
         "warehouse:\n  url: redshift://u:secret@h/dev\n  iam: {cluster: c}": "takes the place of a password",
-        "warehouse: {transport: data_api}": "transport are for redshift://",
+        "warehouse: {transport: data_api}": "are for redshift://",
+        "warehouse: {statement_timeout: 2h}": "are for redshift://",
+        url + "  statement_timeout: 30s": "between 1m and 24h",
+        url + "  statement_timeout: 2d": "between 1m and 24h",
     }.items():
         problem = mistakes(read, SOURCE + text + "\n")
         assert said in problem and "secret" not in problem

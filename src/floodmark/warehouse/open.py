@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from floodmark.config import WarehouseSpec
 from floodmark.warehouse import Warehouse
 
@@ -24,6 +26,8 @@ def open_warehouse(spec: WarehouseSpec, *, linger: float = 0.0, seconds: float |
     from floodmark.warehouse.redshift_steps import Limits, Transport
 
     limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
+    if spec.statement_timeout is not None:
+        limits = replace(limits, statement=spec.statement_timeout)
     transport: Transport
     if spec.transport == "data_api":
         from floodmark.warehouse.redshift_data_api import DataApiTransport

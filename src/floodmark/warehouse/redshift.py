@@ -96,8 +96,14 @@ class Redshift:
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it is not there."""
+        name = folded(target)
+
+        def ask(session: Session) -> int:
+            there = check_kind(self._tables.kinds(session, (name,)).get(name), target)
+            return self._count(session, name) if there else 0
+
         with self._rights(target):
-            return self._tries.asked(lambda session: self._count(session, target, exact=True) or 0)
+            return self._tries.asked(ask)
 
     def recount(self, log: str, target: str) -> None:
         """Nothing to do: rows are not counted here, because that would read a column of the whole table."""
@@ -146,16 +152,22 @@ class Redshift:
     ) -> None:
         """Begin a new load epoch; loads of an earlier one stop. A later epoch there is a ConflictError."""
 
-        def attempt(session: Session, ledger_too: bool) -> Outcome:
-            self._tables.create(session, target)
-            ledger = self._tables.about(session, log, target)
+        def attempt(session: Session) -> Outcome:
+            found = self._tables.relations(session, self._ours(target))
+            found = self._tables.create(session, target, found, self._limits.lock)
+            seen = self._tables.seen(session, log, target, found, rows=False)
+            ledger = seen.ledger
             if not adopt:
                 check_holder(ledger.holder, pipeline, log, table, target)
             if ledger.epoch is not None and ledger.epoch > epoch:
                 raise ConflictError(f"the load stage of {table} was reset by a later commit ({ledger.epoch})")
             holder = Holder(pipeline, log, table, epoch)
-            steps = (*self._tables.unchanged(log, target, ledger), *self._tables.set_holder(target, holder))
-            return session.transaction(self._tries.lock(target, ledger_too), steps)
+            steps = (
+                self._tables.unchanged(target, seen.version),
+                self._tables.renewed(target, seen.version),
+                *self._tables.set_holder(target, holder, ledger.holder),
+            )
+            return session.transaction(self._tries.lock(target), steps)
 
         try:
             with self._rights(target):
@@ -209,8 +221,8 @@ class Redshift:
     def _load(self, request: LoadRequest) -> LoadOutcome:
         tried: list[_Tried] = []
 
-        def attempt(session: Session, ledger_too: bool) -> Outcome:
-            found = self._try(session, request, ledger_too)
+        def attempt(session: Session) -> Outcome:
+            found = self._try(session, request)
             tried.append(found)
             return found.outcome
 
@@ -229,10 +241,20 @@ class Redshift:
             findings=decision.findings,
         )
 
-    def _try(self, session: Session, request: LoadRequest, ledger_too: bool) -> _Tried:
-        """One transaction; nothing to load is as good as committed."""
-        ledger = self._tables.read(session, request.log, request.target, request.part)
-        count = self._count(session, request.target, exact=not ledger.rows)
+    def _try(self, session: Session, request: LoadRequest) -> _Tried:
+        """One transaction; nothing to load is as good as committed.
+
+        Tables that loads of other targets share are read before it and written at its end, never both inside: under
+        SERIALIZABLE isolation two loads would each be in the other's way.
+        """
+        target = folded(request.target)
+        found = self._tables.relations(session, (*self._ours(request.target), target))
+        exists = check_kind(found[target].kind if target in found else None, request.target)
+        found = self._tables.versioned(session, request.target, found, self._limits.lock)
+        seen = self._tables.seen(session, request.log, request.target, found, request.part, name=target)
+        ledger, count = seen.ledger, seen.rows
+        if count and not ledger.rows:
+            count = self._count(session, target)
         decision = decide(request, ledger, count)
         if not decision.new:
             return _Tried(Outcome("committed"), decision, ())
@@ -241,20 +263,24 @@ class Redshift:
             LedgerRow(commit.n, digest, request.epoch, commit.rows, len(commit.files), now, request.target)
             for commit, digest in decision.new
         )
-        self._tables.create(session, request.target)
+        self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
-            rows = self._rows(session, request, decision, made, exists=count is not None)
+            rows = self._rows(session, request, decision, made, exists=exists)
             steps: list[Step] = [
-                *self._tables.unchanged(request.log, request.target, ledger),
-                *self._tables.absent(request, ledger, decision.new),
+                self._tables.unchanged(request.target, seen.version),
                 *rows,
-                *self._tables.record(request, loaded),
+                self._tables.renewed(request.target, seen.version),
             ]
             if decision.set_holder:
                 holder = Holder(request.pipeline, request.log, request.table.name, request.epoch)
-                steps += self._tables.set_holder(request.target, holder)
-            outcome = session.transaction(self._tries.lock(request.target, ledger_too), steps)
+                steps += self._tables.set_holder(request.target, holder, ledger.holder)
+            steps += self._tables.record(request, loaded)
+            outcome = session.transaction(self._tries.lock(request.target), steps)
         return _Tried(outcome, decision, loaded)
+
+    def _ours(self, target: str) -> tuple[str, ...]:
+        """The tables of the ledger that a load of a target needs."""
+        return (LEDGER, TARGETS, self._tables.lock_table(target))
 
     def _rows(
         self, session: Session, request: LoadRequest, decision: Decision, made: Manifests, exists: bool
@@ -293,14 +319,8 @@ class Redshift:
         names = (folded(target), folded(target, KEYS), LEDGER, TARGETS, self._tables.lock_table(target))
         return naming_rights(self._transport, self.schema, names)
 
-    def _count(self, session: Session, target: str, *, exact: bool) -> int | None:
-        """How many rows the target has, or whether it has any; None when there is no such table."""
-        name = folded(target)
-        if not check_kind(self._tables.kinds(session, (name,)).get(name), target):
-            return None
-        rows = path(self.schema, name)
-        inner = rows if exact else f"(SELECT 1 FROM {rows} LIMIT 1) AS first_row"
-        return int(session.query(f"SELECT count(*) FROM {inner}")[0][0])
+    def _count(self, session: Session, name: str) -> int:
+        return int(session.query(f"SELECT count(*) FROM {path(self.schema, name)}")[0][0])
 
     def _check_replaceable(self, session: Session, name: str, changes: Sequence[Change]) -> None:
         """Refuse changes of the target's keys; they are asked for only where a column has to be replaced."""

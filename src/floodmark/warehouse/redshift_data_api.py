@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -56,11 +57,12 @@ class DataApiTransport:
         self._client = client
         self._poll = poll
 
-    def open(self, label: str = "") -> DataApiSession:
+    def open(self, label: str = "", seconds: float | None = None) -> DataApiSession:
         """Something that sends requests; nothing is kept open at AWS."""
         if self._client is None:
             self._client = self._connected()
-        return DataApiSession(self._client, _database(self._spec), self._limits, label, self._poll)
+        limits = self._limits if seconds is None else replace(self._limits, question=seconds)
+        return DataApiSession(self._client, _database(self._spec), limits, label, self._poll)
 
     def _connected(self) -> Any:
         iam = self._spec.iam
@@ -89,18 +91,20 @@ class DataApiSession:
 
     def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
+        seconds = self._limits.question if seconds is None else seconds
         if lock is None:
-            said = self._wait(self._submit([sql]))
+            said = self._wait(self._submit([sql]), seconds)
             self._raise_failure(said)
             return list(self._rows(said["Id"])) if said.get("HasResultSet") else []
         first = self._opening(lock)
-        said = self._wait(self._submit([*first, sql]))
+        said = self._wait(self._submit([*first, sql]), lock.seconds + seconds)
         self._raise_failure(said, len(first))
         return list(self._rows(f"{said['Id']}:{len(first) + 1}"))
 
-    def execute(self, sql: str) -> None:
+    def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """A statement by itself."""
-        self._raise_failure(self._wait(self._submit([sql])))
+        limit = self._limits.statement if seconds is None else seconds
+        self._raise_failure(self._wait(self._submit([sql]), limit))
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
         """The steps as one batch; where an answer would have changed them, as another one."""
@@ -121,7 +125,7 @@ class DataApiSession:
         except Failed as failed:
             return Outcome("unknown" if failed.lost else "rolled back", failed.error, failed.again)
         try:
-            said = self._wait(batch)
+            said = self._wait(batch, lock.seconds + self._limits.statement)
         except Failed as failed:
             return Outcome("unknown", failed.error)
         if said["Status"] == "FINISHED":
@@ -171,9 +175,9 @@ class DataApiSession:
                 time.sleep(self._poll)
         raise AssertionError
 
-    def _wait(self, batch: str) -> dict[str, Any]:
-        """What became of it, when it is over; Failed when nobody can tell."""
-        deadline = time.monotonic() + self._limits.lock + self._limits.statement
+    def _wait(self, batch: str, seconds: float) -> dict[str, Any]:
+        """What became of it, when it is over; Failed when nobody can tell, or when it took longer than it may."""
+        deadline = time.monotonic() + seconds
         pause, unanswered = self._poll, 0
         while True:
             try:

@@ -1,13 +1,16 @@
-"""The ledger's tables in Redshift, and the checks of them inside a load's transaction.
+"""The ledger's tables in Redshift: how they are made, read before a load, and written at its end.
 
-Redshift enforces no key: what makes a commit load once is the lock of the target's own lock table, taken before the
-transaction sees anything, and the checks under it that the ledger is still what the decision was made from.
+Redshift enforces no key. What makes a commit load once is the target's own lock table. It is locked before the
+transaction sees anything, and holds the version of what the ledger says of the target: every writer changes it. A
+version that is still the one that was read proves that the decision still holds, without a look at tables that loads
+of other targets write to. Those are only appended to, last of all (docs/decisions/0015).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from floodmark.errors import ConfigError, ConflictError
 from floodmark.names import OUR_TABLES
@@ -19,7 +22,6 @@ from floodmark.warehouse import (
     Ledger,
     LedgerRow,
     LoadRequest,
-    Numbered,
     Part,
     quote,
     summed,
@@ -37,7 +39,30 @@ _COLUMNS = {
     TARGETS: '"target" VARCHAR(1024), "pipeline_id" VARCHAR(128), "log_id" VARCHAR(128), "source_table" VARCHAR(1024), '
     '"epoch" BIGINT',
 }
-_LOCK_COLUMNS = '"nothing" SMALLINT'
+# A load looks for the rows of one log and epoch; a copy on every node spares the network.
+_LAYOUT = {LEDGER: ' DISTSTYLE ALL SORTKEY ("log_id", "epoch", "n")', TARGETS: " DISTSTYLE ALL"}
+_TOKEN = '"token" VARCHAR(64)'
+UNWRITTEN = "0/"  # the version of a target that nobody has written to
+
+# What a row of an answer is: a ledger row, sums of some, a row of TARGETS, the version, the target's number of rows.
+_ROW, _SUMS, _HOLDER, _VERSION, _COUNT = range(5)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is decided from, seen at one moment."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    version: str = UNWRITTEN
+    rows: int | None = None  # of the target, at least so many; None: there is no target
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something in the schema."""
+
+    kind: str  # r a table, v a view, and so on
+    versioned: bool = False  # a lock table that can hold a version; those of earlier releases can't
 
 
 @dataclass(frozen=True)
@@ -50,127 +75,164 @@ class LedgerTables:
         """The name of the table that a load of this target locks."""
         return folded(target, LOCKS)
 
-    def lock(self, target: str, seconds: float, *, ledger_too: bool = False) -> Lock:
-        """The lock of a target; with the ledger's, where loads of other targets keep getting in the way."""
-        tables = [path(self.schema, self.lock_table(target))]
-        if ledger_too:
-            tables.append(path(self.schema, LEDGER))
-        return Lock(tuple(tables), seconds)
+    def lock(self, target: str, seconds: float) -> Lock:
+        """The lock of a target."""
+        return Lock((path(self.schema, self.lock_table(target)),), seconds)
+
+    def relations(self, session: Session, names: Iterable[str]) -> dict[str, Relation]:
+        """What there is of some names."""
+        listed = ", ".join(literal(name) for name in names)
+        rows = session.query(
+            "SELECT c.relname, c.relkind, a.attname FROM pg_catalog.pg_class AS c "
+            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+            "LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attname = 'token' "
+            f"WHERE n.nspname = {literal(self.schema.lower())} AND c.relname IN ({listed})"
+        )
+        return {str(name): Relation(_text(kind), token is not None) for name, kind, token in rows}
 
     def kinds(self, session: Session, names: Iterable[str]) -> dict[str, str]:
         """What there is of some names: r a table, v a view, and so on."""
-        listed = ", ".join(literal(name) for name in names)
-        rows = session.query(
-            "SELECT c.relname, c.relkind FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
-            f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(self.schema.lower())} AND c.relname IN ({listed})"
-        )
-        return {str(name): _text(kind) for name, kind in rows}
+        return {name: found.kind for name, found in self.relations(session, names).items()}
 
-    def create(self, session: Session, target: str) -> None:
-        """Make the tables unless they are there; each statement stands by itself."""
-        wanted = {**_COLUMNS, self.lock_table(target): _LOCK_COLUMNS}
-        found = self.kinds(session, wanted)
+    def versioned(
+        self, session: Session, target: str, found: Mapping[str, Relation], seconds: float
+    ) -> dict[str, Relation]:
+        """What there is, after a lock table of an earlier release got its column for the version.
+
+        That waits for whoever has the lock, so what is read afterwards has the rows of a load of that release.
+        """
+        lock = self.lock_table(target)
+        if lock in found and not found[lock].versioned:
+            self._make(session, f"ALTER TABLE {path(self.schema, lock)} ADD COLUMN {_TOKEN}", seconds)
+            return {**found, lock: Relation("r", True)}
+        return dict(found)
+
+    def create(
+        self, session: Session, target: str, found: Mapping[str, Relation], seconds: float
+    ) -> dict[str, Relation]:
+        """Make the tables that were not found; each statement stands by itself. What there is then."""
+        found = self.versioned(session, target, found, seconds)
+        wanted = {**_COLUMNS, self.lock_table(target): _TOKEN}
         if wanted.keys() <= found.keys():
-            return
+            return found
         schemas = (
             f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(self.schema.lower())}"
         )
         if not session.query(schemas):
-            self._make(session, f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema.lower())}")
+            self._make(session, f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema.lower())}", seconds)
         for name, columns in wanted.items():
             if name not in found:
-                self._make(session, f"CREATE TABLE IF NOT EXISTS {path(self.schema, name)} ({columns})")
+                made = f"{path(self.schema, name)} ({columns}){_LAYOUT.get(name, '')}"
+                self._make(session, f"CREATE TABLE IF NOT EXISTS {made}", seconds)
+        return {name: Relation("r", True) for name in wanted} | found
 
-    def _make(self, session: Session, statement: str) -> None:
+    def _make(self, session: Session, statement: str, seconds: float) -> None:
         try:
-            session.execute(statement)
+            session.execute(statement, seconds=seconds)
         except Failed as failed:
             if not isinstance(failed.error, ConflictError):  # another session was faster
                 raise
 
     def read(self, session: Session, log: str, target: str, part: Part | None = None) -> Ledger:
-        """What the ledger says of a log and of a target; empty when there is none."""
+        """What the ledger says of a log and of a target; empty when there is none. Waits for no load."""
         if len(self.kinds(session, (LEDGER, TARGETS))) < 2:
             return Ledger()
-        rows = ledger_rows(session.query(self.rows_query(log, part)))
-        return replace(self._about(session, log, target), rows=rows, part=part)
+        rows = session.query(f"{self._rows_of(log, part)} UNION ALL {self._holders_of(log, target)} {_ORDER}")
+        return _seen(rows, log, target, part).ledger
 
-    def about(self, session: Session, log: str, target: str) -> Ledger:
-        """The load epoch of a log, and who fills a target; nothing when there is no ledger."""
-        return self._about(session, log, target) if self.kinds(session, (TARGETS,)) else Ledger()
+    def seen(
+        self,
+        session: Session,
+        log: str,
+        target: str,
+        found: Mapping[str, Relation],
+        part: Part | None = None,
+        *,
+        rows: bool = True,
+        name: str = "",
+    ) -> Seen:
+        """What a load or a reset is decided from: the ledger with its version; waits for a load of the target.
 
-    def _about(self, session: Session, log: str, target: str) -> Ledger:
-        targets = session.query(
-            'SELECT "target", "pipeline_id", "log_id", "source_table", "epoch" '
-            f'FROM {path(self.schema, TARGETS)} WHERE "target" = {literal(target)} OR "log_id" = {literal(log)}'
+        `found` is what there is; `rows`: whether the ledger's rows count; `name`: of the target, to see if it has any.
+        """
+        parts = []
+        lock = self.lock_table(target)
+        if LEDGER in found and TARGETS in found:
+            parts += [self._rows_of(log, part)] if rows else []
+            parts.append(self._holders_of(log, target))
+        if lock in found:
+            version = _cells(_VERSION, text="""coalesce(max("token"), '')""", number="count(*)")
+            parts.append(f"SELECT {version} FROM {path(self.schema, lock)}")
+        if name in found:
+            first = f"(SELECT 1 FROM {path(self.schema, name)} LIMIT 1) AS first_row"
+            parts.append(f"SELECT {_cells(_COUNT, number='count(*)')} FROM {first}")
+        if not parts:
+            return Seen()
+        return _seen(session.query(f"{' UNION ALL '.join(parts)} {_ORDER}"), log, target, part)
+
+    def _holders_of(self, log: str, target: str) -> str:
+        """The question for a log's load epochs and who fills a target."""
+        cells = _cells(
+            _HOLDER,
+            text='"pipeline_id"',
+            epoch='"epoch"',
+            at='"log_id"',
+            target='"target"',
+            more='"source_table"',
         )
-        return Ledger.about(targets, log, target)
+        mine = f'"target" = {literal(target)} OR "log_id" = {literal(log)}'
+        return f"SELECT {cells} FROM {path(self.schema, TARGETS)} WHERE {mine}"
 
-    def rows_query(self, log: str, part: Part | None = None, *, sums: bool = True) -> str:
+    def rows_query(self, log: str, part: Part) -> str:
+        """The question for a part of what was loaded of a log, without the rest."""
+        return f"{self._each_of(log, part)} {_ORDER}"
+
+    def _each_of(self, log: str, part: Part | None) -> str:
+        some = f' AND "epoch" = {part.epoch} AND "n" > {part.after}' if part else ""
+        return (
+            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {literal(_STAMP)}) AS "at", '
+            f'"target", 1 AS "commits", {_ROW} AS "what", CAST(\'\' AS VARCHAR) AS "oldest" '
+            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)}{some}'
+        )
+
+    def _rows_of(self, log: str, part: Part | None) -> str:
         """The question for what was loaded of a log: all of it, or a part and, of the rest, sums."""
-        stamp, mine = literal(_STAMP), f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)}'
-        rows = (
-            f'SELECT "n", "digest", "epoch", "rows", "files", to_char("loaded_at", {stamp}) AS "at", "target", '
-            f'1 AS "commits", 0 AS "summed", CAST(\'\' AS VARCHAR) AS "oldest" {mine}'
-        )
-        order = 'ORDER BY "epoch", "n", "digest"'
+        rows = self._each_of(log, part)
         if part is None:
-            return f"{rows} {order}"
-        rows += f' AND "epoch" = {part.epoch} AND "n" > {part.after}'
-        if not sums:
-            return f"{rows} {order}"
+            return rows
+        stamp = literal(_STAMP)
         epoch = f'CASE WHEN "epoch" = {part.epoch} THEN {part.epoch} ELSE -1 END'
         live = f'CASE WHEN "n" > {part.superseded} THEN 1 ELSE 0 END'
         kept = " AND ".join(['"files" > 0', *(f'"n" NOT BETWEEN {a} AND {b}' for a, b in part.cleaned)])
         return (
             f'{rows} UNION ALL SELECT max("n"), {_total() if part.proven else "CAST(NULL AS VARCHAR)"}, {epoch}, '
             f'CAST(sum("rows") AS BIGINT), CAST(sum("files") AS BIGINT), to_char(max("loaded_at"), {stamp}), '
-            f'"target", CAST(count(*) AS INTEGER), 1, '
+            f'"target", CAST(count(*) AS INTEGER), {_SUMS}, '
             f'to_char(min(CASE WHEN {kept} THEN "loaded_at" END), {stamp}) '
-            f'{mine} AND ("epoch" <> {part.epoch} OR "n" <= {part.after}) GROUP BY {epoch}, {live}, "target" {order}'
+            f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(log)} '
+            f'AND ("epoch" <> {part.epoch} OR "n" <= {part.after}) GROUP BY {epoch}, {live}, "target"'
         )
 
     # inside a transaction
 
-    def unchanged(self, log: str, target: str, ledger: Ledger) -> tuple[Step, ...]:
-        """Holder and epoch are still what the decision was made from."""
-        mine = f'"target" = {literal(target)}'
-        where = f"FROM {path(self.schema, TARGETS)} WHERE"
-        holder = ledger.holder
-        as_was = "1 = 0"
-        if holder is not None:
-            as_was = (
-                f'"pipeline_id" = {literal(holder.pipeline)} AND "log_id" = {literal(holder.log)} '
-                f'AND "epoch" = {holder.epoch}'
-            )
-        return (
-            Check(
-                f"SELECT {_counted(as_was)} {where} {mine}",
-                "0/0" if holder is None else "1/1",
-                _meanwhile,
-                again=True,
-            ),
-            Check(
-                f'SELECT coalesce(max("epoch"), -1) {where} "log_id" = {literal(log)}',
-                -1 if ledger.epoch is None else ledger.epoch,
-                _meanwhile,
-                again=True,
-            ),
+    def unchanged(self, target: str, version: str) -> Step:
+        """What the ledger says of the target is still what was decided from: nobody has written since."""
+        return Check(
+            f"""SELECT CAST(count(*) AS VARCHAR) || '/' || coalesce(max("token"), '') FROM {self._lock_path(target)}""",
+            version,
+            _meanwhile,
+            again=True,
         )
 
-    def absent(self, request: LoadRequest, ledger: Ledger, new: Sequence[Numbered]) -> tuple[Step, ...]:
-        """None of the new commits is in the ledger, and nothing else of the log has come or gone."""
-        ours = [(c.n, d) for c, d in new if (c.n, d) not in request.retake]
-        mine = f'FROM {path(self.schema, LEDGER)} WHERE "log_id" = {literal(request.log)}'
-        return tuple(
-            Check(
-                f'SELECT {_counted(f"""{loaded} AND "epoch" = {request.epoch}""")} {mine}',
-                f"{ledger.commits}/0",
-                _meanwhile,
-                again=True,
-            )
-            for loaded in _listed(ours) or ("1 = 0",)
-        )
+    def renewed(self, target: str, version: str) -> Step:
+        """A new version: whoever has decided from the old one has to look again."""
+        table, token = self._lock_path(target), literal(uuid4().hex)
+        if version == UNWRITTEN:
+            return Do(f'INSERT INTO {table} ("token") VALUES ({token})', rows=1)
+        return Do(f'UPDATE {table} SET "token" = {token}')
+
+    def _lock_path(self, target: str) -> str:
+        return path(self.schema, self.lock_table(target))
 
     def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
         """Write the rows of a load, in place of those that it takes back."""
@@ -189,24 +251,61 @@ class LedgerTables:
             steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(some)}", rows=len(some)))
         return tuple(steps)
 
-    def set_holder(self, target: str, holder: Holder) -> tuple[Step, ...]:
-        """Say whose rows the target holds, and in which epoch."""
+    def set_holder(self, target: str, holder: Holder, before: Holder | None) -> tuple[Step, ...]:
+        """Say whose rows the target holds, and in which epoch; `before`: who is replaced."""
         table = path(self.schema, TARGETS)
         cells = (target, holder.pipeline, holder.log, holder.table, holder.epoch)
-        return (
-            Do(f'DELETE FROM {table} WHERE "target" = {literal(target)}'),
-            Do(f"INSERT INTO {table} VALUES ({', '.join(literal(cell) for cell in cells)})", rows=1),
-        )
+        insert = Do(f"INSERT INTO {table} VALUES ({', '.join(literal(cell) for cell in cells)})", rows=1)
+        if before is None:
+            return (insert,)
+        return (Do(f'DELETE FROM {table} WHERE "target" = {literal(target)}'), insert)
+
+
+_ORDER = 'ORDER BY "epoch", "n", "digest"'
+
+
+def _cells(
+    what: int,
+    *,
+    text: str = "",
+    number: str = "0",
+    epoch: str = "0",
+    at: str = "",
+    target: str = "",
+    more: str = "",
+) -> str:
+    """What is not a ledger row, in the columns of one: so that one question answers all."""
+    none = "CAST('' AS VARCHAR)"
+    return (
+        f'0 AS "n", {text or none} AS "digest", {epoch} AS "epoch", {number} AS "rows", 0 AS "files", {at or none} AS "at", '
+        f'{target or none} AS "target", 1 AS "commits", {what} AS "what", {more or none} AS "oldest"'
+    )
+
+
+def _seen(rows: Sequence[Sequence[object]], log: str, target: str, part: Part | None) -> Seen:
+    """The answer to one question."""
+    by_kind: dict[int, list[Sequence[object]]] = {}
+    for row in rows:
+        by_kind.setdefault(int(str(row[8])), []).append(row)
+    holders = [
+        (name, pipeline, of_log, table, int(str(epoch)))
+        for _, pipeline, epoch, _, _, of_log, name, _, _, table in by_kind.get(_HOLDER, ())
+    ]
+    loaded = ledger_rows([row for row in rows if int(str(row[8])) in (_ROW, _SUMS)])
+    ledger = replace(Ledger.about(holders, log, target), rows=loaded, part=part)
+    versions = [f"{row[3]}/{row[1]}" for row in by_kind.get(_VERSION, ())]
+    counts = [int(str(row[3])) for row in by_kind.get(_COUNT, ())]
+    return Seen(ledger, versions[0] if versions else UNWRITTEN, counts[0] if counts else None)
 
 
 def ledger_rows(rows: Sequence[Sequence[object]]) -> tuple[LedgerRow, ...]:
-    """Answers to `rows_query` as ledger rows."""
+    """Answers that are ledger rows, or sums of some."""
     return tuple(
-        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(str(of_several)) else
+        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(str(what)) == _SUMS else
         LedgerRow(
             int(str(n)), str(digest), int(str(epoch)), int(str(count)), int(str(files)), str(at), str(target)
         )
-        for n, digest, epoch, count, files, at, target, commits, of_several, oldest in rows
+        for n, digest, epoch, count, files, at, target, commits, what, oldest in rows
     )  # fmt: skip
 
 
@@ -240,12 +339,6 @@ def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
     size = max(1, PORTION // (max((len(part.encode()) for part in parts), default=0) + 2))
     for first in range(0, len(parts), size):
         yield list(parts[first : first + size])
-
-
-def _counted(condition: str) -> str:
-    """The expression "all/those that fulfil the condition"."""
-    some = f"sum(CASE WHEN {condition} THEN 1 ELSE 0 END)"
-    return f"CAST(count(*) AS VARCHAR) || '/' || CAST(coalesce({some}, 0) AS VARCHAR)"
 
 
 def _text(value: object) -> str:

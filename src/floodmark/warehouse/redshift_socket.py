@@ -45,12 +45,12 @@ class SocketTransport:
         through = f" through {self._spec.ssh.host}" if self._spec.ssh else ""
         return f"{self._spec.host}:{self._spec.port}{through}"
 
-    def open(self, label: str = "") -> SocketSession:
+    def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
         """A session that is logged in, in UTC, with its statements bounded and labelled."""
         connection = self._connected()
         session = SocketSession(connection, self.address, self._limits)
         try:
-            session.prepare(label)
+            session.prepare(label, self._limits.question if seconds is None else seconds)
         except BaseException:
             session.close()
             raise
@@ -190,15 +190,22 @@ class SocketSession:
         self._connection = connection
         self._address = address
         self._limits = limits
+        self._seconds = 0.0  # how long a statement may take; 0: not said yet
         self._patience = limits.connect
 
-    def prepare(self, label: str) -> None:
-        """The session's settings; outside any transaction, so that a LOCK can be a transaction's first statement."""
-        self._timeout(self._limits.question)
-        self._run("SET TIMEZONE TO 'UTC'")
+    def prepare(self, label: str, seconds: float) -> None:
+        """The session's settings, in as few round trips as there can be.
+
+        Outside any transaction, so that a LOCK can be a transaction's first statement.
+        """
+        [(pid, _, _)] = self._run(
+            f"SELECT pg_backend_pid(), set_config('statement_timeout', '{_milliseconds(seconds)}', false), "
+            "set_config('timezone', 'UTC', false)"
+        )
+        self.pid = int(pid)
+        self._patient(seconds)
         if label:
             self._run(f"SET query_group TO {literal(label[:320])}")
-        self.pid = int(self._run("SELECT pg_backend_pid()")[0][0])
 
     def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
@@ -216,11 +223,12 @@ class SocketSession:
         self._rollback()
         return found
 
-    def execute(self, sql: str) -> None:
+    def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """A statement by itself."""
-        self._timeout(self._limits.statement)
+        before = self._seconds
+        self._timeout(self._limits.statement if seconds is None else seconds)
         self._run(sql)
-        self._timeout(self._limits.question)
+        self._timeout(before)
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
         """The steps and COMMIT, or nothing; unknown when COMMIT was not answered."""
@@ -286,8 +294,12 @@ class SocketSession:
 
     def _timeout(self, seconds: float) -> None:
         """How long statements may take from now on, by Redshift's clock and, a little later, by ours."""
-        self._run(f"SET statement_timeout TO {max(1, round(seconds * 1000))}")
-        self._patience = seconds + self._limits.grace
+        if seconds != self._seconds:
+            self._run(f"SET statement_timeout TO {_milliseconds(seconds)}")
+            self._patient(seconds)
+
+    def _patient(self, seconds: float) -> None:
+        self._seconds, self._patience = seconds, seconds + self._limits.grace
 
     def _run(self, sql: str) -> list[Row]:
         with self._asked(sql) as cursor:
@@ -318,6 +330,11 @@ class SocketSession:
         """End the transaction, unless the session has ended already."""
         with contextlib.suppress(Failed):
             self._run("ROLLBACK")
+        self._seconds = 0.0  # what was set inside is undone
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
 
 
 def _login(spec: WarehouseSpec) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 A loader whose host died leaves a backend that waits in its transaction, for hours. It is ended only when it is ours
 for certain: a session that this process has lost, or one of the same database user whose statements carry the same
 label (pipeline and target) and that has done nothing for a while. Whoever loads, even slowly, is left alone.
+
+A COMMIT that takes its time may look like doing nothing. So a session that has written to the ledger is never ended:
+that is what a load does last, and until the end it has a lock on the ledger, which everybody sees at once.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import TransientError
+from floodmark.warehouse import LEDGER
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import Failed, Session
 
@@ -25,30 +29,43 @@ class Keeper:
     idle: float | None = (
         None  # seconds since its last statement ended; None: one is running, or nothing is known
     )
+    wrote: bool = False  # it has written to the ledger: it may be committing
 
 
 def keepers(session: Session, schema: str, lock_table: str, label: str) -> tuple[Keeper, ...]:
     """The sessions that hold the lock, this one left out."""
     rows = session.query(
-        "SELECT t.pid, t.txn_owner, t.granted FROM svv_transactions AS t WHERE t.relation = (SELECT c.oid FROM "
-        "pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname = {literal(lock_table)})"
+        "SELECT t.pid, t.txn_owner, t.granted, c.relname FROM svv_transactions AS t "
+        "JOIN pg_catalog.pg_class AS c ON c.oid = t.relation JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({literal(lock_table)}, {literal(LEDGER)})"
     )
-    held = {int(pid): str(owner).strip() for pid, owner, granted in rows if str(granted).lower()[:1] == "t"}
+    held, writers = {}, set()
+    for pid, owner, granted, table in rows:
+        if str(table) == LEDGER:
+            writers.add(int(pid))
+        elif str(granted).lower()[:1] == "t":
+            held[int(pid)] = str(owner).strip()
     held.pop(session.pid or 0, None)
     labelled = _labelled(session, sorted(held), label)
-    return tuple(Keeper(pid, user, *labelled.get(pid, (False, None))) for pid, user in held.items())
+    found = []
+    for pid, user in held.items():
+        ours, idle, wrote = labelled.get(pid, (False, None, False))
+        found.append(Keeper(pid, user, ours, idle, wrote or pid in writers))
+    return tuple(found)
 
 
-def _labelled(session: Session, pids: Sequence[int], label: str) -> dict[int, tuple[bool, float | None]]:
-    """The sessions among these whose statements carry the label, and how long they have been idle."""
+def _labelled(
+    session: Session, pids: Sequence[int], label: str
+) -> dict[int, tuple[bool, float | None, bool]]:
+    """The sessions among these whose statements carry the label, how long they were idle, if they wrote the ledger."""
     if not pids:
         return {}
     listed = ", ".join(str(pid) for pid in pids)
     try:
         rows = session.query(
             "SELECT session_id, sum(CASE WHEN status IN ('planning', 'queued', 'running', 'returning') THEN 1 ELSE 0 END), "
-            "extract(epoch FROM getdate()) - extract(epoch FROM max(end_time)) FROM sys_query_history "
+            "extract(epoch FROM getdate()) - extract(epoch FROM max(end_time)), "
+            f"sum(CASE WHEN query_text LIKE {literal(f'INSERT INTO %{LEDGER}%')} THEN 1 ELSE 0 END) FROM sys_query_history "
             f"WHERE session_id IN ({listed}) AND query_label = {literal(label[:320])} GROUP BY session_id"
         )
     except Failed as failed:
@@ -56,18 +73,21 @@ def _labelled(session: Session, pids: Sequence[int], label: str) -> dict[int, tu
             raise
         return {}  # without the history nobody is known to be ours
     return {
-        int(pid): (True, None if int(running or 0) or idle is None else float(idle))
-        for pid, running, idle in rows
+        int(pid): (True, None if int(running or 0) or idle is None else float(idle), bool(int(wrote or 0)))
+        for pid, running, idle, wrote in rows
     }
 
 
 def end_stale(
     session: Session, held: Sequence[Keeper], lost: frozenset[int], idle_seconds: float
 ) -> tuple[int, ...]:
-    """End the dead sessions of ours among those that hold the lock; which ones it were."""
+    """End the dead sessions of ours among those that hold the lock; which ones it were.
+
+    `lost`: those that this process has lost before it told them to COMMIT.
+    """
     ended = []
     for keeper in held:
-        dead = keeper.ours and keeper.idle is not None and keeper.idle >= idle_seconds
+        dead = keeper.ours and not keeper.wrote and keeper.idle is not None and keeper.idle >= idle_seconds
         if keeper.pid in lost or dead:
             try:
                 session.query(f"SELECT pg_terminate_backend({keeper.pid})")
@@ -83,6 +103,12 @@ def kept(target: str, held: Sequence[Keeper]) -> TransientError:
     """Somebody keeps the target's lock: who it is, or how to find out."""
     if held:
         who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
+        if held[0].wrote:
+            return TransientError(
+                f"another load of {target} has written its rows and may be committing ({who})",
+                hint="run again when it is done; if it never is, and only then, end it: "
+                f"SELECT pg_terminate_backend({held[0].pid})",
+            )
         return TransientError(
             f"another load keeps {target} locked ({who})",
             hint=f"run again when it is done; to end it: SELECT pg_terminate_backend({held[0].pid})",

@@ -93,8 +93,8 @@ class Session(Protocol):
     def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         """The rows of a question; asked while holding a lock, when one is given; `seconds`: how long it may take."""
 
-    def execute(self, sql: str) -> None:
-        """A statement by itself, outside any transaction."""
+    def execute(self, sql: str, *, seconds: float | None = None) -> None:
+        """A statement by itself, outside any transaction; `seconds`: how long it may take, else as one of a load."""
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
         """The steps in one transaction that begins with the lock; never raises Failed."""
@@ -111,8 +111,11 @@ class Transport(Protocol):
 
     longest: int  # bytes that a statement may have
 
-    def open(self, label: str = "") -> Session:
-        """A session; its statements carry the label in Redshift's own history. Raises Failed."""
+    def open(self, label: str = "", seconds: float | None = None) -> Session:
+        """A session; its statements carry the label in Redshift's own history. Raises Failed.
+
+        `seconds`: how long its questions may take, else `Limits.question`.
+        """
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Limits:
     connect: float = 30.0
     question: float = 300.0  # of the catalog, of the ledger, for a count
     lock: float = 60.0  # for somebody else's load
-    statement: float = 3600.0  # COPY reads with addresses that are valid for an hour
+    statement: float = 43_200.0  # of a load: a first one may have a billion rows
     idle: float = 30.0  # a session of ours that holds the lock and does nothing for so long is a dead one
     grace: float = 60.0  # how late an answer may be after the server should have given up
     attempts: int = 6

@@ -35,9 +35,9 @@ class Tries:
         self._lost: dict[str, frozenset[int]] = {}
 
     @contextlib.contextmanager
-    def session(self, label: str = "") -> Iterator[Session]:
-        """A session for the time of a `with`."""
-        session = self._transport.open(label)
+    def session(self, label: str = "", seconds: float | None = None) -> Iterator[Session]:
+        """A session for the time of a `with`; `seconds`: how long its questions may take."""
+        session = self._transport.open(label, seconds)
         try:
             yield session
         finally:
@@ -55,17 +55,16 @@ class Tries:
                 time.sleep(self._limits.pause)
         raise AssertionError
 
-    def lock(self, target: str, ledger_too: bool = False) -> Lock:
+    def lock(self, target: str) -> Lock:
         """The target's lock, and how long to wait for it."""
         seconds = self._limits.lock
-        lost = target in self._lost
-        return self._tables.lock(target, min(seconds, _IMPATIENT) if lost else seconds, ledger_too=ledger_too)
+        return self._tables.lock(target, min(seconds, _IMPATIENT) if target in self._lost else seconds)
 
     def run(
         self,
         pipeline: str,
         target: str,
-        attempt: Callable[[Session, bool], Outcome],
+        attempt: Callable[[Session], Outcome],
         happened: Callable[[], bool] | None = None,
     ) -> None:
         """Try whole transactions, each in a new session, until one is committed or trying again is of no use.
@@ -74,13 +73,14 @@ class Tries:
         """
         label = _label(pipeline, target)
         error: FloodmarkError = TransientError("the load was not tried")
-        ledger_too = False
         for number in range(self._limits.attempts):
             self._wait(number)
             try:
-                with self.session(label) as session:
-                    outcome = attempt(session, ledger_too)
-                    if outcome.lost and session.pid is not None:
+                # What it asks first waits for the lock as well: the version is in the locked table.
+                with self.session(label, self.lock(target).seconds) as session:
+                    outcome = attempt(session)
+                    # One that may be committing is never ended, and one that never can was lost before.
+                    if outcome.lost and outcome.state != "unknown" and session.pid is not None:
                         self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
                 if outcome.state == "unknown" and happened is not None:
                     done = happened()
@@ -91,7 +91,9 @@ class Tries:
                 if outcome.locked:
                     self._unlock(target, label)
             except Failed as failed:
-                if not failed.again:
+                if failed.canceled:
+                    self._unlock(target, label, failed.error)
+                elif not failed.again:
                     raise failed.error from failed
                 error = failed.error
                 continue
@@ -100,15 +102,13 @@ class Tries:
                 error = UnknownOutcome(error.message, hint="run again: the ledger will tell")
             elif not (outcome.again or outcome.locked):
                 raise error
-            # Loads of other targets write to the same ledger; where Redshift is SERIALIZABLE, that is a conflict.
-            ledger_too = ledger_too or (outcome.again and not outcome.lost)
         raise error
 
     def loaded(self, pipeline: str, target: str, log: str, epoch: int, new: Sequence[Numbered]) -> bool:
         """COMMIT was not answered: whether these commits were loaded, by the ledger under the lock."""
         label = _label(pipeline, target)
         since = Part(epoch, min(commit.n for commit, _ in new) - 1)
-        question = self._tables.rows_query(log, since, sums=False)
+        question = self._tables.rows_query(log, since)
         problem = ""
         for number in range(self._limits.attempts):
             self._wait(number)
@@ -133,12 +133,19 @@ class Tries:
         if number:
             time.sleep(min(self._limits.pause * 2 ** (number - 1), 10.0) * random.uniform(0.5, 1.0))
 
-    def _unlock(self, target: str, label: str) -> None:
-        """Somebody keeps the target's lock: end a dead session of ours, else say who it is."""
+    def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> None:
+        """Somebody keeps the target's lock: end a dead session of ours, else say who it is.
+
+        `slow`: a question took too long, which a busy Redshift may explain as well.
+        """
         with self.session(label) as session:
             held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
             if end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle):
                 return
+        if slow is not None and not held:
+            raise TransientError(
+                f"{slow.message}; either Redshift is busy, or somebody keeps {target} locked", hint=slow.hint
+            )
         raise kept(target, held)
 
 

@@ -94,8 +94,8 @@ class Explaining:
         self._notes = notes
         self.longest = transport.longest
 
-    def open(self, label: str = "") -> Session:
-        return _Session(self._transport.open(label), self._notes)
+    def open(self, label: str = "", seconds: float | None = None) -> Session:
+        return _Session(self._transport.open(label, seconds), self._notes)
 
 
 class _Session:
@@ -121,9 +121,9 @@ class _Session:
         except Unexplained:  # outside a transaction: nothing has to begin again
             return self._run(sql)
 
-    def execute(self, sql: str) -> None:
+    def execute(self, sql: str, *, seconds: float | None = None) -> None:
         began = time.monotonic()
-        self._session.execute(sql)
+        self._session.execute(sql, seconds=seconds)
         self._notes.sent.append(Sent(sql, seconds=time.monotonic() - began))
 
     def close(self) -> None:

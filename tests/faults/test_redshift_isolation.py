@@ -1,0 +1,214 @@
+"""Loads beside each other: those of two targets never meet, those of one see each other, under either isolation level."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from floodmark.config import Tls, WarehouseSpec
+from floodmark.errors import ConfigError, ConflictError
+from floodmark.store import Store, StoreSpec
+from floodmark.testing.redshift import Fault, RedshiftStandIn
+from floodmark.testing.services import SeaweedFS
+from floodmark.warehouse import Warehouse
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_socket import SocketSession, SocketTransport
+from floodmark.warehouse.redshift_steps import Lock, Outcome, Step
+from tests.fill import EVENTS, ORDERS, Fill, RedshiftPlace, row
+
+COPY_OF_ORDERS = r"\s*copy\b.*shop\.orders"
+
+
+@pytest.fixture(scope="module")
+def serializable(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
+    with RedshiftStandIn(seaweed, isolation="serializable") as server:
+        yield server
+
+
+@pytest.fixture
+def fills(serializable: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Iterator[tuple[Fill, Fill]]:
+    """Logs of two targets. Their loads are tried once only: whatever gets in the way shows."""
+    place = RedshiftPlace(serializable, f"t_{secrets.token_hex(4)}")
+    place.limits = replace(place.limits, attempts=1, lock=2)
+    store = Store(StoreSpec(**seaweed.store(prefix)))
+    yield Fill(place, store), Fill(place, store, EVENTS, log="log-2")
+    serializable.faults.clear()
+
+
+def load(fill: Fill, warehouse: Warehouse, n: int) -> None:
+    values, way = (row(n), "merge") if fill.table is ORDERS else ({"n": n}, "insert")
+    warehouse.load(fill.request(fill.commit([values], load_as=way)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def held_in_copy(fill: Fill, warehouse: Warehouse, n: int, *, retried: bool = False) -> Iterator[None]:
+    """A load that waits in the middle of its transaction meanwhile, and must succeed then."""
+    assert isinstance(fill.place, RedshiftPlace)
+    faults = fill.place.server.faults
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            load(fill, warehouse, n)
+        except BaseException as error:
+            failed.append(error)
+
+    if retried:
+        faults.conflicts()
+    faults.arm(Fault("stall", COPY_OF_ORDERS, skip=int(retried)))
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        while faults.armed and thread.is_alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield
+    finally:
+        faults.clear()
+        thread.join()
+    assert failed == []
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first loads", "later loads"])
+def test_two_loads_of_two_targets_neither_wait_for_nor_end_each_other(
+    fills: tuple[Fill, Fill], first: bool
+) -> None:
+    orders, events = fills
+    place = orders.place
+    if not first:
+        for fill in fills:
+            load(fill, place.faulty(), 0)
+    with held_in_copy(orders, place.faulty(), 1):
+        load(events, place.faulty(), 1)
+        began = time.monotonic()
+        assert len(place.faulty().ledger("log-2", "events").rows) == (1 if first else 2)
+        assert time.monotonic() - began < 1
+    for fill in fills:
+        assert fill.ledger() == ([1] if first else [1, 2])
+
+
+def test_a_load_that_is_tried_again_is_in_nobodys_way_either(fills: tuple[Fill, Fill]) -> None:
+    orders, events = fills
+    place = orders.place
+    for fill in fills:
+        load(fill, place.faulty(), 0)
+    twice = place.faulty(replace(place.limits, attempts=2))
+    with held_in_copy(orders, twice, 1, retried=True):
+        load(events, place.faulty(), 1)
+        assert len(place.faulty().ledger("log-1", "orders").rows) == 1
+    assert orders.ledger() == events.ledger() == [1, 2]
+
+
+def test_many_loads_of_two_targets_at_once_never_conflict(fills: tuple[Fill, Fill]) -> None:
+    place = fills[0].place
+    failed: list[BaseException] = []
+    for fill in fills:
+        load(fill, place.faulty(), 0)
+
+    def loads(fill: Fill) -> None:
+        try:
+            for n in range(1, 6):
+                load(fill, place.faulty(), n)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=loads, args=(fill,)) for fill in fills]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert [fill.ledger() for fill in fills] == [[1, 2, 3, 4, 5, 6]] * 2
+    assert len(fills[0].rows("id")) == len(fills[1].rows("n")) == 6
+
+
+# loads of one target
+
+
+def between(place: RedshiftPlace, action: Callable[[], object]) -> Redshift:
+    """A loader after whose decision, and before its first transaction, something happens."""
+
+    class Between(SocketTransport):
+        done = False
+
+        def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
+            session = super().open(label, seconds)
+            transaction = session.transaction
+
+            def after(lock: Lock, steps: Sequence[Step]) -> Outcome:
+                if not self.done:
+                    self.done = True
+                    action()
+                return transaction(lock, steps)
+
+            session.transaction = after  # type: ignore[method-assign]
+            return session
+
+    spec = WarehouseSpec(**{**place.spec, "tls": Tls("disabled")})
+    limits = place.limits
+    return Redshift(Between(spec, limits), place.schema, iam_role=place.server.role, limits=limits)
+
+
+def test_a_reset_after_a_load_was_decided_stops_it(fill: Fill, place: RedshiftPlace) -> None:
+    fill.load(fill.commit([row(1)]))
+    fill.warehouse = between(
+        place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+    )
+    with pytest.raises(ConflictError, match="was reset"):
+        fill.load(fill.commit([row(2)]))
+    assert fill.rows("id") == [(1,)] and fill.ledger() == [1]
+
+
+def test_a_first_load_is_stopped_by_a_reset_too(fill: Fill, place: RedshiftPlace) -> None:
+    fill.warehouse = between(
+        place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
+    )
+    with pytest.raises(ConflictError, match="was reset"):
+        fill.load(fill.commit([row(1)]))
+    assert fill.ledger() == []
+
+
+def test_a_target_that_was_taken_over_after_a_load_was_decided_is_left_alone(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.load(fill.commit([row(1, "ours")]))
+    theirs = Fill(place, fill.store, log="log-2", pipeline="pipe-2")
+    fill.warehouse = between(
+        place, lambda: place.faulty().load(theirs.request(theirs.commit([row(1, "theirs")]), adopt=True))
+    )
+    with pytest.raises(ConfigError, match="another pipeline"):
+        fill.load(fill.commit([row(1, "late")]))
+    assert fill.rows() == [(1, "theirs")]
+
+
+def test_a_load_waits_for_another_one_of_its_target_and_loads_what_that_left(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.table = EVENTS  # without a key a second load would double its rows
+    commit = fill.commit([{"n": 1}], load_as="insert")
+    place.server.faults.delay(1, r"\s*copy\b")
+    other = threading.Thread(target=lambda: place.faulty().load(fill.request(commit)))
+    other.start()
+    while not any(sql.startswith("COPY") for sql in list(place.server.faults.statements)[-3:]):
+        time.sleep(0.01)
+    assert place.faulty().load(fill.request(commit)).already == (1,)
+    other.join()
+    assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
+
+
+def test_lock_tables_of_the_earlier_release_are_used_on(fill: Fill, place: RedshiftPlace) -> None:
+    fill.load(fill.commit([row(1)]))
+    place.run("DROP TABLE floodmark_lock_orders")
+    place.run('CREATE TABLE floodmark_lock_orders ("nothing" SMALLINT)')
+    commit = fill.commit([row(2)])
+    meanwhile = between(place, lambda: place.faulty().load(fill.request(commit)))
+    assert meanwhile.load(fill.request(commit)).already == (2,)
+    assert fill.ledger() == [1, 2]
+    assert len(place.run('SELECT "token" FROM floodmark_lock_orders')) == 1
