@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ from floodmark.mysql.open_work import Sight
 from floodmark.mysql.server import Replication, Server, replication
 from floodmark.output_doctor import check_lines, summary_lines
 from floodmark.s3_place import _skew
-from floodmark.warehouse.redshift_facts import region
+from floodmark.warehouse.redshift_facts import DatabaseFacts, region
+from floodmark.warehouse.redshift_rights import Rights
 
 HERE = Section("spark")
 SERVER = Server(
@@ -300,3 +302,22 @@ def test_secrets_that_travel_in_clear_are_a_warning(
 def test_a_local_spark_without_authentication_is_a_warning() -> None:
     check = secrecy(settings("local[*]", {"spark.authenticate": "false"}, "x"))
     assert check.status == "warning" and "every process of this machine" in check.detail
+
+
+def test_what_redshift_says_of_roles_and_sessions_comes_with_the_statement_to_run() -> None:
+    rights = Rights("IAMR:loader", "dev", "public", True, True, True, False, True)
+    spec = WarehouseSpec("redshift", "public", iam_role="arn:aws:iam::123456789012:role/copy")
+
+    def told(**facts: Any) -> dict[str, Check]:
+        found = DatabaseFacts(rights, "Redshift 1.0", "Snapshot Isolation", None, None, **facts)
+        return {check.name: check for check in warehouse.judged(found, spec)}
+
+    lacking = told(assume_role=False, sees_others=False)
+    assert lacking["ASSUMEROLE"].status == "failure" and lacking["ASSUMEROLE"].hint == (
+        "GRANT ASSUMEROLE ON 'arn:aws:iam::123456789012:role/copy' TO \"IAMR:loader\" FOR COPY"
+    )
+    assert lacking["sessions"].status == "ok", "a load does without it"
+    assert 'ALTER USER "IAMR:loader" SYSLOG ACCESS UNRESTRICTED' in lacking["sessions"].detail
+    fine = told(assume_role=True, sees_others=True)
+    assert {fine[name].status for name in ("ASSUMEROLE", "sessions")} == {"ok"}
+    assert "ASSUMEROLE" not in told() and "perhaps" in told()["sessions"].detail

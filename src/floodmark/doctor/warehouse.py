@@ -195,7 +195,7 @@ def _tables(rights: Rights) -> Iterator[Check]:
         named = ", ".join(f"{table.name} ({table.owner})" for table in foreign[:5])
         yield SECTION.warning(
             "owners",
-            f"{counted(len(foreign), 'table')} of other owners: loads work, changes of columns don't: {named}",
+            f"{counted(len(foreign), 'table')} of other owners: rows can be loaded, columns perhaps not be changed: {named}",
             "; ".join(taking_over(rights.schema, table.name, rights.user) for table in foreign[:5]),
         )
 
