@@ -13,7 +13,7 @@ import redshift_connector
 from floodmark.config import Iam, Tls, WarehouseSpec
 from floodmark.doctor.check import Check
 from floodmark.doctor.warehouse import judged
-from floodmark.errors import ConfigError
+from floodmark.errors import ConfigError, TransientError
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
@@ -67,7 +67,7 @@ class Second:
 
     def checks(self) -> dict[str, Check]:
         """What `doctor` says to the user."""
-        facts = look(self.transport, self.place.schema, ["codes", "never_made"])
+        facts = look(self.transport, self.place.schema, ["codes", "never_made"], self.place.server.role)
         spec = WarehouseSpec("redshift", self.place.schema, iam_role=self.place.server.role)
         return {check.name: check for check in judged(facts, spec)}
 
@@ -202,12 +202,35 @@ def test_the_columns_of_a_table_are_known_to_those_who_may_not_read_it(second: S
     ]  # fmt: skip
 
 
-def test_what_redshift_says_of_a_role_that_a_user_may_not_assume_becomes_a_grant(
-    second: Second, redshift: RedshiftStandIn
-) -> None:
-    role = redshift.role
-    said = f'User {second.user} does not have ASSUMEROLE permission on IAM role "{role}" for COPY'
-    redshift.faults.fail(r"\s*copy\b", "XX000", said)
-    with pytest.raises(ConfigError, match="ASSUMEROLE") as refused:
+def test_assumerole_is_named_where_the_database_restricts_it(second: Second) -> None:
+    assert second.checks()["ASSUMEROLE"].status == "ok"
+    second.place.run("REVOKE ASSUMEROLE ON ALL FROM PUBLIC FOR ALL")
+    try:
+        said = second.checks()["ASSUMEROLE"]
+        assert said.status == "failure"
+        with pytest.raises(ConfigError, match="ASSUMEROLE") as refused:
+            second.load(2)
+        assert str(said.hint) in str(refused.value.hint)
+        second.run(str(said.hint))
+        assert second.checks()["ASSUMEROLE"].status == "ok"
         second.load(2)
-    assert f"GRANT ASSUMEROLE ON '{role}' TO \"{second.user}\" FOR COPY" in str(refused.value.hint)
+    finally:
+        second.place.run("GRANT ASSUMEROLE ON ALL TO PUBLIC FOR ALL")
+
+
+def test_who_keeps_a_lock_is_named_to_those_who_may_see_it(second: Second) -> None:
+    other = second.place.connect()
+    try:
+        other.cursor().execute("BEGIN")
+        other.cursor().execute(f"LOCK TABLE {second.place.schema}.floodmark_lock_codes")
+        second.place.limits = replace(second.place.limits, lock=0.5, attempts=1)
+        with pytest.raises(TransientError, match="does not show"):
+            second.load(2)
+        said = second.checks()["sessions"]
+        assert said.status == "ok" and "not shown" in said.detail
+        second.run(said.detail.partition("named: ")[2])
+        assert "are shown" in second.checks()["sessions"].detail
+        with pytest.raises(TransientError, match=f"session .* of {second.place.server.user}"):
+            second.load(2)
+    finally:
+        other.close()
