@@ -41,6 +41,7 @@ def services() -> Iterator[Services]:
         ("fences:folder/load without a key, by another/", 2),
         ("writers:folder/a long statement/", 1),
         ("network:mysql/tcp/incremental sync/cut/", 2),
+        ("changes:recipe, upsert/", 1),
         pytest.param(  # test_crashes.py kills one, too
             "spark:folder/events-synced/a worker killed in mid-slice/", 1, marks=pytest.mark.long
         ),

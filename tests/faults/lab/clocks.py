@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 
 from .bench import Bench
 from .services import ROOT, Services
@@ -21,6 +23,17 @@ from .spawn import Running, Spawner
 
 FOLDER = ROOT / ".venv" / "faketime"
 NAME = "libfaketimeMT.so.1"
+# libfaketime up to 0.9.10 answers every sleep by the monotonic clock with EINVAL where that clock is left alone (its
+# issue 426), and so sleep Python 3.11 and newer. Loaded before it, this sleeps without it.
+SLEEPS = """\
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
+{ return syscall(SYS_clock_nanosleep, clock, flags, until, left) == 0 ? 0 : errno; }
+"""
 
 
 class Clock:
@@ -29,8 +42,12 @@ class Clock:
     def __init__(self, services: Services, library: Path) -> None:
         self._file = services.scratch / "clock"
         self.set(0)
+        sleeps = services.scratch / "sleeps.so"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-o", sleeps, "-xc", "-"], input=SLEEPS, text=True, check=True
+        )
         env = {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": f"{sleeps}:{library}",
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -38,9 +55,29 @@ class Clock:
         }
         self.spawner = Spawner(services.scratch / "clocked", env)
 
-    def set(self, seconds: float) -> None:
-        """So many seconds beside the right time, from now on."""
-        self._file.write_text(f"{seconds:+d}\n" if isinstance(seconds, int) else f"{seconds:+f}\n")
+    def set(self, seconds: int) -> None:
+        """So many seconds beside the right time, from now on; never half of it."""
+        draft = self._file.with_suffix(".new")
+        draft.write_text(f"{seconds:+d}\n")
+        draft.replace(self._file)
+
+    @contextmanager
+    def restless(self, dice: Random) -> Iterator[None]:
+        """It jumps many times a second, by up to an hour, as long as this lasts."""
+        over = threading.Event()
+
+        def jump() -> None:
+            while not over.wait(dice.uniform(0.02, 0.1)):
+                self.set(dice.choice([-3600, -30, -1, 0, 1, 30, 3600]))
+
+        jumping = threading.Thread(target=jump, daemon=True)
+        jumping.start()
+        try:
+            yield
+        finally:
+            over.set()
+            jumping.join()
+            self.set(0)
 
     @contextmanager
     def wrong(self, bench: Bench, seconds: int) -> Iterator[None]:

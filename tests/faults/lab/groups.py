@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from .changes import changes
 from .cluster import cluster
 from .crash import crash
 from .crowd import crowd
@@ -23,6 +24,7 @@ GROUPS: dict[str, Callable[[Lab], Iterator[Outcome]]] = {
     "cluster": cluster,
     "crowd": crowd,
     "world": world,
+    "changes": changes,
     "writers": writers,
     "histories": histories,
 }
@@ -47,6 +49,11 @@ ABOUT = {
     "world": "The disk of the store, the warehouse or the temporary files is full; the clock is an hour off or jumps "
     "(libfaketime, for one process); the source was restored from a backup or failed over to a replica behind; "
     "its table was truncated and filled again, created anew, altered or swapped for a copy.",
+    "changes": "Between two syncs, of which every other one is struck as well, something changes on which rows depend: "
+    "columns, `where`, `exclude`, `target` or the mode, in random walks; somebody's hand in the target; privileges are "
+    "revoked and granted again; the server moves to another time zone while old connections write on; an application "
+    "writes its clock's seconds late. Whatever a refusal says is done, word for word. And a resident sync without a key is "
+    "killed between its snapshots, and another user asks every port of a running sync.",
     "writers": "A statement or transaction begins before a sync and commits after it, with a cursor that lies before "
     "rows which the sync has seen: it runs, waits, is idle, is prepared (XA), wrote by way of a trigger or a function, or "
     "under LOCK TABLES; every other sync is killed on top. And syncs on a server that was just restarted or gets a "

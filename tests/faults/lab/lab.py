@@ -128,6 +128,7 @@ def settle(
     outcome: Outcome,
     idle: bool = False,
     excused: Sequence[tuple[Place | None, Place]] = (),
+    by_files: bool = True,
 ) -> None:
     """The last sync, and the judgement of everything that is there then."""
     outcome.said += failures(bench.printed)
@@ -137,7 +138,7 @@ def settle(
         if last.code == 0 and last.json["tables"][0]["commits"]:
             outcome.problems.append(Problem("log", "a sync with nothing to do has committed"))
     try:
-        outcome.problems += check(bench, source, excused=excused)
+        outcome.problems += check(bench, source, excused=excused, by_files=by_files)
         if last.code == 0:
             outcome.problems += check_document(bench, source, last.json["tables"][0]["watermark"])
         outcome.problems += check_said(bench, bench.printed)

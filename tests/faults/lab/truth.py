@@ -36,10 +36,17 @@ class Source:
     cursor: str | None = "update_at"
     start: str | None = START
     extra: frozenset[Any] = field(default_factory=frozenset)  # keys that were deleted there on purpose
+    where: str = "TRUE"  # which rows are wanted,
+    without: frozenset[str] = field(default_factory=frozenset)  # and which columns are not
+    target: str | None = None  # where they go, if not into the table's namesake
 
     @property
     def name(self) -> str:
         return f"{self.database}.{self.table}"
+
+    @property
+    def into(self) -> str:
+        return self.target or self.table
 
 
 @dataclass(frozen=True)
@@ -107,9 +114,10 @@ def source_rows(bench: Bench, source: Source) -> list[Row]:
     try:
         cursor = link.cursor()
         cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute(f"SELECT * FROM `{source.table}`")
+        cursor.execute(f"SELECT * FROM `{source.table}` WHERE {source.where}")
         names = [column[0].lower() for column in cursor.description]
-        return [dict(zip(names, map(plain, row), strict=True)) for row in cursor.fetchall()]
+        rows = [dict(zip(names, map(plain, row), strict=True)) for row in cursor.fetchall()]
+        return [{n: v for n, v in row.items() if n not in source.without} for row in rows]
     finally:
         link.close()
 

@@ -44,6 +44,7 @@ def world(lab: Lab) -> Iterator[Outcome]:
         ("command's clock an hour back", lambda lab, own: _clock(lab, own, -3600)),
         ("command's clock an hour ahead, then right", lambda lab, own: _clock(lab, own, 3600)),
         ("command's clock jumps", lambda lab, own: _clock(lab, own, 0, jump=True)),
+        ("command's clock never stands still", _restless),
     )  # fmt: skip
     missing: set[str] = set()
     for turn in range(1 if lab.quick else 30):
@@ -257,4 +258,35 @@ def _clock(lab: Lab, own: str, seconds: int, jump: bool = False) -> Outcome | No
     outcome.code = ended.code
     watermark_known(bench, source, outcome)
     settle(bench, source, outcome)
+    return timed(outcome, began)
+
+
+# Syncs of one experiment whose clock never stands still.
+SYNCS = 20
+
+
+def _restless(lab: Lab, own: str) -> Outcome | None:
+    """Many syncs, one after the other, each under a clock that jumps all the while; one of them with a JVM of its own."""
+    set_clock: Clock | None = clock(lab.services)
+    if set_clock is None:
+        return _left_out("libfaketime is not there and can't be fetched (Debian's package libfaketime)")
+    began, dice = time.monotonic(), lab.dice(own)
+    bench = lab.bench(dice.choice(["folder", "folder", "redshift"]))
+    source = Source(bench.services.database(), "orders")
+    execute = bench.services.server.execute
+    execute(ORDERS, FILL.format(n=60), database=source.database)
+    bench.clear(source.database, defaults={"settle_seconds": 0.1})
+    said = "command's clock never stands still"
+    outcome = Outcome("world", f"{SYNCS} syncs [{bench.stack}]", said, "whole run", own, strikes=SYNCS)
+    whole = dice.randrange(SYNCS)
+    with set_clock.wrong(bench, 0), set_clock.restless(lab.dice(own, "jumps")):
+        for number in range(SYNCS):
+            execute(f"UPDATE orders SET note = 'n{number}' WHERE id % 7 = 0 AND id % 5 = {number % 5}",
+                    "INSERT INTO orders (amount) VALUES (1)", database=source.database)  # fmt: skip
+            # S3 refuses a request whose time is off by a quarter of an hour, and the command says that it is the clock.
+            ended = bench.run("sync", "-t", source.name, own_jvm=number == whole)
+            note(outcome, ended, (0,) if bench.stack == "folder" else (0, 2))
+    watermark_known(bench, source, outcome)
+    settle(bench, source, outcome)
+    execute(f"DROP DATABASE {source.database}")
     return timed(outcome, began)
