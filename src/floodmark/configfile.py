@@ -128,6 +128,21 @@ def _endpoint(text: str) -> str:
     return text.rstrip("/")
 
 
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]+:role/[\w+=.@/-]+", re.ASCII)
+
+
+def _role(value: str) -> str:
+    """`default`, a role's ARN, or a chain of them as COPY wants it: with commas, without blanks."""
+    if value.strip().lower() == "default":
+        return "default"
+    chain = [part.strip() for part in value.split(",")]
+    if not all(_ROLE.fullmatch(part) for part in chain):
+        raise ValueError(
+            "must be default, a role's ARN (arn:aws:iam::ACCOUNT:role/NAME), or a chain of ARNs: ARN,ARN"
+        )
+    return ",".join(chain)
+
+
 Text = Annotated[str, AfterValidator(_text)]
 File = Annotated[Path, BeforeValidator(_path), AfterValidator(_file)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -233,7 +248,7 @@ class WarehouseBlock(Block):
         validate_default=True,
     )
     schema_: Text | None = Field(None, alias="schema")
-    iam_role: Text | None = None
+    iam_role: Annotated[Text, AfterValidator(_role)] | None = None
     iam: IamBlock | None = None
     transport: Literal["socket", "data_api"] = "socket"
     statement_timeout: Annotated[Duration, AfterValidator(_statement_timeout)] | None = None

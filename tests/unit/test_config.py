@@ -263,6 +263,40 @@ def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -
 # tables
 
 
+ROLE = "arn:aws:iam::123456789012:role/loader"
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("default", "default"),
+        ("Default", "default"),
+        (ROLE, ROLE),
+        (f"{ROLE}, {ROLE}2", f"{ROLE},{ROLE}2"),
+        (
+            "arn:aws-us-gov:iam::123456789012:role/team/loader",
+            "arn:aws-us-gov:iam::123456789012:role/team/loader",
+        ),
+    ],
+)
+def test_the_role_of_copy_is_a_keyword_or_arns_without_blanks(read: Load, written: str, sent: str) -> None:
+    spec = read(
+        f"source: {{url: 'mysql://a@db'}}\nstore: {{url: 's3://b'}}\nwarehouse: {{url: 'redshift://a:b@h/dev', iam_role: '{written}'}}"
+    )
+    assert spec.warehouse.iam_role == sent
+
+
+@pytest.mark.parametrize(
+    "written", ["loader", "arn:aws:iam::1:user/x", f"{ROLE} {ROLE}", f"default,{ROLE}", f"{ROLE},"]
+)
+def test_a_role_that_copy_would_refuse_is_a_mistake(read: Load, written: str) -> None:
+    said = mistakes(
+        read,
+        f"source: {{url: 'mysql://a@db'}}\nstore: {{url: 's3://b'}}\nwarehouse: {{url: 'redshift://a:b@h/dev', iam_role: '{written}'}}",
+    )
+    assert "warehouse.iam_role: must be default, a role's ARN" in said
+
+
 def test_exact_names_win_over_patterns_and_patterns_over_defaults(read: Load) -> None:
     config = read(
         SOURCE

@@ -102,12 +102,18 @@ def _copy(spec: Put, files: Sequence[Proven], columns: Sequence[str] = ()) -> li
     if not rows:
         return []
     into = quote(STAGE) + (f" ({', '.join(quote(name) for name in columns)})" if columns else "")
-    role = f"IAM_ROLE {literal(spec.iam_role)}" if spec.iam_role else "IAM_ROLE default"
     source = literal(spec.manifest(files))
     return [
-        Do(f"COPY {into} FROM {source} {role} MANIFEST FORMAT AS PARQUET STATUPDATE OFF"),
+        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET STATUPDATE OFF"),
         Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded")),
     ]
+
+
+def _role(iam_role: str | None) -> str:
+    """The role that COPY reads with; the cluster's default one is a keyword, not a name."""
+    if iam_role is None or iam_role.lower() == "default":
+        return "IAM_ROLE default"
+    return f"IAM_ROLE {literal(iam_role)}"
 
 
 def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
