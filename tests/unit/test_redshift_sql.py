@@ -46,10 +46,22 @@ def made(table: Table, found: list[TargetColumn] | None = None) -> tuple[tuple[s
 def test_a_target_is_created_with_byte_true_lengths_and_the_keys_that_were_asked_for() -> None:
     assert made(ORDERS) == (
         (),
-        ('CREATE TABLE "public"."orders" ("id" BIGINT, "name" VARCHAR(1020), "price" DECIMAL(6,2))',),
+        (
+            'CREATE TABLE "public"."orders" ("id" BIGINT, "name" VARCHAR(1020), "price" DECIMAL(6,2)) '
+            'DISTSTYLE KEY DISTKEY ("id")',
+        ),
     )
     keyed = replace(ORDERS, dist_key="ID", sort_key=("price", "id"))
     assert made(keyed)[1][0].endswith(') DISTSTYLE KEY DISTKEY ("id") COMPOUND SORTKEY ("price", "id")')
+
+
+def test_the_key_of_a_merge_is_the_distkey_where_it_is_one_column_that_redshift_takes() -> None:
+    both = replace(ORDERS, key=("id", "price"))
+    snapshot = replace(ORDERS, mode="full")
+    binary = Column("id", "binary(16)", "binary", nullable=False, octets=16)
+    for table in (both, snapshot, replace(ORDERS, columns=(binary, NAME))):
+        assert "DISTKEY" not in made(table)[1][0]
+    assert made(replace(both, dist_key="price"))[1][0].endswith('DISTKEY ("price")')
 
 
 def test_a_key_that_redshift_can_not_take_is_refused() -> None:

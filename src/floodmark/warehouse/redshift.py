@@ -41,6 +41,7 @@ from floodmark.warehouse.redshift_ddl import (
     replaced,
     replacing,
     shape,
+    spread,
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
@@ -294,7 +295,8 @@ class Redshift:
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = self._columns(session, target) if exists else None, self._columns(session, side)
         fit = fitted(request, way, self.schema, (target, side), (there, beside))
-        self._check_replaceable(session, target, fit.replaced)
+        keys = session.query(keys_query(self.schema, target)) if exists else []
+        check_replaceable(self.schema, target, fit.replaced, keys)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,
@@ -308,6 +310,9 @@ class Redshift:
             filled=exists,
             side_filled=beside is not None and fit.weighed,
             manifest=made.write,
+            dist_key=spread(keys) if exists else fit.dist_key,
+            created=fit.created,
+            direct=fit.direct,
         )
         steps = [Do(statement) for statement in (*fit.inside, *instead)]
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))

@@ -6,7 +6,7 @@ a statement comes before, loses nothing by itself, and after a crash in between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import ConfigError, DataError
@@ -28,7 +28,10 @@ from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_steps import Row
 
 SUPER = "SUPER"
-_UNKEYABLE = ("SUPER", "VARBYTE")
+UNKEYABLE = ("SUPER", "VARBYTE")  # types of which Redshift takes no DISTKEY or SORTKEY
+HASH_FIELD = f"{OURS}hash"  # of MySQL's weight of a text key, in the table beside the target
+_HASH_TYPE = "VARCHAR(32)"
+_DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Shape:
 def staging_type(field: Field) -> str:
     """The type that takes the file's column as it is; JSON is text until it is parsed."""
     return f"VARCHAR({MAX_VARCHAR})" if field.redshift == SUPER else field.redshift
+
+
+def hashed(weight: str) -> str:
+    """What stands for a weight; MD5 takes text only, and a weight in hexadecimal has less than 65,535 bytes."""
+    return f"MD5(TO_HEX({weight}))"
 
 
 def columns_query(schema: str, table: str) -> str:
@@ -89,11 +97,12 @@ def shape(
     now = newest or table
     filled = {} if side else fills(now)
     wanted = [Wanted(f.target, f.redshift, filled.get(f.target)) for f in fields if not f.file_only]
-    wanted = [Wanted(KEY_FIELD, f.redshift) for f in fields if f.file_only and side] + wanted
+    if side:
+        wanted = [Wanted(HASH_FIELD, _HASH_TYPE), *wanted]
     where = path(schema, target)
     if found is None:
         columns = ", ".join(f"{quote(w.name)} {w.type}" for w in wanted)
-        keys = "" if side else _keys(table, {w.name: w.type for w in wanted}, _names(fields))
+        keys = _DISTRIBUTED.format(quote(HASH_FIELD)) if side else _keys(table, fields)
         parsed = frozenset(w.name for w in wanted if w.type == SUPER)
         return Shape((Change("create", (f"CREATE TABLE {where} ({columns}){keys}",)),), parsed)
     renames = target_renames(now)
@@ -121,6 +130,8 @@ def shape(
             # Redshift can't take a default back: what rows get in the column is always said when they are inserted.
             default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
             made.append(Change("add", (f"{adding(d.name, d.type)}{default}",)))
+            if side and d.name == HASH_FIELD and KEY_FIELD in have:
+                made.append(Change("widen", _hashing(where), column=KEY_FIELD))
         elif d.was is not None and _alterable(d):
             # Before the transaction, in which the column gets its new name.
             longer = f"ALTER TABLE {where} ALTER COLUMN {quote(d.was.name)} TYPE {d.type}"
@@ -131,6 +142,14 @@ def shape(
     return Shape(tuple(made), parsed, frozenset(have))
 
 
+def _hashing(where: str) -> tuple[str, ...]:
+    """Hashes in the place of the weights that an earlier version has kept themselves."""
+    return (
+        f"UPDATE {where} SET {quote(HASH_FIELD)} = {hashed(quote(KEY_FIELD))}",
+        f"ALTER TABLE {where} DROP COLUMN {quote(KEY_FIELD)}",
+    )
+
+
 def keys_query(schema: str, table: str) -> str:
     """The question for the columns of a table that are its DISTKEY or SORTKEY."""
     return (
@@ -138,6 +157,11 @@ def keys_query(schema: str, table: str) -> str:
         f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema.lower())} "
         f"AND c.relname = {literal(table)} AND a.attnum > 0 AND (a.attisdistkey OR a.attsortkeyord <> 0)"
     )
+
+
+def spread(keys: Sequence[Row]) -> str | None:
+    """The DISTKEY among a table's keys."""
+    return next((str(name) for name, is_dist_key, _ in keys if is_dist_key), None)
 
 
 def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:
@@ -180,10 +204,6 @@ def constant(type_: str, value: str | None) -> str:
     return value if plain(type_, value) else literal(value)
 
 
-def _names(fields: Sequence[Field]) -> dict[str, str]:
-    return {field.name: field.target for field in fields if not field.file_only}
-
-
 def _compared(type_: str, have: str | None) -> str:
     if have == SUPER and (type_.startswith("VARCHAR") or type_ == SUPER):
         return SUPER
@@ -207,21 +227,35 @@ def replacing(where: str, name: str, type_: str) -> tuple[str, ...]:
     )
 
 
-def _keys(table: Table, types: Mapping[str, str], names: Mapping[str, str]) -> str:
-    """The DISTKEY and SORTKEY clauses of a new table; without them, Redshift chooses (AUTO)."""
-    known = {field.lower(): name for field, name in names.items()}
+def dist_column(table: Table, fields: Sequence[Field]) -> str | None:
+    """The DISTKEY of a new target: the configured one, or the only column of the key by which rows are merged.
 
-    def named(column: str, option: str) -> str:
-        name = known.get(column.lower())
-        if name is None:
-            raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
-        if types[name].startswith(_UNKEYABLE):
-            raise ConfigError(f"{option} names {column}, which is {types[name]}: Redshift takes no such key")
-        return quote(name)
-
-    clauses = ""
+    Rows of one key then are on one node, in the target as in the staging table, and a merge sends none to another.
+    """
     if table.dist_key:
-        clauses += f" DISTSTYLE KEY DISTKEY ({named(table.dist_key, 'dist_key')})"
+        return _key_column(table.dist_key, "dist_key", fields)
+    if table.mode != "upsert" or len(table.key) != 1:
+        return None
+    key = next((f for f in fields if f.name == f.column == table.key[0]), None)
+    return key.target if key is not None and not key.redshift.startswith(UNKEYABLE) else None
+
+
+def _keys(table: Table, fields: Sequence[Field]) -> str:
+    """The DISTKEY and SORTKEY clauses of a new table; without them, Redshift chooses (AUTO)."""
+    clauses = ""
+    if (spread := dist_column(table, fields)) is not None:
+        clauses += _DISTRIBUTED.format(quote(spread))
     if table.sort_key:
-        clauses += f" COMPOUND SORTKEY ({', '.join(named(column, 'sort_key') for column in table.sort_key)})"
+        names = (quote(_key_column(column, "sort_key", fields)) for column in table.sort_key)
+        clauses += f" COMPOUND SORTKEY ({', '.join(names)})"
     return clauses
+
+
+def _key_column(column: str, option: str, fields: Sequence[Field]) -> str:
+    """The target's column that an option names."""
+    field = next((f for f in fields if f.name.lower() == column.lower() and not f.file_only), None)
+    if field is None:
+        raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
+    if field.redshift.startswith(UNKEYABLE):
+        raise ConfigError(f"{option} names {column}, which is {field.redshift}: Redshift takes no such key")
+    return field.target

@@ -136,7 +136,7 @@ def _ranges(metadata: pq.FileMetaData, fields: Sequence[Field]) -> dict[str, Ran
     """The ranges of the columns that are compared, over all row groups; none where a group does not tell."""
     found: dict[str, Range] = {}
     for i, field in enumerate(fields):
-        if not is_ranged(field):
+        if not _is_ordered(field):
             continue
         lows: list[Any] = []
         highs: list[Any] = []
@@ -167,15 +167,25 @@ def ranges(files: Sequence[Proven], fields: Sequence[Field]) -> dict[str, Range 
     found: dict[str, Range | None] = {}
     for field in fields:
         parts = [p.ranges[field.name] for p in files if field.name in p.ranges]
-        if is_ranged(field) and UNKNOWN not in parts:
+        if _is_ordered(field) and UNKNOWN not in parts:
             found[field.name] = (min(p[0] for p in parts), max(p[1] for p in parts)) if parts else None
     return found
+
+
+def key_ranges(files: Sequence[Proven], keys: Sequence[Field]) -> dict[str, Range]:
+    """The ranges of a key's columns, where they are known."""
+    return {name: span for name, span in ranges(files, keys).items() if span is not None}
 
 
 def is_ranged(field: Field) -> bool:
     """Whether a wrong width or unit would show in the field's range."""
     kind = field.arrow
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or pa.types.is_decimal(kind))
+
+
+def _is_ordered(field: Field) -> bool:
+    """Whether the footers' ranges of the field are those by which Redshift orders its values, too."""
+    return is_ranged(field) or bool(pa.types.is_integer(field.arrow))
 
 
 def as_text(value: Any) -> str:

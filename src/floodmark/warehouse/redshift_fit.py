@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.model import LoadAs, by_key
+from floodmark.model import LoadAs, Table, by_key
 from floodmark.types import Field
 from floodmark.warehouse import DELETED_AT, LoadRequest, quote
-from floodmark.warehouse.columns import Change, TargetColumn, renamed
+from floodmark.warehouse.columns import Change, TargetColumn, fits, renamed, same
 from floodmark.warehouse.files import file_fields, key_fields
 from floodmark.warehouse.places import constants, placed, target_renames
-from floodmark.warehouse.redshift_ddl import SUPER, Shape, constant, renamings, replaced, shape
+from floodmark.warehouse.redshift_ddl import (
+    SUPER,
+    Shape,
+    constant,
+    dist_column,
+    renamings,
+    replaced,
+    shape,
+    staging_type,
+)
 from floodmark.warehouse.redshift_names import path
 from floodmark.warehouse.redshift_steps import Failed, Session
 
@@ -30,6 +39,9 @@ class Fit:
     parsed: frozenset[str]  # the target's columns that hold parsed JSON
     constants: tuple[tuple[str, str], ...]  # columns that the files don't have, and what rows get in them
     replaced: tuple[Change, ...] = ()  # the target's columns that give way to wider ones
+    created: str | None = None  # the statement that makes the target, where it is not there
+    dist_key: str | None = None  # of a target that is made
+    direct: bool = False  # whether COPY may fill the target itself, once it is empty
 
     @property
     def weighed(self) -> bool:
@@ -67,7 +79,38 @@ def fitted(
         for c in constants(table, now)
         if c.target in fit.found and c.redshift != SUPER
     )
-    return Fit(read, (*fit.before, *about.before), tuple(inside), fit.parsed, given, replaced(fit.changes))
+    made = next((change.statement for change in fit.changes if change.kind == "create"), None)
+    changed = bool(fit.changes) and made is None
+    return Fit(
+        read,
+        (*fit.before, *about.before),
+        tuple(inside),
+        fit.parsed,
+        given,
+        replaced(fit.changes),
+        made,
+        dist_column(table, placed(table, now)) if there is None else None,
+        direct=not (fit.parsed or given or changed) and _takes(table, way, read, there),
+    )
+
+
+def _takes(table: Table, way: LoadAs, read: Sequence[Field], there: Sequence[TargetColumn] | None) -> bool:
+    """Whether COPY may bring the files' rows into the target itself: it is new, or a snapshot takes its rows' place.
+
+    COPY converts nothing, so that the target's types must be those of the files; only texts and bytes may be longer.
+    """
+    if there is None:
+        return not by_key(way)
+    types = {column.name.lower(): column.type for column in there}
+    return (
+        way == "replace"
+        and table.mode == "full"
+        and all(_same_or_longer(staging_type(field), types[field.target]) for field in read)
+    )
+
+
+def _same_or_longer(type_: str, found: str) -> bool:
+    return same(type_, found) or (type_.startswith(("VARCHAR", "VARBYTE")) and fits(type_, found))
 
 
 def altered(session: Session, change: Change) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""The files of a load in a staging table of Redshift, with proof that they arrived as they are. Pure: steps out.
+"""The files of a load in a table of Redshift, with proof that they arrived as they are. Pure: steps out.
 
 COPY matches columns by their place and says neither where a row came from nor what it misread. So the staging table
 has the files' columns in their order, and rows and ranges are compared with what the footers say. Where all files
 tell when they were read (`READ_FIELD`), the table has that too: it is what puts the rows of one key in order.
+An empty target that takes the rows as they are needs no staging table: it gets them by the same COPY.
 """
 
 from __future__ import annotations
@@ -18,12 +19,23 @@ from floodmark.model import Table
 from floodmark.names import OUR_TABLES
 from floodmark.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.warehouse import quote
-from floodmark.warehouse.redshift_ddl import staging_type
-from floodmark.warehouse.redshift_files import Proven, Range, as_text, ranges
+from floodmark.warehouse.redshift_ddl import UNKEYABLE, staging_type
+from floodmark.warehouse.redshift_files import Proven, Range, as_text, is_ranged, ranges
 from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Step
 
 STAGE = f"{OUR_TABLES}stage"
+
+
+@dataclass(frozen=True)
+class Heap:
+    """The table that the files' rows are in: the staging table, or a target that was empty."""
+
+    name: str  # before a column's
+    path: str  # as statements call the table
+
+
+STAGED = Heap(STAGE, quote(STAGE))
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,9 @@ class Put:
     filled: bool  # whether the target has rows
     side_filled: bool
     manifest: Callable[[Sequence[Proven]], str]
+    dist_key: str | None = None  # the target's
+    created: str | None = None  # the statement that has made the target, where this load makes it
+    direct: bool = False  # whether COPY may fill the target itself, once it is empty
 
     @property
     def columns(self) -> list[tuple[Field, str]]:
@@ -77,34 +92,46 @@ def staged_as(field: Field) -> str:
 
 
 def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
-    """The files in the staging table: one COPY, or two where older ones lack the column that tells their order."""
-    rows = Proven.rows(files)
-    types = [staging_type(field) for field in spec.fields]
-    columns = [f"{quote(name)} {type_}" for name, type_ in zip(spec.staged, types, strict=True)]
-    told, untold = [f for f in files if f.read], [f for f in files if not f.read]
-    if told:
+    """The files in the staging table, which is spread over the cluster as the target is."""
+    types = {staged_as(field): staging_type(field) for field in spec.fields}
+    columns = [f"{quote(name)} {type_}" for name, type_ in types.items()]
+    if is_told(files):
         columns.append(f"{quote(READ_FIELD)} BIGINT")
-    steps: list[Step] = [Do(f"CREATE TEMP TABLE {quote(STAGE)} ({', '.join(columns)})")]
-    if told:
-        steps += _copy(spec, told)
-    if Proven.rows(untold):
-        steps += _copy(spec, untold, spec.staged if told else ())
-    steps.append(
-        Check(f"SELECT count(*) FROM {quote(STAGE)}", rows, _miscounted(rows, "the staging table has"))
-    )
-    if check := _range_check(spec, ranges(files, spec.fields)):
-        steps.append(check)
-    return steps
+    key = spec.dist_key
+    spread = key is not None and key in types and not types[key].startswith(UNKEYABLE)
+    style = f" DISTSTYLE KEY DISTKEY ({quote(key)})" if spread and key else ""
+    return [
+        Do(f"CREATE TEMP TABLE {quote(STAGE)} ({', '.join(columns)}){style}"),
+        *copied(spec, STAGED, files),
+    ]
 
 
-def _copy(spec: Put, files: Sequence[Proven], columns: Sequence[str] = ()) -> list[Step]:
+def is_told(files: Sequence[Proven]) -> bool:
+    """Whether some of the files tell when they were read."""
+    return any(file.read for file in files)
+
+
+def copied(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+    """The files in an empty table: one COPY, or two where older ones lack the column that tells their order."""
+    rows = Proven.rows(files)
+    told, untold = [f for f in files if f.read], [f for f in files if not f.read]
+    return [
+        *_copy(spec, heap, told, [*spec.staged, READ_FIELD]),
+        *_copy(spec, heap, untold, spec.staged),
+        Check(f"SELECT count(*) FROM {heap.path}", rows, _miscounted(rows, f"{heap.name} has")),
+        *_range_check(spec, heap, ranges(files, spec.fields)),
+    ]
+
+
+def _copy(spec: Put, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:
     rows = Proven.rows(files)
     if not rows:
         return []
-    into = quote(STAGE) + (f" ({', '.join(quote(name) for name in columns)})" if columns else "")
+    into = f"{heap.path} ({', '.join(quote(name) for name in columns)})"
     source = literal(spec.manifest(files))
+    # Nothing is said of STATUPDATE: then a table that was empty has statistics, by which joins with it are planned.
     return [
-        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET STATUPDATE OFF"),
+        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET"),
         Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded")),
     ]
 
@@ -132,33 +159,35 @@ def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
     return frozenset(later[0] for earlier, later in pairwise(spans) if later[0] == earlier[1])
 
 
-def _range_check(spec: Put, expected: dict[str, Range | None]) -> Check | None:
+def _range_check(spec: Put, heap: Heap, expected: dict[str, Range | None]) -> list[Step]:
     """The lowest and highest values are those of the files; the answer is the name of a column where they aren't."""
     cases = []
+    keys = {field.name for field, _ in spec.keys}
     for field in spec.fields:
-        if field.name not in expected:
+        if field.name not in expected or not (is_ranged(field) or field.name in keys):
             continue
         column, span = quote(staged_as(field)), expected[field.name]
         if span is None:
             wrong = f"count({column}) <> 0"
         else:
-            low, high = (f"CAST({literal(as_text(value))} AS {_exact(field)})" for value in span)
+            low, high = (f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in span)
             wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
         cases.append(f"WHEN {wrong} THEN {literal(field.name)}")
     if not cases:
-        return None
+        return []
 
     def error(found: object) -> DataError:
-        what = f"column {found}" if found else "a column of times or decimals"
+        what = f"column {found}" if found else "a column of times, decimals or keys"
         return DataError(
             f"the values of {what} have another range in Redshift than in the files; nothing was loaded",
             hint="the files were not read as they were written; please report it with the files' schema",
         )
 
-    return Check(f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {quote(STAGE)}", "", error)
+    return [Check(f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}", "", error)]
 
 
-def _exact(field: Field) -> str:
+def exact_type(field: Field) -> str:
+    """The type of a value that is compared with the field's."""
     return field.redshift if pa.types.is_decimal(field.arrow) else staging_type(field)
 
 

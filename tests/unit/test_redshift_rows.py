@@ -1,0 +1,109 @@
+"""The statements that bring files into Redshift, decided without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from floodmark.model import Column, DataFile, LoadAs, Table
+from floodmark.types import fields
+from floodmark.warehouse.redshift_files import UNKNOWN, Proven
+from floodmark.warehouse.redshift_rows import put
+from floodmark.warehouse.redshift_stage import Put
+from floodmark.warehouse.redshift_steps import Choose, Step
+
+ID = Column("id", "bigint(20)", "bigint", nullable=False)
+DAY = Column("day", "date", "date", nullable=False)
+BIG = Column("big", "bigint(20) unsigned", "bigint", nullable=False)
+NAME = Column("name", "varchar(20)", "varchar", characters=20, charset="utf8mb4", collation="utf8mb4_bin")
+ORDERS = Table("shop", "orders", (ID, DAY, BIG, NAME), ("id",), None, "upsert", "orders")
+
+
+def spec(table: Table = ORDERS, **more: Any) -> Put:
+    return Put(
+        table=table, schema="public", target="orders", side="floodmark_keys_orders", fields=fields(table),
+        parsed=frozenset(), constants=(), filled=True, side_filled=True, manifest=lambda files: "s3://b/m",
+        **{"iam_role": None, **more},
+    )  # fmt: skip
+
+
+def file(**ranges: tuple[Any, Any]) -> Proven:
+    return Proven(DataFile("p", 2, 3, "", 0), ranges, read=(7, 7))
+
+
+def said(steps: Sequence[Step]) -> Iterator[str]:
+    """All statements of a load that goes as hoped."""
+    for step in steps:
+        yield step.sql
+        if isinstance(step, Choose):
+            yield from said(step.then)
+
+
+def sent(way: LoadAs, made: Put, *files: Proven) -> list[str]:
+    return list(said(put(made, way, [files], ["2025-01-01T00:00:00Z"])))
+
+
+@pytest.mark.parametrize(
+    ("role", "clause"),
+    [(None, "IAM_ROLE default"), ("default", "IAM_ROLE default"), ("arn:a,arn:b", "IAM_ROLE 'arn:a,arn:b'")],
+)
+def test_the_default_role_is_a_keyword_and_an_empty_stage_gets_its_statistics(
+    role: str | None, clause: str
+) -> None:
+    (copy,) = (sql for sql in sent("merge", spec(iam_role=role), file(id=(1, 5))) if sql.startswith("COPY"))
+    assert copy == (
+        'COPY "floodmark_stage" ("id", "day", "big", "name", "_floodmark_read") '
+        f"FROM 's3://b/m' {clause} MANIFEST FORMAT AS PARQUET"
+    )
+
+
+WITHIN = "\"orders\".\"{}\" BETWEEN CAST('{}' AS {}) AND CAST('{}' AS {})"
+
+
+@pytest.mark.parametrize("way", ["merge", "delete", "mark"])
+def test_rows_of_a_key_are_looked_for_only_between_the_files_lowest_and_highest(way: LoadAs) -> None:
+    changes = [
+        sql
+        for sql in sent(way, spec(), file(id=(-3, 5)), file(id=(9, 9)))
+        if sql.startswith(("DELETE", "UPD"))
+    ]
+    (change,) = changes
+    assert WITHIN.format("id", -3, "BIGINT", 9, "BIGINT") in change
+    assert " OR " not in change
+
+
+def test_every_column_of_a_key_whose_range_is_known_narrows_the_rows() -> None:
+    table = replace(ORDERS, key=("id", "day", "big"))
+    ranges = {"id": (1, 2), "day": UNKNOWN, "big": (Decimal(1), Decimal(2**64 - 1))}
+    (change,) = (sql for sql in sent("merge", spec(table), file(**ranges)) if sql.startswith("DELETE"))
+    assert WITHIN.format("id", 1, "BIGINT", 2, "BIGINT") in change
+    assert WITHIN.format("big", 1, "DECIMAL(20,0)", 2**64 - 1, "DECIMAL(20,0)") in change
+    assert '"day" BETWEEN' not in change
+
+
+def test_the_range_that_rows_are_looked_for_in_is_proven_first() -> None:
+    statements = sent("merge", spec(), file(id=(1, 5)))
+    proof = next(i for i, sql in enumerate(statements) if "min(\"id\") <> CAST('1' AS BIGINT)" in sql)
+    assert proof < next(i for i, sql in enumerate(statements) if sql.startswith("DELETE"))
+
+
+def test_the_stage_is_spread_as_the_target_is() -> None:
+    (made,) = (sql for sql in sent("merge", spec(dist_key="id"), file()) if sql.startswith("CREATE"))
+    assert made.endswith('"_floodmark_read" BIGINT) DISTSTYLE KEY DISTKEY ("id")')
+    (made,) = (sql for sql in sent("merge", spec(dist_key="elsewhere"), file()) if sql.startswith("CREATE"))
+    assert made.endswith('"_floodmark_read" BIGINT)')
+
+
+def test_a_new_target_is_filled_by_copy_alone() -> None:
+    new = replace(spec(), filled=False, side_filled=False, direct=True, created="CREATE …")
+    statements = sent("merge", new, file(id=(1, 5)))
+    assert [sql.split("(")[0].strip() for sql in statements if not sql.startswith("SELECT")] == [
+        'ALTER TABLE "public"."orders" ADD COLUMN "_floodmark_read" BIGINT',
+        'COPY "public"."orders"',
+        'ALTER TABLE "public"."orders" DROP COLUMN "_floodmark_read"',
+    ]
+    assert 'SELECT count(*) FROM "public"."orders"' in statements
