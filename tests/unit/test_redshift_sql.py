@@ -150,5 +150,5 @@ def test_json_is_parsed_into_a_super_column_that_the_same_load_adds() -> None:
     ],
 )
 def test_the_catalogs_columns_are_read_with_their_sizes(words: str) -> None:
-    assert found_column(("c", words, False, False)) == TargetColumn("c", words)
-    assert found_column(("c", words, True, True)) == TargetColumn("c", words, nullable=False, default="set")
+    assert found_column(("c", words, False, False, False)) == TargetColumn("c", words)
+    assert found_column(("c", words, True, True, True)) == TargetColumn("c", words, False, "set", True)

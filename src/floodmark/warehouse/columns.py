@@ -23,6 +23,7 @@ class TargetColumn:
     type: str
     nullable: bool = True
     default: str | None = None
+    dist_key: bool = False  # of Redshift: rows are spread by it
 
 
 class Wanted(NamedTuple):

@@ -41,7 +41,6 @@ from floodmark.warehouse.redshift_ddl import (
     replaced,
     replacing,
     shape,
-    spread,
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
@@ -295,8 +294,7 @@ class Redshift:
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = self._columns(session, target) if exists else None, self._columns(session, side)
         fit = fitted(request, way, self.schema, (target, side), (there, beside))
-        keys = session.query(keys_query(self.schema, target)) if exists else []
-        check_replaceable(self.schema, target, fit.replaced, keys)
+        self._check_replaceable(session, target, fit.replaced)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,
@@ -310,7 +308,7 @@ class Redshift:
             filled=exists,
             side_filled=beside is not None and fit.weighed,
             manifest=made.write,
-            dist_key=spread(keys) if exists else fit.dist_key,
+            dist_key=fit.dist_key,
             created=fit.created,
             direct=fit.direct,
         )

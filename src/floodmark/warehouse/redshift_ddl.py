@@ -66,7 +66,8 @@ def hashed(weight: str) -> str:
 def columns_query(schema: str, table: str) -> str:
     """The question for a table's columns; of the catalog, which also tells of tables that one may not read."""
     return (
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef FROM pg_attribute a "
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef, "
+        "a.attisdistkey FROM pg_attribute a "
         "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE n.nspname = {literal(schema.lower())} AND c.relname = {literal(table)} "
         "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
@@ -75,8 +76,9 @@ def columns_query(schema: str, table: str) -> str:
 
 def found_column(row: Row) -> TargetColumn:
     """A row of the catalog as a column; of a default it only says that there is one."""
-    name, type_, not_null, has_default = row
-    return TargetColumn(str(name), str(type_).lower(), not not_null, "set" if has_default else None)
+    name, type_, not_null, has_default, spread = row
+    default = "set" if has_default else None
+    return TargetColumn(str(name), str(type_).lower(), not not_null, default, bool(spread))
 
 
 def shape(
@@ -157,11 +159,6 @@ def keys_query(schema: str, table: str) -> str:
         f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema.lower())} "
         f"AND c.relname = {literal(table)} AND a.attnum > 0 AND (a.attisdistkey OR a.attsortkeyord <> 0)"
     )
-
-
-def spread(keys: Sequence[Row]) -> str | None:
-    """The DISTKEY among a table's keys."""
-    return next((str(name) for name, is_dist_key, _ in keys if is_dist_key), None)
 
 
 def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:

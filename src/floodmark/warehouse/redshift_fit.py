@@ -40,7 +40,7 @@ class Fit:
     constants: tuple[tuple[str, str], ...]  # columns that the files don't have, and what rows get in them
     replaced: tuple[Change, ...] = ()  # the target's columns that give way to wider ones
     created: str | None = None  # the statement that makes the target, where it is not there
-    dist_key: str | None = None  # of a target that is made
+    dist_key: str | None = None  # of the target
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
 
     @property
@@ -89,9 +89,15 @@ def fitted(
         given,
         replaced(fit.changes),
         made,
-        dist_column(table, placed(table, now)) if there is None else None,
+        _dist_key(table, now, there),
         direct=not (fit.parsed or given or changed) and _takes(table, way, read, there),
     )
+
+
+def _dist_key(table: Table, now: Table, there: Sequence[TargetColumn] | None) -> str | None:
+    if there is None:
+        return dist_column(table, placed(table, now))
+    return next((column.name for column in there if column.dist_key), None)
 
 
 def _takes(table: Table, way: LoadAs, read: Sequence[Field], there: Sequence[TargetColumn] | None) -> bool:
