@@ -16,6 +16,7 @@ from floodmark.config import Config, Iam, load
 from floodmark.doctor.live import Scale, copies, deaths, examine_live, identity
 from floodmark.doctor.live.place import limits
 from floodmark.doctor.live.run import PROBES
+from floodmark.errors import ConfigError, TransientError
 from floodmark.output_live import live_lines
 from floodmark.store import Store
 from floodmark.testing.redshift import RedshiftStandIn
@@ -35,6 +36,7 @@ STAND_IN_DIFFERS = {
     "SQL: substr",
     "sessions: a stranger's locks",
     "sessions: a stranger's columns",
+    "statements: doctor",
 }
 STAND_IN_UNKNOWN = {
     "database: large strings",
@@ -122,6 +124,16 @@ def test_the_stand_in_answers_every_probe_by_both_ways_and_nothing_is_left(
     assert odd(report, "unknown").keys() <= STAND_IN_UNKNOWN, odd(report, "unknown")
     assert (len(report["probes"]), report["stopped"], report["left"]) == (len(PROBES), None, [])
     assert len(said) > len(PROBES)
+    spec = config.warehouse
+    for text in (
+        spec.user,
+        spec.password,
+        name,
+        redshift.host,
+        "123456789012",
+        config.store.url.split("/")[3],
+    ):
+        assert text and text not in str(report), text
     assert left_behind(redshift, config, report) == ()
 
 
@@ -136,6 +148,31 @@ def test_the_report_has_no_secrets_hosts_accounts_or_names(
         assert not [text for text in told if text and text in ran.stdout]
         assert user[1] not in ran.stderr
     assert left_behind(redshift, config, ran.json) == ()
+
+
+def test_a_serializable_database_is_told_with_its_conflict(
+    config: Config, seaweed: SeaweedFS, user: tuple[str, str]
+) -> None:
+    with RedshiftStandIn(seaweed, isolation="serializable") as server:
+        server.create_user(*user, "TEMP, CREATE ON DATABASE dev")
+        there = replace(config, warehouse=replace(config.warehouse, port=server.port))
+        names = ("isolation", "write skew", "1023", "two loads")
+        report = examine_live(
+            there, FEW, lambda line: None, probes=[probe for probe in PROBES if probe.name in names]
+        ).as_json()
+    states = {probe["name"]: probe["state"] for probe in report["probes"]}
+    expected = dict(zip(names, ("differs", "unknown", "as assumed", "as assumed"), strict=True))
+    assert states == expected, report["probes"]
+
+
+def test_who_may_not_create_a_schema_is_told_so_and_no_report_is_made(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
+    name = f"poor_{secrets.token_hex(4)}"
+    redshift.create_user(name, "Poor-1")
+    poor = replace(config, warehouse=replace(config.warehouse, user=name, password="Poor-1"))
+    with pytest.raises(ConfigError, match="permission denied"):
+        examine_live(poor, FEW, lambda line: None)
 
 
 def test_a_client_that_dies_in_mid_copy_leaves_no_row(config: Config, redshift: RedshiftStandIn) -> None:
@@ -193,8 +230,6 @@ def test_ctrl_c_removes_schema_and_files(
 
 
 def test_a_database_that_can_not_be_reached_is_no_report(config: Config) -> None:
-    from floodmark.errors import TransientError
-
     away = replace(config, warehouse=replace(config.warehouse, port=1))
     with pytest.raises(TransientError):
         examine_live(away, FEW, lambda line: None)

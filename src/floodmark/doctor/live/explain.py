@@ -72,6 +72,7 @@ class Notes:
 
     sent: list[Sent] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # statements that can't be explained, and why
+    failed: list[tuple[str, str]] = field(default_factory=list)  # those that were not taken, and why
 
     def kinds(self) -> dict[str, Sent]:
         """One statement of each shape: names and values left out."""
@@ -87,23 +88,27 @@ class Unexplained(Exception):
 
 
 class Explaining:
-    """A transport whose sessions note what they send."""
+    """A transport whose sessions note what they send; the answers to so many COMMITs are taken for `lost`."""
 
-    def __init__(self, transport: Transport, notes: Notes) -> None:
+    def __init__(self, transport: Transport, notes: Notes, seconds: float, lost: int = 0) -> None:
         self._transport = transport
         self._notes = notes
+        self._seconds = seconds
+        self._lost = [TransientError("the answer to COMMIT was lost, on purpose")] * lost
         self.longest = transport.longest
 
     def open(self, label: str = "", seconds: float | None = None) -> Session:
-        return _Session(self._transport.open(label, seconds), self._notes)
+        return _Session(self._transport.open(label, seconds), self._notes, self._seconds, self._lost)
 
 
 class _Session:
     """A session over a socket: BEGIN, LOCK, the steps and COMMIT, each explained and noted."""
 
-    def __init__(self, session: Session, notes: Notes) -> None:
+    def __init__(self, session: Session, notes: Notes, seconds: float, lost: list[TransientError]) -> None:
         self._session = session
         self._notes = notes
+        self._seconds = seconds
+        self._lost = lost
 
     @property
     def pid(self) -> int | None:
@@ -115,6 +120,7 @@ class _Session:
 
     def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
         if lock is not None:
+            self._notes.sent.append(Sent(sql))
             return self._session.query(sql, lock, seconds=seconds)
         try:
             return self._run(sql)
@@ -131,20 +137,23 @@ class _Session:
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
         while True:
-            noted = len(self._notes.sent)
+            noted, waiting = len(self._notes.sent), True
             try:
-                self._run("BEGIN")
+                self._session.query("BEGIN", seconds=lock.seconds)
                 self._run(f"LOCK TABLE {', '.join(lock.tables)}")
+                waiting = False
+                self._session.query("SELECT pg_backend_pid()", seconds=self._seconds)
                 self._steps(steps)
                 self._run("COMMIT")
-                return Outcome("committed")
+                return Outcome("unknown", self._lost.pop(), lost=True) if self._lost else Outcome("committed")
             except Unexplained:
                 del self._notes.sent[noted:]
                 self._session.query("ROLLBACK")
             except Failed as failed:
                 if not failed.lost:
                     self._session.query("ROLLBACK")
-                return Outcome("rolled back", failed.error, failed.again, lost=failed.lost)
+                locked = waiting and failed.canceled
+                return Outcome("rolled back", failed.error, failed.again, locked=locked, lost=failed.lost)
 
     def _steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -175,7 +184,11 @@ class _Session:
                 self._notes.refused[_shape(sql)] = failed.error.message
                 raise Unexplained from failed
         began = time.monotonic()
-        rows = self._session.query(sql)
+        try:
+            rows = self._session.query(sql)
+        except Failed as failed:
+            self._notes.failed.append((sql, failed.error.message))
+            raise
         why = self._notes.refused.get(_shape(sql), "")
         self._notes.sent.append(Sent(sql, plan, why, time.monotonic() - began))
         return rows

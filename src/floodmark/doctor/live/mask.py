@@ -16,8 +16,8 @@ _PATTERNS = (
         re.compile(r"arn:(aws[\w-]*):(\w[\w-]*):([\w-]*):\d{12}:([\w-]+)[/:][^\s',\"]+"),
         r"arn:\1:\2:\3:<account>:\4/<name>",
     ),
-    (re.compile(r"\b\d{12}\b(?=\.dkr|\.)|(?<=:)\d{12}(?=:)"), "<account>"),
     (re.compile(r"\b[\w.-]+\.amazonaws\.com(\.cn)?\b"), "<host>"),
+    (re.compile(r"(?<=[:.])\d{12}(?=[:.])"), "<account>"),
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b(?!\.)"), "<address>"),
 )
 

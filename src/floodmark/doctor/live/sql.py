@@ -77,6 +77,15 @@ def _swap(live: Live) -> Answer:
     return Answer(rows == 1, f"{rows} row in the table that took the name")
 
 
+def _set_config(live: Live) -> Answer:
+    with live.session() as session:
+        found = tried(session, "SELECT set_config('statement_timeout', '123456', false)")
+        if isinstance(found, Refusal):
+            return Answer(False, str(found), found.as_json())
+        said = str(session.query("SHOW statement_timeout")[0][0])
+    return Answer(said in ("123456", "123456ms"), f"statement_timeout is {said}")
+
+
 def _probe(name: str, question: str, assumed: str, section: str, ask: Callable[[Live], Answer]) -> Probe:
     return Probe(_GROUP, name, question, assumed, section, ask)
 
@@ -153,6 +162,13 @@ PROBES = (
         "1",
         "4.4",
         _on("SELECT OCTET_LENGTH('\\\\')", _is(1)),
+    ),
+    _probe(
+        "set_config",
+        "Does set_config set statement_timeout for the session?",
+        "statement_timeout is 123456",
+        "5",
+        _set_config,
     ),
     _probe("TRUNCATE", "Does TRUNCATE commit what came before it?", "1 rows stay", "0", _truncate),
     _probe("swap", "Can a new table take an old one's name in one transaction?", "1 row", "4.3", _swap),

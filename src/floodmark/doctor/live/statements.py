@@ -11,9 +11,12 @@ from floodmark.doctor.live.explain import Explaining, Notes, Sent
 from floodmark.doctor.live.loads import CODES, EVENTS, NAME, NUMBER, ORDERS, Log
 from floodmark.doctor.live.place import Live
 from floodmark.doctor.live.probe import Answer, Probe, Unknown
+from floodmark.errors import TransientError
 from floodmark.model import Column
 from floodmark.warehouse import Part
 from floodmark.warehouse.canonical import digests, entries, grouped, rows
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_facts import look
 
 _GROUP = "statements"
 _T = 1_735_689_600_000_000  # 2025-01-01, in microseconds
@@ -108,7 +111,7 @@ def _questions(live: Live, transport: Any) -> None:
 def _sent(live: Live) -> Notes:
     """Everything, by socket."""
     notes = Notes()
-    transport = Explaining(live.way("socket"), notes)
+    transport = Explaining(live.way("socket"), notes, live.scale.statement)
     orders = Log(live, ORDERS, transport)
     _merges(orders)
     _deletes(orders)
@@ -162,6 +165,51 @@ def _moved(live: Live) -> Answer:
     )
 
 
+def _asked(live: Live) -> Answer:
+    """What `doctor` asks, where each refusal is told; by itself it takes one for "not known"."""
+    notes = Notes()
+    transport = Explaining(live.way("socket"), notes, live.scale.statement)
+    look(transport, live.schema, ["orders"], live.spec.iam_role)
+    refused = [{"sql": sql[:300], "text": why} for sql, why in notes.failed]
+    return Answer(
+        not refused,
+        f"{len(refused)} of {len(notes.sent) + len(refused)} refused"
+        + "".join(f"; {one['text']}" for one in refused),
+        {"refused": refused},
+    )
+
+
+def _lost_commit(live: Live) -> Answer:
+    """A load that does not learn whether it was committed."""
+    log = Log(live, replace(ORDERS, table="unanswered", target="unanswered"))
+    log.transport = Explaining(live.way("socket"), notes := Notes(), live.scale.statement, lost=1)
+    log.load(log.commit(_orders(1, 2)))
+    rows = live.warehouse().rows("unanswered")
+    commits = sum(sent.sql == "COMMIT" for sent in notes.sent)
+    return Answer(rows == 2 and commits == 1, f"{rows} rows of 2, by {commits} COMMIT")
+
+
+def _kept_lock(live: Live) -> Answer:
+    """A load of a target whose lock somebody keeps: who is named."""
+    log = Log(live, replace(ORDERS, table="kept_locked", target="kept_locked"))
+    log.transport = Explaining(live.way("socket"), notes := Notes(), live.scale.statement)
+    log.load(log.commit(_orders(1)))
+    lock = next(sent.sql for sent in notes.sent if sent.sql.startswith("LOCK TABLE"))
+    patience = replace(live.limits, lock=live.scale.wait, attempts=2)
+    waiting = Redshift(live.way("socket"), live.schema, iam_role=live.spec.iam_role, limits=patience)
+    with live.session() as holder:
+        holder.query("BEGIN")
+        holder.query(lock)
+        try:
+            waiting.load(log.request(log.commit(_orders(2))))
+        except TransientError as error:
+            named = str(holder.pid) in error.message
+            return Answer(named, f"{error.message}{f'; {error.hint}' if error.hint else ''}")
+        finally:
+            holder.query("ROLLBACK")
+    return Answer(False, "the load did not wait for the lock")
+
+
 def _repeated(live: Live) -> Answer:
     """A load whose commits are in the ledger already."""
     table = replace(ORDERS, table="again", target="again")
@@ -191,6 +239,23 @@ PROBES = (
         "none of both sides of a join",
         "11",
         _moved,
+    ),
+    Probe(_GROUP, "doctor", "Is every question taken that `doctor` asks?", "0 refused", "11", _asked),
+    Probe(
+        _GROUP,
+        "lost COMMIT",
+        "Is a load whose COMMIT was not answered loaded once?",
+        "2 rows of 2, by 1 COMMIT",
+        "0",
+        _lost_commit,
+    ),
+    Probe(
+        _GROUP,
+        "kept lock",
+        "Is a session of the same user named that keeps a target locked?",
+        "another load keeps it locked, with the session's number",
+        "11",
+        _kept_lock,
     ),
     Probe(
         _GROUP,

@@ -99,7 +99,7 @@ def _merge(live: Live) -> Answer:
     notes = Notes()
     transport = live.ways.get("socket")
     if transport is not None:
-        log = Log(live, _TABLE, Explaining(transport, notes), log.n)
+        log = Log(live, _TABLE, Explaining(transport, notes, live.scale.statement), log.n)
     began = time.monotonic()
     log.load(commit)
     seconds = time.monotonic() - began

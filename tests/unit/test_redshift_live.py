@@ -1,0 +1,107 @@
+"""What `doctor --redshift-live` makes of answers: plans, masks, exit codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.doctor.live.explain import Notes, Sent
+from floodmark.doctor.live.mask import Mask
+from floodmark.doctor.live.probe import Answer, Probe, Refusal, Result, State, refused, taken
+from floodmark.doctor.live.run import PROBES, Report
+from floodmark.output_live import live_lines
+
+PLAN = (
+    "XN Hash Join DS_BCAST_INNER  (cost=0.05..800012.13 rows=1 width=6)",
+    '  Hash Cond: ("outer".id = "inner".id)',
+    "  ->  XN Seq Scan on orders  (cost=0.00..100000.00 rows=10000000 width=14)",
+    "  ->  XN Hash  (cost=0.04..0.04 rows=4 width=8)",
+)
+
+
+def result(state: State) -> Result:
+    probe = Probe("group", "name", "Is it so?", "yes", "1", lambda live: Answer(True, "yes"))
+    return Result(probe, state, "no")
+
+
+@pytest.mark.parametrize(
+    ("lines", "moves", "nested"),
+    [
+        (PLAN, ("DS_BCAST_INNER",), False),
+        (("XN Hash Join DS_DIST_NONE  (cost=1..2)",), (), False),
+        (("XN Hash Join DS_DIST_ALL_NONE  (cost=1..2)",), (), False),
+        (("XN Merge Join DS_DIST_BOTH  (cost=1..2)", "XN Seq Scan"), ("DS_DIST_BOTH",), False),
+        (("XN Nested Loop DS_BCAST_INNER  (cost=1..2)",), ("DS_BCAST_INNER",), True),
+        (("Nested Loop  (cost=1..2)",), (), False),  # of the leader node's catalog
+    ],
+)
+def test_plans_tell_what_moves_and_what_loops(
+    lines: tuple[str, ...], moves: tuple[str, ...], nested: bool
+) -> None:
+    sent = Sent("DELETE FROM t", lines)
+    assert (sent.moves, sent.nested, sent.distributed) == (moves, nested, "XN" in lines[0])
+
+
+def test_statements_that_differ_by_values_alone_are_one() -> None:
+    notes = Notes(
+        [Sent("SELECT 1 FROM t WHERE a = 'it''s'"), Sent("SELECT 2 FROM t WHERE a = 'x'"), Sent("SELECT b")]
+    )
+    assert [sent.sql for sent in notes.kinds().values()] == ["SELECT 2 FROM t WHERE a = 'x'", "SELECT b"]
+
+
+def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> None:
+    mask = Mask(
+        {
+            "<host>": "wh.internal",
+            "<user>": "loader",
+            "<bucket>": "lake",
+            "<prefix>": "a/b",
+            "<user> second": "other",
+        }
+    )
+    said = {
+        "text": "User loader can't read s3://lake/a/b/x from wh.internal (10.0.0.7), other can",
+        "arns": ["arn:aws:iam::123456789012:role/path/name,arn:aws-cn:iam::123456789012:role/r"],
+        "plan": ("abc.123456789012.eu-west-1.redshift-serverless.amazonaws.com", 7, None),
+    }
+    assert mask.all(said) == {
+        "text": "User <user> can't read s3://<bucket>/<prefix>/x from <host> (<address>), <user> can",
+        "arns": ["arn:aws:iam::<account>:role/<name>,arn:aws-cn:iam::<account>:role/<name>"],
+        "plan": ["<host>", 7, None],
+    }
+    assert (
+        mask("uploaders lakeside 2025-01-02 12:34:56.789012")
+        == "uploaders lakeside 2025-01-02 12:34:56.789012"
+    )
+
+
+def test_a_statement_is_judged_by_what_we_assume_of_it() -> None:
+    said = Refusal("0A000", "target column size should be different", "DataError")
+    assert refused(said, "size should be different").as_assumed and refused(said, "", "0A000").as_assumed
+    assert not refused(said, "transaction block").as_assumed and not refused([]).as_assumed
+    assert taken([]).as_assumed and not taken(said).as_assumed
+    assert taken(said).found == "refused (0A000): target column size should be different"
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("as assumed", 0), ("unknown", 0), ("differs", 7), ("failed", 7)]
+)
+def test_the_exit_code_is_7_when_an_answer_differs_or_is_missing(state: State, code: int) -> None:
+    report = Report("s", "p", 1, {"socket": "used"}, [result("as assumed"), result(state)])
+    assert report.code == code
+    report.stopped = "the time is over"
+    assert report.code == 7
+
+
+def test_where_an_answer_differs_both_sides_are_told() -> None:
+    report = Report(
+        "s", "p", 1, {"socket": "used"}, [result("differs")], left=["DROP SCHEMA s"], stopped="so"
+    )
+    text = "\n".join(live_lines(report.as_json(), 80))
+    assert "Is it so?" in text and "assumed: yes" in text and "found:   no" in text
+    assert "not all were asked: so" in text and "could not be removed:\n  DROP SCHEMA s" in text
+
+
+def test_probes_have_names_of_their_own() -> None:
+    names = [(probe.group, probe.name) for probe in PROBES]
+    assert len(set(names)) == len(names)
+    assert all(probe.question.endswith("?") and probe.assumed and probe.section for probe in PROBES)
