@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.errors import TransientError
+from floodmark.errors import FloodmarkError, TransientError
 from floodmark.warehouse import LEDGER
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import Failed, Session
@@ -99,8 +99,11 @@ def end_stale(
     return tuple(ended)
 
 
-def kept(target: str, held: Sequence[Keeper]) -> TransientError:
-    """Somebody keeps the target's lock: who it is, or how to find out."""
+def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None) -> TransientError:
+    """Somebody keeps the target's lock: who it is, or how to find out.
+
+    `slow`: a question took too long, which a busy Redshift may explain as well.
+    """
     if held:
         who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
         if held[0].wrote:
@@ -114,8 +117,11 @@ def kept(target: str, held: Sequence[Keeper]) -> TransientError:
             hint=f"run again when it is done; to end it: SELECT pg_terminate_backend({held[0].pid})",
         )
     # SVV_TRANSACTIONS shows ordinary users their own sessions only.
+    unseen = "in a session that Redshift does not show to this user"
     return TransientError(
-        f"another load keeps {target} locked, in a session that Redshift does not show to this user",
-        hint="run again when it is done; a superuser sees it in svv_transactions; to have it named here: "
+        f"{slow.message}; either Redshift is busy, or {target} is locked {unseen}"
+        if slow
+        else f"another load keeps {target} locked, {unseen}",
+        hint="run again; a superuser sees who keeps a lock in svv_transactions; to have it named here: "
         "ALTER USER … SYSLOG ACCESS UNRESTRICTED (floodmark doctor prints it in full)",
     )

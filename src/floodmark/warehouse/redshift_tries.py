@@ -142,11 +142,7 @@ class Tries:
             held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
             if end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle):
                 return
-        if slow is not None and not held:
-            raise TransientError(
-                f"{slow.message}; either Redshift is busy, or somebody keeps {target} locked", hint=slow.hint
-            )
-        raise kept(target, held)
+        raise kept(target, held, slow)
 
 
 def _label(pipeline: str, target: str) -> str:
