@@ -141,6 +141,27 @@ def test_joined_texts_end_at_65535_bytes(client: Client) -> None:
         assert "CONCAT() result too long for type varchar(65535)" in error["D"]
 
 
+def test_texts_out_of_functions_end_at_65535_bytes(client: Client) -> None:
+    client("CREATE TABLE t (b VARBYTE(65535), s SUPER)")
+    client("INSERT INTO t VALUES (%s, NULL)", b"x" * 32768)
+    client("INSERT INTO t SELECT NULL, JSON_PARSE('[\"' || repeat('x', 65530) || '\"]')")
+    assert client("SELECT max(len(TO_HEX(SUBSTRING(b, 1, 32767)))), max(len(JSON_SERIALIZE(s))) FROM t") == [
+        [65534, 65534]
+    ]
+    client("UPDATE t SET s = JSON_PARSE('[' || repeat('1e9,', 16000) || '1]') WHERE s IS NOT NULL")
+    client.link.commit()
+    for call in (
+        "TO_HEX(b)",
+        "FROM_VARBYTE(b, 'hex')",
+        "JSON_SERIALIZE(s)",
+        "REPEAT('é', 32768)",
+        "REPLACE(REPEAT('x', 9), 'x', REPEAT('y', 9999))",
+    ):
+        error = client.refused(f"SELECT {call} FROM t")
+        assert (error["C"], error["M"]) == ("XX000", "Value too long for character type"), call
+        assert "Value too long for type character varying(65535)" in error["D"]
+
+
 def test_sums_end_at_38_digits(client: Client) -> None:
     client("CREATE TABLE t (a BIGINT, d DECIMAL(38, 0), e DECIMAL(38, 2))")
     most, parts = "9" * 38, f"{'9' * 36}.00"

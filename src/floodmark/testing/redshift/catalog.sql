@@ -8,13 +8,20 @@ CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE
 $$ SELECT 'PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC gcc (GCC) 3.4.2 20041017 (Red Hat 3.4.2-6.fc3), Redshift 1.0.0 (Floodmark stand-in)'::text $$;
 
 -- Limits -----------------------------------------------------------------------------------------------
--- Joined texts end at 65,535 bytes, sums at 38 digits. The planner puts the bodies in the place of such functions: they
+-- Texts end at 65,535 bytes, sums at 38 digits. The planner puts the bodies in the place of such functions: they
 -- cost next to nothing.
 CREATE DOMAIN pg_catalog.rs_joined AS text CHECK (octet_length(value) <= 65535);
 CREATE FUNCTION pg_catalog.rs_join(text, text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT textcat($1, $2)::rs_joined::text $$;
 UPDATE pg_catalog.pg_operator SET oprcode = 'pg_catalog.rs_join(text, text)'::regprocedure
 WHERE oid = 'pg_catalog.||(text, text)'::regoperator;
+CREATE DOMAIN pg_catalog.rs_text AS text CHECK (octet_length(value) <= 65535);
+ALTER FUNCTION pg_catalog.repeat(text, integer) RENAME TO rs_repeat;
+CREATE FUNCTION pg_catalog.repeat(text, integer) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT rs_repeat($1, $2)::rs_text::text $$;
+ALTER FUNCTION pg_catalog.replace(text, text, text) RENAME TO rs_replace;
+CREATE FUNCTION pg_catalog.replace(text, text, text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT rs_replace($1, $2, $3)::rs_text::text $$;
 CREATE SCHEMA rs_checked;
 GRANT USAGE ON SCHEMA rs_checked TO PUBLIC;
 CREATE DOMAIN pg_catalog.rs_sum AS numeric CHECK (abs(value) < power(10::numeric, 38 - scale(value)));
@@ -49,11 +56,11 @@ $$ SELECT CASE lower(format) WHEN 'hex' THEN decode(value, 'hex') WHEN 'base64' 
                              ELSE convert_to(value, 'UTF8') END $$;
 CREATE FUNCTION pg_catalog.from_varbyte(value bytea, format text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT CASE lower(format) WHEN 'hex' THEN encode(value, 'hex') WHEN 'base64' THEN encode(value, 'base64')
-                             ELSE convert_from(value, 'UTF8') END $$;
+                             ELSE convert_from(value, 'UTF8') END::rs_text::text $$;
 CREATE FUNCTION pg_catalog.from_hex(value text) RETURNS bytea LANGUAGE sql IMMUTABLE AS
 $$ SELECT decode(value, 'hex') $$;
 CREATE FUNCTION pg_catalog.to_hex(value bytea) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT encode(value, 'hex') $$;
+$$ SELECT encode(value, 'hex')::rs_text::text $$;
 CREATE FUNCTION pg_catalog.len(value bytea) RETURNS integer LANGUAGE sql IMMUTABLE AS
 $$ SELECT octet_length(value) $$;
 -- Of text only, as documented: VARBYTE finds no such function. Bits that there are not give an empty text.
@@ -109,21 +116,23 @@ $$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN value #>> '{}' WHEN 'null'
                                    ELSE value #>> '{}' END $$;
 CREATE FUNCTION pg_catalog.json_parse(value jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE STRICT AS
 $$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN pg_catalog.json_parse(value #>> '{}') ELSE value END $$;
-CREATE FUNCTION pg_catalog.json_serialize(value jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+CREATE FUNCTION pg_catalog.rs_serialize(value jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
   IF jsonb_typeof(value) = 'object' THEN
-    RETURN '{' || coalesce((SELECT string_agg(to_json(e.key)::text || ':' || pg_catalog.json_serialize(e.value), ',')
-                            FROM jsonb_each(value) e), '') || '}';
+    RETURN rs_no_concat('{', (SELECT string_agg(rs_no_concat(to_json(e.key)::text, ':', rs_serialize(e.value)), ',')
+                              FROM jsonb_each(value) e), '}');
   ELSIF jsonb_typeof(value) = 'array' THEN
-    RETURN '[' || coalesce((SELECT string_agg(pg_catalog.json_serialize(e.value), ',' ORDER BY e.ordinality)
-                            FROM jsonb_array_elements(value) WITH ORDINALITY e), '') || ']';
+    RETURN rs_no_concat('[', (SELECT string_agg(rs_serialize(e.value), ',' ORDER BY e.ordinality)
+                              FROM jsonb_array_elements(value) WITH ORDINALITY e), ']');
   END IF;
   RETURN textin(jsonb_out(value));
 END $$;
+CREATE FUNCTION pg_catalog.json_serialize(value jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT pg_catalog.rs_serialize(value)::rs_text::text $$;
 CREATE FUNCTION pg_catalog.json_typeof(value jsonb) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS
 $$ SELECT jsonb_typeof(value) $$;
 CREATE FUNCTION pg_catalog.json_size(value jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT AS
-$$ SELECT octet_length(pg_catalog.json_serialize(value))::bigint $$;
+$$ SELECT octet_length(pg_catalog.rs_serialize(value))::bigint $$;
 CREATE FUNCTION pg_catalog.is_valid_json(value text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
   RETURN jsonb_typeof(value::jsonb) = 'object';

@@ -55,6 +55,9 @@ def as_redshift(fields: Mapping[str, str], query: int) -> Fields:
     elif code == "23514" and domain == "rs_joined":
         words = "CONCAT() result too long for type varchar(65535)"
         found = internal_error("Invalid input", 8001, words, query).fields
+    elif code == "23514" and domain == "rs_text":
+        words = "Value too long for type character varying(65535)"
+        found = internal_error("Value too long for character type", 8001, words, query).fields
     elif code == "23514" and domain == "rs_sum":
         found = internal_error("Numeric data overflow (addition)", 1058, "", query).fields
     elif code == "23514" and domain.startswith("rs_"):

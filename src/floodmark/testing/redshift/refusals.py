@@ -38,6 +38,7 @@ _KEYWORDS = word_set(
     """BINARY IDENTITY IGNORE MINUS OFFSET OLD NEW PARTITION PERCENT PIVOT RESPECT SYSDATE TIMESTAMP TOP UNNEST UNPIVOT
     WITHOUT OID ENCODE"""
 )
+_RESERVED = REFUSED_NAMES - _KEYWORDS
 _FUNCTIONS = word_set(
     """STRING_AGG ARRAY_AGG UNNEST JSONB_AGG JSON_AGG JSON_BUILD_OBJECT JSONB_BUILD_OBJECT JSONB_BUILD_ARRAY
     JSONB_EACH JSON_EACH JSONB_SET JSONB_TYPEOF JSONB_ARRAY_ELEMENTS TO_JSON TO_JSONB ROW_TO_JSON GEN_RANDOM_UUID
@@ -83,8 +84,9 @@ def refuse(tokens: Sequence[Token]) -> None:
     for words in _STATEMENTS:
         if says(tokens, 0, *words):
             raise syntax_error(tokens[len(words) - 1])
+    known = {token.up for token in tokens}
     for words in _PHRASES:
-        for at in find(tokens, *words):
+        for at in find(tokens, *words) if known.issuperset(words) else ():
             if words == ("MATERIALIZED",) and first in ("CREATE", "DROP", "REFRESH"):
                 continue
             raise syntax_error(tokens[at + len(words) - 1])
@@ -109,7 +111,7 @@ def _refuse_words(tokens: Sequence[Token], first: str) -> None:
             continue
         if following == "(":
             _refuse_call(tokens, at)
-        elif token.up in REFUSED_NAMES - _KEYWORDS and first != "CREATE":
+        elif token.up in _RESERVED and first != "CREATE":
             raise syntax_error(token)
         if token.up == "ARRAY" and following == "[":
             raise syntax_error(token)
