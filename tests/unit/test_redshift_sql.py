@@ -11,7 +11,8 @@ from floodmark.model import Column, Table
 from floodmark.names import marked
 from floodmark.types import fields
 from floodmark.warehouse.columns import TargetColumn
-from floodmark.warehouse.redshift_ddl import check_replaceable, found_column, shape
+from floodmark.warehouse.redshift_catalog import found_column
+from floodmark.warehouse.redshift_ddl import check_replaceable, shape
 from floodmark.warehouse.redshift_names import checked_target, folded, literal
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)

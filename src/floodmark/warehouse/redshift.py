@@ -18,8 +18,6 @@ from floodmark.model import Table
 from floodmark.types import fields
 from floodmark.warehouse import (
     KEYS,
-    LEDGER,
-    TARGETS,
     Holder,
     Ledger,
     LedgerRow,
@@ -33,10 +31,9 @@ from floodmark.warehouse.columns import Change, TargetColumn, check_nullable
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
 from floodmark.warehouse.places import may_be_null, placed
+from floodmark.warehouse.redshift_catalog import checked_columns, relations
 from floodmark.warehouse.redshift_ddl import (
     check_replaceable,
-    columns_query,
-    found_column,
     keys_query,
     replaced,
     replacing,
@@ -44,7 +41,7 @@ from floodmark.warehouse.redshift_ddl import (
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, fitted
-from floodmark.warehouse.redshift_ledger import LedgerTables, check_kind
+from floodmark.warehouse.redshift_ledger import LedgerTables
 from floodmark.warehouse.redshift_names import checked_target, folded, path
 from floodmark.warehouse.redshift_rights import naming_rights
 from floodmark.warehouse.redshift_rows import put
@@ -99,8 +96,8 @@ class Redshift:
         name = folded(target)
 
         def ask(session: Session) -> int:
-            there = check_kind(self._tables.kinds(session, (name,)).get(name), target)
-            return self._count(session, name) if there else 0
+            there = self._columns(session, name, target)
+            return 0 if there is None else self._count(session, name)
 
         with self._rights(target):
             return self._tries.asked(ask)
@@ -113,8 +110,7 @@ class Redshift:
         name = checked_target(table.target)
 
         def ask(session: Session) -> tuple[Change, ...]:
-            there = check_kind(self._tables.kinds(session, (name,)).get(name), table.target)
-            found = self._columns(session, name) if there else None
+            found = self._columns(session, name, table.target)
             known = placed(loaded, table) if loaded else ()
             made = shape(table, self.schema, name, fields(table), found, known=known).changes
             self._check_replaceable(session, name, made)
@@ -136,11 +132,12 @@ class Redshift:
         """The answers to questions about the target, put in Redshift's words; None: there is no target."""
 
         def question(session: Session) -> list[Row] | None:
-            columns = self._columns(session, folded(target))
-            if columns is None:
+            name = folded(target)
+            found = relations(session, self.schema, (name,))
+            if name not in found:
                 return None
-            types = {column.name: column.type for column in columns}
-            place = Place(REDSHIFT, path(self.schema, folded(target)), types, self._transport.longest)
+            types = {column.name: column.type for column in found[name].columns}
+            place = Place(REDSHIFT, path(self.schema, name), types, self._transport.longest)
             seconds = self._limits.statement
             return [row for sql in words(place) for row in session.query(sql, seconds=seconds)]
 
@@ -153,7 +150,7 @@ class Redshift:
         """Begin a new load epoch; loads of an earlier one stop. A later epoch there is a ConflictError."""
 
         def attempt(session: Session) -> Outcome:
-            found = self._tables.relations(session, self._ours(target))
+            found = relations(session, self.schema, self._tables.needed(target))
             found = self._tables.create(session, target, found, self._limits.lock)
             seen = self._tables.seen(session, log, target, found, rows=False)
             ledger = seen.ledger
@@ -247,9 +244,10 @@ class Redshift:
         Tables that loads of other targets share are read before it and written at its end, never both inside: under
         SERIALIZABLE isolation two loads would each be in the other's way.
         """
-        target = folded(request.target)
-        found = self._tables.relations(session, (*self._ours(request.target), target))
-        exists = check_kind(found[target].kind if target in found else None, request.target)
+        target, side = folded(request.target), folded(request.target, KEYS)
+        found = relations(session, self.schema, (*self._tables.needed(request.target), target, side))
+        there = checked_columns(found.get(target), request.target)
+        beside = found[side].columns if side in found else None
         found = self._tables.versioned(session, request.target, found, self._limits.lock)
         seen = self._tables.seen(session, request.log, request.target, found, request.part, name=target)
         ledger, count = seen.ledger, seen.rows
@@ -265,7 +263,7 @@ class Redshift:
         )
         self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
-            rows = self._rows(session, request, decision, made, exists=exists)
+            rows = self._rows(session, request, decision, made, (there, beside))
             steps: list[Step] = [
                 self._tables.unchanged(request.target, seen.version),
                 *rows,
@@ -278,22 +276,23 @@ class Redshift:
             outcome = session.transaction(self._tries.lock(request.target), steps)
         return _Tried(outcome, decision, loaded)
 
-    def _ours(self, target: str) -> tuple[str, ...]:
-        """The tables of the ledger that a load of a target needs."""
-        return (LEDGER, TARGETS, self._tables.lock_table(target))
-
     def _rows(
-        self, session: Session, request: LoadRequest, decision: Decision, made: Manifests, exists: bool
+        self,
+        session: Session,
+        request: LoadRequest,
+        decision: Decision,
+        made: Manifests,
+        found: tuple[tuple[TargetColumn, ...] | None, tuple[TargetColumn, ...] | None],
     ) -> tuple[Step, ...]:
-        """The steps that make the target fit and put the rows into it."""
+        """The steps that make the target fit and put the rows into it; `found`: columns of the target, and of its keys."""
         table, way = request.table, decision.way
         target, side = checked_target(request.target), folded(request.target, KEYS)
         # A missing file is known before anything is locked.
         files = data_files(decision.staged)
         proven = iter(prove(request.store, files, file_fields(table, way), table.name))
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
-        there, beside = self._columns(session, target) if exists else None, self._columns(session, side)
-        fit = fitted(request, way, self.schema, (target, side), (there, beside))
+        there, beside = found
+        fit = fitted(request, way, self.schema, (target, side), found)
         self._check_replaceable(session, target, fit.replaced)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
@@ -305,7 +304,7 @@ class Redshift:
             parsed=fit.parsed,
             constants=fit.constants,
             iam_role=self._iam_role,
-            filled=exists,
+            filled=there is not None,
             side_filled=beside is not None and fit.weighed,
             manifest=made.write,
             dist_key=fit.dist_key,
@@ -319,7 +318,7 @@ class Redshift:
 
     def _rights(self, target: str) -> AbstractContextManager[None]:
         """Missing rights are named with the statements that grant them."""
-        names = (folded(target), folded(target, KEYS), LEDGER, TARGETS, self._tables.lock_table(target))
+        names = (folded(target), folded(target, KEYS), *self._tables.needed(target))
         return naming_rights(self._transport, self.schema, names)
 
     def _count(self, session: Session, name: str) -> int:
@@ -331,6 +330,6 @@ class Redshift:
             keys = session.query(keys_query(self.schema, name))
             check_replaceable(self.schema, name, changes, keys)
 
-    def _columns(self, session: Session, name: str) -> tuple[TargetColumn, ...] | None:
-        rows = session.query(columns_query(self.schema, name))
-        return tuple(found_column(row) for row in rows) or None
+    def _columns(self, session: Session, name: str, target: str) -> tuple[TargetColumn, ...] | None:
+        """The target's columns; None when it is not there."""
+        return checked_columns(relations(session, self.schema, (name,)).get(name), target)

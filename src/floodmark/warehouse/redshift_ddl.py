@@ -63,24 +63,6 @@ def hashed(weight: str) -> str:
     return f"MD5(TO_HEX({weight}))"
 
 
-def columns_query(schema: str, table: str) -> str:
-    """The question for a table's columns; of the catalog, which also tells of tables that one may not read."""
-    return (
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef, "
-        "a.attisdistkey FROM pg_attribute a "
-        "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
-        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname = {literal(table)} "
-        "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
-    )
-
-
-def found_column(row: Row) -> TargetColumn:
-    """A row of the catalog as a column; of a default it only says that there is one."""
-    name, type_, not_null, has_default, spread = row
-    default = "set" if has_default else None
-    return TargetColumn(str(name), str(type_).lower(), not not_null, default, bool(spread))
-
-
 def shape(
     table: Table,
     schema: str,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from floodmark.errors import ConfigError, ConflictError
+from floodmark.errors import ConflictError
 from floodmark.names import OUR_TABLES
 from floodmark.state.loaded import SUMMED_DIGITS
 from floodmark.warehouse import (
@@ -26,6 +26,8 @@ from floodmark.warehouse import (
     quote,
     summed,
 )
+from floodmark.warehouse.columns import TargetColumn
+from floodmark.warehouse.redshift_catalog import Relation, relations
 from floodmark.warehouse.redshift_names import folded, literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
 
@@ -42,6 +44,7 @@ _COLUMNS = {
 # A load looks for the rows of one log and epoch; a copy on every node spares the network.
 _LAYOUT = {LEDGER: ' DISTSTYLE ALL SORTKEY ("log_id", "epoch", "n")', TARGETS: " DISTSTYLE ALL"}
 _TOKEN = '"token" VARCHAR(64)'
+_VERSIONED = Relation(columns=(TargetColumn("token", "character varying(64)"),))
 UNWRITTEN = "0/"  # the version of a target that nobody has written to
 
 # What a row of an answer is: a ledger row, sums of some, a row of TARGETS, the version, the target's number of rows.
@@ -58,14 +61,6 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Relation:
-    """Something in the schema."""
-
-    kind: str  # r a table, v a view, and so on
-    versioned: bool = False  # a lock table that can hold a version; those of earlier releases can't
-
-
-@dataclass(frozen=True)
 class LedgerTables:
     """The ledger in one schema."""
 
@@ -79,20 +74,13 @@ class LedgerTables:
         """The lock of a target."""
         return Lock((path(self.schema, self.lock_table(target)),), seconds)
 
-    def relations(self, session: Session, names: Iterable[str]) -> dict[str, Relation]:
-        """What there is of some names."""
-        listed = ", ".join(literal(name) for name in names)
-        rows = session.query(
-            "SELECT c.relname, c.relkind, a.attname FROM pg_catalog.pg_class AS c "
-            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-            "LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attname = 'token' "
-            f"WHERE n.nspname = {literal(self.schema.lower())} AND c.relname IN ({listed})"
-        )
-        return {str(name): Relation(_text(kind), token is not None) for name, kind, token in rows}
-
     def kinds(self, session: Session, names: Iterable[str]) -> dict[str, str]:
         """What there is of some names: r a table, v a view, and so on."""
-        return {name: found.kind for name, found in self.relations(session, names).items()}
+        return {name: found.kind for name, found in relations(session, self.schema, names).items()}
+
+    def needed(self, target: str) -> tuple[str, ...]:
+        """The tables that a load of a target needs."""
+        return (LEDGER, TARGETS, self.lock_table(target))
 
     def versioned(
         self, session: Session, target: str, found: Mapping[str, Relation], seconds: float
@@ -102,9 +90,9 @@ class LedgerTables:
         That waits for whoever has the lock, so what is read afterwards has the rows of a load of that release.
         """
         lock = self.lock_table(target)
-        if lock in found and not found[lock].versioned:
+        if lock in found and not found[lock].has("token"):
             self._make(session, f"ALTER TABLE {path(self.schema, lock)} ADD COLUMN {_TOKEN}", seconds)
-            return {**found, lock: Relation("r", True)}
+            return {**found, lock: _VERSIONED}
         return dict(found)
 
     def create(
@@ -124,7 +112,7 @@ class LedgerTables:
             if name not in found:
                 made = f"{path(self.schema, name)} ({columns}){_LAYOUT.get(name, '')}"
                 self._make(session, f"CREATE TABLE IF NOT EXISTS {made}", seconds)
-        return {name: Relation("r", True) for name in wanted} | found
+        return dict.fromkeys(wanted, _VERSIONED) | found
 
     def _make(self, session: Session, statement: str, seconds: float) -> None:
         try:
@@ -316,16 +304,6 @@ def _total() -> str:
     return f"CAST(coalesce(sum(CASE WHEN {hexes} THEN CAST({end} AS DECIMAL(38,0)) END), 0) AS VARCHAR)"
 
 
-def check_kind(kind: str | None, target: str) -> bool:
-    """Whether the target is there; anything but a table is refused."""
-    if kind is None:
-        return False
-    if kind != "r":
-        what = {"v": "view", "m": "materialized view"}.get(kind, "thing that is no table")
-        raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
-    return True
-
-
 def _listed(commits: Iterable[tuple[int, str]]) -> tuple[str, ...]:
     """The condition that a ledger row is of one of the commits, in parts; a list, because ORs would nest."""
     names = [literal(f"{n}/{digest}") for n, digest in commits]
@@ -339,10 +317,6 @@ def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
     size = max(1, PORTION // (max((len(part.encode()) for part in parts), default=0) + 2))
     for first in range(0, len(parts), size):
         yield list(parts[first : first + size])
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _meanwhile(found: object) -> ConflictError:
