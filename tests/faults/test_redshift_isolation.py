@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from floodmark.config import Tls, WarehouseSpec
-from floodmark.errors import ConfigError, ConflictError
+from floodmark.errors import ConfigError, ConflictError, TransientError
 from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import Fault, RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
@@ -212,3 +212,24 @@ def test_lock_tables_of_the_earlier_release_are_used_on(fill: Fill, place: Redsh
     assert meanwhile.load(fill.request(commit)).already == (2,)
     assert fill.ledger() == [1, 2]
     assert len(place.run('SELECT "token" FROM floodmark_lock_orders')) == 1
+
+
+@pytest.mark.parametrize("lag", [0, 60], ids=["history at once", "history late"])
+def test_a_load_that_waits_in_commit_is_named_and_not_ended(
+    fill: Fill, place: RedshiftPlace, lag: float
+) -> None:
+    fill.load(fill.commit([row(1)]))
+    slow, other = fill.commit([row(2)]), fill.commit([row(3)])
+    faults = place.server.faults
+    faults.lag(lag)
+    faults.delay_commit(3)
+    done: list[int] = []
+    committing = threading.Thread(target=lambda: done.append(place.faulty().load(fill.request(slow)).rows))
+    committing.start()
+    while faults.armed:
+        time.sleep(0.01)
+    with pytest.raises(TransientError, match="may be committing"):
+        place.faulty(replace(place.limits, lock=1, idle=0)).load(fill.request(other))
+    committing.join()
+    assert done == [1] and not place.sent("SELECT pg_terminate_backend")
+    assert fill.ledger() == [1, 2]
