@@ -216,7 +216,7 @@ def test_ctrl_c_removes_schema_and_files(
         if "leader node" in line:  # the last before the first COPY
             break
     running.send_signal(signal.SIGINT)
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=90)
     redshift.faults.clear()
     assert running.returncode == 130 and "schema and files are removed" in stderr
     assert left_behind(redshift, config, {"schema": schema}) == ()

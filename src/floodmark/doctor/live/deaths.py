@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from floodmark.doctor.live.place import Aside, Live
 from floodmark.doctor.live.probe import Answer, Probe, Unknown
-from floodmark.warehouse.redshift_raw import cut
 from floodmark.warehouse.redshift_steps import Failed, Lock, Session
 
 _GROUP = "deaths"
@@ -46,7 +45,7 @@ def _in_copy(live: Live) -> Answer:
             with suppress(Failed):
                 dying.query("ROLLBACK")
             raise Unknown("COPY was over before the socket could be cut")
-        cut(dying)
+        live.cut(dying)
         rows, seconds = _settled(live, "dies_in_copy")
     return Answer(
         rows == 0,
@@ -61,7 +60,7 @@ def _in_commit(live: Live) -> Answer:
         dying.query(f"INSERT INTO {live.path('dies_in_commit')} VALUES (1)")
         committing = Aside(lambda: dying.query("COMMIT"))
         answered = not committing.waits(0.0)
-        cut(dying)
+        live.cut(dying)
         first, seconds = _settled(live, "dies_in_commit")
         with suppress(Failed, Unknown):
             committing.result(5)
@@ -82,7 +81,7 @@ def _idle(live: Live) -> Answer:
     with live.session() as dying:
         _begun(live, dying, "dies_idle")
         dying.query(f"INSERT INTO {live.path('dies_idle')} VALUES (1)")
-        cut(dying)
+        live.cut(dying)
         rows, seconds = _settled(live, "dies_idle")
     return Answer(
         rows == 0,

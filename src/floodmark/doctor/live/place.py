@@ -11,7 +11,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.config import WarehouseSpec
-from floodmark.doctor.live.probe import Unknown
+from floodmark.doctor.live.probe import Refusal, Unknown, tried
 from floodmark.errors import FloodmarkError
 from floodmark.store import Store, StoreSpec
 from floodmark.warehouse.redshift import Redshift
@@ -77,6 +77,7 @@ class Live:
         self.until = time.monotonic() + self.scale.seconds
         self._memory: dict[str, Any] = {}
         self._open: set[Session] = set()
+        self._dead: set[int] = set()  # backends of sessions that were cut
         self._guard = threading.Lock()
         self._stopped = threading.Event()
 
@@ -127,7 +128,13 @@ class Live:
         self._stopped.set()
         with self._guard:
             for session in self._open:
-                cut(session)
+                self.cut(session)
+
+    def cut(self, session: Session) -> None:
+        """End a session of ours without a word; its backend may live on, and is ended when all is removed."""
+        if session.pid is not None:
+            self._dead.add(session.pid)
+        cut(session)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """The same value for every probe that asks for it; a failure is the same for all, too."""
@@ -199,7 +206,7 @@ class Live:
         left: list[str] = []
         drop = f"DROP SCHEMA IF EXISTS {path_of(self.schema)} CASCADE"
         try:
-            _dropped(self.way(self.first), drop)
+            _dropped(self.way(self.first), self.schema, sorted(self._dead))
         except (Failed, FloodmarkError, Unknown) as error:
             left.append(f"{drop};  -- {error}")
         try:
@@ -209,12 +216,13 @@ class Live:
         return left
 
 
-def _dropped(transport: Transport, drop: str) -> None:
-    """Drop the schema; a session that has died may still hold locks in it for a while."""
+def _dropped(transport: Transport, schema: str, dead: Sequence[int]) -> None:
+    """Drop the schema, after the sessions of ours that have died: they may hold locks in it."""
     for left in (2, 1, 0):
         session = transport.open("floodmark doctor --redshift-live")
         try:
-            session.execute(drop)
+            _end(session, dead, schema)
+            session.execute(f"DROP SCHEMA IF EXISTS {path_of(schema)} CASCADE")
             return
         except Failed:
             if not left:
@@ -222,6 +230,20 @@ def _dropped(transport: Transport, drop: str) -> None:
             time.sleep(1.0)
         finally:
             session.close()
+
+
+def _end(session: Session, dead: Sequence[int], schema: str) -> None:
+    """End those of the sessions that hold something in the schema: others may have got their numbers since."""
+    if not dead:
+        return
+    found = tried(
+        session,
+        f"SELECT DISTINCT t.pid FROM svv_transactions AS t WHERE t.pid IN ({', '.join(map(str, dead))}) "
+        "AND t.relation IN (SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
+        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema)})",
+    )
+    for row in found if not isinstance(found, Refusal) else ():
+        tried(session, f"SELECT pg_terminate_backend({int(row[0])})")
 
 
 def path_of(schema: str) -> str:
