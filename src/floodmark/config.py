@@ -100,6 +100,7 @@ class WarehouseSpec:
     iam: Iam | None = None
     transport: Literal["socket", "data_api"] = "socket"
     statement_timeout: float | None = None  # seconds that a statement of a load may take; None: the default
+    large_strings: bool = False  # Redshift's enable_large_strings_opt_in
 
     @property
     def label(self) -> str:
@@ -254,6 +255,7 @@ def _warehouse(block: FileBlock) -> WarehouseSpec:
         iam=None if given.iam is None else Iam(**given.iam.model_dump()),
         transport=given.transport,
         statement_timeout=given.statement_timeout,
+        large_strings=given.large_strings,
         **more,
     )
 

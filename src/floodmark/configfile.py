@@ -28,7 +28,7 @@ from pydantic import (
 from floodmark.configwords import said
 from floodmark.errors import ConfigError
 from floodmark.model import Mode
-from floodmark.values import MOST_ROWS, Url, duration, expand, timestamp, url, zone
+from floodmark.values import MOST_ROWS, Url, duration, expand, role, timestamp, url, zone
 from floodmark.yamlfile import MOST_CHARACTERS, TooMuch, Tree, parse
 
 # Their variables are filled in after the URL has been parted, so that a password can't change its parts.
@@ -126,21 +126,6 @@ def _endpoint(text: str) -> str:
     if not re.fullmatch(r"https?://[^/@?#\s]+/?", text):
         raise ValueError("must be http://host:port or https://host:port")
     return text.rstrip("/")
-
-
-_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]+:role/[\w+=.@/-]+", re.ASCII)
-
-
-def _role(value: str) -> str:
-    """`default`, a role's ARN, or a chain of them as COPY wants it: with commas, without blanks."""
-    if value.strip().lower() == "default":
-        return "default"
-    chain = [part.strip() for part in value.split(",")]
-    if not all(_ROLE.fullmatch(part) for part in chain):
-        raise ValueError(
-            "must be default, a role's ARN (arn:aws:iam::ACCOUNT:role/NAME), or a chain of ARNs: ARN,ARN"
-        )
-    return ",".join(chain)
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -248,19 +233,28 @@ class WarehouseBlock(Block):
         validate_default=True,
     )
     schema_: Text | None = Field(None, alias="schema")
-    iam_role: Annotated[Text, AfterValidator(_role)] | None = None
+    iam_role: Annotated[Text, AfterValidator(role)] | None = None
     iam: IamBlock | None = None
     transport: Literal["socket", "data_api"] = "socket"
     statement_timeout: Annotated[Duration, AfterValidator(_statement_timeout)] | None = None
+    large_strings: bool = False
     ssh: SshBlock | None = None
     tls: TlsBlock | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> WarehouseBlock:
         if not isinstance(self.url, Url):
-            if self.iam or self.ssh or self.transport != "socket" or self.statement_timeout:
+            theirs = (
+                self.iam,
+                self.ssh,
+                self.transport != "socket",
+                self.statement_timeout,
+                self.large_strings,
+            )
+            if any(theirs):
                 raise ValueError(
-                    "iam, ssh, transport and statement_timeout are for redshift://, and url is a DuckDB file"
+                    "iam, ssh, transport, statement_timeout and large_strings are for redshift://, "
+                    "and url is a DuckDB file"
                 )
             return self
         if self.transport == "data_api" and self.ssh:

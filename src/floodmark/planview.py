@@ -18,7 +18,16 @@ from floodmark.report import SyncOptions
 from floodmark.state import Log, begun_anew
 from floodmark.store import Store
 from floodmark.survey import survey
-from floodmark.types import GEOMETRIES, MAX_VARBYTE, MAX_VARCHAR, Field, fields, is_moment
+from floodmark.types import (
+    GEOMETRIES,
+    MAX_LARGE_STRING,
+    MAX_VARBYTE,
+    MAX_VARCHAR,
+    SUPER,
+    Field,
+    fields,
+    is_moment,
+)
 from floodmark.units import counted
 
 
@@ -29,6 +38,7 @@ class PlanReport:
     plan: Plan
     commit: int
     warehouse: str
+    large_strings: bool
     request: Request
     excluded: tuple[str, ...] = ()
     outlook: Outlook = field(default_factory=Outlook)
@@ -78,7 +88,7 @@ class PlanReport:
             "rows_before_start": plan.before_start,
             "held_back_by": list(plan.held),
             "notes": list(plan.notes),
-            "columns": columns(table, self.warehouse),
+            "columns": columns(table, self.warehouse, self.large_strings),
             "excluded": list(self.excluded),
             **self._load_json(),
         }
@@ -126,7 +136,7 @@ class PlanReport:
             lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(self.files, 'file')}")
         lines += self._load_lines()
         lines += [f"  Note      {note}" for note in plan.notes]
-        listed = columns(table, self.warehouse)
+        listed = columns(table, self.warehouse, self.large_strings)
         wide = [max(len(str(c[k])) for c in listed) for k in ("column", "mysql", "parquet", "warehouse")]
         lines.append("  Columns")
         for c in listed:
@@ -141,7 +151,7 @@ class PlanReport:
         return lines
 
 
-def columns(table: Table, warehouse: str) -> list[dict[str, Any]]:
+def columns(table: Table, warehouse: str, large_strings: bool = False) -> list[dict[str, Any]]:
     """The type of every column along the way, and its name in the target."""
     return [
         {
@@ -152,13 +162,13 @@ def columns(table: Table, warehouse: str) -> list[dict[str, Any]]:
             if f.file_only
             else (f.duckdb if warehouse == "duckdb" else f.redshift),
             "target": None if f.file_only else f.target,
-            "mark": mark(f, table, warehouse),
+            "mark": mark(f, table, warehouse, large_strings),
         }
         for f in fields(table)
     ]
 
 
-def mark(column: Field, table: Table, warehouse: str) -> str | None:
+def mark(column: Field, table: Table, warehouse: str, large_strings: bool = False) -> str | None:
     """What the user should know of a column's way: a policy that decides, or another form; None: as it is."""
     if column.file_only:
         return "tells keys apart as MySQL does"
@@ -172,8 +182,8 @@ def mark(column: Field, table: Table, warehouse: str) -> str | None:
         return f"zero dates: {zero_dates}"
     kind = table.column(column.column).data_type
     limit = {"VARCHAR": MAX_VARCHAR, "VARBYTE": MAX_VARBYTE}.get(column.redshift.partition("(")[0])
-    if column.redshift == "SUPER":
-        limit = MAX_VARCHAR
+    if column.redshift == SUPER:
+        limit = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
     if warehouse == "redshift" and limit is not None and column.max_bytes > limit:
         return f"over {limit:,} bytes: {overflow}"
     if kind == "decimal" and column.redshift.startswith("VARCHAR"):
@@ -219,4 +229,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
             made = replace(made, notes=(*taken.notes, *made.notes))
         if made.table.columns != known.columns:  # with what rows that are there get in new ones
             asking = Asking(config.warehouse, log, state, made.table)
-        return PlanReport(made, state.n, config.warehouse.kind, request, chosen.exclude, asking.answer())
+        spec = config.warehouse
+        return PlanReport(
+            made, state.n, spec.kind, spec.large_strings, request, chosen.exclude, asking.answer()
+        )

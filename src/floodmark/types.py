@@ -22,9 +22,14 @@ KEY_FIELD = "_floodmark_key"
 # The last column of files whose rows merge by key: of two rows with one key, the higher was read later.
 READ_FIELD = "_floodmark_read"
 
+SUPER = "SUPER"  # Redshift's type for parsed JSON
+
 # What Redshift's columns hold, in bytes.
 MAX_VARCHAR = 65_535
 MAX_VARBYTE = 16_777_216
+MAX_LARGE_STRING = (
+    16_000_000  # of SUPER, and of text in memory, where the cluster has large strings switched on
+)
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -177,7 +182,7 @@ def _field(column: Column) -> Field:
     if kind in _ADDRESSES:
         return plain(pa.string(), f"VARCHAR({_ADDRESSES[kind]})", "VARCHAR")
     if kind == "json":  # Oracle's own type; MariaDB's JSON is LONGTEXT
-        return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), redshift="SUPER")
+        return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), redshift=SUPER)
     if kind in _CHARS or kind in ("enum", "set"):
         return _text(column, (column.characters or 0) * _utf8_bytes(column), name)
     if kind in _TEXTS:

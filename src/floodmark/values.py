@@ -121,3 +121,18 @@ def zone(name: str) -> str:
     except (KeyError, OSError, ValueError):
         raise ValueError("must be server, UTC or the name of a time zone, as Europe/Paris") from None
     return name
+
+
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]+:role/[\w+=.@/-]+", re.ASCII)
+
+
+def role(value: str) -> str:
+    """`default`, a role's ARN, or a chain of them as COPY wants it: with commas, without blanks."""
+    if value.strip().lower() == "default":
+        return "default"
+    chain = [part.strip() for part in value.split(",")]
+    if not all(_ROLE.fullmatch(part) for part in chain):
+        raise ValueError(
+            "must be default, a role's ARN (arn:aws:iam::ACCOUNT:role/NAME), or a chain of ARNs: ARN,ARN"
+        )
+    return ",".join(chain)

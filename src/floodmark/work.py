@@ -21,7 +21,7 @@ from floodmark.errors import ConfigError, Interrupted
 from floodmark.extract import SliceJob
 from floodmark.model import Commit, Slice, Table
 from floodmark.mysql.connect import Session
-from floodmark.mysql.convert import REDSHIFT, UNLIMITED
+from floodmark.mysql.convert import UNLIMITED, redshift
 from floodmark.mysql.discover import list_tables, resolve
 from floodmark.mysql.looks import Looks
 from floodmark.plan import Plan, Request
@@ -229,6 +229,7 @@ class Work:
 
     def jobs(self, plan: Plan, pieces: Sequence[Slice], state: State, file_rows: int) -> list[SliceJob]:
         """The Spark tasks that read the pieces of a table under a claim."""
+        spec = self.config.warehouse
         return [
             SliceJob(
                 source=self.config.source,
@@ -242,7 +243,7 @@ class Work:
                 window=plan.window.id if plan.window else None,
                 # Where no index leads to the rows, the first one may be a whole scan away.
                 read_timeout=60 if plan.table.cursor_index else 600,
-                limits=REDSHIFT if self.config.warehouse.kind == "redshift" else UNLIMITED,
+                limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
                 fingerprint=self.options.repeated and piece.kind == "snapshot",
             )
             for piece in pieces

@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 from floodmark.model import Column, Table
 from floodmark.mysql.convert import (
-    REDSHIFT,
     UNLIMITED,
     Changes,
     Limits,
     Unfit,
     converter,
+    redshift,
     to_arrow,
 )
 from floodmark.mysql.wire import gathered
 from floodmark.types import fields
+
+REDSHIFT = redshift()
 
 
 def table(type_: str, *, zero_dates: str = "error", overflow: str = "error", **more: Any) -> Table:
@@ -149,6 +151,30 @@ def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
         None,
     ]
     assert convert(table("mediumtext", **more), *cells) == ["short", LONG, None]
+
+
+def test_a_cluster_with_large_strings_takes_longer_documents_but_no_longer_text() -> None:
+    large = redshift(large_strings=True)
+    assert convert(table("json"), f'"{LONG}"'.encode(), limits=large) == [f'"{LONG}"']
+    with pytest.raises(Unfit, match=r"16,000,002 bytes, and the warehouse holds 16,000,000"):
+        convert(table("json"), b'"' + b"x" * 16_000_000 + b'"', limits=large)
+    with pytest.raises(Unfit, match=r"holds 65,535"):
+        convert(table("longtext"), LONG.encode(), limits=large)
+
+
+def test_a_null_character_in_json_is_an_escape_and_the_policy_decides() -> None:
+    escaped = rb'{"a\\u0000": "b\u0000\u0000c\\\u0000"}'
+    with pytest.raises(Unfit, match=r"U\+0000") as unfit:
+        convert(table("json"), b"{}", escaped, limits=REDSHIFT)
+    assert unfit.value.index == 1
+    assert convert(table("json", overflow="null"), b"{}", None, escaped, limits=REDSHIFT) == [
+        "{}",
+        None,
+        None,
+    ]
+    cleared = r'{"a\\u0000": "bc\\"}'
+    assert convert(table("json", overflow="truncate"), escaped, limits=REDSHIFT) == [cleared]
+    assert convert(table("json"), cleared.encode(), limits=REDSHIFT) == [cleared]
 
 
 def test_json_that_is_too_long_is_never_cut() -> None:

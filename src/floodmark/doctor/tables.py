@@ -81,7 +81,13 @@ def examine_table(session: Session, config: Config, name: str, targets: Targets)
     except FloodmarkError as error:
         return [section.failed("table", error)]
     configured = config.options(table.name).mode is not None
-    checks = judged(table, rows, config.warehouse.kind, configured=configured)
+    checks = judged(
+        table,
+        rows,
+        config.warehouse.kind,
+        configured=configured,
+        large_strings=config.warehouse.large_strings,
+    )
     refusal = targets.refusal(table)
     return [*checks, section.failed("target", refusal)] if refusal is not None else checks
 
@@ -128,7 +134,9 @@ class Targets:
         self._warehouse.close()
 
 
-def judged(table: Table, rows: int, warehouse: str, configured: bool = False) -> list[Check]:
+def judged(
+    table: Table, rows: int, warehouse: str, *, configured: bool = False, large_strings: bool = False
+) -> list[Check]:
     """A table's facts as checks: how it is read, then what is unfortunate about it."""
     section = Section("tables", table.name)
     why = ", as configured" if configured else ""
@@ -141,7 +149,9 @@ def judged(table: Table, rows: int, warehouse: str, configured: bool = False) ->
         if name:
             checks.append(section.warning(name, _sentence(note), hint))
     if bound := [
-        (f, said) for f in fields(table) if (said := mark(f, table, warehouse) or "").startswith("over ")
+        (f, said)
+        for f in fields(table)
+        if (said := mark(f, table, warehouse, large_strings) or "").startswith("over ")
     ]:
         listed = ", ".join(f"{f.name} ({table.column(f.column).type})" for f, _ in bound)
         done = {"error": "stop the sync", "truncate": "are cut", "null": "become NULL"}[table.overflow]

@@ -8,6 +8,7 @@ counted.
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import pyarrow.compute
 
 from floodmark.model import Table
 from floodmark.mysql.wire import gathered
-from floodmark.types import MAX_VARBYTE, MAX_VARCHAR, Field, is_moment
+from floodmark.types import MAX_LARGE_STRING, MAX_VARBYTE, MAX_VARCHAR, SUPER, Field, is_moment
 
 # pyarrow's stubs can't follow arrays whose type is known only at run time.
 Array: TypeAlias = Any
@@ -36,11 +37,17 @@ class Limits:
 
     text: int | None = None
     binary: int | None = None
+    document: int | None = None  # JSON, before it is parsed
     nul: bool = True
 
 
 UNLIMITED = Limits()
-REDSHIFT = Limits(MAX_VARCHAR, MAX_VARBYTE, nul=False)
+
+
+def redshift(large_strings: bool = False) -> Limits:
+    """What Redshift holds; a cluster with large strings takes longer documents, not longer text."""
+    document = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
+    return Limits(MAX_VARCHAR, MAX_VARBYTE, document, nul=False)
 
 
 class Unfit(Exception):
@@ -77,8 +84,12 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     if is_moment(field):
         return _moments(field, table, changes)
     if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
-        texts = _bounded(_texts(field), field, limits.text, table, changes)
-        return texts if limits.nul else _without_nul(texts, field, table, changes)
+        whole = field.redshift == SUPER
+        limit = limits.document if whole else limits.text
+        texts = _bounded(_texts(field), field, limit, table, changes)
+        if limits.nul:
+            return texts
+        return (_without_escaped_nul if whole else _without_nul)(texts, field, table, changes)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
         return _bounded(_same, field, None if field.file_only else limits.binary, table, changes)
     return _numbers(field)
@@ -224,7 +235,7 @@ def _within(values: Array, limit: int, field: Field, table: Table, changes: Chan
     if (pc.max(lengths).as_py() or 0) <= limit:
         return values
     long = pc.fill_null(pc.greater(lengths, limit), False)
-    whole = field.redshift == "SUPER"  # a document without its end is none
+    whole = field.redshift == SUPER  # a document without its end is none
     if table.overflow == "error" or (table.overflow == "truncate" and whole):
         index = pc.index(long, True).as_py()
         raise Unfit(
@@ -265,6 +276,32 @@ def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes) -
         if table.overflow == "null":
             return pc.if_else(bad, pa.scalar(None, values.type), values)
         return pc.replace_substring(values, "\0", "")
+
+    return convert
+
+
+_ESCAPED_NUL = re.compile(r"(\\\\)|\\u0000")  # of two backslashes, neither begins an escape
+
+
+def _without_escaped_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
+    """The same for JSON, in which U+0000 is written as an escape."""
+
+    def convert(cells: Array) -> Array:
+        values = inner(cells)
+        if not pc.any(pc.match_substring(values, r"\u0000")).as_py():
+            return values
+        texts = values.to_pylist()
+        cleared = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in texts]
+        bad = [text != clear for text, clear in zip(texts, cleared, strict=True)]
+        if not any(bad):
+            return values
+        if table.overflow == "error":
+            what = "a document with the character U+0000, which the warehouse can't hold"
+            raise Unfit(bad.index(True), what, _choices(field, table))
+        changes.add(field, pa.array(bad))
+        if table.overflow == "null":
+            cleared = [None if wrong else text for text, wrong in zip(texts, bad, strict=True)]
+        return pa.array(cleared, values.type)
 
     return convert
 

@@ -37,4 +37,6 @@ def open_warehouse(spec: WarehouseSpec, *, linger: float = 0.0, seconds: float |
         from floodmark.warehouse.redshift_socket import SocketTransport
 
         transport = SocketTransport(spec, limits)
-    return Redshift(transport, spec.schema, iam_role=spec.iam_role, limits=limits)
+    return Redshift(
+        transport, spec.schema, iam_role=spec.iam_role, limits=limits, large_strings=spec.large_strings
+    )

@@ -40,7 +40,7 @@ from floodmark.warehouse.redshift_ddl import (
     shape,
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
-from floodmark.warehouse.redshift_fit import altered, fitted
+from floodmark.warehouse.redshift_fit import altered, check_large_strings, fitted
 from floodmark.warehouse.redshift_ledger import LedgerTables
 from floodmark.warehouse.redshift_names import checked_target, folded, path
 from floodmark.warehouse.redshift_rights import naming_rights
@@ -78,10 +78,12 @@ class Redshift:
         *,
         iam_role: str | None = None,
         limits: Limits | None = None,
+        large_strings: bool = False,
     ) -> None:
         self.schema = schema
         self._transport = transport
         self._iam_role = iam_role
+        self._large_strings = large_strings
         self._limits = limits or Limits()
         self._tables = LedgerTables(schema)
         self._tries = Tries(transport, self._limits, self._tables)
@@ -112,7 +114,10 @@ class Redshift:
         def ask(session: Session) -> tuple[Change, ...]:
             found = self._columns(session, name, table.target)
             known = placed(loaded, table) if loaded else ()
-            made = shape(table, self.schema, name, fields(table), found, known=known).changes
+            fit = shape(table, self.schema, name, fields(table), found, known=known)
+            if self._large_strings and fit.parsed:
+                check_large_strings(session)
+            made = fit.changes
             self._check_replaceable(session, name, made)
             if anew and found is not None:
                 where = path(self.schema, name)
@@ -294,6 +299,9 @@ class Redshift:
         there, beside = found
         fit = fitted(request, way, self.schema, (target, side), found)
         self._check_replaceable(session, target, fit.replaced)
+        large = self._large_strings and bool(fit.documents)
+        if large:
+            check_large_strings(session)
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,
@@ -310,6 +318,7 @@ class Redshift:
             dist_key=fit.dist_key,
             created=fit.created,
             direct=fit.direct,
+            documents=fit.documents if large else frozenset(),
         )
         steps = [Do(statement) for statement in (*fit.inside, *instead)]
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from floodmark.errors import ConfigError, DataError
 from floodmark.model import Table
 from floodmark.names import OURS, marked
-from floodmark.types import KEY_FIELD, MAX_VARCHAR, Field
+from floodmark.types import KEY_FIELD, MAX_VARCHAR, SUPER, Field
 from floodmark.warehouse import quote
 from floodmark.warehouse.columns import (
     Change,
@@ -27,7 +27,6 @@ from floodmark.warehouse.places import fills, target_renames
 from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_steps import Row
 
-SUPER = "SUPER"
 UNKEYABLE = ("SUPER", "VARBYTE")  # types of which Redshift takes no DISTKEY or SORTKEY
 HASH_FIELD = f"{OURS}hash"  # of MySQL's weight of a text key, in the table beside the target
 _HASH_TYPE = "VARCHAR(32)"

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from floodmark.errors import ConfigError
 from floodmark.model import LoadAs, Table, by_key
-from floodmark.types import Field
+from floodmark.types import SUPER, Field
 from floodmark.warehouse import DELETED_AT, LoadRequest, quote
 from floodmark.warehouse.columns import Change, TargetColumn, fits, renamed, same
 from floodmark.warehouse.files import file_fields, key_fields
 from floodmark.warehouse.places import constants, placed, target_renames
 from floodmark.warehouse.redshift_ddl import (
-    SUPER,
     Shape,
     constant,
     dist_column,
@@ -42,6 +42,11 @@ class Fit:
     created: str | None = None  # the statement that makes the target, where it is not there
     dist_key: str | None = None  # of the target
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
+
+    @property
+    def documents(self) -> frozenset[str]:
+        """The target's columns into which JSON goes parsed."""
+        return frozenset(field.target for field in self.fields if field.redshift == SUPER) & self.parsed
 
     @property
     def weighed(self) -> bool:
@@ -117,6 +122,21 @@ def _takes(table: Table, way: LoadAs, read: Sequence[Field], there: Sequence[Tar
 
 def _same_or_longer(type_: str, found: str) -> bool:
     return same(type_, found) or (type_.startswith(("VARCHAR", "VARBYTE")) and fits(type_, found))
+
+
+def check_large_strings(session: Session) -> None:
+    """Refuse long documents for a cluster that does not take them, whatever the configuration says."""
+    try:
+        answer = session.query("SELECT is_large_string_enabled()")
+    except Failed as failed:
+        if failed.code != "42883" and "does not exist" not in failed.error.message:
+            raise
+        answer = []  # an older cluster, which does not know the question
+    if not answer or str(answer[0][0]).lower() not in ("true", "t", "yes", "on", "1"):
+        raise ConfigError(
+            "warehouse.large_strings is set, and the cluster has large strings switched off",
+            hint="set enable_large_strings_opt_in in its parameter group and reboot it, or leave the option out",
+        )
 
 
 def altered(session: Session, change: Change) -> tuple[str, ...]:

@@ -154,14 +154,18 @@ def _place(spec: Put, files: Sequence[Proven], rows: int | None) -> tuple[Step, 
 
 
 def _insert(spec: Put, rows: int | None) -> Step:
-    values = {
-        name: f"JSON_PARSE({quote(name)})" if name in spec.parsed else quote(name) for _, name in spec.columns
-    }
+    values = {name: _value(spec, name) for _, name in spec.columns}
     values |= dict(spec.constants)
     names = ", ".join(quote(name) for name in values)
     return Do(
         f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {quote(STAGE)}", rows
     )
+
+
+def _value(spec: Put, name: str) -> str:
+    if name in spec.documents:
+        return f"JSON_PARSE(CAST({quote(name)} AS VARCHAR(MAX)))"
+    return f"JSON_PARSE({quote(name)})" if name in spec.parsed else quote(name)
 
 
 # ---------------------------------------------------------------- keys that are gone

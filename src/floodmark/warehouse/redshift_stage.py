@@ -17,7 +17,7 @@ import pyarrow as pa
 from floodmark.errors import DataError
 from floodmark.model import Table
 from floodmark.names import OUR_TABLES
-from floodmark.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.types import KEY_FIELD, READ_FIELD, SUPER, Field
 from floodmark.warehouse import quote
 from floodmark.warehouse.redshift_ddl import UNKEYABLE, staging_type
 from floodmark.warehouse.redshift_files import Proven, Range, as_text, is_ranged, ranges
@@ -56,6 +56,7 @@ class Put:
     dist_key: str | None = None  # the target's
     created: str | None = None  # the statement that has made the target, where this load makes it
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
+    documents: frozenset[str] = frozenset()  # columns of JSON that is longer than a VARCHAR: staged as SUPER
 
     @property
     def columns(self) -> list[tuple[Field, str]]:
@@ -93,7 +94,10 @@ def staged_as(field: Field) -> str:
 
 def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
     """The files in the staging table, which is spread over the cluster as the target is."""
-    types = {staged_as(field): staging_type(field) for field in spec.fields}
+    types = {
+        staged_as(field): SUPER if field.target in spec.documents else staging_type(field)
+        for field in spec.fields
+    }
     columns = [f"{quote(name)} {type_}" for name, type_ in types.items()]
     if is_told(files):
         columns.append(f"{quote(READ_FIELD)} BIGINT")
@@ -129,9 +133,11 @@ def _copy(spec: Put, heap: Heap, files: Sequence[Proven], columns: Sequence[str]
         return []
     into = f"{heap.path} ({', '.join(quote(name) for name in columns)})"
     source = literal(spec.manifest(files))
+    # A string that is a SUPER's whole value: it is parsed on its way into the target.
+    more = " SERIALIZETOJSON" if spec.documents else ""
     # Nothing is said of STATUPDATE: then a table that was empty has statistics, by which joins with it are planned.
     return [
-        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET"),
+        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET{more}"),
         Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded")),
     ]
 

@@ -102,8 +102,16 @@ CREATE FUNCTION pg_catalog.st_ashexwkb(value bytea) RETURNS text LANGUAGE sql IM
 $$ SELECT upper(encode(value, 'hex')) $$;
 
 -- SUPER ------------------------------------------------------------------------------------------------
-CREATE FUNCTION pg_catalog.json_parse(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+-- The parameter group's enable_large_strings_opt_in: here a setting of a user, ALTER ROLE … SET floodmark.large_strings TO 'on'.
+CREATE FUNCTION pg_catalog.is_large_string_enabled() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT coalesce(current_setting('floodmark.large_strings', true), 'off') = 'on' $$;
+CREATE FUNCTION pg_catalog.rs_longest_string() RETURNS integer LANGUAGE sql STABLE AS
+$$ SELECT CASE WHEN pg_catalog.is_large_string_enabled() THEN 16000000 ELSE 65535 END $$;
+CREATE FUNCTION pg_catalog.json_parse(value text) RETURNS jsonb LANGUAGE plpgsql STABLE STRICT AS $$
 BEGIN
+  IF octet_length(value) > pg_catalog.rs_longest_string() THEN
+    RAISE EXCEPTION USING ERRCODE = '22001', MESSAGE = 'Value too long for character type';
+  END IF;
   RETURN value::jsonb;
 EXCEPTION WHEN invalid_text_representation OR untranslatable_character THEN
   RAISE EXCEPTION USING ERRCODE = 'XX000', MESSAGE = 'JSON parsing error',
@@ -114,7 +122,7 @@ CREATE FUNCTION pg_catalog.rs_super_text(value jsonb) RETURNS text LANGUAGE sql 
 $$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN value #>> '{}' WHEN 'null' THEN NULL
                                    WHEN 'object' THEN NULL WHEN 'array' THEN NULL
                                    ELSE value #>> '{}' END $$;
-CREATE FUNCTION pg_catalog.json_parse(value jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE STRICT AS
+CREATE FUNCTION pg_catalog.json_parse(value jsonb) RETURNS jsonb LANGUAGE sql STABLE STRICT AS
 $$ SELECT CASE jsonb_typeof(value) WHEN 'string' THEN pg_catalog.json_parse(value #>> '{}') ELSE value END $$;
 CREATE FUNCTION pg_catalog.rs_serialize(value jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN

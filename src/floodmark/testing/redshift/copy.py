@@ -218,10 +218,13 @@ def _targets(copy: Copy, context: Context) -> list[Target]:
         f"FROM pg_catalog.pg_attribute WHERE attrelid = {literal(copy.table)}::pg_catalog.regclass "
         "AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
     )
+    ((longest,),) = context.backend.query("SELECT pg_catalog.rs_longest_string()")
     known = {}
     for _, short, kind, not_null, identity in found:
-        name = (short or b"").decode()
-        known[name] = Target(name, (kind or b"").decode(), not_null == b"t" and identity == b"")
+        name, type_ = (short or b"").decode(), (kind or b"").decode()
+        if type_ == "super":
+            type_ = f"super({(longest or b'').decode()})"
+        known[name] = Target(name, type_, not_null == b"t" and identity == b"")
     for name in copy.columns:
         if name not in known:
             raise SqlError("42703", f'column "{name}" of relation "{copy.table}" does not exist')

@@ -234,7 +234,9 @@ def _check_values(file: File, target: Target, values: Any, first: int) -> None:
         line = first + pc.index(pc.is_null(values), True).as_py()
         error = SqlError("XX000", f"Cannot insert a NULL value into column {target.name}")
         raise LoadError(error, _load_error(file, target, line, 1213, "Missing data for not-null field"))
-    if target.family not in ("character varying", "character", "binary varying") or not target.sizes:
+    if pa.types.is_nested(values.type):
+        return
+    if target.family not in ("character varying", "character", "binary varying", "super") or not target.sizes:
         return
     sizes = pc.binary_length(values)
     longest = pc.max(sizes).as_py() or 0
@@ -244,7 +246,7 @@ def _check_values(file: File, target: Target, values: Any, first: int) -> None:
             f"The length of the data column {target.name} is longer than the length defined in the table. "
             f"Table: {target.sizes[0]}, Data: {longest}, File name: {file.url}",
         )
-    if target.family == "binary varying":
+    if target.family in ("binary varying", "super"):
         return
     wrong = pc.match_substring(values, "\0")
     if target.family == "character":

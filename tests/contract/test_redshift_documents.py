@@ -1,0 +1,62 @@
+"""JSON on its way into Redshift: parsed, and longer than a VARCHAR where the cluster takes it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import replace
+
+import pytest
+
+from floodmark.config import Tls, WarehouseSpec
+from floodmark.errors import ConfigError, DataError
+from floodmark.model import Column
+from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_socket import SocketTransport
+from tests.fill import ID, ORDERS, SEEN, Fill, RedshiftPlace, row
+
+DOCS = replace(ORDERS, columns=(ID, SEEN, Column("doc", "json", "json")))
+LONG = json.dumps({"text": "ü" * 100_000, "n": [1, None]}, ensure_ascii=False)
+
+
+@pytest.fixture
+def place(redshift_place: RedshiftPlace) -> RedshiftPlace:
+    return redshift_place
+
+
+def warehouse(place: RedshiftPlace, setting: str) -> Redshift:
+    """The cluster as it is for a user for whom large strings are switched on or off, configured to have them."""
+    user, secret = f"u_{secrets.token_hex(4)}", "Ordinary1"
+    place.server.create_user(user, secret, "TEMP ON DATABASE dev", f"CREATE, USAGE ON SCHEMA {place.schema}")
+    place.server.execute(f"ALTER ROLE {user} SET floodmark.large_strings TO '{setting}'")
+    spec = WarehouseSpec(**{**place.spec, "user": user, "password": secret, "tls": Tls("disabled")})
+    transport = SocketTransport(spec, place.limits)
+    return Redshift(
+        transport, place.schema, iam_role=place.server.role, limits=place.limits, large_strings=True
+    )
+
+
+def test_long_documents_arrive_whole_where_the_cluster_takes_them(fill: Fill, place: RedshiftPlace) -> None:
+    fill.table, fill.warehouse = DOCS, warehouse(place, "on")
+    fill.load(fill.commit([{"id": 1, "doc": LONG}, {"id": 2, "doc": '"a string"'}, {"id": 3}]))
+    fill.load(*(fill.commit([{**row(2, at=at), "doc": f'{{"n": {at}}}'}]) for at in (1, 2)))
+    assert place.run("SELECT json_typeof(doc) FROM orders ORDER BY id") == [("object",), ("object",), (None,)]
+    question = f"SELECT octet_length(doc ->> 'text'), doc ->> 'n' FROM {place.schema}.orders WHERE id IN (1, 2) ORDER BY id"
+    ((size, _), (_, n)) = place.server.execute(question)
+    assert (int(size), int(n)) == (200_000, 2)
+
+
+def test_a_cluster_without_large_strings_is_told_from_one_that_has_them_before_a_row_is_read(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    off = warehouse(place, "off")
+    with pytest.raises(ConfigError, match=r"large_strings is set, and the cluster") as refused:
+        off.changes(DOCS)
+    assert "enable_large_strings_opt_in" in str(refused.value.hint)
+    assert off.changes(ORDERS)  # no document, no question
+
+
+def test_a_long_document_without_the_option_is_refused_by_copy(fill: Fill) -> None:
+    fill.table = DOCS
+    with pytest.raises(DataError, match="longer than"):
+        fill.load(fill.commit([{"id": 1, "doc": LONG}]))
