@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.doctor.live.explain import Notes, Sent
+from floodmark.cli import main
+from floodmark.config import WarehouseSpec, second_user
+from floodmark.doctor.live.explain import Notes, Sent, has_plan
 from floodmark.doctor.live.mask import Mask
 from floodmark.doctor.live.probe import Answer, Probe, Refusal, Result, State, refused, taken
 from floodmark.doctor.live.run import PROBES, Report
+from floodmark.errors import ConfigError
 from floodmark.output_live import live_lines
 
 PLAN = (
@@ -72,6 +75,38 @@ def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> No
         mask("uploaders lakeside 2025-01-02 12:34:56.789012")
         == "uploaders lakeside 2025-01-02 12:34:56.789012"
     )
+
+
+WAREHOUSE = WarehouseSpec(
+    "redshift", "public", host="wh.internal", port=5439, user="loader", password="one", database="dev"
+)
+
+
+def test_the_second_user_is_of_the_same_database() -> None:
+    second = second_user(WAREHOUSE, "redshift://other:p%40ss@wh.internal/dev")
+    assert (second.user, second.password, second.host, second.port) == ("other", "p@ss", "wh.internal", 5439)
+    for url in ("redshift://other:x@elsewhere/dev", "redshift://other:x@wh.internal/prod", "other"):
+        with pytest.raises(ConfigError, match="second user's URL"):
+            second_user(WAREHOUSE, url)
+
+
+@pytest.mark.parametrize("options", [["--rows", "1000"], ["--only", "SQL"], ["--redshift-live", "--spark"]])
+def test_options_of_the_live_probes_go_with_them_only(options: list[str]) -> None:
+    assert main(["doctor", *options]) == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "explained"),
+    [
+        ("SELECT 1", True),
+        ('CREATE TEMP TABLE "newest" DISTSTYLE KEY DISTKEY ("id") AS SELECT "id" FROM "stage"', True),
+        ('CREATE TEMP TABLE "stage" ("id" BIGINT)', False),
+        ("COPY t FROM 's3://b/k'", False),
+        ("COMMIT", False),
+    ],
+)
+def test_only_what_has_a_plan_is_explained(sql: str, explained: bool) -> None:
+    assert has_plan(sql) is explained
 
 
 def test_a_statement_is_judged_by_what_we_assume_of_it() -> None:

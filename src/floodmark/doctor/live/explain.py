@@ -26,11 +26,18 @@ from floodmark.warehouse.redshift_steps import (
     Transport,
 )
 
-_EXPLAINED = re.compile(r"(SELECT|INSERT|DELETE|UPDATE|CREATE TEMP TABLE \S+( [^(]*)? AS)\b", re.IGNORECASE)
+_EXPLAINED = re.compile(
+    r"(SELECT|INSERT|DELETE|UPDATE|CREATE (TEMP )?TABLE .*? AS SELECT)\b", re.IGNORECASE | re.DOTALL
+)
 # Rows that travel between nodes; DS_DIST_NONE and DS_DIST_ALL_NONE say that none do.
 _MOVED = re.compile(r"\bDS_(BCAST_INNER|DIST_(?!NONE|ALL_NONE)\w+)")
 # Plans of the leader node alone, as of its catalog, have no XN, and no rows that count.
 _NESTED = re.compile(r"\bXN Nested Loop\b")
+
+
+def has_plan(sql: str) -> bool:
+    """Whether EXPLAIN takes it."""
+    return _EXPLAINED.match(sql) is not None
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ class _Session:
 
     def _run(self, sql: str) -> list[Row]:
         plan: tuple[str, ...] = ()
-        if _EXPLAINED.match(sql) and _shape(sql) not in self._notes.refused:
+        if has_plan(sql) and _shape(sql) not in self._notes.refused:
             try:
                 plan = tuple(str(row[0]) for row in self._session.query(f"EXPLAIN {sql}"))
             except Failed as failed:

@@ -41,6 +41,7 @@ class Mask:
             {
                 "<host>": spec.host,
                 "<user>": spec.user,
+                "<database>": spec.database,
                 "<user> second": second.user if second else None,
                 "<bucket>": bucket,
                 "<prefix>": prefix.strip("/"),
