@@ -135,7 +135,7 @@ def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:
             f"with --force, or go on without them: floodmark watermark set -t {table.name} with the time of the watermark",
             table=table.name,
         )
-    _check_not_in_the_future(table, state, settled)
+    check_not_in_the_future(table, state, settled)
     if not settled.back:
         return []
     said = f"the source's clock was set back by {settled.back:,.0f} s since the watermark, by this machine's clock"
@@ -153,7 +153,7 @@ def _clock_notes(table: Table, state: State, settled: Settled) -> list[str]:
     ]
 
 
-def _check_not_in_the_future(table: Table, state: State, settled: Settled) -> None:
+def check_not_in_the_future(table: Table, state: State, settled: Settled) -> None:
     """Where an earlier version took a clock for a counter, a value in the future may have become the watermark."""
     if not table.unix or state.position is None or settled.bound is None:
         return

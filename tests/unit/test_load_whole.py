@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,15 +55,31 @@ class Bench:
         """A commit with a row for each id."""
         moment = datetime(2025, 1, 1, 0, 0, second, tzinfo=UTC)
         rows = [{"id": n, "update_at": moment} for n in ids]
+        names = file_schema(self.table).names
+        return self._commit("batch", rows, names, load_as=load_as, created=created)
+
+    def _commit(
+        self,
+        kind: str,
+        rows: list[dict[str, Any]],
+        names: Sequence[str],
+        *,
+        load_as: LoadAs,
+        created: str = "",
+    ) -> int:
+        schema = pa.schema([field for field in file_schema(self.table) if field.name in names])
         body = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=file_schema(self.table)), body)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), body)
         content, self.files = body.getvalue(), self.files + 1
         path = f"data/{self.table.name}/{self.files}.parquet"
         self.store.put(path, content)
-        file = DataFile(
-            path, len(ids), len(content), hashlib.sha256(content).hexdigest(), 0, created_at=created
-        )
-        return self.add("batch", files=(file,), load_as=load_as, schema=self.table.fingerprint).n
+        digest = hashlib.sha256(content).hexdigest()
+        file = DataFile(path, len(rows), len(content), digest, 0, created_at=created)
+        return self.add(kind, files=(file,), load_as=load_as, schema=self.table.fingerprint).n
+
+    def deletes(self, *ids: int) -> int:
+        """A commit of the keys of deleted rows."""
+        return self._commit("deletes", [{"id": n} for n in ids], TABLE.key, load_as="delete")
 
     def load(self, **more: Any) -> Loaded:
         return load_pending(self.warehouse, self.log, self.state, self.table, pipeline="p", run=RUN, **more)
@@ -190,3 +207,12 @@ def test_a_state_that_another_run_has_left_behind_is_a_conflict(bench: Bench) ->
     bench.state = stale
     with pytest.raises(ConflictError, match="another run"):
         bench.load()
+
+
+def test_keys_that_are_deleted_between_two_schemas_bring_no_columns(bench: Bench) -> None:
+    bench.batch(1, 2)
+    bench.claim(replace(TABLE, columns=(*TABLE.columns, Column("n", "int(11)", "int"))))
+    bench.deletes(1)
+    bench.batch(3)
+    assert numbers(bench.load().choice.commits) == [2, 4, 5]
+    assert bench.rows("id, n") == [(2, None), (3, None)]

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
 from floodmark.fingerprint import Fingerprint
-from floodmark.snapshots import known, mark
+from floodmark.model import Slice, Window
+from floodmark.plan import Plan
+from floodmark.snapshots import known, mark, only_if_changed
 from floodmark.testing.samples import TABLE, History, files
+from floodmark.work import Work
 
+# Whoever asks the source or the warehouse by it fails.
+NOBODY = cast(Work, None)
 FULL = replace(TABLE, key=(), cursor=None, mode="full")
 
 
@@ -41,6 +47,16 @@ def test_after_a_reset_the_table_is_read_again() -> None:
         history.claim()
         history.add("reset", stages=stages)
         assert known(history.state) is None
+
+
+def test_a_snapshot_whose_window_was_left_open_is_made_whatever_its_rows_are() -> None:
+    history = History()
+    snapshot(history, "abc 5 17")
+    window = Window("w", None, None, "snapshot", (), None, 5)
+    history.claim(table=FULL, window=window)  # by a run that died then
+    plan = Plan(FULL, "sequential", window, slices=(Slice("snapshot", 0, "snapshot", rows=5),))
+    assert known(history.state) == "abc 5 17"
+    assert only_if_changed(NOBODY, plan, history.state) is plan
 
 
 SCHEMA = pa.schema(
