@@ -18,6 +18,7 @@ from floodmark.store import Store, StoreSpec
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.testing.services import SeaweedFS
 from floodmark.warehouse.redshift import Redshift
+from floodmark.warehouse.redshift_catalog import relations
 from floodmark.warehouse.redshift_data_api import DataApiTransport
 from floodmark.warehouse.redshift_facts import look
 from floodmark.warehouse.redshift_rights import assuming
@@ -193,8 +194,8 @@ def test_the_columns_of_a_table_are_known_to_those_who_may_not_read_it(second: S
     )
     second.place.run(f"ALTER TABLE {second.place.schema}.kinds DROP COLUMN h")
     with second.warehouse._tries.session() as session:
-        found = second.warehouse._columns(session, "kinds")
-    assert [(c.name, c.type, c.nullable, c.default is not None) for c in found or ()] == [
+        found = relations(session, second.place.schema, ("kinds",))["kinds"]
+    assert [(c.name, c.type, c.nullable, c.default is not None) for c in found.columns] == [
         ("a", "integer", False, False), ("b", "character varying(7)", True, True), ("c", "numeric(18,4)", True, False),
         ("d", "binary varying(9)", True, False), ("e", "super", True, False),
         ("f", "timestamp without time zone", True, False), ("g", "timestamp with time zone", True, False),

@@ -30,7 +30,7 @@ from tests.stage import FILL, ORDERS
 
 KILLS = int(os.environ.get("FLOODMARK_KILLS", "50" if PATIENT else "15"))
 SEED = int(os.environ.get("FLOODMARK_SEED", "4"))
-STATEMENTS = 34  # of a load, and some more
+STATEMENTS = 26  # of a load, and some more
 
 
 class Loaders:

@@ -20,6 +20,16 @@ def test_a_small_load_takes_four_statements_and_a_transaction_of_fifteen(
     assert len(faults.statements) <= 3, list(faults.statements)
 
 
+def test_a_server_that_does_not_take_all_settings_at_once_gets_them_one_by_one(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.warehouse = place.faulty()
+    place.server.faults.fail(r".*set_config", "42883", "function set_config does not exist", times=100)
+    fill.load(fill.commit([row(1)]))
+    assert place.sent("SET TIMEZONE TO 'UTC'", "SELECT pg_backend_pid()")
+    assert fill.rows("id") == [(1,)]
+
+
 def test_a_small_load_through_the_data_api_takes_two_questions_and_a_batch(
     redshift: RedshiftStandIn, fill: Fill, place: RedshiftPlace
 ) -> None:

@@ -170,6 +170,12 @@ def test_without_a_role_there_must_be_a_default_one() -> None:
     assert warehouse.iam_role(None, None).status == "ok"
 
 
+def test_serializable_isolation_is_a_warning_that_says_what_it_costs() -> None:
+    told = warehouse.isolation("Serializable")
+    assert told.status == "warning" and "1023" in told.detail and "SNAPSHOT" in str(told.hint)
+    assert {warehouse.isolation(level).status for level in ("Snapshot Isolation", None)} == {"ok"}
+
+
 # Spark
 
 

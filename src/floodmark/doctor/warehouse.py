@@ -150,7 +150,7 @@ def judged(facts: DatabaseFacts, spec: WarehouseSpec) -> Iterator[Check]:
             facts.rights.temp_grant,
         )
     yield from _tables(facts.rights)
-    yield _isolation(facts.isolation)
+    yield isolation(facts.isolation)
     yield iam_role(spec.iam_role, facts.default_role)
     if facts.assume_role is not None:
         yield _assume_role(facts, spec)
@@ -222,7 +222,8 @@ def _sessions(facts: DatabaseFacts) -> Check:
     )
 
 
-def _isolation(level: str | None) -> Check:
+def isolation(level: str | None) -> Check:
+    """How transactions see each other; loads are right under either level."""
     if level is None:
         return SECTION.ok("isolation", "not shown to this user; loads are right under either level")
     if "serial" in level.lower():
