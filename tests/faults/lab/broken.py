@@ -40,4 +40,12 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         "the next number instead of the same one after a lost answer",
         ("crash:folder/incremental sync/lost/", "crash:folder/incremental sync/"),
     ),
+    "believed-recipe": (
+        "what rows were read by is not compared with the configuration and the columns of now",
+        ("changes:recipe, upsert/", "changes:recipe, keyless/"),
+    ),
+    "believed-target": (
+        "the target's columns are not compared with those of the last load",
+        ("changes:target, a column dropped/",),
+    ),
 }

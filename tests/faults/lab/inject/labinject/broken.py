@@ -201,3 +201,17 @@ def _next_number() -> None:
                 time.sleep(0.05)
 
     _swap(Log, "append", "next-number", append)
+
+
+def _believed_recipe() -> None:
+    """What has changed of the recipe is nobody's matter."""
+    from floodmark import reread
+
+    _swap(reread, "changes", "believed-recipe", lambda right, *what: ())
+
+
+def _believed_target() -> None:
+    """What the target was after the last load is not known."""
+    from floodmark.warehouse import duckdb_rows
+
+    _swap(duckdb_rows, "known", "believed-target", lambda right, loaded, now: right(None, now))
