@@ -73,6 +73,7 @@ def test_a_service_whose_reaper_is_killed_ends_too() -> None:
     assert not server.folder.exists()
 
 
+@pytest.mark.long  # tests that need it would say so, too
 def test_a_database_keeps_its_rows_over_a_restart_and_a_kill(new_server: type[DatabaseServer]) -> None:
     with new_server() as server:
         server.execute("CREATE DATABASE d", "CREATE TABLE d.t (a INT)", "INSERT INTO d.t VALUES (1)")
@@ -85,6 +86,7 @@ def test_a_database_keeps_its_rows_over_a_restart_and_a_kill(new_server: type[Da
     assert not server.folder.exists()
 
 
+@pytest.mark.long  # tests that need it would say so, too
 def test_a_database_runs_in_a_time_zone_given_by_the_machine_or_by_name(
     new_server: type[DatabaseServer],
 ) -> None:

@@ -230,6 +230,7 @@ def test_columns_that_a_killed_run_has_described_and_not_loaded_are_waited_for(p
     assert place.verify()["ok"]
 
 
+@pytest.mark.parametrize("place", ["duckdb", pytest.param("redshift", marks=pytest.mark.long)], indirect=True)
 def test_writers_make_no_findings(place: Verifying) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=20_000))
