@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
 from dataclasses import replace
@@ -134,13 +135,14 @@ def test_the_report_has_no_secrets_hosts_accounts_or_names(
     floodmark: Floodmark, redshift: RedshiftStandIn, config: Config, user: tuple[str, str], prefix: str
 ) -> None:
     chosen = [word for group in ("database", "roles", "manifests") for word in ("--only", group)]
-    for json in ([], ["--json"]):
-        ran = floodmark("doctor", "--redshift-live", *chosen, *json)
+    for output in ([], ["--json", "--json-logs"]):
+        ran = floodmark("doctor", "--redshift-live", *chosen, *output)
         assert ran.code in (0, 7), ran.stderr
         told = (*user, redshift.host, "123456789012", prefix, config.store.secret_access_key or "")
         assert not [text for text in told if text and text in ran.stdout]
         assert user[1] not in ran.stderr
     assert left_behind(redshift, config, ran.json) == ()
+    assert len([json.loads(line) for line in ran.stderr.splitlines()]) > len(ran.json["probes"])
 
 
 def test_a_serializable_database_is_told_with_its_conflict(

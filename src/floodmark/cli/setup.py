@@ -116,6 +116,7 @@ def _live(
     config = settings.load()
     from floodmark.config import second_user
     from floodmark.doctor.live import GROUPS, PROBES, Scale, examine_live
+    from floodmark.logs import log
     from floodmark.output_live import live_lines
     from floodmark.progress import to_stderr
 
@@ -128,7 +129,8 @@ def _live(
     scale = Scale(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
     def say(line: str) -> None:
-        if not settings.quiet:
+        log.info("%s", line, extra={"said": True})
+        if not settings.quiet and not settings.json_logs:
             to_stderr(settings.scrub(line))
 
     report = examine_live(config, scale, say, second=second, probes=probes)
