@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,8 +11,22 @@ from typing import Any
 import pytest
 
 from floodmark.model import Column, Table
+from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.warehouse.columns import same
-from tests.fill import CODES, EVENTS, ID, INT, NAME, ORDERS, SEEN, Fill, RedshiftPlace, code, row
+from tests.fill import (
+    CODES,
+    EVENTS,
+    ID,
+    INT,
+    NAME,
+    ORDERS,
+    SEEN,
+    DataApiPlace,
+    Fill,
+    RedshiftPlace,
+    code,
+    row,
+)
 
 DOC = Column("doc", "json", "json")
 
@@ -42,10 +57,12 @@ def test_a_first_load_with_a_key_twice_keeps_the_newest_row(fill: Fill) -> None:
     assert fill.rows() == [(1, "again"), (2, "later"), (3, None)]
 
 
+@pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
 @pytest.mark.parametrize("read", [7, None])
 def test_a_first_load_of_commits_that_files_can_not_tell_apart_keeps_their_order(
-    fill: Fill, read: int | None
+    fill: Fill, read: int | None, kind: type[RedshiftPlace], redshift: RedshiftStandIn
 ) -> None:
+    fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
     commits = [fill.commit([row(1, f"read {n}", at=9 - n), row(n)], read=read) for n in (2, 3)]
     fill.load(*commits)
     assert fill.rows() == [(1, "read 3"), (2, None), (3, None)]
