@@ -30,7 +30,6 @@ from tests.data_api import DataApi
 # What the stand-in, and the stub for the Data API, answer against what we assume of Redshift.
 STAND_IN_DIFFERS = {
     "SQL: trailing blanks",  # PostgreSQL tells 'a' from 'a '
-    "statements: doctor",  # there is no default_iam_role()
 }
 STAND_IN_UNKNOWN = {
     "database: large strings",

@@ -95,6 +95,7 @@ def test_a_role_is_used_by_whom_it_is_granted_to(users: tuple[Client, Client], l
     loader("CREATE TABLE t (c BIGINT)")
     copy = lake.copy("t", ids(1))
     loader(copy)
+    assert loader("SELECT default_iam_role()") == [[lake.role]]
     try:
         master("REVOKE ASSUMEROLE ON ALL FROM PUBLIC FOR ALL")
         error = loader.refused(copy)
@@ -106,6 +107,8 @@ def test_a_role_is_used_by_whom_it_is_granted_to(users: tuple[Client, Client], l
         )
         master(f"GRANT ASSUMEROLE ON '{lake.role}' TO {_name(loader)} FOR COPY")
         loader(copy)
+        given = loader("SELECT iam_arn, command_type, identity_name FROM svv_iam_privileges")
+        assert given == [[lake.role, "COPY", _name(loader)]]
         assert "other" in loader.refused(copy.replace(lake.role, f"{lake.role}-other"))["M"]
     finally:
         master("GRANT ASSUMEROLE ON ALL TO PUBLIC FOR ALL")

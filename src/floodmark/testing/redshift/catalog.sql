@@ -212,6 +212,16 @@ LANGUAGE sql STABLE SECURITY DEFINER AS $$
                     WHERE r.grantee IN ($1, 'public') AND r.role IN ($2, 'all') AND r.command IN (lower($3), 'all')) $$;
 CREATE FUNCTION pg_catalog.has_assumerole_privilege(role text, command text) RETURNS boolean
 LANGUAGE sql STABLE AS $$ SELECT has_assumerole_privilege(current_user::text, $1, $2) $$;
+CREATE FUNCTION pg_catalog.default_iam_role() RETURNS text LANGUAGE sql STABLE AS
+$$ SELECT 'arn:aws:iam::123456789012:role/floodmark-stand-in'::text $$;
+CREATE VIEW pg_catalog.svv_iam_privileges AS
+  SELECT r.role::varchar AS iam_arn, upper(r.command)::varchar AS command_type, coalesce(rs_userid(r.grantee), 0) AS identity_id,
+         r.grantee::varchar AS identity_name,
+         (CASE r.grantee WHEN 'public' THEN 'public' ELSE 'user' END)::varchar AS identity_type
+  FROM pg_catalog.rs_assumerole r
+  WHERE r.grantee IN (current_user, 'public')
+     OR (SELECT me.usesuper FROM pg_catalog.pg_user me WHERE me.usename = current_user);
+GRANT SELECT ON pg_catalog.svv_iam_privileges TO PUBLIC;
 
 -- What loads leave behind, whether they were committed or not -----------------------------------------
 CREATE TABLE pg_catalog.rs_load_errors (
