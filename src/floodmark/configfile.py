@@ -244,18 +244,9 @@ class WarehouseBlock(Block):
     @model_validator(mode="after")
     def _fits(self) -> WarehouseBlock:
         if not isinstance(self.url, Url):
-            theirs = (
-                self.iam,
-                self.ssh,
-                self.transport != "socket",
-                self.statement_timeout,
-                self.large_strings,
-            )
-            if any(theirs):
-                raise ValueError(
-                    "iam, ssh, transport, statement_timeout and large_strings are for redshift://, "
-                    "and url is a DuckDB file"
-                )
+            names = ("iam", "ssh", "transport", "statement_timeout", "large_strings")
+            if any(getattr(self, name) not in (None, False, "socket") for name in names):
+                raise ValueError(f"{', '.join(names)} are for redshift://, and url is a DuckDB file")
             return self
         if self.transport == "data_api" and self.ssh:
             raise ValueError("transport: data_api goes to AWS itself; leave ssh out")

@@ -253,6 +253,7 @@ def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -
         "warehouse:\n  url: redshift://u:secret@h/dev\n  iam: {cluster: c}": "takes the place of a password",
         "warehouse: {transport: data_api}": "are for redshift://",
         "warehouse: {statement_timeout: 2h}": "are for redshift://",
+        "warehouse: {large_strings: true}": "are for redshift://",
         url + "  statement_timeout: 30s": "between 1m and 24h",
         url + "  statement_timeout: 2d": "between 1m and 24h",
     }.items():
