@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,3 +182,14 @@ def test_few_rows_are_inserted_by_one_thread_and_questions_have_all_of_them_agai
         assert reader is not None
         assert threads(reader) == every
     file.close()
+
+
+def test_no_progress_bar_of_duckdb_gets_into_the_output_of_a_notebook(path: Path) -> None:
+    """DuckDB takes `python -c` for interactive use, as it does notebooks, and turns its bar on."""
+    program = (
+        "from pathlib import Path; from floodmark.warehouse.duckdb_file import DatabaseFile\n"
+        f"with DatabaseFile(Path({str(path)!r}), memory=10**9, lock_seconds=1).reading() as con:\n"
+        "    print(con.execute(\"SELECT current_setting('enable_progress_bar')\").fetchone()[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

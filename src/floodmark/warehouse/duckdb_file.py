@@ -205,7 +205,9 @@ class DatabaseFile:
         """Open the file; somebody else's lock is waited for, for a few seconds."""
         while True:
             try:
-                return duckdb.connect(self.path, read_only=read_only, config=self._settings())
+                con = duckdb.connect(self.path, read_only=read_only, config=self._settings())
+                con.execute("SET enable_progress_bar = false")  # on in notebooks; stdout is not DuckDB's
+                return con
             except duckdb.Error as error:
                 if not is_lock(error) or time.monotonic() > give_up:
                     raise
