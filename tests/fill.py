@@ -187,6 +187,7 @@ class RedshiftPlace:
 def own_schema(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
     """A schema of its own in the stand-in, which has no faults before and after."""
     redshift.faults.clear()
+    redshift.faults.statements.clear()  # `sent` tells of this test
     yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
     redshift.faults.clear()
     redshift.resume()
