@@ -32,7 +32,6 @@ STAND_IN_DIFFERS = {
     "SQL: trailing blanks",  # PostgreSQL tells 'a' from 'a '
 }
 STAND_IN_UNKNOWN = {
-    "database: large strings",
     "database: default role",
     "database: ASSUMEROLE",
     "roles: chain",

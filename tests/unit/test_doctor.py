@@ -164,7 +164,7 @@ def test_bucket_and_cluster_must_be_in_one_region() -> None:
 def test_without_a_role_there_must_be_a_default_one() -> None:
     role = "arn:aws:iam::123456789012:role/loader"
     assert warehouse.iam_role(role, None).status == "ok"
-    assert warehouse.iam_role("loader", None).status == "failure"
+    assert warehouse.iam_role("default", "").status == "failure"
     assert warehouse.iam_role(None, role).status == "ok"
     assert warehouse.iam_role(None, "").status == "failure"
     assert warehouse.iam_role(None, None).status == "ok"

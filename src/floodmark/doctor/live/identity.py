@@ -47,7 +47,8 @@ def _isolation(live: Live) -> Answer:
 
 
 def _large_strings(live: Live) -> Answer:
-    return Answer(True, f"enable_large_strings_opt_in is {_one(live, 'SHOW enable_large_strings_opt_in')}")
+    enabled = str(_one(live, "SELECT is_large_string_enabled()")).lower()
+    return Answer(enabled in ("true", "false"), f"is_large_string_enabled() is {enabled}")
 
 
 def _case(live: Live) -> Answer:
@@ -104,8 +105,8 @@ PROBES = (
     Probe(
         _GROUP,
         "large strings",
-        "Is there enable_large_strings_opt_in?",
-        "it can be asked for; on: strings inside SUPER have up to 16,000,000 bytes",
+        "Does is_large_string_enabled() tell whether enable_large_strings_opt_in is on?",
+        "true or false; true: strings inside SUPER have up to 16,000,000 bytes",
         "11",
         _large_strings,
     ),
