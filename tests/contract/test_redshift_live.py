@@ -15,7 +15,8 @@ import yaml
 
 from floodmark.config import Config, Iam, load
 from floodmark.doctor.live import Scale, copies, deaths, examine_live, identity
-from floodmark.doctor.live.place import limits
+from floodmark.doctor.live.place import Live, limits
+from floodmark.doctor.live.probe import Answer, Probe
 from floodmark.doctor.live.run import PROBES
 from floodmark.errors import ConfigError, TransientError
 from floodmark.output_live import live_lines
@@ -141,6 +142,20 @@ def test_the_report_has_no_secrets_hosts_accounts_or_names(
         assert user[1] not in ran.stderr
     assert left_behind(redshift, config, ran.json) == ()
     assert len([json.loads(line) for line in ran.stderr.splitlines()]) > len(ran.json["probes"])
+
+
+def test_the_user_is_masked_also_where_the_configuration_does_not_name_one(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
+    def who(live: Live) -> Answer:
+        with live.session() as session:
+            return Answer(True, f"I am {str(session.query('SELECT current_user')[0][0]).upper()}.")
+
+    unnamed = replace(config, warehouse=replace(config.warehouse, user=None))
+    probes = [Probe("group", "name", "Who?", "somebody", who)]
+    ways = {"socket": both(config, redshift)["socket"]}
+    report = examine_live(unnamed, FEW, lambda line: None, ways=ways, probes=probes)
+    assert report.results[0].found == "I am <user>."
 
 
 def test_a_serializable_database_is_told_with_its_conflict(

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from floodmark.cli import main
 from floodmark.config import WarehouseSpec, second_user
 from floodmark.doctor.live.explain import Notes, Sent, has_plan
 from floodmark.doctor.live.mask import Mask
+from floodmark.doctor.live.place import Aside, Live, Scale, Stopped, limits
 from floodmark.doctor.live.probe import Answer, Probe, Refusal, Result, State, refused, taken
 from floodmark.doctor.live.run import PROBES, Report
-from floodmark.errors import ConfigError
+from floodmark.errors import ConfigError, FloodmarkError
 from floodmark.output_live import live_lines
+from floodmark.store import Store, StoreSpec
+from floodmark.warehouse.redshift_data_api import DataApiTransport
+from floodmark.warehouse.redshift_raw import Requests
+from floodmark.warehouse.redshift_steps import Failed
 
 PLAN = (
     "XN Hash Join DS_BCAST_INNER  (cost=0.05..800012.13 rows=1 width=6)",
@@ -22,7 +33,7 @@ PLAN = (
 
 
 def result(state: State) -> Result:
-    probe = Probe("group", "name", "Is it so?", "yes", "1", lambda live: Answer(True, "yes"))
+    probe = Probe("group", "name", "Is it so?", "yes", lambda live: Answer(True, "yes"))
     return Result(probe, state, "no")
 
 
@@ -53,13 +64,7 @@ def test_statements_that_differ_by_values_alone_are_one() -> None:
 
 def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> None:
     mask = Mask(
-        {
-            "<host>": "wh.internal",
-            "<user>": "loader",
-            "<bucket>": "lake",
-            "<prefix>": "a/b",
-            "<user> second": "other",
-        }
+        {"<host>": ["wh.internal"], "<user>": ["loader", "other"], "<bucket>": ["lake"], "<prefix>": ["a/b"]}
     )
     said = {
         "text": "User loader can't read s3://lake/a/b/x from wh.internal (10.0.0.7), other can",
@@ -75,6 +80,33 @@ def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> No
         mask("uploaders lakeside 2025-01-02 12:34:56.789012")
         == "uploaders lakeside 2025-01-02 12:34:56.789012"
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "masked"),
+    [
+        ("User LOADER can't read s3://Lake/x", "User <user> can't read s3://<bucket>/x"),
+        ("permission denied for IAMR:deployer", "permission denied for IAMR:<user>"),
+        ('owner "IAM:someone"', 'owner "IAM:<user>"'),
+        ("account 123456789012 is not allowed", "account <account> is not allowed"),
+        ("(123456789012)", "(<account>)"),
+        ("arn:aws:iam::123456789012:root", "arn:aws:iam::<account>:root"),
+        ("denied on arn:aws:s3:::other-lake/key, twice", "denied on arn:aws:s3:::<name>, twice"),
+        ("Abc.Redshift.AmazonAWS.com", "<host>"),
+        ("(cost=0.00..100000000000.25 rows=1)", "(cost=0.00..100000000000.25 rows=1)"),
+        ("0.123456789012 floodmark_live_123456789012", "0.123456789012 floodmark_live_123456789012"),
+    ],
+)
+def test_names_are_masked_in_any_case_and_accounts_and_buckets_without_being_given(
+    said: str, masked: str
+) -> None:
+    assert Mask({"<user>": ["Loader"], "<bucket>": ["lake"]})(said) == masked
+
+
+def test_who_the_database_says_we_are_is_masked_where_no_user_is_configured() -> None:
+    mask = Mask({"<user>": [None]})
+    mask.user("IAMR:nightly-load")
+    assert mask("must be owner: nightly-load, or Nightly-Load") == "must be owner: <user>, or <user>"
 
 
 WAREHOUSE = WarehouseSpec(
@@ -136,7 +168,50 @@ def test_where_an_answer_differs_both_sides_are_told() -> None:
     assert "not all were asked: so" in text and "could not be removed:\n  DROP SCHEMA s" in text
 
 
+class Pending:
+    """The Data API, where what was submitted never ends; until it is canceled."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.canceled: list[str] = []
+
+    def execute_statement(self, **request: Any) -> dict[str, Any]:
+        return {"Id": "1"}
+
+    def describe_statement(self, **request: Any) -> dict[str, Any]:
+        self.asked.set()
+        return {"Id": request["Id"], "Status": "STARTED"}
+
+    def cancel_statement(self, **request: Any) -> dict[str, Any]:
+        self.canceled.append(request["Id"])
+        return {"Status": True}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda live: Requests(live.way("data_api")).run(["SELECT 1"]),
+        lambda live: live.warehouse().rows("orders"),
+    ],
+    ids=["a request", "a load of ours"],
+)
+def test_a_stop_ends_what_waits_for_the_data_api(ask: Callable[[Live], Any], tmp_path: Path) -> None:
+    client = Pending()
+    spec = replace(WAREHOUSE, transport="data_api")
+    way = DataApiTransport(spec, limits(Scale()), client)
+    store = Store(StoreSpec(f"file://{tmp_path}"))
+    live = Live(spec, store, "s", {"data_api": way}, {})
+    waiting = Aside(lambda: ask(live))
+    assert client.asked.wait(10)
+    live.stop()
+    with pytest.raises((Failed, FloodmarkError, Stopped)):
+        waiting.result(10)
+    assert client.canceled == ["1"]
+    with pytest.raises(Stopped):
+        live.way("data_api").open()
+
+
 def test_probes_have_names_of_their_own() -> None:
     names = [(probe.group, probe.name) for probe in PROBES]
     assert len(set(names)) == len(names)
-    assert all(probe.question.endswith("?") and probe.assumed and probe.section for probe in PROBES)
+    assert all(probe.question.endswith("?") and probe.assumed for probe in PROBES)

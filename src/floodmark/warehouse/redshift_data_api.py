@@ -6,6 +6,7 @@ whether it was committed is what AWS says of the batch; when even that can't be 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -83,6 +84,7 @@ class DataApiSession:
         self, client: Any, database: dict[str, str], limits: Limits, label: str, poll: float
     ) -> None:
         self.pid: int | None = None
+        self.given_up = threading.Event()  # by another thread: what is waited for is canceled
         self._client = client
         self._database = database
         self._limits = limits
@@ -192,14 +194,14 @@ class DataApiSession:
             self.pid = int(said.get("RedshiftPid") or 0) or self.pid
             if said["Status"] in _OVER:
                 return said
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self.given_up.is_set():
                 self._cancel(batch)
                 raise Failed(
                     TransientError(f"{_ADDRESS} did not finish in time", hint="run again"),
                     lost=True,
                     canceled=True,
                 )
-            time.sleep(pause)
+            self.given_up.wait(pause)
             pause = min(pause * 1.5, 2.0)
 
     def _cancel(self, batch: str) -> None:

@@ -12,26 +12,31 @@ from uuid import uuid4
 from botocore.exceptions import BotoCoreError, ClientError
 
 from floodmark.errors import TransientError
-from floodmark.warehouse.redshift_data_api import DataApiSession, DataApiTransport
+from floodmark.warehouse.redshift_data_api import DataApiSession
 from floodmark.warehouse.redshift_errors import Problem, judged, lost
 from floodmark.warehouse.redshift_socket import SocketSession
 from floodmark.warehouse.redshift_steps import Failed, Session, Transport
 
 
 def cut(session: Session) -> None:
-    """End the session's socket as the death of this host would; the server is left to notice by itself."""
+    """End the session's socket as the death of this host would; the server is left to notice by itself.
+
+    What waits for the Data API stops waiting, and asks for the statement to be canceled.
+    """
     if isinstance(session, SocketSession):
         with suppress(OSError, AttributeError):
             session._connection._usock.shutdown(socket.SHUT_RDWR)
+    elif isinstance(session, DataApiSession):
+        session.given_up.set()
 
 
 class Requests:
     """The Data API's own requests, with the token in the caller's hands. Raises Failed."""
 
     def __init__(self, transport: Transport) -> None:
-        assert isinstance(transport, DataApiTransport)
         session = transport.open()
         assert isinstance(session, DataApiSession)
+        self._session = session
         self._client: Any = session._client
         self._database = session._database
 
@@ -58,7 +63,9 @@ class Requests:
                 raise lost(error, "the Redshift Data API") from error
             if said["Status"] in ("FINISHED", "FAILED", "ABORTED"):
                 return said
-            if time.monotonic() > until:
+            if time.monotonic() > until or self._session.given_up.is_set():
+                with suppress(ClientError, BotoCoreError):
+                    self._client.cancel_statement(Id=id_)
                 raise Failed(TransientError(f"the Data API did not finish within {seconds:g} s"), lost=True)
             time.sleep(0.3)
 

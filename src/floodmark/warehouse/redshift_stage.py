@@ -137,12 +137,12 @@ def _copy(spec: Put, heap: Heap, files: Sequence[Proven], columns: Sequence[str]
     more = " SERIALIZETOJSON" if spec.documents else ""
     # Nothing is said of STATUPDATE: then a table that was empty has statistics, by which joins with it are planned.
     return [
-        Do(f"COPY {into} FROM {source} {_role(spec.iam_role)} MANIFEST FORMAT AS PARQUET{more}"),
+        Do(f"COPY {into} FROM {source} {role_clause(spec.iam_role)} MANIFEST FORMAT AS PARQUET{more}"),
         Check("SELECT pg_last_copy_count()", rows, _miscounted(rows, "COPY loaded")),
     ]
 
 
-def _role(iam_role: str | None) -> str:
+def role_clause(iam_role: str | None) -> str:
     """The role that COPY reads with; the cluster's default one is a keyword, not a name."""
     if iam_role is None or iam_role.lower() == "default":
         return "IAM_ROLE default"

@@ -137,7 +137,7 @@ def _load(live: Live) -> Answer:
 
 
 def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]) -> Probe:
-    return Probe(_GROUP, name, question, assumed, "8", ask)
+    return Probe(_GROUP, name, question, assumed, ask)
 
 
 PROBES = (

@@ -104,13 +104,12 @@ def _ended(live: Live) -> Answer:
 _FREE = "0 rows: rolled back, and the lock is free soon"
 
 PROBES = (
-    Probe(_GROUP, "in COPY", "What becomes of a load whose client dies in mid-COPY?", _FREE, "5", _in_copy),
+    Probe(_GROUP, "in COPY", "What becomes of a load whose client dies in mid-COPY?", _FREE, _in_copy),
     Probe(
         _GROUP,
         "in COMMIT",
         "What becomes of a load whose client dies in mid-COMMIT?",
         "committed or rolled back; who has the lock next sees which, and it stays so",
-        "5",
         _in_commit,
     ),
     Probe(
@@ -118,7 +117,6 @@ PROBES = (
         "idle",
         "What becomes of a transaction whose client dies between statements?",
         _FREE,
-        "5",
         _idle,
     ),
     Probe(
@@ -126,7 +124,6 @@ PROBES = (
         "ended",
         "Does pg_terminate_backend free the lock of a session of the same user?",
         "the lock is free soon",
-        "5",
         _ended,
     ),
 )

@@ -89,8 +89,8 @@ def _zone(kind: str) -> Callable[[Live], Answer]:
     return ask
 
 
-def _probe(name: str, question: str, assumed: str, section: str, ask: Callable[[Live], Answer]) -> Probe:
-    return Probe(_GROUP, name, question, assumed, section, ask)
+def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]) -> Probe:
+    return Probe(_GROUP, name, question, assumed, ask)
 
 
 PROBES = (
@@ -98,37 +98,32 @@ PROBES = (
         "naive times",
         "What becomes of INT64 times that are not marked as UTC?",
         "refused, or another time: not to be relied on",
-        "10",
         _naive,
     ),
     _probe(
         "INT32 into BIGINT",
         "Does an INT32 go into a BIGINT column?",
         "refused: widths must match",
-        "10",
         _int32,
     ),
     _probe(
         "wider decimals",
         "Does DECIMAL(20,2) of a file go into DECIMAL(10,2)?",
         "refused: precisions must match",
-        "10",
         _wider,
     ),
-    _probe("U+0000", "Does a text with U+0000 go into VARCHAR?", "refused", "10", _nul),
-    _probe("no rows", "What becomes of a file without rows?", "no rows, or refused", "10", _empty),
+    _probe("U+0000", "Does a text with U+0000 go into VARCHAR?", "refused", _nul),
+    _probe("no rows", "What becomes of a file without rows?", "no rows, or refused", _empty),
     _probe(
         "zone, TIMESTAMP",
         "Does a session in another zone move UTC times that go into TIMESTAMP?",
         "loaded: '2025-01-02 12:34:56.789012'",
-        "10",
         _zone("TIMESTAMP"),
     ),
     _probe(
         "zone, TIMESTAMPTZ",
         "Does a session in another zone move UTC times that go into TIMESTAMPTZ?",
         "loaded: '2025-01-02 12:34:56.789012'",
-        "10",
         _zone("TIMESTAMPTZ"),
     ),
 )

@@ -90,16 +90,13 @@ def _leader(live: Live) -> Answer:
 
 
 PROBES = (
-    Probe(_GROUP, "version", "Which version is it?", "Redshift", "5", _version),
-    Probe(
-        _GROUP, "user", "Is the user an ordinary one?", "no superuser: ordinary rights are enough", "5", _user
-    ),
+    Probe(_GROUP, "version", "Which version is it?", "Redshift", _version),
+    Probe(_GROUP, "user", "Is the user an ordinary one?", "no superuser: ordinary rights are enough", _user),
     Probe(
         _GROUP,
         "isolation",
         "Which isolation level does the database have?",
         "SNAPSHOT, the default of new clusters; every user may see it",
-        "5",
         _isolation,
     ),
     Probe(
@@ -107,7 +104,6 @@ PROBES = (
         "large strings",
         "Does is_large_string_enabled() tell whether enable_large_strings_opt_in is on?",
         "true or false; true: strings inside SUPER have up to 16,000,000 bytes",
-        "11",
         _large_strings,
     ),
     Probe(
@@ -115,16 +111,14 @@ PROBES = (
         "names",
         "Are names folded to lower case?",
         "enable_case_sensitive_identifier is off",
-        "4.4",
         _case,
     ),
-    Probe(_GROUP, "zone", "Is the session in UTC after SET TIMEZONE?", "UTC", "2", _zone),
+    Probe(_GROUP, "zone", "Is the session in UTC after SET TIMEZONE?", "UTC", _zone),
     Probe(
         _GROUP,
         "default role",
         "Does default_iam_role() tell the default role?",
         "it can be asked",
-        "1.5",
         _default_role,
     ),
     Probe(
@@ -132,7 +126,6 @@ PROBES = (
         "ASSUMEROLE",
         "Which privileges on IAM roles does svv_iam_privileges show?",
         "every user may ask, and is shown their own",
-        "11",
         _assume_role,
     ),
     Probe(
@@ -140,7 +133,6 @@ PROBES = (
         "leader node",
         "Is a leader-node function refused beside a table?",
         "refused: not supported on Redshift tables",
-        "11",
         _leader,
     ),
 )

@@ -11,6 +11,7 @@ import json
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from floodmark.store import Store, StoreSpec
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_names import literal, path
 from floodmark.warehouse.redshift_raw import cut
+from floodmark.warehouse.redshift_stage import role_clause
 from floodmark.warehouse.redshift_steps import Failed, Limits, Row, Session, Transport
 
 T = TypeVar("T")
@@ -76,7 +78,7 @@ class Live:
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.scale.seconds
         self._memory: dict[str, Any] = {}
-        self._open: set[Session] = set()
+        self._open: weakref.WeakSet[Session] = weakref.WeakSet()
         self._dead: set[int] = set()  # backends of sessions that were cut
         self._guard = threading.Lock()
         self._stopped = threading.Event()
@@ -94,9 +96,10 @@ class Live:
             yield session
 
     def way(self, name: str) -> Transport:
+        """A way in whose sessions end with a stop, whoever opens them; Unknown where it is not configured."""
         if name not in self.ways:
             raise Unknown(self.missing.get(name, f"{name} is not configured"))
-        return self.ways[name]
+        return _Stoppable(self.ways[name], self)
 
     @property
     def first(self) -> str:
@@ -107,14 +110,19 @@ class Live:
     def opened(self, transport: Transport, label: str = "") -> Iterator[Session]:
         self.check()
         session = transport.open(label or "floodmark doctor --redshift-live")
-        with self._guard:
-            self._open.add(session)
+        self.opens(session)
         try:
             yield session
         finally:
-            with self._guard:
-                self._open.discard(session)
             session.close()
+
+    def opens(self, session: Session) -> None:
+        """A session that a stop has to end; after a stop there is none."""
+        with self._guard:
+            self._open.add(session)
+        if self._stopped.is_set():
+            self.cut(session)
+            raise Stopped("interrupted")
 
     def check(self) -> None:
         """Raise when the probes were told to stop, or when their time is over."""
@@ -127,8 +135,9 @@ class Live:
         """End what is running: whoever waits for an answer gets none."""
         self._stopped.set()
         with self._guard:
-            for session in self._open:
-                self.cut(session)
+            sessions = list(self._open)
+        for session in sessions:
+            self.cut(session)
 
     def cut(self, session: Session) -> None:
         """End a session of ours without a word; its backend may live on, and is ended when all is removed."""
@@ -178,10 +187,7 @@ class Live:
     @property
     def role(self) -> str:
         """The clause for the configured role."""
-        role = self.spec.iam_role
-        if role is None or role.lower() == "default":
-            return "IAM_ROLE default"
-        return f"IAM_ROLE {literal(','.join(part.strip() for part in role.split(',')))}"
+        return role_clause(self.spec.iam_role)
 
     def copy(self, table: str, manifest: str, role: str = "", columns: str = "") -> str:
         """A COPY of a manifest's files into a table of ours."""
@@ -201,19 +207,43 @@ class Live:
         except Failed as failed:
             raise failed.error from failed
 
+    def users(self) -> list[str]:
+        """Who we are to the database, by each way in."""
+        names = []
+        for way in self.ways:
+            with self.session(way) as session:
+                found = tried(session, "SELECT current_user")
+            if not isinstance(found, Refusal):
+                names += [str(row[0]).strip() for row in found]
+        return names
+
     def remove(self) -> list[str]:
         """Remove schema and files, also after a stop; what is left, with the statement or the object's address."""
         left: list[str] = []
         drop = f"DROP SCHEMA IF EXISTS {path_of(self.schema)} CASCADE"
         try:
-            _dropped(self.way(self.first), self.schema, sorted(self._dead))
-        except (Failed, FloodmarkError, Unknown) as error:
+            _dropped(self.ways[self.first], self.schema, sorted(self._dead))
+        except (Failed, FloodmarkError) as error:
             left.append(f"{drop};  -- {error}")
         try:
             self.store.delete([item.path for item in self.store.list("")])
         except FloodmarkError as error:
             left.append(f"{self.store.uri('')}  -- {error.message}")
         return left
+
+
+class _Stoppable:
+    """A transport that tells of the sessions it opens."""
+
+    def __init__(self, transport: Transport, live: Live) -> None:
+        self._transport = transport
+        self._live = live
+        self.longest = transport.longest
+
+    def open(self, label: str = "", seconds: float | None = None) -> Session:
+        session = self._transport.open(label, seconds)
+        self._live.opens(session)
+        return session
 
 
 def _dropped(transport: Transport, schema: str, dead: Sequence[int]) -> None:

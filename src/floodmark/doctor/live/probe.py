@@ -31,13 +31,12 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """One question. `section` is where our notes on Redshift have the assumption."""
+    """One question, and what we assume of its answer."""
 
     group: str
     name: str
     question: str
     assumed: str
-    section: str
     ask: Callable[[Live], Answer]
 
 
@@ -58,7 +57,6 @@ class Result:
             "name": probe.name,
             "question": probe.question,
             "assumed": probe.assumed,
-            "section": probe.section,
             "state": self.state,
             "found": self.found,
             "seconds": round(self.seconds, 3),

@@ -175,6 +175,8 @@ def _worked(
     began = time.monotonic()
     try:
         live.create()
+        for name in live.users():
+            mask.user(name)
         for number, probe in enumerate(probes, 1):
             result = mask.result(_asked(live, probe))
             report.results.append(result)

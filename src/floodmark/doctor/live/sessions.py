@@ -232,7 +232,6 @@ PROBES = (
         "who waits sees",
         "Does the session that waited for LOCK see the other one's ledger row?",
         "the second session waits, then sees the first one's row",
-        "5",
         _waiter_sees,
     ),
     Probe(
@@ -240,7 +239,6 @@ PROBES = (
         "LOCK times out",
         "Does statement_timeout end a wait for LOCK?",
         "canceled (57014)",
-        "5",
         _lock_times_out,
     ),
     Probe(
@@ -248,7 +246,6 @@ PROBES = (
         "LOCK blocks readers",
         "Does LOCK hold back a SELECT from the table?",
         "it waits until statement_timeout ends it (57014)",
-        "11",
         _lock_blocks_readers,
     ),
     Probe(
@@ -256,7 +253,6 @@ PROBES = (
         "write skew",
         "Under SNAPSHOT: are two committed that read a table and write to it at once?",
         "2 of 2 were committed",
-        "5",
         _snapshot_skew,
     ),
     Probe(
@@ -264,7 +260,6 @@ PROBES = (
         "1023",
         "Under SERIALIZABLE: is one of two refused that read a table and write to it at once?",
         "1 of 2 were committed, the other got 1023",
-        "5",
         _serializable_conflict,
     ),
     Probe(
@@ -272,7 +267,6 @@ PROBES = (
         "two loads",
         "Are loads of two targets committed at once?",
         "both are committed",
-        "5",
         _two_loads,
     ),
     Probe(
@@ -280,7 +274,6 @@ PROBES = (
         "own locks",
         "Does svv_transactions show another session of the same user?",
         "shown",
-        "11",
         _own_lock_shown,
     ),
     Probe(
@@ -288,7 +281,6 @@ PROBES = (
         "history",
         "How soon is a statement in sys_query_history, and is COMMIT in it?",
         "within 30 s",
-        "6",
         _history,
     ),
     Probe(
@@ -296,7 +288,6 @@ PROBES = (
         "a stranger's locks",
         "Does svv_transactions show a second user our session?",
         "not shown without SYSLOG ACCESS UNRESTRICTED",
-        "11",
         _second(_stranger_lock),
     ),
     Probe(
@@ -304,7 +295,6 @@ PROBES = (
         "a stranger's columns",
         "What does the catalog show a second user of a table without rights?",
         "svv_columns shows 0, pg_attribute 1 of its 1 column",
-        "11",
         _second(_stranger_columns),
     ),
     Probe(
@@ -312,7 +302,6 @@ PROBES = (
         "a stranger reads",
         "What is a second user told who reads a table without rights?",
         "permission denied (42501)",
-        "11",
         _second(_stranger_reads),
     ),
 )
