@@ -56,6 +56,22 @@ def test_a_cluster_without_large_strings_is_told_from_one_that_has_them_before_a
     assert off.changes(ORDERS)  # no document, no question
 
 
+def test_a_column_of_text_is_found_before_long_documents_are_read_for_it(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.table, fill.warehouse = DOCS, warehouse(place, "on")
+    place.run("CREATE TABLE orders (id BIGINT, update_at TIMESTAMP, doc VARCHAR(65535))")
+    place.run("INSERT INTO orders (id, doc) VALUES (1, '{\"n\": 1}')")
+    with pytest.raises(DataError, match="column doc of orders is text") as refused:
+        fill.warehouse.changes(DOCS)
+    for statement in str(refused.value.hint).partition("run: ")[2].split("; "):
+        place.run(statement)
+    place.server.execute(f"GRANT ALL ON {place.schema}.orders TO PUBLIC")
+    assert fill.warehouse.changes(DOCS) == ()
+    fill.load(fill.commit([{"id": 2, "doc": LONG}]))
+    assert place.run("SELECT json_typeof(doc) FROM orders") == [("object",), ("object",)]
+
+
 def test_a_long_document_without_the_option_is_refused_by_copy(fill: Fill) -> None:
     fill.table = DOCS
     with pytest.raises(DataError, match="longer than"):

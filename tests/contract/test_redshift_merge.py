@@ -57,15 +57,18 @@ def test_a_first_load_with_a_key_twice_keeps_the_newest_row(fill: Fill) -> None:
     assert fill.rows() == [(1, "again"), (2, "later"), (3, None)]
 
 
-@pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
-@pytest.mark.parametrize("read", [7, None])
+@pytest.mark.parametrize(
+    ("kind", "read", "copies"),
+    [(RedshiftPlace, 7, 3), (RedshiftPlace, None, 3), (DataApiPlace, 7, 4), (DataApiPlace, None, 3)],
+)
 def test_a_first_load_of_commits_that_files_can_not_tell_apart_keeps_their_order(
-    fill: Fill, read: int | None, kind: type[RedshiftPlace], redshift: RedshiftStandIn
+    fill: Fill, read: int | None, kind: type[RedshiftPlace], copies: int, redshift: RedshiftStandIn
 ) -> None:
     fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
     commits = [fill.commit([row(1, f"read {n}", at=9 - n), row(n)], read=read) for n in (2, 3)]
     fill.load(*commits)
     assert fill.rows() == [(1, "read 3"), (2, None), (3, None)]
+    assert len(fill.place.sent("COPY")) == copies
 
 
 def test_a_first_load_of_keys_that_differ_in_case_only(fill: Fill, place: RedshiftPlace) -> None:
@@ -168,3 +171,21 @@ def test_a_snapshot_goes_through_the_stage_into_a_target_with_other_types(
     for n in (1, 2):
         fill.load(fill.commit([{"n": n, "Name": "a"}], load_as="replace"))
     assert fill.rows("n, name") == [(2, "a")] and place.sent('CREATE TEMP TABLE "floodmark_stage"')
+
+
+MASKED = """
+CREATE FUNCTION {0}.mask() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.update_at := ''2000-01-01''; RETURN NEW; END';
+CREATE TRIGGER mask BEFORE INSERT ON {0}.events FOR EACH ROW EXECUTE FUNCTION {0}.mask()
+"""
+
+
+@pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
+def test_a_snapshot_goes_through_the_stage_into_a_target_that_shows_other_values_than_it_was_given(
+    fill: Fill, kind: type[RedshiftPlace], redshift: RedshiftStandIn
+) -> None:
+    place = fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    fill.table = replace(EVENTS, mode="full", columns=(INT, SEEN))
+    fill.load(fill.commit([{"n": 1, "update_at": at(1)}], load_as="replace"))
+    place.server.execute(MASKED.format(place.schema))
+    fill.load(fill.commit([{"n": n, "update_at": at(2)} for n in (2, 3)], load_as="replace"))
+    assert fill.rows("n") == [(2,), (3,)] and place.sent('CREATE TEMP TABLE "floodmark_stage"')

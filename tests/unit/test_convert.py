@@ -206,6 +206,26 @@ def test_what_the_limits_change_is_counted() -> None:
     assert changes.values == 2
 
 
+def test_a_key_that_weighs_more_than_redshift_can_hash_is_refused_whatever_the_policy() -> None:
+    text = Column(
+        "c",
+        "varchar(768)",
+        "varchar",
+        characters=768,
+        octets=3072,
+        charset="utf8mb4",
+        collation="utf8mb4_0900_as_cs",
+    )
+    keyed = Table("s", "t", (text,), ("c",), None, "upsert", "t", overflow="null")
+    weight = fields(keyed)[-1]
+    cells = [b"w" * 32_767, b"w" * 32_768]
+    assert to_arrow(weight, cells[:1], keyed, REDSHIFT).to_pylist() == cells[:1]
+    assert to_arrow(weight, cells, keyed).to_pylist() == cells
+    with pytest.raises(Unfit, match=r"32,768 bytes of weights .* at most 32,767") as unfit:
+        to_arrow(weight, cells, keyed, REDSHIFT)
+    assert unfit.value.index == 1
+
+
 def test_no_rows_are_no_problem() -> None:
     for type_ in ("int(11)", "date", "datetime", "longblob"):
         assert convert(table(type_, zero_dates="keep")) == []

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from floodmark.errors import DataError
 from floodmark.model import Column, DataFile, LoadAs, Table
 from floodmark.types import fields
 from floodmark.warehouse.redshift_files import UNKNOWN, Proven
 from floodmark.warehouse.redshift_rows import put
 from floodmark.warehouse.redshift_stage import Put
-from floodmark.warehouse.redshift_steps import Choose, Step
+from floodmark.warehouse.redshift_steps import Check, Choose, Step
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
 DAY = Column("day", "date", "date", nullable=False)
@@ -29,6 +30,10 @@ def spec(table: Table = ORDERS, **more: Any) -> Put:
         parsed=frozenset(), constants=(), filled=True, side_filled=True, manifest=lambda files: "s3://b/m",
         **{"iam_role": None, **more},
     )  # fmt: skip
+
+
+def as_new(made: Put) -> Put:
+    return replace(made, filled=False, side_filled=False, direct=True, created="CREATE …")
 
 
 def file(**ranges: tuple[Any, Any]) -> Proven:
@@ -99,11 +104,60 @@ def test_the_stage_is_spread_as_the_target_is() -> None:
 
 
 def test_a_new_target_is_filled_by_copy_alone() -> None:
-    new = replace(spec(), filled=False, side_filled=False, direct=True, created="CREATE …")
-    statements = sent("merge", new, file(id=(1, 5)))
+    statements = sent("merge", as_new(spec()), file(id=(1, 5)))
     assert [sql.split("(")[0].strip() for sql in statements if not sql.startswith("SELECT")] == [
         'ALTER TABLE "public"."orders" ADD COLUMN "_floodmark_read" BIGINT',
         'COPY "public"."orders"',
         'ALTER TABLE "public"."orders" DROP COLUMN "_floodmark_read"',
     ]
     assert 'SELECT count(*) FROM "public"."orders"' in statements
+
+
+def refused(steps: Sequence[Step], times: int) -> Iterator[str]:
+    """All statements of a load in which so many hopes come to nothing, as the Data API sends it in the end."""
+    for step in steps:
+        if not isinstance(step, Choose):
+            yield step.sql
+        elif times:
+            yield from refused(step.otherwise(), times - 1)
+        else:
+            yield step.sql
+            yield from refused(step.then, 0)
+
+
+@pytest.mark.parametrize(("read", "hopes"), [(None, 1), ((7, 7), 2)])
+def test_a_first_load_that_has_found_a_key_twice_hopes_for_no_less_again(
+    read: tuple[int, int] | None, hopes: int
+) -> None:
+    commits = [[replace(file(id=(1, 5)), read=read)] for _ in range(2)]
+    steps = put(as_new(spec()), "merge", commits)
+    made = list(refused(steps, hopes))
+    assert not any(sql.endswith("AS again") for sql in made)  # nothing is left to hope for
+    copies = [sql.split("(")[0].strip() for sql in made if sql.startswith("COPY")]
+    assert copies == ['COPY "public"."orders"', *['COPY "floodmark_stage"'] * 2]
+
+
+def test_no_long_document_becomes_null_on_its_way_into_the_target() -> None:
+    docs = tuple(Column(name, "json", "json") for name in ("doc", "more"))
+    made = spec(replace(ORDERS, columns=(ID, *docs)), documents=frozenset({"more", "doc"}))
+    steps = put(made, "merge", [[file(id=(1, 5))]])
+    (check,) = (step for step in steps if isinstance(step, Check) and "VARCHAR(MAX)" in step.sql)
+    assert (check.sql, check.want) == (
+        'SELECT count(*) FROM "floodmark_stage" WHERE ("doc" IS NOT NULL AND CAST("doc" AS VARCHAR(MAX)) IS NULL) '
+        'OR ("more" IS NOT NULL AND CAST("more" AS VARCHAR(MAX)) IS NULL)',
+        0,
+    )
+    assert isinstance(check.error(2), DataError) and "2 rows have JSON" in str(check.error(2))
+    assert not any("VARCHAR(MAX)" in sql for sql in sent("merge", spec(), file()))
+
+
+def test_a_snapshot_is_proven_in_the_stage_where_the_target_does_not_show_its_rows() -> None:
+    snapshot = spec(replace(ORDERS, mode="full"), direct=True)
+    *_, choice = put(snapshot, "replace", [[file(day=(1, 5))]])
+    assert isinstance(choice, Choose) and choice.then == ()
+    assert choice.sql.startswith("SELECT CASE WHEN count(*) <> 2 THEN 'rows' WHEN ")
+    again = [step.sql.split("(")[0].strip() for step in choice.otherwise()]
+    assert again[:2] == ['DELETE FROM "public"."orders"', 'CREATE TEMP TABLE "floodmark_stage"']
+    assert again[-1] == 'INSERT INTO "public"."orders"'
+    *_, check = put(replace(snapshot, filled=False), "replace", [[file(day=(1, 5))]])
+    assert isinstance(check, Check)  # a target of our own making hides nothing

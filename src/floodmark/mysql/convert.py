@@ -19,7 +19,7 @@ import pyarrow.compute
 
 from floodmark.model import Table
 from floodmark.mysql.wire import gathered
-from floodmark.types import MAX_LARGE_STRING, MAX_VARBYTE, MAX_VARCHAR, SUPER, Field, is_moment
+from floodmark.types import MAX_LARGE_STRING, MAX_VARBYTE, MAX_VARCHAR, MAX_WEIGHT, SUPER, Field, is_moment
 
 # pyarrow's stubs can't follow arrays whose type is known only at run time.
 Array: TypeAlias = Any
@@ -38,6 +38,7 @@ class Limits:
     text: int | None = None
     binary: int | None = None
     document: int | None = None  # JSON, before it is parsed
+    weight: int | None = None  # of a key, in MySQL's collation
     nul: bool = True
 
 
@@ -47,7 +48,7 @@ UNLIMITED = Limits()
 def redshift(large_strings: bool = False) -> Limits:
     """What Redshift holds; a cluster with large strings takes longer documents, not longer text."""
     document = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
-    return Limits(MAX_VARCHAR, MAX_VARBYTE, document, nul=False)
+    return Limits(MAX_VARCHAR, MAX_VARBYTE, document, MAX_WEIGHT, nul=False)
 
 
 class Unfit(Exception):
@@ -90,8 +91,10 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
         if limits.nul:
             return texts
         return (_without_escaped_nul if whole else _without_nul)(texts, field, table, changes)
+    if field.file_only:
+        return _weights(limits.weight)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
-        return _bounded(_same, field, None if field.file_only else limits.binary, table, changes)
+        return _bounded(_same, field, limits.binary, table, changes)
     return _numbers(field)
 
 
@@ -107,6 +110,26 @@ def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limi
 
 def _same(cells: Array) -> Array:
     return cells
+
+
+def _weights(limit: int | None) -> Convert:
+    """A key's weights as they are; no policy may touch what rows are merged by."""
+    if limit is None:
+        return _same
+
+    def convert(cells: Array) -> Array:
+        lengths = pc.binary_length(cells)
+        if (pc.max(lengths).as_py() or 0) <= limit:
+            return cells
+        index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
+        raise Unfit(
+            index,
+            f"a key with {lengths[index].as_py():,} bytes of weights in its collation, and Redshift compares at most "
+            f"{limit:,}",
+            "give the key column a _bin collation, or shorten the value",
+        )
+
+    return convert
 
 
 def _numbers(field: Field) -> Convert:

@@ -33,6 +33,7 @@ from floodmark.warehouse.files import file_fields
 from floodmark.warehouse.places import may_be_null, placed
 from floodmark.warehouse.redshift_catalog import checked_columns, relations
 from floodmark.warehouse.redshift_ddl import (
+    check_parsed,
     check_replaceable,
     keys_query,
     replaced,
@@ -115,8 +116,10 @@ class Redshift:
             found = self._columns(session, name, table.target)
             known = placed(loaded, table) if loaded else ()
             fit = shape(table, self.schema, name, fields(table), found, known=known)
-            if self._large_strings and fit.parsed:
-                check_large_strings(session)
+            if self._large_strings:
+                check_parsed(self.schema, name, fields(table), fit)
+                if fit.parsed:
+                    check_large_strings(session)
             made = fit.changes
             self._check_replaceable(session, name, made)
             if anew and found is not None:

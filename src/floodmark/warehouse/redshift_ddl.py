@@ -58,7 +58,7 @@ def staging_type(field: Field) -> str:
 
 
 def hashed(weight: str) -> str:
-    """What stands for a weight; MD5 takes text only, and a weight in hexadecimal has less than 65,535 bytes."""
+    """What stands for a weight; MD5 takes text only, and `MAX_WEIGHT` keeps a weight in hexadecimal below 65,535 bytes."""
     return f"MD5(TO_HEX({weight}))"
 
 
@@ -162,6 +162,18 @@ def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys:
                 )
 
 
+def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) -> None:
+    """Refuse, with what to run, long JSON for a column of text: whatever the cluster takes, that ends at 65,535 bytes."""
+    for field in fields:
+        if field.redshift == SUPER and field.target not in fit.parsed:
+            statements = replacing(path(schema, target), field.target, SUPER, "JSON_PARSE({})")
+            raise DataError(
+                f"warehouse.large_strings is set, and column {field.target} of {target} is text, which holds "
+                f"{MAX_VARCHAR:,} bytes",
+                hint=f"leave the option out, or run: {'; '.join(statements)}",
+            )
+
+
 def renamings(where: str, named: Sequence[tuple[TargetColumn, str]]) -> tuple[Change, ...]:
     """The columns that have another name by now."""
     return tuple(
@@ -194,12 +206,12 @@ def _alterable(difference: Difference) -> bool:
     return difference.type.upper().startswith("VARCHAR") and not has_default
 
 
-def replacing(where: str, name: str, type_: str) -> tuple[str, ...]:
+def replacing(where: str, name: str, type_: str, value: str = "") -> tuple[str, ...]:
     """A column in the place of a narrower one; it becomes the last, which rows that go in by name don't mind."""
     new = quote(marked(f"{OURS}wider_{name}"))
     return (
         f"ALTER TABLE {where} ADD COLUMN {new} {type_}",
-        f"UPDATE {where} SET {new} = CAST({quote(name)} AS {type_})",
+        f"UPDATE {where} SET {new} = {value.format(quote(name)) if value else f'CAST({quote(name)} AS {type_})'}",
         f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
         f"ALTER TABLE {where} RENAME COLUMN {new} TO {quote(name)}",
     )

@@ -9,7 +9,7 @@ wins, NULL lowest; which of two rows with one key and one cursor is left open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from floodmark.model import LoadAs
@@ -34,6 +34,7 @@ from floodmark.warehouse.redshift_stage import (
     Heap,
     Put,
     copied,
+    copied_or,
     is_told,
     shared_reads,
     stage,
@@ -53,6 +54,7 @@ def put(spec: Put, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tup
             step for commit, moment in zip(commits, at, strict=True) for step in _mark(spec, commit, moment)
         )
     steps: list[Step] = []
+    was_there = spec.filled
     if way == "replace":
         steps += [Do(f"DELETE FROM {spec.into}")] if spec.filled else []
         steps += [Do(f"DELETE FROM {spec.beside}")] if spec.side_filled else []
@@ -65,11 +67,30 @@ def put(spec: Put, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tup
     elif way == "merge" or (way == "replace" and spec.table.mode != "full" and spec.table.key):
         # What is read in the place of everything else is no consistent read either: a row may be there twice.
         steps += _merge(spec, full)
+    elif spec.direct and was_there:
+        steps += _copied_again(spec, _flat(full))
     elif spec.direct:
         steps += copied(spec, Heap(spec.target, spec.into), _flat(full))
     else:
-        steps += [*stage(spec, _flat(full)), _insert(spec, Proven.rows(_flat(full)))]
+        steps += _inserted(spec, _flat(full))
     return tuple(steps)
+
+
+def _inserted(spec: Put, files: Sequence[Proven]) -> list[Step]:
+    """All rows of the files, by way of the staging table."""
+    return [*stage(spec, files), _insert(spec, Proven.rows(files))]
+
+
+def _copied_again(spec: Put, files: Sequence[Proven]) -> list[Step]:
+    """A snapshot into a target that has been emptied.
+
+    Masking and row-level security may hide from us what is in it. Then the rows are proven in the staging table.
+    """
+
+    def otherwise() -> tuple[Step, ...]:
+        return (Do(f"DELETE FROM {spec.into}"), *_inserted(spec, files))
+
+    return copied_or(spec, Heap(spec.target, spec.into), files, otherwise)
 
 
 # ---------------------------------------------------------------- rows that merge by key
@@ -83,36 +104,18 @@ def _merge(spec: Put, commits: Commits) -> list[Step]:
 def _staged(spec: Put, commits: Commits) -> list[Step]:
     """By way of the staging table."""
     files = _flat(commits)
-    shared, told = shared_reads(commits), is_told(files)
-
-    def newest() -> tuple[Step, ...]:
-        return (*without_doubles(spec, STAGED, told, shared is not None), *_place(spec, files, None))
+    told = is_told(files)
 
     def in_order() -> tuple[Step, ...]:
-        if _is_ordered(commits, shared):
-            return newest()
-        if shared is None:
-            return one_by_one()
-        among = f" WHERE {quote(READ_FIELD)} IN ({', '.join(map(str, sorted(shared)))})"
-        question = twice(spec, STAGED, among if len(shared) <= _LISTED else "", READ_FIELD)
-        return (Choose(question, 0, newest(), one_by_one),)
+        newest = (*_without_doubles(spec, STAGED, commits), *_place(spec, files, None))
+        return _in_order(
+            spec, STAGED, commits, newest, lambda: (*_dropped(spec), *_one_by_one(spec, commits))
+        )
 
-    def one_by_one() -> tuple[Step, ...]:
-        steps = _dropped(spec)
-        for i, commit in enumerate(commits):
-            # What an earlier commit has put there, a later one replaces.
-            later = spec if not i else replace(spec, filled=True, side_filled=spec.weighed)
-            told = is_told(commit)
-            steps += [*stage(later, commit), *weigh(later, STAGED, told)]
-            steps += [*without_doubles(later, STAGED, told, False), *_place(later, commit, None)]
-            steps += _dropped(spec)
-        return tuple(steps)
-
-    rows = Proven.rows(files)
     return [
         *stage(spec, files),
         *weigh(spec, STAGED, told),
-        Choose(twice(spec, STAGED), 0, _place(spec, files, rows), in_order),
+        Choose(twice(spec, STAGED), 0, _place(spec, files, Proven.rows(files)), in_order),
     ]
 
 
@@ -127,24 +130,53 @@ def _straight(spec: Put, commits: Commits) -> list[Step]:
         *(Do(f"ALTER TABLE {spec.into} DROP COLUMN {quote(name)}") for name in more),
     )
 
-    def otherwise() -> tuple[Step, ...]:
-        shared = shared_reads(commits)
-        if _is_ordered(commits, shared):
-            return (*without_doubles(spec, target, told, shared is not None), *done)
+    def in_order() -> tuple[Step, ...]:
+        newest = (*_without_doubles(spec, target, commits), *done)
         again = [Do(f"DROP TABLE {spec.into}"), Do(spec.created)] if spec.created else []
-        return (*again, *unweigh(spec), *_staged(spec, commits))
+        return _in_order(
+            spec, target, commits, newest, lambda: (*again, *unweigh(spec), *_one_by_one(spec, commits))
+        )
 
     return [
         *(Do(f"ALTER TABLE {spec.into} ADD COLUMN {quote(name)} {type_}") for name, type_ in more.items()),
         *copied(spec, target, files),
         *weigh(spec, target, told),
-        Choose(twice(spec, target), 0, done, otherwise),
+        Choose(twice(spec, target), 0, done, in_order),
     ]
 
 
-def _is_ordered(commits: Commits, shared: frozenset[int] | None) -> bool:
-    """Whether the rows themselves tell which of two with one key is the newer."""
-    return len(commits) == 1 or (shared is not None and not shared)
+def _in_order(
+    spec: Put,
+    heap: Heap,
+    commits: Commits,
+    newest: tuple[Step, ...],
+    one_by_one: Callable[[], tuple[Step, ...]],
+) -> tuple[Step, ...]:
+    """Some keys are there twice: the newest rows where the rows tell which they are, else one commit after the other."""
+    shared = shared_reads(commits)
+    if len(commits) == 1 or (shared is not None and not shared):
+        return newest
+    if shared is None:
+        return one_by_one()
+    among = f" WHERE {quote(READ_FIELD)} IN ({', '.join(map(str, sorted(shared)))})"
+    question = twice(spec, heap, among if len(shared) <= _LISTED else "", READ_FIELD)
+    return (Choose(question, 0, newest, one_by_one),)
+
+
+def _without_doubles(spec: Put, heap: Heap, commits: Commits) -> list[Step]:
+    return without_doubles(spec, heap, is_told(_flat(commits)), shared_reads(commits) is not None)
+
+
+def _one_by_one(spec: Put, commits: Commits) -> tuple[Step, ...]:
+    """Each commit through a staging table of its own: what an earlier one has put there, a later one replaces."""
+    steps: list[Step] = []
+    for i, commit in enumerate(commits):
+        later = spec if not i else replace(spec, filled=True, side_filled=spec.weighed)
+        told = is_told(commit)
+        steps += [*stage(later, commit), *weigh(later, STAGED, told)]
+        steps += [*without_doubles(later, STAGED, told, False), *_place(later, commit, None)]
+        steps += _dropped(spec)
+    return tuple(steps)
 
 
 def _place(spec: Put, files: Sequence[Proven], rows: int | None) -> tuple[Step, ...]:

@@ -22,7 +22,7 @@ from floodmark.warehouse import quote
 from floodmark.warehouse.redshift_ddl import UNKEYABLE, staging_type
 from floodmark.warehouse.redshift_files import Proven, Range, as_text, is_ranged, ranges
 from floodmark.warehouse.redshift_names import literal, path
-from floodmark.warehouse.redshift_steps import Check, Do, Step
+from floodmark.warehouse.redshift_steps import Check, Choose, Do, Step
 
 STAGE = f"{OUR_TABLES}stage"
 
@@ -107,6 +107,7 @@ def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
     return [
         Do(f"CREATE TEMP TABLE {quote(STAGE)} ({', '.join(columns)}){style}"),
         *copied(spec, STAGED, files),
+        *_document_check(spec),
     ]
 
 
@@ -116,14 +117,30 @@ def is_told(files: Sequence[Proven]) -> bool:
 
 
 def copied(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
-    """The files in an empty table: one COPY, or two where older ones lack the column that tells their order."""
+    """The files in an empty table, with proof."""
     rows = Proven.rows(files)
+    return [
+        *_copies(spec, heap, files),
+        Check(f"SELECT count(*) FROM {heap.path}", rows, _miscounted(rows, f"{heap.name} has")),
+        *_range_check(heap, _wrong_ranges(spec, ranges(files, spec.fields))),
+    ]
+
+
+def copied_or(
+    spec: Put, heap: Heap, files: Sequence[Proven], otherwise: Callable[[], tuple[Step, ...]]
+) -> list[Step]:
+    """The files in an empty table; other steps where the table does not show what is in them."""
+    wrong = [f"WHEN count(*) <> {Proven.rows(files)} THEN 'rows'"]
+    wrong += _wrong_ranges(spec, ranges(files, spec.fields))
+    return [*_copies(spec, heap, files), Choose(_first_wrong(heap, wrong), "", (), otherwise)]
+
+
+def _copies(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+    """One COPY, or two where older files lack the column that tells their order."""
     told, untold = [f for f in files if f.read], [f for f in files if not f.read]
     return [
         *_copy(spec, heap, told, [*spec.staged, READ_FIELD]),
         *_copy(spec, heap, untold, spec.staged),
-        Check(f"SELECT count(*) FROM {heap.path}", rows, _miscounted(rows, f"{heap.name} has")),
-        *_range_check(spec, heap, ranges(files, spec.fields)),
     ]
 
 
@@ -165,8 +182,8 @@ def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
     return frozenset(later[0] for earlier, later in pairwise(spans) if later[0] == earlier[1])
 
 
-def _range_check(spec: Put, heap: Heap, expected: dict[str, Range | None]) -> list[Step]:
-    """The lowest and highest values are those of the files; the answer is the name of a column where they aren't."""
+def _wrong_ranges(spec: Put, expected: dict[str, Range | None]) -> list[str]:
+    """For each column whose range the files tell: the case that its lowest or highest value is another."""
     cases = []
     keys = {field.name for field, _ in spec.keys}
     for field in spec.fields:
@@ -179,6 +196,15 @@ def _range_check(spec: Put, heap: Heap, expected: dict[str, Range | None]) -> li
             low, high = (f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in span)
             wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
         cases.append(f"WHEN {wrong} THEN {literal(field.name)}")
+    return cases
+
+
+def _first_wrong(heap: Heap, cases: Sequence[str]) -> str:
+    return f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}"
+
+
+def _range_check(heap: Heap, cases: Sequence[str]) -> list[Step]:
+    """The lowest and highest values are those of the files; the answer is the name of a column where they aren't."""
     if not cases:
         return []
 
@@ -189,7 +215,26 @@ def _range_check(spec: Put, heap: Heap, expected: dict[str, Range | None]) -> li
             hint="the files were not read as they were written; please report it with the files' schema",
         )
 
-    return [Check(f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}", "", error)]
+    return [Check(_first_wrong(heap, cases), "", error)]
+
+
+def _document_check(spec: Put) -> list[Step]:
+    """No long document is lost on its way out of SUPER: by default (`cast_super_null_on_error`) a failing cast is NULL."""
+    if not spec.documents:
+        return []
+    lost = " OR ".join(
+        f"({quote(name)} IS NOT NULL AND CAST({quote(name)} AS VARCHAR(MAX)) IS NULL)"
+        for name in sorted(spec.documents)
+    )
+
+    def error(found: object) -> DataError:
+        rows = f"{int(str(found)):,} rows have" if found is not None else "some rows have"
+        return DataError(
+            f"{rows} JSON that Redshift does not turn back into text; nothing was loaded",
+            hint="set warehouse.large_strings: false, or exclude the column",
+        )
+
+    return [Check(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
 
 
 def exact_type(field: Field) -> str:
