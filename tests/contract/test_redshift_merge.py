@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from floodmark.errors import FloodmarkError
 from floodmark.model import Column, Table
 from floodmark.testing.redshift import RedshiftStandIn
 from floodmark.warehouse.columns import same
@@ -147,6 +148,58 @@ def test_the_staging_table_is_spread_by_the_real_key_of_a_target_that_somebody_h
     fill.load(fill.commit([row(1, "a")]))
     (stage,) = place.sent('CREATE TEMP TABLE "floodmark_stage"')
     assert stage.endswith('DISTSTYLE KEY DISTKEY ("name")')
+
+
+# a key that is the DISTKEY and becomes wider
+
+NUMBERED = Table(
+    "shop", "t", (replace(ID, type="int(11)", data_type="int"), INT), ("id",), None, "upsert", "t"
+)
+WIDER = replace(NUMBERED, columns=(ID, INT))
+DIST_KEY = "SELECT \"column\", type FROM pg_table_def WHERE tablename = 't' AND distkey"
+
+
+@pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
+def test_a_key_that_has_become_wider_stays_the_distkey(
+    fill: Fill, kind: type[RedshiftPlace], redshift: RedshiftStandIn
+) -> None:
+    place = fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    fill.table = NUMBERED
+    fill.load(fill.commit([{"id": 1, "n": 1}, {"id": 2, "n": 1}]))
+    assert place.run(DIST_KEY) == [("id", "integer")]
+    fill.table = WIDER
+    assert [change.outside for change in place.open().changes(WIDER)] == [True, False]
+    fill.load(fill.commit([{"id": 2**40, "n": 2}, {"id": 1, "n": 2}]))
+    assert fill.rows("id, n") == [(1, 2), (2, 1), (2**40, 2)]
+    assert place.run(DIST_KEY) == [("id", "bigint")]
+
+
+def test_a_wider_key_is_the_distkey_again_whatever_becomes_of_the_load(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    fill.table = NUMBERED
+    fill.load(fill.commit([{"id": 1, "n": 1}]))
+    commit = fill.commit([{"id": 2**40, "n": 2}], table=WIDER)
+    fill.warehouse = place.open()
+    place.server.faults.fail("COPY", "XX000", "broken", times=100)
+    with pytest.raises(FloodmarkError):
+        fill.load(commit, table=WIDER)
+    assert place.run(DIST_KEY) == [("id", "integer")]
+    place.server.faults.clear()
+    place.server.faults.drop_after_commit()
+    fill.load(commit, table=WIDER)
+    assert place.run(DIST_KEY) == [("id", "bigint")] and fill.rows("n") == [(1,), (2,)]
+
+
+def test_a_load_that_can_not_give_the_distkey_back_says_so(fill: Fill, place: RedshiftPlace) -> None:
+    fill.table = NUMBERED
+    fill.load(fill.commit([{"id": 1, "n": 1}]))
+    fill.warehouse = place.open()
+    place.server.faults.fail(".*ALTER DISTKEY", "XX000", "a VACUUM is running")
+    outcome = fill.load(fill.commit([{"id": 2**40, "n": 2}], table=WIDER), table=WIDER)
+    (finding,) = outcome.findings
+    assert finding.kind == "dist_key" and finding.detail.endswith('ALTER DISTKEY "id"')
+    assert fill.rows("n") == [(1,), (2,)]
 
 
 # snapshots

@@ -168,7 +168,7 @@ TAKEN_OVER = {
     ],
     "redshift": [
         ["CREATE TABLE orders (id INTEGER NOT NULL, name VARCHAR(80)) DISTKEY (id) SORTKEY (id, name)"],
-        ["CREATE TABLE orders (id INTEGER DISTKEY, name VARCHAR(80))"],
+        ["CREATE TABLE orders (id INTEGER SORTKEY, name VARCHAR(80) DISTKEY)"],
     ],
 }
 

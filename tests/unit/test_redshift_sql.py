@@ -117,6 +117,26 @@ def test_a_key_column_that_would_have_to_be_replaced_is_refused_with_the_stateme
     assert str(refused.value.hint).endswith('; ALTER TABLE "public"."orders" ALTER SORTKEY NONE')
 
 
+def test_the_distkey_of_our_own_choice_is_taken_away_and_given_back_for_a_wider_column() -> None:
+    found = [
+        TargetColumn("id", "integer", dist_key=True),
+        column("name", "character varying(1020)"),
+        column("price", "numeric(6,2)"),
+    ]
+    even, wider = shape(ORDERS, "public", "orders", fields(ORDERS), found).changes
+    assert even.outside and even.statement == 'ALTER TABLE "public"."orders" ALTER DISTSTYLE EVEN'
+    assert wider.after == ('ALTER TABLE "public"."orders" ALTER DISTKEY "id"',)
+    check_replaceable("public", "orders", (even, wider), [("id", True, 0), ("price", False, 1)])
+    for keys in ([("id", True, 1)], [("id", True, 0), ("price", False, -1)]):
+        with pytest.raises(DataError, match="column id of orders"):
+            check_replaceable("public", "orders", (even, wider), keys)
+    other = replace(ORDERS, dist_key="price")
+    (wider,) = shape(other, "public", "orders", fields(ORDERS), found).changes
+    with pytest.raises(DataError, match="column id of orders") as refused:
+        check_replaceable("public", "orders", (wider,), [("id", True, 0)])
+    assert 'ALTER DISTKEY "id"' in str(refused.value.hint)
+
+
 def test_a_change_that_could_lose_values_is_refused_with_the_statements() -> None:
     found = [column("id", "date"), column("name", "character varying(1020)"), column("price", "numeric(6,2)")]
     with pytest.raises(DataError, match="column id of orders") as refused:

@@ -43,13 +43,14 @@ class Change:
     outside: bool = False  # by itself, before the load's transaction
     instead: tuple[str, ...] = ()  # inside the transaction, where the warehouse refuses that
     column: str = ""  # of a column that is there: its name as it is
+    after: tuple[str, ...] = ()  # each by itself, once the load has ended, however it did
 
     @property
     def statement(self) -> str:
         return "; ".join(self.statements)
 
     def as_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "statement": self.statement}
+        return {"kind": self.kind, "statement": "; ".join((*self.statements, *self.after))}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from floodmark.errors import ConflictError, FloodmarkError
-from floodmark.model import Table
+from floodmark.model import Finding, Table
 from floodmark.types import fields
 from floodmark.warehouse import (
     KEYS,
@@ -225,9 +225,10 @@ class Redshift:
 
     def _load(self, request: LoadRequest) -> LoadOutcome:
         tried: list[_Tried] = []
+        after: list[str] = []
 
         def attempt(session: Session) -> Outcome:
-            found = self._try(session, request)
+            found = self._try(session, request, after)
             tried.append(found)
             return found.outcome
 
@@ -235,7 +236,10 @@ class Redshift:
             new = tried[-1].decision.new
             return self._tries.loaded(request.pipeline, request.target, request.log, request.epoch, new)
 
-        self._tries.run(request.pipeline, request.target, attempt, happened)
+        try:
+            self._tries.run(request.pipeline, request.target, attempt, happened)
+        finally:
+            findings = self._restored(request.table.name, after)
         decision, loaded = tried[-1].decision, tried[-1].loaded
         return LoadOutcome(
             loaded,
@@ -243,11 +247,25 @@ class Redshift:
             request.retake if loaded else frozenset(),
             rows=sum(row.rows for row in loaded),
             files=sum(row.files for row in loaded),
-            findings=decision.findings,
+            findings=(*decision.findings, *findings),
         )
 
-    def _try(self, session: Session, request: LoadRequest) -> _Tried:
-        """One transaction; nothing to load is as good as committed.
+    def _restored(self, table: str, statements: Sequence[str]) -> tuple[Finding, ...]:
+        """Give the target back what was taken from it for the load. Rows are right without it: a failure is only told."""
+        for statement in dict.fromkeys(statements):
+
+            def restore(session: Session, sql: str = statement) -> None:
+                session.execute(sql)
+
+            try:
+                self._tries.asked(restore)
+            except FloodmarkError as error:
+                detail = f"the target has lost its DISTKEY, and merges are slower ({error.message}); run: {statement}"
+                return (Finding("dist_key", table, detail),)
+        return ()
+
+    def _try(self, session: Session, request: LoadRequest, after: list[str]) -> _Tried:
+        """One transaction; nothing to load is as good as committed. `after` gets what is to be done at the very end.
 
         Tables that loads of other targets share are read before it and written at its end, never both inside: under
         SERIALIZABLE isolation two loads would each be in the other's way.
@@ -271,7 +289,7 @@ class Redshift:
         )
         self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
-            rows = self._rows(session, request, decision, made, (there, beside))
+            rows = self._rows(session, request, decision, made, (there, beside), after)
             steps: list[Step] = [
                 self._tables.unchanged(request.target, seen.version),
                 *rows,
@@ -291,6 +309,7 @@ class Redshift:
         decision: Decision,
         made: Manifests,
         found: tuple[tuple[TargetColumn, ...] | None, tuple[TargetColumn, ...] | None],
+        after: list[str],
     ) -> tuple[Step, ...]:
         """The steps that make the target fit and put the rows into it; `found`: columns of the target, and of its keys."""
         table, way = request.table, decision.way
@@ -305,6 +324,7 @@ class Redshift:
         large = self._large_strings and bool(fit.documents)
         if large:
             check_large_strings(session)
+        after += fit.after
         instead = [statement for change in fit.before for statement in altered(session, change)]
         spec = Put(
             table=table,

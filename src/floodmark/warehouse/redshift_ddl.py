@@ -121,7 +121,13 @@ def shape(
             made.append(Change("widen", (longer,), True, replacing(where, d.name, d.type), d.was.name))
         else:
             was = d.was.name if d.was else d.name
-            made.append(Change("widen", replacing(where, d.name, d.type), column=was))
+            after: tuple[str, ...] = ()
+            if d.was is not None and d.was.dist_key and was == d.name == dist_column(table, fields):
+                # AWS does not say whether these run inside a transaction: each comes by itself. EVEN, not AUTO,
+                # from which older documentation leads no way back to a DISTKEY.
+                made.append(Change("widen", (f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",), True, column=was))
+                after = (f"ALTER TABLE {where} ALTER DISTKEY {quote(was)}",)
+            made.append(Change("widen", replacing(where, d.name, d.type), column=was, after=after))
     return Shape(tuple(made), parsed, frozenset(have))
 
 
@@ -148,17 +154,26 @@ def replaced(changes: Sequence[Change]) -> tuple[Change, ...]:
 
 
 def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys: Sequence[Row]) -> None:
-    """Refuse, with what to run, to replace a column that is the table's DISTKEY or SORTKEY: Redshift would not drop it."""
+    """Refuse, with what to run, to replace a column that is the table's DISTKEY or SORTKEY: Redshift would not drop it.
+
+    The DISTKEY of our own choice is taken away and given back, except beside an interleaved SORTKEY: Redshift refuses that.
+    """
     where = path(schema, target)
+    interleaved = any(int(place or 0) < 0 for _, _, place in keys)
     for change in replaced(changes):
         for name, is_dist_key, place in keys:
-            if str(name).lower() == change.column.lower():
+            freed = bool(change.after) and not place and not interleaved
+            if str(name).lower() == change.column.lower() and not freed:
                 what = ["DISTKEY"] * bool(is_dist_key) + ["SORTKEY"] * bool(place)
                 free = [f"ALTER TABLE {where} ALTER DISTSTYLE EVEN"] * bool(is_dist_key)
                 free += [f"ALTER TABLE {where} ALTER SORTKEY NONE"] * bool(place)
+                back = [f"ALTER DISTKEY {quote(str(name))}"] * bool(is_dist_key) + [
+                    "ALTER SORTKEY (…)"
+                ] * bool(place)
                 raise DataError(
                     f"column {name} of {target} has to become wider, and Redshift replaces none that is {' and '.join(what)}",
-                    hint=f"set another `target`, or run: {'; '.join(free)}",
+                    hint="set another `target`, or free the column for the next sync, and give it back its key afterwards "
+                    f"({', '.join(back)}); run: {'; '.join(free)}",
                 )
 
 

@@ -42,6 +42,7 @@ class Fit:
     created: str | None = None  # the statement that makes the target, where it is not there
     dist_key: str | None = None  # of the target
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
+    after: tuple[str, ...] = ()  # each by itself, once the load has ended, however it did
 
     @property
     def documents(self) -> frozenset[str]:
@@ -96,6 +97,7 @@ def fitted(
         made,
         _dist_key(table, now, there),
         direct=not (fit.parsed or given or changed) and _takes(table, way, read, there),
+        after=tuple(statement for change in fit.changes for statement in change.after),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from floodmark.testing.redshift.columntypes import ColumnType, read_type
-from floodmark.testing.redshift.ddl import FIXED_ENCODINGS, Table, read_column, table_constraint
+from floodmark.testing.redshift.ddl import FIXED_ENCODINGS, Table, marking, read_column, table_constraint
 from floodmark.testing.redshift.plans import Context, Plan, script
 from floodmark.testing.redshift.postgres import literal
 from floodmark.testing.redshift.tokens import Token, has, quote, says, split, sql_of, syntax_error
@@ -83,7 +83,9 @@ def _alter(sql: str, table: str, action: Sequence[Token]) -> Plan:
         action, 2, "EVEN" if action[1].up == "DISTSTYLE" else "NONE"
     ):
         return Plan(sql, run=partial(_unmark, table, "distkey" if action[1].up == "DISTSTYLE" else "sortkey"))
-    if action[1].up in ("DISTKEY", "DISTSTYLE", "SORTKEY", "COMPOUND", "INTERLEAVED", "ENCODE"):
+    if "DISTKEY" in (action[1].up, action[-2].up):
+        return Plan(sql, run=partial(_mark_distkey, table, action[-1].name))
+    if action[1].up in ("DISTSTYLE", "SORTKEY", "COMPOUND", "INTERLEAVED", "ENCODE"):
         return Plan(sql, run=script(f"SELECT {literal(table)}::pg_catalog.regclass", tag="ALTER TABLE"))
     at = 2 if action[1].up == "COLUMN" else 1
     if says(action, at + 1, "ENCODE"):
@@ -98,6 +100,13 @@ def _alter(sql: str, table: str, action: Sequence[Token]) -> Plan:
     domains = frozenset({kind.domain} if kind.domain else ())
     run = partial(_change_type, table, action[at].name, kind)
     return Plan(sql, run=run, outside=_OUTSIDE.format("ALTER COLUMN"), domains=domains)
+
+
+def _mark_distkey(table: str, column: str, context: Context) -> str:
+    """This column is the DISTKEY, and no other."""
+    _unmark(table, "distkey", context)
+    context.backend.query(f"ALTER TABLE {table} ADD {marking(column, 'distkey')}")
+    return "ALTER TABLE"
 
 
 def _unmark(table: str, mark: str, context: Context) -> str:

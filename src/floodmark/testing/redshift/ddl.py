@@ -52,9 +52,14 @@ class Column:
         if self.not_null:
             parts.append("NOT NULL")
         for mark in sorted(self.marks):
-            digest = hashlib.sha256(self.name.encode()).hexdigest()[:12]
-            parts.append(f"CONSTRAINT rs_{mark}_{digest} CHECK ({quote(self.name)} IS NULL OR true)")
+            parts.append(marking(self.name, mark))
         return " ".join(parts)
+
+
+def marking(column: str, mark: str) -> str:
+    """The constraint that says what a column was declared to be."""
+    digest = hashlib.sha256(column.encode()).hexdigest()[:12]
+    return f"CONSTRAINT rs_{mark}_{digest} CHECK ({quote(column)} IS NULL OR true)"
 
 
 def _number(token: Token | None) -> int:
