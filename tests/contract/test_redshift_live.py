@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import signal
 from dataclasses import replace
@@ -15,6 +16,7 @@ import yaml
 
 from floodmark.config import Config, Iam, load
 from floodmark.doctor.live import Scale, copies, deaths, examine_live, identity
+from floodmark.doctor.live.explain import Notes
 from floodmark.doctor.live.place import Live, limits
 from floodmark.doctor.live.probe import Answer, Probe
 from floodmark.doctor.live.run import PROBES
@@ -27,6 +29,7 @@ from floodmark.warehouse.redshift_data_api import DataApiTransport
 from floodmark.warehouse.redshift_steps import Transport
 from tests.conftest import Floodmark
 from tests.data_api import DataApi
+from tests.sql_pieces import unsent
 
 # What the stand-in, and the stub for the Data API, answer against what we assume of Redshift.
 STAND_IN_DIFFERS = {
@@ -41,6 +44,14 @@ STAND_IN_UNKNOWN = {
     "statements: nested loops",
     "statements: moved rows",
 }
+# Pieces of SQL that are sent in other places as well.
+ALSO_SENT = (
+    r'DELETE FROM "\w+"\."orders_twice" USING "floodmark_twice"',
+    r'DROP TABLE "\w+"\."orders_untold"',
+    r'FROM_HEX\(TO_HEX\("raw"\)\).* FROM "\w+"\."binaries_twice" GROUP BY TO_HEX\("raw"\)',
+    r'CREATE TEMP TABLE "floodmark_stage" .*"doc" SUPER',
+    r"ALTER TABLE .*floodmark_lock_codes_old.* ADD COLUMN",
+)
 FEW = Scale(rows=2000, wait=0.4, lock=15, statement=60)
 
 
@@ -50,6 +61,7 @@ def user(redshift: RedshiftStandIn) -> tuple[str, str]:
     redshift.faults.clear()
     name, password = f"live_{secrets.token_hex(4)}", f"Secret-{secrets.token_hex(8)}"
     redshift.create_user(name, password, "TEMP, CREATE ON DATABASE dev")
+    redshift.execute(f"ALTER ROLE {name} SET floodmark.large_strings TO 'on'")
     return name, password
 
 
@@ -111,11 +123,20 @@ def test_the_stand_in_answers_every_probe_by_both_ways_and_nothing_is_left(
     redshift.create_user(name, "Second-1")
     second = replace(config.warehouse, user=name, password="Second-1")
     said: list[str] = []
-    report = examine_live(config, FEW, said.append, second=second, ways=both(config, redshift)).as_json()
+    sent: list[str] = []
+
+    def note(live: Live) -> Answer:
+        sent.extend(one.sql for one in live.once("every statement", Notes).sent)
+        return Answer(True, "noted")
+
+    noting = Probe("statements", "all of them", "Which were sent?", "many", note)
+    report = examine_live(
+        config, FEW, said.append, second=second, ways=both(config, redshift), probes=[*PROBES, noting]
+    ).as_json()
     assert odd(report, "failed") == {}
     assert odd(report, "differs").keys() <= STAND_IN_DIFFERS, odd(report, "differs")
     assert odd(report, "unknown").keys() <= STAND_IN_UNKNOWN, odd(report, "unknown")
-    assert (len(report["probes"]), report["stopped"], report["left"]) == (len(PROBES), None, [])
+    assert (len(report["probes"]), report["stopped"], report["left"]) == (len(PROBES) + 1, None, [])
     assert len(said) > len(PROBES)
     spec = config.warehouse
     for text in (
@@ -128,6 +149,11 @@ def test_the_stand_in_answers_every_probe_by_both_ways_and_nothing_is_left(
     ):
         assert text and text not in str(report), text
     assert left_behind(redshift, config, report) == ()
+    # The ledger is made by whichever probe loads first.
+    sent += [sql for sql in redshift.faults.statements if sql.startswith("CREATE TABLE IF NOT EXISTS")]
+    # Whoever adds a way to build a statement adds it to doctor/live/ways.py too.
+    assert unsent(sent) == set()
+    assert [way for way in ALSO_SENT if not any(re.search(way, sql) for sql in sent)] == []
 
 
 def test_the_report_has_no_secrets_hosts_accounts_or_names(
@@ -156,6 +182,15 @@ def test_the_user_is_masked_also_where_the_configuration_does_not_name_one(
     ways = {"socket": both(config, redshift)["socket"]}
     report = examine_live(unnamed, FEW, lambda line: None, ways=ways, probes=probes)
     assert report.results[0].found == "I am <user>."
+
+
+def test_a_cluster_without_large_strings_is_not_asked_for_long_documents(
+    config: Config, redshift: RedshiftStandIn, user: tuple[str, str]
+) -> None:
+    redshift.execute(f"ALTER ROLE {user[0]} SET floodmark.large_strings TO 'off'")
+    probes = [probe for probe in PROBES if probe.name == "long JSON"]
+    (found,) = examine_live(config, FEW, lambda line: None, probes=probes).results
+    assert (found.state, found.found) == ("unknown", "enable_large_strings_opt_in is off")
 
 
 def test_a_serializable_database_is_told_with_its_conflict(

@@ -55,11 +55,18 @@ def test_plans_tell_what_moves_and_what_loops(
     assert (sent.moves, sent.nested, sent.distributed) == (moves, nested, "XN" in lines[0])
 
 
-def test_statements_that_differ_by_values_alone_are_one() -> None:
+def test_statements_that_differ_by_values_or_tables_alone_are_one() -> None:
+    def deleted(table: str) -> Sent:
+        return Sent(f'DELETE FROM "floodmark_live_1"."{table}" USING "s" WHERE "{table}"."id" = "s"."id"')
+
     notes = Notes(
-        [Sent("SELECT 1 FROM t WHERE a = 'it''s'"), Sent("SELECT 2 FROM t WHERE a = 'x'"), Sent("SELECT b")]
-    )
-    assert [sent.sql for sent in notes.kinds().values()] == ["SELECT 2 FROM t WHERE a = 'x'", "SELECT b"]
+        [
+            Sent("SELECT 1 FROM t WHERE a = 'it''s'"), Sent("SELECT 2 FROM t WHERE a = 'x'"), Sent("SELECT b"),
+            deleted("one"), deleted("other"),
+        ]
+    )  # fmt: skip
+    kinds = [sent.sql for sent in notes.kinds().values()]
+    assert kinds == ["SELECT 2 FROM t WHERE a = 'x'", "SELECT b", deleted("other").sql]
 
 
 def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark.doctor.live.place import SCHEMA
 from floodmark.errors import TransientError
 from floodmark.warehouse.redshift_steps import (
     Check,
@@ -33,6 +34,7 @@ _EXPLAINED = re.compile(
 _MOVED = re.compile(r"\bDS_(BCAST_INNER|DIST_(?!NONE|ALL_NONE)\w+)")
 # Plans of the leader node alone, as of its catalog, have no XN, and no rows that count.
 _NESTED = re.compile(r"\bXN Nested Loop\b")
+_TABLES = re.compile(rf'"{SCHEMA}\w+"\."(\w+)"')
 
 
 def has_plan(sql: str) -> bool:
@@ -82,11 +84,13 @@ class Notes:
     failed: list[tuple[str, str]] = field(default_factory=list)  # those that were not taken, and why
 
     def kinds(self) -> dict[str, Sent]:
-        """One statement of each shape: names and values left out."""
+        """One statement of each shape: tables' names and values left out."""
         return {_shape(sent.sql): sent for sent in self.sent}
 
 
 def _shape(sql: str) -> str:
+    for name in set(_TABLES.findall(sql)):
+        sql = sql.replace(f'"{name}"', '"?"')
     return re.sub(r"\s+", " ", re.sub(r"'(?:[^']|'')*'|\b\d+\b", "?", sql))
 
 

@@ -39,6 +39,7 @@ class Log:
     table: Table
     transport: Transport | None = None
     n: int = 0
+    large_strings: bool = False
 
     @property
     def name(self) -> str:
@@ -86,7 +87,8 @@ class Log:
         )
 
     def load(self, *commits: Numbered, **more: Any) -> LoadOutcome:
-        return self.live.warehouse(self.transport).load(self.request(*commits, **more))
+        warehouse = self.live.warehouse(self.transport, large_strings=self.large_strings)
+        return warehouse.load(self.request(*commits, **more))
 
 
 def arrow(field: Field, values: Sequence[Any]) -> pa.Array[Any]:

@@ -163,11 +163,22 @@ class Live:
     def path(self, table: str) -> str:
         return path(self.schema, table)
 
-    def warehouse(self, transport: Transport | None = None) -> Redshift:
+    def warehouse(self, transport: Transport | None = None, *, large_strings: bool = False) -> Redshift:
         """Our own warehouse in the schema."""
         return Redshift(
-            transport or self.way(self.first), self.schema, iam_role=self.spec.iam_role, limits=self.limits
+            transport or self.way(self.first),
+            self.schema,
+            iam_role=self.spec.iam_role,
+            limits=self.limits,
+            large_strings=large_strings,
         )
+
+    @property
+    def large_strings(self) -> bool:
+        """Whether the cluster takes strings of more than 65,535 bytes inside SUPER."""
+        with self.session(self.first) as session:
+            found = tried(session, "SELECT is_large_string_enabled()")
+        return not isinstance(found, Refusal) and str(found[0][0]).lower() in ("true", "t", "1")
 
     def put(self, content: pa.Table | bytes, suffix: str = "parquet", **options: Any) -> File:
         """An object with a name of its own; a table as Parquet."""

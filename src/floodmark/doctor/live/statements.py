@@ -3,136 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
-from floodmark.compared import Scope, Span, forms
 from floodmark.doctor.live.explain import Explaining, Notes, Sent
-from floodmark.doctor.live.loads import CODES, EVENTS, NAME, NUMBER, ORDERS, Log
+from floodmark.doctor.live.loads import ORDERS, Log
 from floodmark.doctor.live.place import Live
 from floodmark.doctor.live.probe import Answer, Probe, Unknown
+from floodmark.doctor.live.ways import ROWS, WAYS, orders
 from floodmark.errors import TransientError
-from floodmark.model import Column
-from floodmark.warehouse import Part
-from floodmark.warehouse.canonical import digests, entries, grouped, rows
 from floodmark.warehouse.redshift import Redshift
 from floodmark.warehouse.redshift_facts import look
 
 _GROUP = "statements"
-_T = 1_735_689_600_000_000  # 2025-01-01, in microseconds
 
 
-def _orders(*ids: int, name: str = "a", at: int = 0) -> dict[str, list[Any]]:
-    return {"id": list(ids), "name": [name] * len(ids), "update_at": [_T + at] * len(ids)}
-
-
-def _codes(*codes: str) -> dict[str, list[Any]]:
-    keys = [code.upper().encode() for code in codes]
-    return {
-        "code": list(codes),
-        "n": [1] * len(codes),
-        "update_at": [_T] * len(codes),
-        "_floodmark_key": keys,
-    }
-
-
-def _merges(log: Log) -> None:
-    """One after the other: into a new table, over what is there, several commits at once, taken back."""
-    log.load(log.commit(_orders(1, 2, 3)))
-    log.load(log.commit(_orders(2, 4, name="b", at=1)))
-    log.load(log.commit(_orders(5)), log.commit(_orders(5, name="later", at=2)))
-    log.load(*(log.commit(_orders(6, name=name), read=99) for name in ("one", "two")))
-    early, late = log.commit(_orders(1, name="early")), log.commit(_orders(1, name="late"))
-    log.load(late)
-    log.load(early, late, retake=frozenset({(late[0].n, late[1])}))
-
-
-def _deletes(log: Log) -> None:
-    log.load(log.commit({"id": [4]}, "delete"))
-    log.load(log.commit({"id": [3]}, "mark"))
-
-
-def _wider(log: Log) -> None:
-    """Columns that came, and that became wider."""
-    wide = replace(
-        log.table,
-        columns=(
-            log.table.columns[0],
-            replace(NAME, characters=99, octets=396, type="varchar(99)"),
-            log.table.columns[2],
-            replace(NUMBER, type="bigint(20)", data_type="bigint"),
-            Column("doc", "json", "json"),
-        ),
-    )
-    later = replace_table(log, wide)
-    later.load(later.commit({**_orders(7), "n": [1], "doc": ["{}"]}))
-
-
-def replace_table(log: Log, table: Any) -> Log:
-    """The same log, whose table has changed."""
-    return Log(log.live, table, log.transport, log.n)
-
-
-def _others(live: Live, transport: Any) -> None:
-    """Keys with weights, tables without a key, copies of a whole table."""
-    codes = Log(live, CODES, transport)
-    codes.load(codes.commit(_codes("a", "b")))
-    codes.load(codes.commit(_codes("A", "c")))
-    codes.load(codes.commit({"code": ["B"], "_floodmark_key": [b"B"]}, "delete"))
-    codes.load(codes.commit({"code": ["c"], "_floodmark_key": [b"C"]}, "mark"))
-    events = Log(live, EVENTS, transport)
-    events.load(events.commit({"n": [1, 2], "name": ["a", "b"]}, "insert"))
-    whole = Log(live, replace(EVENTS, mode="full", table="copies", target="copies"), transport)
-    for n in (1, 2):
-        whole.load(whole.commit({"n": [n], "name": ["a"]}, "replace"))
-
-
-def _questions(live: Live, transport: Any) -> None:
-    """What `verify`, `plan` and a reset ask."""
-    warehouse = live.warehouse(transport)
-    for table in (ORDERS, CODES):
-        scope = Scope(table, forms(table, redshift=True))
-        key = [["1" if table is ORDERS else "a"]]
-        for words in (
-            partial(digests, scope=scope, spans=[Span()]),
-            partial(grouped, scope=scope, digits=2),
-            partial(entries, scope=scope, spans=[Span()]),
-            partial(rows, scope=scope, keys=key),
-        ):
-            warehouse.ask(table.target, words)
-    warehouse.changes(ORDERS)
-    warehouse.rows("orders")
-    log = "log-orders"
-    warehouse.ledger(log, "orders")
-    warehouse.ledger(log, "orders", Part(0, 3, superseded=1, cleaned=((0, 1),)))
-    warehouse.set_epoch("live", log, ORDERS.name, "orders", 99)
-
-
-def _sent(live: Live) -> Notes:
-    """Everything, by socket."""
+def sent(live: Live) -> Notes:
+    """All that our ways send, by socket."""
     notes = Notes()
     transport = Explaining(live.way("socket"), notes, live.scale.statement)
-    orders = Log(live, ORDERS, transport)
-    _merges(orders)
-    _deletes(orders)
-    _wider(orders)
-    _others(live, transport)
-    _questions(live, transport)
+    for way in WAYS:
+        way(live, transport)
     return notes
 
 
 def _all(live: Live) -> list[Sent]:
-    return list(live.once("every statement", lambda: _sent(live)).kinds().values())
+    return list(live.once("every statement", lambda: sent(live)).kinds().values())
 
 
 def _taken(live: Live) -> Answer:
-    sent = _all(live)
+    statements = _all(live)
     with live.session() as session:
-        left = live.count(session, "orders")
+        left = {name: live.count(session, name) for name in ROWS}
+    wrong = [f"{name} has {left[name]} rows of {rows}" for name, rows in ROWS.items() if left[name] != rows]
     return Answer(
-        left == 6,  # 1, 2, 3 (marked), 5, 6, 7
-        f"{len(sent)} different statements, {left} rows in the end",
-        {"statements": [one.as_json() for one in sent]},
+        not wrong,
+        "; ".join([f"{len(statements)} different statements, {sum(left.values())} rows in the end", *wrong]),
+        {"statements": [one.as_json() for one in statements]},
     )
 
 
@@ -183,7 +88,7 @@ def _lost_commit(live: Live) -> Answer:
     """A load that does not learn whether it was committed."""
     log = Log(live, replace(ORDERS, table="unanswered", target="unanswered"))
     log.transport = Explaining(live.way("socket"), notes := Notes(), live.scale.statement, lost=1)
-    log.load(log.commit(_orders(1, 2)))
+    log.load(log.commit(orders(1, 2)))
     rows = live.warehouse().rows("unanswered")
     commits = sum(sent.sql == "COMMIT" for sent in notes.sent)
     return Answer(rows == 2 and commits == 1, f"{rows} rows of 2, by {commits} COMMIT")
@@ -193,7 +98,7 @@ def _kept_lock(live: Live) -> Answer:
     """A load of a target whose lock somebody keeps: who is named."""
     log = Log(live, replace(ORDERS, table="kept_locked", target="kept_locked"))
     log.transport = Explaining(live.way("socket"), notes := Notes(), live.scale.statement)
-    log.load(log.commit(_orders(1)))
+    log.load(log.commit(orders(1)))
     lock = next(sent.sql for sent in notes.sent if sent.sql.startswith("LOCK TABLE"))
     patience = replace(live.limits, lock=live.scale.wait, attempts=2)
     waiting = Redshift(live.way("socket"), live.schema, iam_role=live.spec.iam_role, limits=patience)
@@ -201,7 +106,7 @@ def _kept_lock(live: Live) -> Answer:
         holder.query("BEGIN")
         holder.query(lock)
         try:
-            waiting.load(log.request(log.commit(_orders(2))))
+            waiting.load(log.request(log.commit(orders(2))))
         except TransientError as error:
             named = str(holder.pid) in error.message
             return Answer(named, f"{error.message}{f'; {error.hint}' if error.hint else ''}")
@@ -214,7 +119,7 @@ def _repeated(live: Live) -> Answer:
     """A load whose commits are in the ledger already."""
     table = replace(ORDERS, table="again", target="again")
     log = Log(live, table, live.way(live.first))
-    commit = log.commit(_orders(1, 2))
+    commit = log.commit(orders(1, 2))
     log.load(commit)
     second = log.load(commit)
     return Answer(

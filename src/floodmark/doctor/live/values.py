@@ -272,6 +272,18 @@ def _json(live: Live) -> Answer:
     return Answer(same and found[1][0] is None, str(found[0][0]))
 
 
+def _long_document(live: Live) -> Answer:
+    """A document that no VARCHAR holds."""
+    if not live.large_strings:
+        raise Unknown("enable_large_strings_opt_in is off")
+    document = f'{{"text":"{"ü" * 35_000}"}}'
+    log = Log(live, _table("long_documents", (Case(_column("doc", "json"), ()),)), large_strings=True)
+    log.load(log.commit({"id": [1], "doc": [document]}))
+    with live.session(live.first) as session:
+        size = int(session.query(f"SELECT JSON_SIZE(doc) FROM {live.path('long_documents')}")[0][0])
+    return Answer(size == len(document.encode()), f"{size:,} bytes of {len(document.encode()):,}")
+
+
 def _probe(case: Case) -> Probe:
     question = f"Does {case.column.type} arrive exactly?"
     return Probe(case.group, case.name, question, f"{len(case.cells) + 1} values, as they were written", _of_types(case.name))  # fmt: skip
@@ -300,6 +312,13 @@ PROBES = (
         "Does a JSON document arrive with its meaning as SUPER?",
         "the same document",
         _json,
+    ),
+    Probe(
+        "types",
+        "long JSON",
+        "Does a JSON document of 70 kB arrive whole, where large strings are switched on?",
+        "70,011 bytes of 70,011",
+        _long_document,
     ),
     *(_edge_probe(case) for case in EDGES),
 )
