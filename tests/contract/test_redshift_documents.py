@@ -24,11 +24,12 @@ def place(redshift_place: RedshiftPlace) -> RedshiftPlace:
     return redshift_place
 
 
-def warehouse(place: RedshiftPlace, setting: str) -> Redshift:
+def warehouse(place: RedshiftPlace, setting: str, longest_cast: int = 16_000_000) -> Redshift:
     """The cluster as it is for a user for whom large strings are switched on or off, configured to have them."""
     user, secret = f"u_{secrets.token_hex(4)}", "Ordinary1"
     place.server.create_user(user, secret, "TEMP ON DATABASE dev", f"CREATE, USAGE ON SCHEMA {place.schema}")
     place.server.execute(f"ALTER ROLE {user} SET floodmark.large_strings TO '{setting}'")
+    place.server.execute(f"ALTER ROLE {user} SET floodmark.longest_cast TO '{longest_cast}'")
     spec = WarehouseSpec(**{**place.spec, "user": user, "password": secret, "tls": Tls("disabled")})
     transport = SocketTransport(spec, place.limits)
     return Redshift(
@@ -44,6 +45,14 @@ def test_long_documents_arrive_whole_where_the_cluster_takes_them(fill: Fill, pl
     question = f"SELECT octet_length(doc ->> 'text'), doc ->> 'n' FROM {place.schema}.orders WHERE id IN (1, 2) ORDER BY id"
     ((size, _), (_, n)) = place.server.execute(question)
     assert (int(size), int(n)) == (200_000, 2)
+
+
+def test_a_document_that_a_cast_would_make_null_stops_the_load(fill: Fill, place: RedshiftPlace) -> None:
+    fill.table, fill.warehouse = DOCS, warehouse(place, "on", longest_cast=100_000)
+    fill.load(fill.commit([{"id": 1, "doc": "{}"}]))
+    with pytest.raises(DataError, match=r"JSON of some rows \(1\) back into text"):
+        fill.load(fill.commit([{"id": 1, "doc": LONG}, {"id": 2, "doc": "[1]"}, {"id": 3}]))
+    assert place.run("SELECT id, json_typeof(doc) FROM orders") == [(1, "object")]
 
 
 def test_a_cluster_without_large_strings_is_told_from_one_that_has_them_before_a_row_is_read(

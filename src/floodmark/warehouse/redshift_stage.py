@@ -228,9 +228,9 @@ def _document_check(spec: Put) -> list[Step]:
     )
 
     def error(found: object) -> DataError:
-        rows = f"{int(str(found)):,} rows have" if found is not None else "some rows have"
+        rows = f" ({int(str(found)):,})" if found is not None else ""
         return DataError(
-            f"{rows} JSON that Redshift does not turn back into text; nothing was loaded",
+            f"Redshift does not turn the JSON of some rows{rows} back into text; nothing was loaded",
             hint="set warehouse.large_strings: false, or exclude the column",
         )
 

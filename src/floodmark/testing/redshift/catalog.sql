@@ -154,10 +154,13 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
   RETURN false;
 END $$;
--- A SUPER string becomes that string; objects and arrays become NULL, as on Redshift.
+-- A SUPER string becomes that string; objects and arrays become NULL, as on Redshift, and so does a string that
+-- is too long for a cast, without an error (cast_super_null_on_error): here floodmark.longest_cast, a setting of a user.
 CREATE CAST (jsonb AS text) WITH FUNCTION pg_catalog.rs_super_text(jsonb);
 CREATE FUNCTION pg_catalog.rs_super_varchar(value jsonb, size integer, explicit boolean) RETURNS varchar
-LANGUAGE sql IMMUTABLE STRICT AS $$ SELECT pg_catalog.rs_super_text(value)::varchar $$;
+LANGUAGE sql STABLE STRICT AS $$
+  SELECT CASE WHEN octet_length(text) <= coalesce(current_setting('floodmark.longest_cast', true), '16000000')::integer
+              THEN text END FROM (SELECT pg_catalog.rs_super_text(value)::varchar AS text) AS cast_to $$;
 CREATE CAST (jsonb AS varchar) WITH FUNCTION pg_catalog.rs_super_varchar(jsonb, integer, boolean);
 
 -- This session's COPY ----------------------------------------------------------------------------------
