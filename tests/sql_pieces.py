@@ -20,8 +20,8 @@ from floodmark.warehouse import (
 MODULES = (redshift_catalog, redshift_ddl, redshift_ledger, redshift_match, redshift_rows, redshift_stage)
 NEVER_SENT = {
     "CREATE SCHEMA IF NOT EXISTS {}",  # the probes' schema is there
-    "ALTER TABLE {} ALTER DISTSTYLE EVEN",  # for the user to run
-    "ALTER TABLE {} ALTER SORTKEY NONE",  # the same
+    "ALTER TABLE {} ALTER SORTKEY NONE",  # for the user to run
+    "ALTER SORTKEY (…)",  # the same
     "COPY loaded",  # part of a message
 }
 

@@ -89,6 +89,15 @@ def _wider(log: Log) -> None:
     later.load(later.commit({**orders(7, at=3), "number": [2**40], "doc": ["[]"]}), loaded=wide)
 
 
+def _wider_key(live: Live, transport: Transport) -> None:
+    """A key that is the DISTKEY by our own choice, and becomes wider."""
+    small = replace(ID, type="int(11)", data_type="int")
+    log = Log(live, named(replace(ORDERS, columns=(small, NAME, SEEN)), "orders_wider"), transport)
+    log.load(log.commit(orders(1)))
+    later = Log(live, named(ORDERS, "orders_wider"), transport, log.n)
+    later.load(later.commit(orders(2**40)))
+
+
 def _first_doubles(live: Live, transport: Transport) -> None:
     """First loads with keys that come twice: in one commit, in several in order, in ones whose files don't tell it."""
     for table, doubled in (
@@ -196,6 +205,7 @@ def _questions(live: Live, transport: Transport) -> None:
 
 WAYS: tuple[Callable[[Live, Transport], None], ...] = (
     _merged,
+    _wider_key,
     _first_doubles,
     _keys,
     _copies,
@@ -208,6 +218,7 @@ WAYS: tuple[Callable[[Live, Transport], None], ...] = (
 ROWS = {
     "orders": 6,  # 1, 2, 3 (marked), 5, 6, 7
     **{f"{table.target}_{how}": 2 for table in (ORDERS, CODES, BINARIES, PAIRS) for how in ("twice", "untold")},
+    "orders_wider": 2,
     "orders_in_order": 2,
     "orders_older": 2,
     "codes": 2,  # A, C (marked)
