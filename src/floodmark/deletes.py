@@ -21,7 +21,8 @@ from floodmark.mysql.cascades import of as cascades
 from floodmark.mysql.cascades import touched
 from floodmark.mysql.discover import discover
 from floodmark.mysql.keys import gone, weights
-from floodmark.plan import Plan, implausible, strategy_of
+from floodmark.plan import Plan, strategy_of
+from floodmark.plausible import implausible
 from floodmark.state import State, draft
 from floodmark.units import counted
 from floodmark.work import Run

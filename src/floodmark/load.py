@@ -270,6 +270,7 @@ def load_pending(
             newest=state.table,
             loaded=before,
             kept=kept,
+            rows_to_follow=sum(d.rows for d in data if d.n > group[-1].n and not by_key(d.load_as)),
             repair=repair,
         )
         outcome = warehouse.load(request)

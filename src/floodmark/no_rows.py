@@ -6,9 +6,11 @@ A table without rows is up to date once a sync has looked. That is a commit, onc
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from floodmark import legacy
+from floodmark.errors import TransientError
 from floodmark.loader import Loader
 from floodmark.plan import Plan, check_snapshot
 from floodmark.state import draft
@@ -31,9 +33,13 @@ def settle(run: Looked, plan: Plan, claim: Callable[[], bool]) -> None:
         run.append(draft(run.state, "batch", run.work.run, schema=schema, load_as=plan.load_as))
 
 
-def check_gives_way(run: Looked, plan: Plan) -> None:
-    """Refuses to put so few rows into the place of what the target has, unless the user insists."""
+def check_gives_way(run: Looked, plan: Plan, rows: int) -> None:
+    """Refuses to put so few rows into the place of what the target has, unless the user insists.
+
+    Before a commit, because afterwards the position has moved. What can't be seen from here the load sees: it refuses, too.
+    """
     before = next((d.rows for d in reversed(run.state.data) if d.load_as == "replace"), 0)
-    if not run.work.options.backup_only:
-        before = max(before, run.work.warehouse().rows(plan.table.target))
-    check_snapshot(before, plan.rows, run.request.force)
+    if plan.table.mode != "full" and not run.work.options.backup_only and not run.request.force:
+        with suppress(TransientError):
+            before = max(before, run.work.warehouse().rows(plan.table.target))
+    check_snapshot(before, rows, run.request.force)

@@ -15,7 +15,9 @@ from typing import Literal
 from floodmark import clock
 from floodmark.errors import DataError
 from floodmark.model import LoadAs, Origin, Position, Slice, Strategy, Table, Value, Window, Zone
+from floodmark.plausible import implausible
 from floodmark.recipe import Change
+from floodmark.units import counted
 from floodmark.values import MOST_ROWS
 
 # Above this share of the table the clustered key, read in sequence, beats look-ups along the cursor's index.
@@ -23,9 +25,6 @@ KEY_SHARE = 0.25
 # Ids that are read again where the source can't tell which transactions are open.
 ID_OVERLAP = 10_000
 OVERLAP_SECONDS = 600.0
-# A full snapshot this much smaller than the one before is not believed without --force.
-IMPLAUSIBLE = 0.1
-IMPLAUSIBLE_FROM = 100
 
 
 @dataclass(frozen=True)
@@ -250,15 +249,10 @@ def within_reach(table: Table, low: Position, wall: Value | None, seconds: float
     return reaches(low[0], clock.shifted(str(wall), -seconds))
 
 
-def implausible(before: int, now: int) -> bool:
-    """Whether a snapshot, or what deletes would leave, is too small to be true."""
-    return before >= IMPLAUSIBLE_FROM and now < before * IMPLAUSIBLE
-
-
 def check_snapshot(before: int, rows: int, force: bool) -> None:
     """A truncated or wrong source must not empty the warehouse."""
     if implausible(before, rows) and not force:
         raise DataError(
-            f"the table has {rows:,} rows where the last snapshot had {before:,}: not swapped in",
+            f"the table has {counted(rows, 'row')}, where {before:,} were before: not swapped in",
             hint="if that is right, run the sync again with --force",
         )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from floodmark import legacy, no_rows
-from floodmark import plan as planning
 from floodmark.config import Config, TableOptions
 from floodmark.copies import Keep, clean_daily
 from floodmark.deletes import check as check_deletes
@@ -176,7 +175,7 @@ class TableRun:
                 no_rows.settle(self, plan, partial(self._claim, "sync", table=plan.table))
                 return
             if plan.gives_way:
-                no_rows.check_gives_way(self, plan)
+                no_rows.check_gives_way(self, plan, plan.rows)
             self.work.warm_up_for(self.log, self.state)
             self.loader.foresee(self.state, plan.table)
             if not self._claim("sync", plan):
@@ -337,8 +336,9 @@ class TableRun:
         if plan.table.mode == "full":
             marked = mark(self.state, results[0].fingerprint)
         if plan.load_as == "replace":
-            before = next((d.rows for d in reversed(self.state.data) if d.load_as == "replace"), 0)
-            planning.check_snapshot(before, rows, self.request.force)
+            no_rows.check_gives_way(
+                self, plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again))
+            )
         check_still(self.work.session, plan, self.state, len(results), self.work.looks)
         self.report.rows_extracted += rows
         self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
@@ -379,7 +379,8 @@ class TableRun:
         self.append(commit)
         for result in results:
             self.changed.update(dict(result.changed))
-        if (files or plan.gives_way) and not self.work.options.backup_only:
+        more = load_as == "replace" and plan.again and not plan.gives_way  # which the load wants to know of
+        if (files or plan.gives_way) and not more and not self.work.options.backup_only:
             self.loader.offer(self.state, plan.table)
 
     def release(self) -> None:

@@ -64,6 +64,26 @@ def test_a_target_that_somebody_emptied_is_refused_unless_it_is_forced_or_repair
     assert fill.rows() == [(3, "c")]
 
 
+def test_many_rows_give_way_to_a_few_only_by_force(fill: Fill) -> None:
+    fill.load(fill.commit([row(n) for n in range(100)]))
+    few = fill.commit([row(1)], load_as="replace")
+    with pytest.raises(DataError, match="orders has 100 rows, and 1 row would take their place") as refused:
+        fill.load(few)
+    assert "sync -t shop.orders --redshift-only --force" in str(refused.value.hint)
+    assert len(fill.rows("id")) == 100 and fill.ledger() == [1]
+    fill.load(few, adopt=True)
+    assert fill.rows("id") == [(1,)]
+
+
+def test_a_target_that_began_empty_is_loaded_again_from_its_first_file_on(fill: Fill) -> None:
+    fill.load(fill.commit(load_as="replace"))
+    fill.load(fill.commit([row(n) for n in range(100)]))
+    fill.place.open().set_epoch(fill.pipeline, fill.log, ORDERS.name, "orders", 3)
+    fill.load(fill.made[0], epoch=3, rows_to_follow=100)
+    fill.load(fill.made[1], epoch=3)
+    assert len(fill.rows("id")) == 100
+
+
 # rows that others deleted or added: counted in DuckDB, where that costs nothing
 
 
@@ -138,6 +158,43 @@ def test_a_repair_that_does_not_come_to_its_end_leaves_the_difference_known(duck
     duck.place.open().recount(duck.log, "orders")
     duck.load(duck.made[-1])
     assert duck.rows("id") == [(2,), (3,), (4,)]
+
+
+def test_rows_that_were_deleted_by_hand_and_read_again_are_there_once(duck: Fill) -> None:
+    duck.load(window(duck, [row(1), row(2), row(3)]))
+    duck.place.run("DELETE FROM orders WHERE id > 1")
+    duck.load(duck.commit([row(2)]))  # as --since and overlaps bring them back
+    commit = window(duck, [row(4)])
+    with pytest.raises(DataError, match="has 2 rows, but the last load left 3"):
+        duck.load(commit)
+    duck.load(duck.commit([row(3)]))
+    duck.load(window(duck, [row(5)]))
+    assert duck.rows("id") == [(1,), (2,), (3,), (5,)]
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "gone"),
+    [
+        ("INSERT INTO orders (id) VALUES (8), (9)", (8, 9)),  # a repair takes them away
+        ("DELETE FROM orders WHERE id = 1", (1, 2)),  # one of the source's deletes comes too late
+    ],
+)
+def test_deletes_leave_no_difference_that_is_not_there(
+    duck: Fill, by_hand: str, gone: tuple[int, ...]
+) -> None:
+    duck.load(window(duck, [row(1), row(2), row(3)]))
+    duck.place.run(by_hand)
+    duck.load(duck.commit([{"id": n} for n in gone], load_as="delete"))
+    duck.load(window(duck, [row(4)]))
+    assert duck.rows("id")[-2:] == [(3,), (4,)]
+
+
+def test_deletes_don_t_hide_what_is_missing(duck: Fill) -> None:
+    duck.load(window(duck, [row(1), row(2), row(3)]))
+    duck.place.run("DELETE FROM orders WHERE id = 1")
+    duck.load(duck.commit([{"id": 2}], load_as="delete"))
+    with pytest.raises(DataError, match="has 1 rows, but the last load left 2"):
+        duck.load(window(duck, [row(4)]))
 
 
 def test_a_warehouse_whose_rows_nobody_counted_is_loaded_into(duck: Fill) -> None:

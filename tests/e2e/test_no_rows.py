@@ -71,6 +71,56 @@ def test_another_key_and_no_row_behind_the_start_empty_the_target_but_not_a_larg
     assert workspace.query("SELECT id, n FROM t") == [(7, 1007)]
 
 
+def test_many_rows_give_way_to_a_few_only_by_force_also_where_they_are_read_and_loaded_apart(
+    workspace: Workspace,
+) -> None:
+    configure(workspace)
+    rows = ", ".join(f"({i}, {i + 1000}, '2025-03-01')" for i in range(200))
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL UNIQUE, {AT})")
+    workspace.execute(f"INSERT INTO t VALUES {rows}")
+    workspace.synced("t")
+    workspace.execute("DELETE FROM t WHERE id > 0")
+    configure(workspace, key=["n"])
+    workspace.run("watermark", "reset", "-t", "t").ok()
+    (refused,) = workspace.sync("t").tables
+    assert refused.exit_code == 6 and "1 row, where 200 were before" in str(refused.error)
+    assert not refused.commits
+    workspace.synced("t", backup_only=True)
+    for options in ({"load_only": True}, {}):
+        (refused,) = workspace.sync("t", **options).tables
+        assert refused.exit_code == 6 and "t has 200 rows, and 1 row would take" in str(refused.error)
+    assert workspace.query("SELECT count(*) FROM t") == [(200,)]
+    workspace.synced("t", load_only=True, force=True)
+    assert workspace.query("SELECT id FROM t") == [(0,)]
+
+
+def test_most_rows_without_a_cursor_take_the_place_of_the_old_ones_like_all_others(
+    workspace: Workspace,
+) -> None:
+    configure(workspace)
+    rows = ", ".join(["(0, 1000, '2025-03-01')", *(f"({i}, {i + 1000}, NULL)" for i in range(1, 200))])
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL UNIQUE, {AT})")
+    workspace.execute(f"INSERT INTO t VALUES {rows}")
+    workspace.synced("t")
+    configure(workspace, key=["n"])
+    workspace.run("watermark", "reset", "-t", "t").ok()
+    workspace.synced("t")
+    assert workspace.query("SELECT count(*) FROM t") == [(200,)]
+
+
+def test_a_table_that_began_without_rows_is_loaded_again_from_its_files(workspace: Workspace) -> None:
+    configure(workspace)
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, {AT})")
+    workspace.synced("t")
+    workspace.execute(
+        "INSERT INTO t (id, at) VALUES " + ", ".join(f"({i}, '2025-03-01')" for i in range(200))
+    )
+    workspace.synced("t")
+    workspace.run("watermark", "reset", "-t", "t", "--redshift-only").ok()
+    assert workspace.synced("t")["rows_loaded"] == 200
+    assert workspace.query("SELECT count(*) FROM t") == [(200,)]
+
+
 @pytest.mark.parametrize("start", [None, "2025-01-01 00:00:00"])
 def test_rows_that_are_not_settled_yet_leave_the_target_as_it_is(
     workspace: Workspace, start: str | None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import duckdb
 import pytest
 
 from floodmark.config import load
@@ -281,3 +282,13 @@ def test_writers_make_no_findings(place: Verifying) -> None:
 def _failed(syncs: Iterable[Future[SyncReport]]) -> list[FloodmarkError | None]:
     """What went wrong in syncs; that another one holds the table is not wrong."""
     return [t.error for sync in syncs for t in sync.result().tables if t.exit_code not in (0, 3)]
+
+
+def test_rows_that_are_found_to_be_the_source_s_are_the_ones_to_go_on_with(workspace: Workspace) -> None:
+    workspace.execute(READINGS, FILL.format(n=50))
+    workspace.synced("readings")
+    with duckdb.connect(str(workspace.warehouse)) as con:
+        con.execute("UPDATE floodmark_counts SET rows = 51")
+    workspace.run("verify", "-t", "readings").ok()
+    workspace.execute("INSERT INTO readings (id, site, taken) VALUES (1000, 'new', NOW())")
+    assert workspace.synced("readings")["rows_loaded"] == 1

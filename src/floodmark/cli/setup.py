@@ -69,7 +69,7 @@ def doctor(
     memory, packages. Changes nothing: one probe object in the store is removed again. Takes seconds, and at most
     15 when nothing answers. Exit code 2 when there is a failure; warnings alone are 0.
 
-    --redshift-live is another thing: it asks a real Redshift everything that Floodmark assumes of it, in a schema and
+    --redshift-live does none of this: it asks a real Redshift everything that Floodmark assumes of it, in a schema and
     below a prefix of its own, which are removed afterwards. The report can be attached to an issue: it has no
     passwords, keys, hosts, accounts, buckets or users. Exit code 7 when an answer differs (docs/redshift-live.md).
 

@@ -130,6 +130,7 @@ class LoadRequest:
         None  # as the newest loaded files were described; None: none were, or they don't count
     )
     kept: bool = False  # whether what was loaded must be there still: no row was ever deleted
+    rows_to_follow: int = 0  # of later commits, which the next transactions load
     repair: bool = (
         False  # the target has been compared with the source, or is about to be: whatever rows it has
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from floodmark.errors import ConfigError, ConflictError, DataError
 from floodmark.model import Finding, LoadAs
 from floodmark.names import check_target
+from floodmark.plausible import implausible
+from floodmark.units import counted
 from floodmark.warehouse import Holder, Ledger, LoadRequest, Numbered
 
 
@@ -41,6 +43,8 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
     way = new[-1][0].load_as
     staged = new[-1:] if way == "replace" else new
     _check_staged(request, staged, way)
+    if way == "replace":
+        _check_plausible(request, staged, rows)
     if way == "insert" and request.table.key:
         way = "merge"  # looking for the keys costs next to nothing, and then no row can be there twice
     if way != "insert":
@@ -57,8 +61,7 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
             hint=f"to load all files again: floodmark watermark reset -t {request.table.name} --redshift-only",
         )
     # What a repair has read again goes in, also by a later load: the difference stays on record (`count_after`).
-    moving = any(commit.window_id is not None for commit, _ in new)
-    if moving and way != "replace" and not request.adopt and not request.repair:
+    if _moves(new) and way != "replace" and not request.adopt and not request.repair:
         _check_untouched(request, ledger, rows)
     return Decision(new, staged, already, way, set_holder, findings)
 
@@ -114,11 +117,38 @@ def _check_untouched(request: LoadRequest, ledger: Ledger, rows: int | None) -> 
     )
 
 
-def count_after(request: LoadRequest, ledger: Ledger, way: LoadAs, before: int | None, after: int) -> int:
-    """How many rows the next load expects: a repair's own loads keep a difference on record until it is proven gone."""
-    if ledger.counted is None or way == "replace" or request.adopt:
+def _check_plausible(request: LoadRequest, staged: Sequence[Numbered], rows: int | None) -> None:
+    """Refuse to swap many rows for a few: the source was emptied, or is another one."""
+    coming = sum(commit.rows for commit, _ in staged)
+    if not request.adopt and implausible(rows or 0, coming + request.rows_to_follow):
+        raise DataError(
+            f"{request.target} has {rows:,} rows, and {counted(coming, 'row')} would take their place: not swapped in",
+            hint=f"if that is right: floodmark sync -t {request.table.name} --redshift-only --force",
+        )
+
+
+def count_after(
+    request: LoadRequest, ledger: Ledger, decision: Decision, before: int | None, after: int
+) -> int:
+    """How many rows the next load expects: a difference that was there before stays on record, as far as it is left.
+
+    New rows leave it as it is. Of rows that were read again, or keys that are to go, it can't be told whether others
+    had deleted or added them: they count as such, so that nobody is told of a difference that is gone.
+    """
+    if ledger.counted is None or decision.way == "replace" or request.adopt:
         return after
-    return ledger.counted + after - (before or 0)
+    expected, there = ledger.counted, before or 0
+    if _moves(decision.new) or there == expected:
+        return expected + after - there
+    if there < expected:
+        gone = sum(commit.rows for commit, _ in decision.staged) if decision.way == "delete" else 0
+        return max(after, expected - gone)
+    return min(after, expected) if after < there else expected + after - there
+
+
+def _moves(commits: Sequence[Numbered]) -> bool:
+    """Whether there are new rows among these, not only rows that are read again."""
+    return any(commit.window_id is not None for commit, _ in commits)
 
 
 def check_elsewhere(ledger: Ledger, epoch: int, table: str, target: str) -> None:

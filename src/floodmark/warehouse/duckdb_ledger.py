@@ -1,4 +1,4 @@
-"""The ledger's two tables in a DuckDB file: one row per loaded commit, and one per target."""
+"""The ledger's tables in a DuckDB file: one row per loaded commit, one per target, and one with the target's rows."""
 
 from __future__ import annotations
 
@@ -94,8 +94,11 @@ class LedgerTables:
         about = self.about(log, target)
         return replace(about, rows=rows, part=part, counted=self._counted(log, target, about.epoch))
 
+    def counted(self, log: str, target: str) -> int | None:
+        """How many rows the last load left in the target, by the ledger, which is there; None: nobody counted them."""
+        return self._counted(log, target, self.about(log, target).epoch)
+
     def _counted(self, log: str, target: str, epoch: int | None) -> int | None:
-        """How many rows the last load left in the target; None: nobody counted them."""
         if kind_of(self.con, self.schema, COUNTS) is None:
             return None
         found = self.con.execute(

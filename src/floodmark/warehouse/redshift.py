@@ -277,7 +277,7 @@ class Redshift:
         found = self._tables.versioned(session, request.target, found, self._limits.lock)
         seen = self._tables.seen(session, request.log, request.target, found, request.part, name=target)
         ledger, count = seen.ledger, seen.rows
-        if count and not ledger.rows:
+        if count and (not ledger.rows or request.commits[-1][0].load_as == "replace"):
             count = self._count(session, target)
         decision = decide(request, ledger, count)
         if not decision.new:
