@@ -113,25 +113,30 @@ def test_a_column_that_was_added_is_added_and_one_that_was_dropped_gets_null(fil
 
 
 def test_a_column_that_was_widened_is_widened_and_older_files_still_fit(fill: Fill) -> None:
-    def shape(number: Column, price: Column) -> Table:
-        return replace(ORDERS, columns=(ID, SEEN, number, price))
+    def shape(number: Column, price: Column, code: Column) -> Table:
+        return replace(ORDERS, columns=(ID, SEEN, number, price, code))
 
     price = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
-    narrow = shape(INT, price)
+    code = Column("code", "varbinary(4)", "varbinary", characters=4, octets=4)
+    narrow = shape(INT, price, code)
     wide = shape(
         replace(INT, type="bigint(20)", data_type="bigint"),
         replace(price, type="decimal(12,4)", precision=12, scale=4),
+        replace(code, type="varbinary(8)", characters=8, octets=8),
     )
-    old = {"n": 7, "price": Decimal("1234.56")}
+    old = {"n": 7, "price": Decimal("1234.56"), "code": b"\0abc"}
     first = fill.commit([{"id": 1, **old}], table=narrow)
     fill.load(first, table=narrow)
-    fill.load(fill.commit([{"id": 2, "n": 2**40, "price": Decimal("12345678.1234")}], table=wide), table=wide)
+    new = {"n": 2**40, "price": Decimal("12345678.1234"), "code": b"12345678"}
+    fill.load(fill.commit([{"id": 2, **new}], table=wide), table=wide)
     fill.load(fill.commit([{"id": 3, **old}], table=narrow), table=narrow)
     assert fill.rows("id, n, price") == [
         (1, 7, Decimal("1234.5600")),
         (2, 2**40, Decimal("12345678.1234")),
         (3, 7, Decimal("1234.5600")),
     ]
+    hexes = "to_hex(code)" if fill.place.kind == "redshift" else "lower(hex(code))"
+    assert fill.rows(f"id, {hexes}") == [(1, "00616263"), (2, b"12345678".hex()), (3, "00616263")]
 
 
 def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fill) -> None:

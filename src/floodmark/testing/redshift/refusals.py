@@ -144,7 +144,10 @@ def expression(tokens: Sequence[Token]) -> list[Token]:
     """Redshift's words inside expressions, as PostgreSQL has them."""
     found: list[Token] = []
     ends: list[int] = []  # of sums
+    spoken = -1  # the last token that another one has spoken for
     for at, token in enumerate(tokens):
+        if at <= spoken:
+            continue
         while at - 1 in ends:
             ends.remove(at - 1)
             found.append(raw(")"))
@@ -174,7 +177,8 @@ def expression(tokens: Sequence[Token]) -> list[Token]:
         ):
             found.append(raw("65535"))
         elif token.up in ("VARBYTE", "VARBINARY") and (before == "::" or before.upper() == "AS"):
-            found.append(word("bytea"))
+            found.append(word("bytea"))  # of any length: the column that takes the value checks it
+            spoken = closing(tokens, at + 1) if following == "(" else spoken
         elif token.up == "SUPER" and (before == "::" or before.upper() == "AS") and following != ".":
             raise SqlError("0A000", "the stand-in has no cast to SUPER: use JSON_PARSE")
         elif (
