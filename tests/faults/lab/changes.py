@@ -174,7 +174,7 @@ def _walk(lab: Lab, own: str) -> Outcome:
     outcome = Outcome("changes", f"sync, {mode} [{bench.stack}]", "", "no kill", own)
     table = Changing(bench, source, outcome, dice, dict(MODES[mode]), by_files=False)
     table.begin(THINGS.format(key=" PRIMARY KEY" if keyed else ""), rows(1, 30))
-    fit = [name for name, part in PARTS.items() if mode in part.modes and bench.stack not in part.not_on]
+    fit = [name for name, part in PARTS.items() if mode in part.modes]
     names = dice.sample(fit, dice.randint(2, 4))
     outcome.fault = names[0] if len(names) == 1 else "recipe changed"
     told = []
