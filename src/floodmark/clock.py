@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from typing import Literal
 from zoneinfo import ZoneInfo
 
-from floodmark.model import Unit, Value, Zone
+from floodmark.model import Zone
 
 # Where a zone's offset differs from one of these steps to the next, the very second of the shift is looked for.
 STEP = 900
@@ -26,6 +26,7 @@ SAVING = 3600
 _EPOCH = datetime(1970, 1, 1)
 
 Offsets = Callable[[Sequence[int]], list[int]]
+Unit = Literal["s", "ms", "us", "ns"]
 
 
 def text(moment: float, offset: int = 0) -> str:
@@ -188,61 +189,18 @@ def told(zone: Zone) -> str:
     return f"the time zone of the source's cursors is UTC{text(zone.offset)} and was UTC{before} before"
 
 
-# ---------------------------------------------------------------- numbers that tell the time
+# ---------------------------------------------------------------- integers that tell the time
 
-# How many ticks a second has, of numbers that count from 1970 on and of those that spell a wall clock; by their size.
-UNITS: dict[Unit, int] = {
-    "s": 1, "ms": 10**3, "YYYYMMDDhhmmss": 1, "us": 10**6, "YYYYMMDDhhmmssmmm": 10**3, "ns": 10**9,
-}  # fmt: skip
-# A column whose newest value is this close to the clock, in seconds, is one; a wall clock may be in any zone.
+UNITS: dict[Unit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# A column whose newest value is this close to the clock, in seconds, is one.
 CLOSE = 86_400
 
 
-def spelled(unit: Unit | None) -> bool:
-    """Whether the numbers spell a wall clock, whose zone is only assumed."""
-    return unit is not None and unit.startswith("Y")
-
-
-def count(moment: float, unit: Unit, offset: int = 0) -> int:
-    """The number that stands for a moment; `offset` is that of the wall clock's zone."""
-    if spelled(unit):
-        return _spell(text(moment, offset), unit)
+def count(moment: float, unit: Unit) -> int:
+    """The integer that stands for a moment."""
     return round(moment * 1e6) * UNITS[unit] // 10**6
 
 
-def earlier(value: Value, seconds: float, unit: Unit) -> int:
-    """The number so many seconds before another one."""
-    if not spelled(unit):
-        return max(0, int(Decimal(value)) - count(seconds, unit))
-    wall = _wall(int(Decimal(value)), unit)
-    return _spell(shifted(wall, -seconds), unit) if wall else int(Decimal(value))
-
-
-def unit_of(newest: Value, now: float) -> Unit | None:
-    """What a number counts or spells, if it is a time of about now."""
-    number = int(Decimal(newest))
-    for unit, each in UNITS.items():
-        if not spelled(unit):
-            moment: float | None = number / each
-        else:
-            wall = _wall(number, unit)
-            moment = (datetime.fromisoformat(wall) - _EPOCH).total_seconds() if wall else None
-        if moment is not None and abs(moment - now) <= CLOSE:
-            return unit
-    return None
-
-
-def _spell(wall: str, unit: Unit) -> int:
-    return int("".join(filter(str.isdigit, wall))[: len(unit)])
-
-
-def _wall(number: int, unit: Unit) -> str | None:
-    """The wall clock that a number spells, None where that is none."""
-    digits = str(number)
-    if len(digits) != len(unit):
-        return None
-    try:
-        found = datetime.strptime(digits[:14], "%Y%m%d%H%M%S")
-    except ValueError:
-        return None
-    return f"{found:%Y-%m-%d %H:%M:%S}.{digits[14:]:0<6}"
+def unit_of(newest: int, now: float) -> Unit | None:
+    """What an integer counts since 1970, if it is a time of about now."""
+    return next((unit for unit, each in UNITS.items() if abs(newest / each - now) <= CLOSE), None)

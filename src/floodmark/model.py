@@ -30,8 +30,6 @@ Key = tuple[Value | None, ...]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 Mode = Literal["upsert", "append", "full"]
-# What numbers that tell the time are: counted since 1970, or a wall clock's digits.
-Unit = Literal["s", "ms", "us", "ns", "YYYYMMDDhhmmss", "YYYYMMDDhhmmssmmm"]
 Strategy = Literal["sequential", "inter-table", "intra-table"]
 
 
@@ -98,8 +96,8 @@ class Table:
     owed: tuple[str, ...] = ()  # columns for which rows that were read before have to be read again
     owed_parts: tuple[str, ...] = ()  # other parts of the recipe for which they have to be
     deletes: Literal["ignore", "hard", "soft"] | None = None  # None: not known
-    # What the cursor counts or spells, where its numbers tell the time.
-    unix: Unit | None = None
+    # What the cursor counts, where its integers tell the time since 1970.
+    unix: Literal["s", "ms", "us", "ns"] | None = None
 
     @property
     def name(self) -> str:

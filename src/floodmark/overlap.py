@@ -90,15 +90,14 @@ def overlap_seconds(
         return options.overlap_seconds, ("overlap_seconds is set",)
     reasons = list(trust.reasons)
     if table.unix:
-        how = f"as {table.unix}" if clock.spelled(table.unix) else f"in {table.unix} since 1970"
-        reasons.append(f"{table.cursor} tells the time ({how}) by the application's clock")
+        reasons.append(
+            f"{table.cursor} tells the time (in {table.unix} since 1970) by the application's clock"
+        )
     if plan.temporal(table) and table.cursor is not None:
         column = table.column(table.cursor)
         if not column.maintained:
             reasons.append(f"{column.name} is written by the application, not by ON UPDATE CURRENT_TIMESTAMP")
     seconds = plan.OVERLAP_SECONDS if reasons else 0.0
-    if clock.spelled(table.unix):
-        seconds += clock.SAVING  # its clock goes back in a night that we don't know of
     behind = settled.behind
     if behind:
         zones = ", ".join(settled.zones) or "gone by now"

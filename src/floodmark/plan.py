@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Literal
 
 from floodmark import clock
@@ -211,11 +210,9 @@ def overlap_from(
         return None
     first = low[0]
     if not temporal(table):
-        if table.unix and seconds > 0:
-            return (clock.earlier(first, seconds, table.unix),)
         if seconds <= 0 or not isinstance(first, int):
             return None
-        return (max(0, first - ID_OVERLAP),)
+        return (max(0, first - (clock.count(seconds, table.unix) if table.unix else ID_OVERLAP)),)
     starts = []
     if seconds > 0:
         starts.append(clock.shifted(str(first), -seconds))
@@ -233,8 +230,8 @@ def overlap_from(
 
 def reaches(value: Value, other: Value) -> bool:
     """Whether a cursor is at another one or behind it; a DATE is at every time of its day."""
-    if isinstance(value, int) or isinstance(other, int):
-        return Decimal(value) >= Decimal(other)
+    if isinstance(value, int) and isinstance(other, int):
+        return value >= other
     return str(value) >= str(other)[: len(str(value))]
 
 
@@ -243,9 +240,7 @@ def within_reach(table: Table, low: Position, wall: Value | None, seconds: float
     if wall is None:
         return False
     if table.unix:
-        # What spells a wall clock may be as far from ours as zones are.
-        margin = clock.CLOSE if clock.spelled(table.unix) else 0
-        return reaches(low[0], clock.earlier(wall, seconds + margin, table.unix))
+        return reaches(low[0], int(wall) - clock.count(seconds, table.unix))
     return reaches(low[0], clock.shifted(str(wall), -seconds))
 
 

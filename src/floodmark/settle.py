@@ -11,12 +11,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from functools import partial
 
 from floodmark import clock, plan
 from floodmark.config import TableOptions
-from floodmark.model import Position, Table, Unit, Value, Zone
+from floodmark.model import Position, Table, Value, Zone
 from floodmark.mysql import bounds, edges, sql
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
@@ -243,24 +242,24 @@ def _ended(
 
 
 def clocked(session: Session, table: Table) -> Table:
-    """The table with what its cursor counts, where that is a number which tells the time; once found, it stays.
+    """The table with what its cursor counts, where that is an integer which tells the time; once found, it stays.
 
     Counters are told from clocks by the newest value: only a clock's is close to now. A few rows of a clock may lie in
     the future. Where nothing is written any more it can't be told, and need not: it can when something is.
     """
-    if table.unix or table.cursor is None or not sql.number(table.column(table.cursor)):
+    if table.unix or table.cursor is None or not sql.integer(table.column(table.cursor)):
         return table
     newest = edges.last(session, table, None)
     if newest is None:
         return table
     now = bounds.now(session)
-    unit = clock.unit_of(newest[0], now)
+    unit = clock.unit_of(int(newest[0]), now)
     for each in clock.UNITS:
         later = clock.count(now + clock.CLOSE, each)
-        if unit is not None or not plan.reaches(newest[0], later):
+        if unit is not None or int(newest[0]) < later:
             break
         found = edges.last(session, table, later)
-        if found is None or clock.unit_of(found[0], now) != each:
+        if found is None or clock.unit_of(int(found[0]), now) != each:
             continue
         if edges.nth(session, table, table.order, (later,), None, FEW_IN_THE_FUTURE + 1) is None:
             unit = each
@@ -275,30 +274,25 @@ def _unix(
     options: TableOptions,
     looks: Looks,
     expected: Callable[[], None],
-    unit: Unit,
+    unit: clock.Unit,
 ) -> Settled:
-    """Numbers that an application's clock writes: up to the present tick, when all that was open after it has ended.
+    """Integers that an application's clock writes: up to the present tick, when all that was open after it has ended.
 
     That the open work has ended is what a counter needs, too: a counter that is taken for a clock loses nothing.
     """
     now = bounds.now(session)
-    offset = 0
-    if clock.spelled(unit):
-        [offset] = bounds.zone_offsets(session, options.cursor_timezone)([int(now)])
-    top = clock.count(now, unit, offset) + 1
+    top = clock.count(now, unit) + 1
     newest = high = edges.last(session, table, None)
-    if newest is not None and plan.reaches(newest[0], top):
+    if newest is not None and int(newest[0]) >= top:
         high = edges.last(session, table, top)
-    if high is not None and plan.reaches(
-        high[0], clock.count(now - options.settle_seconds, unit, offset) - 1
-    ):
-        if low is None or not plan.reaches(low[0], int(Decimal(high[0]))):
+    if high is not None and int(high[0]) >= clock.count(now - options.settle_seconds, unit) - 1:
+        if low is None or int(high[0]) > int(low[0]):
             expected()
-        over = (math.floor(now * clock.UNITS[unit]) + 1) / clock.UNITS[unit] + options.settle_seconds
+        over = top / clock.UNITS[unit] + options.settle_seconds
         time.sleep(max(0.0, over - bounds.now(session)))
         high = edges.last(session, table, top)
     seen = bounds.now(session)
-    beyond = clock.count(seen + bounds.FUTURE_SLACK, unit, offset)
+    beyond = clock.count(seen + bounds.FUTURE_SLACK, unit)
     settled = Settled(high, newest, bound=now, wall=top, beyond=beyond)
     if high is None or high == state.position:
         return settled

@@ -157,11 +157,9 @@ def check_not_in_the_future(table: Table, state: State, settled: Settled) -> Non
     """Where an earlier version took a clock for a counter, a value in the future may have become the watermark."""
     if not table.unix or state.position is None or settled.bound is None:
         return
-    slack = clock.CLOSE if clock.spelled(table.unix) else bounds.FUTURE_SLACK
-    if plan.reaches(state.position[0], clock.count(settled.bound + slack, table.unix)):
-        how = f"as {table.unix}" if clock.spelled(table.unix) else f"in {table.unix} since 1970"
+    if plan.reaches(state.position[0], clock.count(settled.bound + bounds.FUTURE_SLACK, table.unix)):
         raise DataError(
-            f"the watermark {state.position[0]} lies in the future, {how}: rows since were left out",
+            f"the watermark {state.position[0]} lies in the future, in {table.unix} since 1970: rows since were left out",
             hint=f"read the table again: floodmark watermark reset -t {table.name} --mysql-only",
             table=table.name,
         )

@@ -140,32 +140,15 @@ def test_two_changes_are_as_wide_as_the_widest_difference() -> None:
     assert clock.spread(zone) == 9 * 3600 + clock.SAVING
 
 
-def test_numbers_tell_the_time_only_when_the_newest_is_about_now() -> None:
+def test_integers_tell_the_time_only_when_the_newest_is_about_now() -> None:
     for unit in clock.UNITS:
         newest = clock.count(at(-5), unit)
         assert clock.unit_of(newest, at(0)) == unit
         assert clock.unit_of(newest, at(60 * 24 * 2)) is None
-    assert [
-        clock.unit_of(n, at(0)) for n in (0, 20_000, 1_200_000_000, 4_100_000_000, 20250814, 20250230120000)
-    ] == [None] * 6
+    assert [clock.unit_of(n, at(0)) for n in (0, 20_000, 1_200_000_000, 4_100_000_000)] == [None] * 4
 
 
 def test_a_moment_counts_in_whole_ticks_that_are_over() -> None:
-    assert {unit: clock.count(1700000000.999999, unit) for unit in clock.UNITS} == {
-        "s": 1700000000, "ms": 1700000000999, "us": 1700000000999999, "ns": 1700000000999999000,
-        "YYYYMMDDhhmmss": 20231114221320, "YYYYMMDDhhmmssmmm": 20231114221320999,
-    }  # fmt: skip
-    assert clock.count(1700000000, "YYYYMMDDhhmmss", 7200) == 20231115001320
-
-
-def test_seconds_before_a_number_are_counted_in_its_own_terms() -> None:
-    assert clock.earlier(1700000000, 60, "s") == 1699999940
-    assert clock.earlier("1700000000.250000", 60, "s") == 1699999940
-    assert clock.earlier(20250301000010, 60, "YYYYMMDDhhmmss") == 20250228235910
-    assert clock.earlier(20250301000010500, 60, "YYYYMMDDhhmmssmmm") == 20250228235910500
-    assert clock.earlier(20250230000000, 60, "YYYYMMDDhhmmss") == 20250230000000  # there is no such day
-
-
-def test_a_decimal_or_a_wall_clock_of_another_zone_tells_the_time_too() -> None:
-    assert clock.unit_of(f"{at(-5):.6f}", at(0)) == "s"
-    assert clock.unit_of(clock.count(at(0), "YYYYMMDDhhmmss", 9 * 3600), at(0)) == "YYYYMMDDhhmmss"
+    assert [clock.count(1700000000.999999, unit) for unit in clock.UNITS] == [
+        1700000000, 1700000000999, 1700000000999999, 1700000000999999000
+    ]  # fmt: skip

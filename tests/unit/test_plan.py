@@ -131,16 +131,6 @@ def test_integers_that_tell_the_time_are_read_again_in_their_own_unit() -> None:
     assert not plan.within_reach(table, low, 1_700_000_600_001, 600)
 
 
-def test_an_overlap_of_decimals_and_spelled_times_is_in_their_own_terms() -> None:
-    seconds, spelled = replace(BY_ID, unix="s"), replace(BY_ID, unix="YYYYMMDDhhmmss")
-    assert plan.overlap_from(seconds, ("1700000000.25",), None, 600, None) == (1_699_999_400,)
-    assert plan.reaches("999999999.5", 999_999_999) and not plan.reaches("999999999.5", 1_000_000_000)
-    assert plan.overlap_from(spelled, (20250301000500,), None, 600, None) == (20250228235500,)
-    # Its zone is not known: up to a day after, a row may still be written there.
-    assert plan.within_reach(spelled, (20250301000500,), 20250301200000, 600)
-    assert not plan.within_reach(spelled, (20250301000500,), 20250302003000, 600)
-
-
 def test_a_date_reaches_every_time_of_its_day_and_integers_compare_by_size() -> None:
     assert plan.reaches("2025-06-01", "2025-06-01 23:00:00.000000")
     assert not plan.reaches("2025-05-31", "2025-06-01 00:00:00.000000")

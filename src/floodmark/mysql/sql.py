@@ -27,9 +27,9 @@ KEYS_AT_ONCE = 500
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 
 
-def number(column: Column) -> bool:
-    """Whether somebody else than the server's own counter writes numbers into it."""
-    return column.data_type in NUMERIC - {"year"} and not column.auto_increment
+def integer(column: Column) -> bool:
+    """Whether somebody else than the server's own counter writes whole numbers into it."""
+    return column.data_type in NUMERIC - {"decimal", "year"} and not column.auto_increment
 
 
 def source(table: Table, index: str | None = None) -> str:
