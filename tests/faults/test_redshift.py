@@ -171,8 +171,8 @@ def meeting(place: RedshiftPlace, meet: threading.Barrier) -> Redshift:
     class Meeting(SocketTransport):
         met = False
 
-        def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
-            session = super().open(label, seconds)
+        def open(self, label: str = "") -> SocketSession:
+            session = super().open(label)
             transaction = session.transaction
 
             def together(lock: Lock, steps: Sequence[Step]) -> Outcome:

@@ -138,8 +138,8 @@ def between(place: RedshiftPlace, action: Callable[[], object]) -> Redshift:
     class Between(SocketTransport):
         done = False
 
-        def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
-            session = super().open(label, seconds)
+        def open(self, label: str = "") -> SocketSession:
+            session = super().open(label)
             transaction = session.transaction
 
             def after(lock: Lock, steps: Sequence[Step]) -> Outcome:

@@ -159,8 +159,12 @@ class Redshift:
 
         def attempt(session: Session) -> Outcome:
             found = relations(session, self.schema, self._tables.needed(target))
-            found = self._tables.create(session, target, found, self._limits.lock)
-            seen = self._tables.seen(session, log, target, found, rows=False)
+            self._tables.versioned(session, target, found, self._limits.lock)
+            self._tables.create(session, target, found, self._limits.lock)
+            lock = self._tries.lock(target)
+            seen = self._tables.seen(
+                session, log, target, self._tables.needed(target), rows=False, seconds=lock.seconds
+            )
             ledger = seen.ledger
             if not adopt:
                 check_holder(ledger.holder, pipeline, log, table, target)
@@ -172,7 +176,7 @@ class Redshift:
                 self._tables.renewed(target, seen.version),
                 *self._tables.set_holder(target, holder, ledger.holder),
             )
-            return session.transaction(self._tries.lock(target), steps)
+            return session.transaction(lock, steps)
 
         try:
             with self._rights(target):
@@ -274,8 +278,11 @@ class Redshift:
         found = relations(session, self.schema, (*self._tables.needed(request.target), target, side))
         there = checked_columns(found.get(target), request.target)
         beside = found[side].columns if side in found else None
-        found = self._tables.versioned(session, request.target, found, self._limits.lock)
-        seen = self._tables.seen(session, request.log, request.target, found, request.part, name=target)
+        self._tables.versioned(session, request.target, found, self._limits.lock)
+        lock = self._tries.lock(request.target)
+        seen = self._tables.seen(
+            session, request.log, request.target, found, request.part, name=target, seconds=lock.seconds
+        )
         ledger, count = seen.ledger, seen.rows
         if count and (not ledger.rows or request.commits[-1][0].load_as == "replace"):
             count = self._count(session, target)
@@ -299,7 +306,7 @@ class Redshift:
                 holder = Holder(request.pipeline, request.log, request.table.name, request.epoch)
                 steps += self._tables.set_holder(request.target, holder, ledger.holder)
             steps += self._tables.record(request, loaded)
-            outcome = session.transaction(self._tries.lock(request.target), steps)
+            outcome = session.transaction(lock, steps)
         return _Tried(outcome, decision, loaded)
 
     def _rows(

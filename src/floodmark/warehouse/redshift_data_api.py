@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -58,12 +57,11 @@ class DataApiTransport:
         self._client = client
         self._poll = poll
 
-    def open(self, label: str = "", seconds: float | None = None) -> DataApiSession:
+    def open(self, label: str = "") -> DataApiSession:
         """Something that sends requests; nothing is kept open at AWS."""
         if self._client is None:
             self._client = self._connected()
-        limits = self._limits if seconds is None else replace(self._limits, question=seconds)
-        return DataApiSession(self._client, _database(self._spec), limits, label, self._poll)
+        return DataApiSession(self._client, _database(self._spec), self._limits, label, self._poll)
 
     def _connected(self) -> Any:
         iam = self._spec.iam
@@ -91,9 +89,11 @@ class DataApiSession:
         self._label = label
         self._poll = poll
 
-    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
+    def query(
+        self, sql: str, lock: Lock | None = None, *, seconds: float | None = None, waits: float | None = None
+    ) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
-        seconds = self._limits.question if seconds is None else seconds
+        seconds = waits or seconds or self._limits.question
         if lock is None:
             said = self._wait(self._submit([sql]), seconds)
             self._raise_failure(said)
@@ -151,7 +151,7 @@ class DataApiSession:
             *([f"SET query_group TO {literal(self._label[:320])}"] if self._label else []),
             "SET TIMEZONE TO 'UTC'",
             f"SET statement_timeout TO {max(1, round(lock.seconds * 1000))}",
-            f"LOCK TABLE {', '.join(lock.tables)}",
+            f"LOCK TABLE {lock.table}",
             f"SET statement_timeout TO {max(1, round(self._limits.statement * 1000))}",
         ]
 

@@ -8,7 +8,7 @@ of other targets write to. Those are only appended to, last of all (docs/decisio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
@@ -26,7 +26,6 @@ from floodmark.warehouse import (
     quote,
     summed,
 )
-from floodmark.warehouse.columns import TargetColumn
 from floodmark.warehouse.redshift_catalog import Relation, relations
 from floodmark.warehouse.redshift_names import folded, literal, path
 from floodmark.warehouse.redshift_steps import Check, Do, Failed, Lock, Session, Step
@@ -44,7 +43,6 @@ _COLUMNS = {
 # A load looks for the rows of one log and epoch; a copy on every node spares the network.
 _LAYOUT = {LEDGER: ' DISTSTYLE ALL SORTKEY ("log_id", "epoch", "n")', TARGETS: " DISTSTYLE ALL"}
 _TOKEN = '"token" VARCHAR(64)'
-_VERSIONED = Relation(columns=(TargetColumn("token", "character varying(64)"),))
 UNWRITTEN = "0/"  # the version of a target that nobody has written to
 
 # What a row of an answer is: a ledger row, sums of some, a row of TARGETS, the version, the target's number of rows.
@@ -72,7 +70,7 @@ class LedgerTables:
 
     def lock(self, target: str, seconds: float) -> Lock:
         """The lock of a target."""
-        return Lock((path(self.schema, self.lock_table(target)),), seconds)
+        return Lock(self._lock_path(target), seconds)
 
     def kinds(self, session: Session, names: Iterable[str]) -> dict[str, str]:
         """What there is of some names: r a table, v a view, and so on."""
@@ -82,27 +80,20 @@ class LedgerTables:
         """The tables that a load of a target needs."""
         return (LEDGER, TARGETS, self.lock_table(target))
 
-    def versioned(
-        self, session: Session, target: str, found: Mapping[str, Relation], seconds: float
-    ) -> dict[str, Relation]:
-        """What there is, after a lock table of an earlier release got its column for the version.
+    def versioned(self, session: Session, target: str, found: Mapping[str, Relation], seconds: float) -> None:
+        """Give a lock table of an earlier release its column for the version.
 
         That waits for whoever has the lock, so what is read afterwards has the rows of a load of that release.
         """
         lock = self.lock_table(target)
         if lock in found and not found[lock].has("token"):
             self._make(session, f"ALTER TABLE {path(self.schema, lock)} ADD COLUMN {_TOKEN}", seconds)
-            return {**found, lock: _VERSIONED}
-        return dict(found)
 
-    def create(
-        self, session: Session, target: str, found: Mapping[str, Relation], seconds: float
-    ) -> dict[str, Relation]:
-        """Make the tables that were not found; each statement stands by itself. What there is then."""
-        found = self.versioned(session, target, found, seconds)
+    def create(self, session: Session, target: str, found: Collection[str], seconds: float) -> None:
+        """Make the tables that were not found; each statement stands by itself."""
         wanted = {**_COLUMNS, self.lock_table(target): _TOKEN}
-        if wanted.keys() <= found.keys():
-            return found
+        if wanted.keys() <= set(found):
+            return
         schemas = (
             f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(self.schema.lower())}"
         )
@@ -112,7 +103,6 @@ class LedgerTables:
             if name not in found:
                 made = f"{path(self.schema, name)} ({columns}){_LAYOUT.get(name, '')}"
                 self._make(session, f"CREATE TABLE IF NOT EXISTS {made}", seconds)
-        return dict.fromkeys(wanted, _VERSIONED) | found
 
     def _make(self, session: Session, statement: str, seconds: float) -> None:
         try:
@@ -133,15 +123,17 @@ class LedgerTables:
         session: Session,
         log: str,
         target: str,
-        found: Mapping[str, Relation],
+        found: Collection[str],
         part: Part | None = None,
         *,
         rows: bool = True,
         name: str = "",
+        seconds: float | None = None,
     ) -> Seen:
         """What a load or a reset is decided from: the ledger with its version; waits for a load of the target.
 
-        `found` is what there is; `rows`: whether the ledger's rows count; `name`: of the target, to see if it has any.
+        `found` is what there is; `rows`: whether the ledger's rows count; `name`: of the target, to see if it has any;
+        `seconds`: how long to wait.
         """
         parts = []
         lock = self.lock_table(target)
@@ -156,7 +148,8 @@ class LedgerTables:
             parts.append(f"SELECT {_cells(_COUNT, number='count(*)')} FROM {first}")
         if not parts:
             return Seen()
-        return _seen(session.query(f"{' UNION ALL '.join(parts)} {_ORDER}"), log, target, part)
+        answer = session.query(f"{' UNION ALL '.join(parts)} {_ORDER}", waits=seconds)
+        return _seen(answer, log, target, part)
 
     def _holders_of(self, log: str, target: str) -> str:
         """The question for a log's load epochs and who fills a target."""

@@ -45,12 +45,12 @@ class SocketTransport:
         through = f" through {self._spec.ssh.host}" if self._spec.ssh else ""
         return f"{self._spec.host}:{self._spec.port}{through}"
 
-    def open(self, label: str = "", seconds: float | None = None) -> SocketSession:
+    def open(self, label: str = "") -> SocketSession:
         """A session that is logged in, in UTC, with its statements bounded and labelled."""
         connection = self._connected()
         session = SocketSession(connection, self.address, self._limits)
         try:
-            session.prepare(label, self._limits.question if seconds is None else seconds)
+            session.prepare(label)
         except BaseException:
             session.close()
             raise
@@ -191,33 +191,44 @@ class SocketSession:
         self._address = address
         self._limits = limits
         self._seconds = 0.0  # how long a statement may take; 0: not said yet
+        self._after: float | None = None  # how long the next question may take, if not as long as the last
         self._patience = limits.connect
 
-    def prepare(self, label: str, seconds: float) -> None:
+    def prepare(self, label: str) -> None:
         """The session's settings, in as few round trips as there can be.
 
         Outside any transaction, so that a LOCK can be a transaction's first statement.
         """
+        seconds, group = self._limits.question, literal(label[:320])
         try:
-            [(pid, _, _)] = self._run(
+            [(pid, *_)] = self._run(
                 f"SELECT pg_backend_pid(), set_config('statement_timeout', '{_milliseconds(seconds)}', false), "
                 "set_config('timezone', 'UTC', false)"
+                + (f", set_config('query_group', {group}, false)" if label else "")
             )
             self._patient(seconds)
         except Failed as failed:
             if failed.lost:
                 raise
-            # AWS documents set_config as equal to SET. Where it is not, SET costs two round trips more.
+            # AWS documents set_config as equal to SET. Where it is not, SET costs some round trips more.
             self._timeout(seconds)
             self._run("SET TIMEZONE TO 'UTC'")
+            if label:
+                self._run(f"SET query_group TO {group}")
             [(pid,)] = self._run("SELECT pg_backend_pid()")
         self.pid = int(pid)
-        if label:
-            self._run(f"SET query_group TO {literal(label[:320])}")
 
-    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
+    def query(
+        self, sql: str, lock: Lock | None = None, *, seconds: float | None = None, waits: float | None = None
+    ) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
         if lock is None:
+            after, self._after = self._after, None
+            if waits is not None:
+                # Set back by the next question only: mostly there is none.
+                seconds, self._after = waits, after or self._seconds
+            elif seconds is None:
+                seconds = after
             if seconds is not None:
                 self._timeout(seconds)
             return self._run(sql)
@@ -270,7 +281,7 @@ class SocketSession:
         """A transaction whose first statement is the lock: before it, there is no snapshot that could be too old."""
         self._timeout(lock.seconds)
         self._run("BEGIN")
-        self._run(f"LOCK TABLE {', '.join(lock.tables)}")
+        self._run(f"LOCK TABLE {lock.table}")
         self._timeout(self._limits.statement)
 
     def _steps(self, steps: Sequence[Step]) -> None:

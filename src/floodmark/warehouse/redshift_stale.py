@@ -4,8 +4,8 @@ A loader whose host died leaves a backend that waits in its transaction, for hou
 for certain: a session that this process has lost, or one of the same database user whose statements carry the same
 label (pipeline and target) and that has done nothing for a while. Whoever loads, even slowly, is left alone.
 
-A COMMIT that takes its time may look like doing nothing. So a session that has written to the ledger is never ended:
-that is what a load does last, and until the end it has a lock on the ledger, which everybody sees at once.
+A COMMIT that takes its time may look like doing nothing. So a session that has written to the ledger's tables is never
+ended: that is what a load or a reset does last, and until the end it has a lock on them, which everybody sees at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floodmark.errors import FloodmarkError, TransientError
-from floodmark.warehouse import LEDGER
+from floodmark.warehouse import LEDGER, TARGETS
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import Failed, Session
 
@@ -29,19 +29,20 @@ class Keeper:
     idle: float | None = (
         None  # seconds since its last statement ended; None: one is running, or nothing is known
     )
-    wrote: bool = False  # it has written to the ledger: it may be committing
+    wrote: bool = False  # it has written to the ledger's tables: it may be committing
 
 
 def keepers(session: Session, schema: str, lock_table: str, label: str) -> tuple[Keeper, ...]:
     """The sessions that hold the lock, this one left out."""
+    names = ", ".join(literal(name) for name in (lock_table, LEDGER, TARGETS))
     rows = session.query(
         "SELECT t.pid, t.txn_owner, t.granted, c.relname FROM svv_transactions AS t "
         "JOIN pg_catalog.pg_class AS c ON c.oid = t.relation JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({literal(lock_table)}, {literal(LEDGER)})"
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({names})"
     )
     held, writers = {}, set()
     for pid, owner, granted, table in rows:
-        if str(table) == LEDGER:
+        if str(table) in (LEDGER, TARGETS):
             writers.add(int(pid))
         elif str(granted).lower()[:1] == "t":
             held[int(pid)] = str(owner).strip()
@@ -57,15 +58,16 @@ def keepers(session: Session, schema: str, lock_table: str, label: str) -> tuple
 def _labelled(
     session: Session, pids: Sequence[int], label: str
 ) -> dict[int, tuple[bool, float | None, bool]]:
-    """The sessions among these whose statements carry the label, how long they were idle, if they wrote the ledger."""
+    """The sessions among these whose statements carry the label, how long they were idle, if they wrote to the ledger's tables."""
     if not pids:
         return {}
     listed = ", ".join(str(pid) for pid in pids)
+    written = " OR ".join(f"query_text LIKE {literal(f'INSERT INTO %{name}%')}" for name in (LEDGER, TARGETS))
     try:
         rows = session.query(
             "SELECT session_id, sum(CASE WHEN status IN ('planning', 'queued', 'running', 'returning') THEN 1 ELSE 0 END), "
             "extract(epoch FROM getdate()) - extract(epoch FROM max(end_time)), "
-            f"sum(CASE WHEN query_text LIKE {literal(f'INSERT INTO %{LEDGER}%')} THEN 1 ELSE 0 END) FROM sys_query_history "
+            f"sum(CASE WHEN {written} THEN 1 ELSE 0 END) FROM sys_query_history "
             f"WHERE session_id IN ({listed}) AND query_label = {literal(label[:320])} GROUP BY session_id"
         )
     except Failed as failed:
@@ -108,7 +110,7 @@ def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None
         who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
         if held[0].wrote:
             return TransientError(
-                f"another load of {target} has written its rows and may be committing ({who})",
+                f"another load or reset of {target} has written to the ledger and may be committing ({who})",
                 hint="run again when it is done; if it never is, and only then, end it: "
                 f"SELECT pg_terminate_backend({held[0].pid})",
             )

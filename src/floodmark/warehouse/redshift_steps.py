@@ -50,7 +50,7 @@ Step: TypeAlias = "Do | Check | Choose"
 class Lock:
     """The table that a transaction locks before anything else, and how long it waits for it."""
 
-    tables: tuple[str, ...]  # quoted, always in one order
+    table: str  # quoted
     seconds: float
 
 
@@ -90,8 +90,13 @@ class Session(Protocol):
 
     pid: int | None  # of the backend, once it is known
 
-    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
-        """The rows of a question; asked while holding a lock, when one is given; `seconds`: how long it may take."""
+    def query(
+        self, sql: str, lock: Lock | None = None, *, seconds: float | None = None, waits: float | None = None
+    ) -> list[Row]:
+        """The rows of a question; asked while holding a lock, when one is given.
+
+        `seconds`: how long it and those after it may take, else `Limits.question`; `waits`: how long this one may.
+        """
 
     def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """A statement by itself, outside any transaction; `seconds`: how long it may take, else as one of a load."""
@@ -111,11 +116,8 @@ class Transport(Protocol):
 
     longest: int  # bytes that a statement may have
 
-    def open(self, label: str = "", seconds: float | None = None) -> Session:
-        """A session; its statements carry the label in Redshift's own history. Raises Failed.
-
-        `seconds`: how long its questions may take, else `Limits.question`.
-        """
+    def open(self, label: str = "") -> Session:
+        """A session; its statements carry the label in Redshift's own history. Raises Failed."""
 
 
 @dataclass(frozen=True)

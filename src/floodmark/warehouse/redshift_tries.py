@@ -33,11 +33,12 @@ class Tries:
         self._tables = tables
         # By target: backends whose sessions broke, with which nobody will ever go on.
         self._lost: dict[str, frozenset[int]] = {}
+        self._hurried: set[str] = set()  # targets whose lock such a backend may have
 
     @contextlib.contextmanager
-    def session(self, label: str = "", seconds: float | None = None) -> Iterator[Session]:
-        """A session for the time of a `with`; `seconds`: how long its questions may take."""
-        session = self._transport.open(label, seconds)
+    def session(self, label: str = "") -> Iterator[Session]:
+        """A session for the time of a `with`."""
+        session = self._transport.open(label)
         try:
             yield session
         finally:
@@ -58,7 +59,7 @@ class Tries:
     def lock(self, target: str) -> Lock:
         """The target's lock, and how long to wait for it."""
         seconds = self._limits.lock
-        return self._tables.lock(target, min(seconds, _IMPATIENT) if target in self._lost else seconds)
+        return self._tables.lock(target, min(seconds, _IMPATIENT) if target in self._hurried else seconds)
 
     def run(
         self,
@@ -76,31 +77,34 @@ class Tries:
         for number in range(self._limits.attempts):
             self._wait(number)
             try:
-                # What it asks first waits for the lock as well: the version is in the locked table.
-                with self.session(label, self.lock(target).seconds) as session:
+                with self.session(label) as session:
                     outcome = attempt(session)
                     # One that may be committing is never ended, and one that never can was lost before.
                     if outcome.lost and outcome.state != "unknown" and session.pid is not None:
                         self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
+                        self._hurried.add(target)
                 if outcome.state == "unknown" and happened is not None:
                     done = happened()
                     outcome = replace(outcome, state="committed" if done else "rolled back", again=True)
                 if outcome.state == "committed":
                     self._lost.pop(target, None)  # who has had the lock knows that they are gone
+                    self._hurried.discard(target)
                     return
-                if outcome.locked:
-                    self._unlock(target, label)
             except Failed as failed:
                 if failed.canceled:
-                    self._unlock(target, label, failed.error)
-                elif not failed.again:
+                    error = self._unlock(target, label, failed.error)
+                elif failed.again:
+                    error = failed.error
+                else:
                     raise failed.error from failed
-                error = failed.error
+                continue
+            if outcome.locked:
+                error = self._unlock(target, label)
                 continue
             error = outcome.error or error
             if outcome.state == "unknown":
                 error = UnknownOutcome(error.message, hint="run again: the ledger will tell")
-            elif not (outcome.again or outcome.locked):
+            elif not outcome.again:
                 raise error
         raise error
 
@@ -118,10 +122,10 @@ class Tries:
             except Failed as failed:
                 problem = failed.error.message
                 if failed.canceled:
-                    with contextlib.suppress(Failed, TransientError):
+                    with contextlib.suppress(FloodmarkError):
                         self._unlock(target, label)
                 continue
-            found = {row.identity for row in rows if row.epoch == epoch}
+            found = {row.identity for row in rows if row.epoch == epoch and row.target == target}
             return all((commit.n, digest) in found for commit, digest in new)
         raise UnknownOutcome(
             f"COMMIT was not answered, and the ledger can't be read: {problem}",
@@ -133,16 +137,25 @@ class Tries:
         if number:
             time.sleep(min(self._limits.pause * 2 ** (number - 1), 10.0) * random.uniform(0.5, 1.0))
 
-    def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> None:
-        """Somebody keeps the target's lock: end a dead session of ours, else say who it is.
+    def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> FloodmarkError:
+        """Somebody keeps the target's lock: end a dead session of ours, else raise who it is.
 
-        `slow`: a question took too long, which a busy Redshift may explain as well.
+        Returns what to say if no later try gets further. `slow`: a question took too long, which a busy Redshift may
+        explain as well; so when nobody is seen to have the lock, a later try may do.
         """
-        with self.session(label) as session:
-            held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
-            if end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle):
-                return
-        raise kept(target, held, slow)
+        self._hurried.discard(target)  # a backend of ours that has the lock is ended here
+        try:
+            with self.session(label) as session:
+                held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
+                ended = end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle)
+        except Failed as failed:
+            if failed.again or failed.canceled:
+                return failed.error
+            raise failed.error from failed
+        error = kept(target, held, slow)
+        if ended or (slow and not held):
+            return error
+        raise error
 
 
 def _label(pipeline: str, target: str) -> str:

@@ -28,7 +28,7 @@ def _settled(live: Live, name: str) -> tuple[int, float]:
     began = time.monotonic()
     with live.session() as other:
         question = f"SELECT count(*) FROM {live.path(name)}"
-        rows = other.query(question, Lock((live.path(f"{name}_lock"),), live.scale.lock))[0][0]
+        rows = other.query(question, Lock(live.path(f"{name}_lock"), live.scale.lock))[0][0]
     return int(rows), time.monotonic() - began
 
 

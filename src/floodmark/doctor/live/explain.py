@@ -108,8 +108,8 @@ class Explaining:
         self._lost = [TransientError("the answer to COMMIT was lost, on purpose")] * lost
         self.longest = transport.longest
 
-    def open(self, label: str = "", seconds: float | None = None) -> Session:
-        return _Session(self._transport.open(label, seconds), self._notes, self._seconds, self._lost)
+    def open(self, label: str = "") -> Session:
+        return _Session(self._transport.open(label), self._notes, self._seconds, self._lost)
 
 
 class _Session:
@@ -129,7 +129,9 @@ class _Session:
     def pid(self, pid: int | None) -> None:
         self._session.pid = pid
 
-    def query(self, sql: str, lock: Lock | None = None, *, seconds: float | None = None) -> list[Row]:
+    def query(
+        self, sql: str, lock: Lock | None = None, *, seconds: float | None = None, waits: float | None = None
+    ) -> list[Row]:
         if lock is not None:
             self._notes.sent.append(Sent(sql))
             return self._session.query(sql, lock, seconds=seconds)
@@ -151,7 +153,7 @@ class _Session:
             noted, waiting = len(self._notes.sent), True
             try:
                 self._session.query("BEGIN", seconds=lock.seconds)
-                self._run(f"LOCK TABLE {', '.join(lock.tables)}")
+                self._run(f"LOCK TABLE {lock.table}")
                 waiting = False
                 self._session.query("SELECT pg_backend_pid()", seconds=self._seconds)
                 self._steps(steps)

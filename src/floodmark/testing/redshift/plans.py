@@ -84,6 +84,7 @@ class Plan:
     domains: frozenset[Domain] = frozenset()
     names: frozenset[str] = frozenset()
     history: bool = False  # it reads SYS_QUERY_HISTORY
+    label: str | None = None  # what later statements carry in it
 
     def check(self, context: Context) -> None:
         """Refuse what may not stand in a transaction block."""

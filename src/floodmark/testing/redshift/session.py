@@ -299,6 +299,8 @@ class Session:
             self._faults(plan)
             yield
             ending = None
+            if plan.label is not None:
+                self.context.settings["query_group"] = plan.label
         except SqlError as error:
             ending = as_redshift(error.fields, entry.query)["M"]
             raise

@@ -70,7 +70,20 @@ def target(tokens: Sequence[Token], at: int) -> str:
 
 
 def _other(sql: str, tokens: Sequence[Token]) -> Plan:
-    return Plan(sql, sql_of(expression(tokens)))
+    label = _labelling(tokens)
+    if label is None:
+        return Plan(sql, sql_of(expression(tokens)))
+    named = [*tokens[:label], *lex(literal("floodmark.query_group")), *tokens[label + 1 :]]
+    return Plan(sql, sql_of(expression(named)), label=tokens[label + 2].value)
+
+
+def _labelling(tokens: Sequence[Token]) -> int | None:
+    """Where set_config('query_group', '…', …) has the setting's name."""
+    for at in range(2, len(tokens) - 2):
+        setting, value = tokens[at], tokens[at + 2]
+        if setting.kind == value.kind == "string" and setting.value == "query_group":
+            return at if tokens[at - 2].name == "set_config" else None
+    return None
 
 
 def _begin(sql: str, tokens: Sequence[Token]) -> Plan:
