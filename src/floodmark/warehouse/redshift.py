@@ -8,7 +8,7 @@ is free only when the old transaction has ended, one way or the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from floodmark.warehouse.columns import Change, TargetColumn, check_nullable
 from floodmark.warehouse.decide import Decision, check_holder, decide
 from floodmark.warehouse.files import file_fields
 from floodmark.warehouse.places import may_be_null, placed
-from floodmark.warehouse.redshift_catalog import checked_columns, relations
+from floodmark.warehouse.redshift_catalog import Relation, checked_columns, relations
 from floodmark.warehouse.redshift_ddl import (
     check_parsed,
     check_replaceable,
@@ -42,13 +42,14 @@ from floodmark.warehouse.redshift_ddl import (
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, check_large_strings, fitted
-from floodmark.warehouse.redshift_ledger import LedgerTables
+from floodmark.warehouse.redshift_ledger import LedgerTables, meanwhile
 from floodmark.warehouse.redshift_names import checked_target, folded, path
 from floodmark.warehouse.redshift_rights import naming_rights
 from floodmark.warehouse.redshift_rows import put
 from floodmark.warehouse.redshift_stage import Put
 from floodmark.warehouse.redshift_steps import (
     Do,
+    Failed,
     Limits,
     Outcome,
     Row,
@@ -277,13 +278,15 @@ class Redshift:
         target, side = folded(request.target), folded(request.target, KEYS)
         found = relations(session, self.schema, (*self._tables.needed(request.target), target, side))
         there = checked_columns(found.get(target), request.target)
-        beside = found[side].columns if side in found else None
         self._tables.versioned(session, request.target, found, self._limits.lock)
         lock = self._tries.lock(request.target)
         seen = self._tables.seen(
             session, request.log, request.target, found, request.part, name=target, seconds=lock.seconds
         )
         ledger, count = seen.ledger, seen.rows
+        tables = {name: found[name] for name in (target, side) if name in found}
+        if there is None and (self._tables.lock_table(request.target) in found or ledger.rows):
+            self._check_still(session, (target, side), tables)
         if count and (not ledger.rows or request.commits[-1][0].load_as == "replace"):
             count = self._count(session, target)
         decision = decide(request, ledger, count)
@@ -296,7 +299,7 @@ class Redshift:
         )
         self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
-            rows = self._rows(session, request, decision, made, (there, beside), after)
+            rows = self._rows(session, request, decision, made, tables, after)
             steps: list[Step] = [
                 self._tables.unchanged(request.target, seen.version),
                 *rows,
@@ -315,18 +318,24 @@ class Redshift:
         request: LoadRequest,
         decision: Decision,
         made: Manifests,
-        found: tuple[tuple[TargetColumn, ...] | None, tuple[TargetColumn, ...] | None],
+        found: Mapping[str, Relation],
         after: list[str],
     ) -> tuple[Step, ...]:
-        """The steps that make the target fit and put the rows into it; `found`: columns of the target, and of its keys."""
+        """The steps that make the target fit and put the rows into it; `found`: the target and its keys."""
         table, way = request.table, decision.way
         target, side = checked_target(request.target), folded(request.target, KEYS)
         # A missing file is known before anything is locked.
         files = data_files(decision.staged)
         proven = iter(prove(request.store, files, file_fields(table, way), table.name))
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
-        there, beside = found
-        fit = fitted(request, way, self.schema, (target, side), found)
+        there, beside = (found[name].columns if name in found else None for name in (target, side))
+        try:
+            fit = fitted(request, way, self.schema, (target, side), (there, beside))
+        except FloodmarkError:
+            self._check_still(session, (target, side), found)
+            raise
+        if there is not None and (fit.before or fit.inside):
+            self._check_still(session, (target, side), found)
         self._check_replaceable(session, target, fit.replaced)
         large = self._large_strings and bool(fit.documents)
         if large:
@@ -362,6 +371,14 @@ class Redshift:
 
     def _count(self, session: Session, name: str) -> int:
         return int(session.query(f"SELECT count(*) FROM {path(self.schema, name)}")[0][0])
+
+    def _check_still(self, session: Session, names: Sequence[str], found: Mapping[str, Relation]) -> None:
+        """Begin again if a load of the target that `seen` has waited for has made or changed its tables.
+
+        The catalog was read before. A load that would only put rows into the tables needs no second look.
+        """
+        if relations(session, self.schema, names) != found:
+            raise Failed(meanwhile(), again=True)
 
     def _check_replaceable(self, session: Session, name: str, changes: Sequence[Change]) -> None:
         """Refuse changes of the target's keys; they are asked for only where a column has to be replaced."""

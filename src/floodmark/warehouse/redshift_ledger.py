@@ -201,7 +201,7 @@ class LedgerTables:
         return Check(
             f"""SELECT CAST(count(*) AS VARCHAR) || '/' || coalesce(max("token"), '') FROM {self._lock_path(target)}""",
             version,
-            _meanwhile,
+            meanwhile,
             again=True,
         )
 
@@ -312,5 +312,6 @@ def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
         yield list(parts[first : first + size])
 
 
-def _meanwhile(found: object) -> ConflictError:
+def meanwhile(found: object = None) -> ConflictError:
+    """Another load of the target was faster."""
     return ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
