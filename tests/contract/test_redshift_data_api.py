@@ -23,7 +23,7 @@ from tests.data_api import stubbed
 from tests.fill import CODES, EVENTS, ID, INT, DataApiPlace, Fill, RedshiftPlace, code, row
 
 LIMITS = Limits(attempts=2, pause=0.01)
-LOCK = Lock(('"public"."floodmark_lock_orders"',), 5)
+LOCK = Lock('"public"."floodmark_lock_orders"', 5)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_check_that_fails_rolls_the_batch_back_with_its_own_error(fill: Fill) 
         return DataError(f"found {found}")
 
     steps = (Do("DELETE FROM events"), Check("SELECT count(*) FROM events", 1, wrong))
-    outcome = transport.open().transaction(Lock((f"{fill.place.schema}.floodmark_lock_events",), 5), steps)  # type: ignore[union-attr]
+    outcome = transport.open().transaction(Lock(f"{fill.place.schema}.floodmark_lock_events", 5), steps)  # type: ignore[union-attr]
     assert outcome.state == "rolled back" and str(outcome.error) == "found None"
     assert fill.rows("n") == [(1,), (5,)]
 

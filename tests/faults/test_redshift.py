@@ -238,11 +238,18 @@ def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: Re
         dead.cursor().execute("COMMIT")
 
 
-def test_a_loader_that_has_written_the_ledger_may_be_committing_and_is_not_ended(
-    fill: Fill, place: RedshiftPlace
+@pytest.mark.parametrize(
+    "last",
+    [
+        "INSERT INTO floodmark_ledger (log_id, n) VALUES ('log-3', 1)",
+        "INSERT INTO floodmark_targets (target) VALUES ('else')",  # a reset writes nothing else
+    ],
+    ids=["a load", "a reset"],
+)
+def test_who_has_written_to_the_ledger_may_be_committing_and_is_not_ended(
+    fill: Fill, place: RedshiftPlace, last: str
 ) -> None:
     fill.load(fill.commit([row(1)]))
-    last = "INSERT INTO floodmark_ledger (log_id, n) VALUES ('log-3', 1)"
     committing = half_open(place, "floodmark:pipe-1:orders", last)
     commit = fill.commit([row(2)])
     fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=0))

@@ -14,8 +14,8 @@ from redshift_connector import error as driver
 
 from floodmark.config import WarehouseSpec
 from floodmark.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
-from floodmark.warehouse.redshift_errors import NoRights, Problem, detailed, judged, lost
-from floodmark.warehouse.redshift_socket import SocketTransport, _problem
+from floodmark.warehouse.redshift_errors import NoRights, Problem, answered, detailed, judged, lost
+from floodmark.warehouse.redshift_socket import SocketTransport
 from floodmark.warehouse.redshift_stale import Keeper, kept
 from floodmark.warehouse.redshift_steps import Failed, Limits, Row
 
@@ -127,8 +127,8 @@ def test_why_there_is_no_connection(error: Exception, kind: type[FloodmarkError]
 
 
 def test_a_lost_connection_is_not_an_answer() -> None:
-    assert _problem(redshift_connector.InterfaceError("BrokenPipe: server socket closed")) is None
-    assert _problem(BrokenPipeError(32, "Broken pipe")) is None
+    assert answered(redshift_connector.InterfaceError("BrokenPipe: server socket closed")) is None
+    assert answered(BrokenPipeError(32, "Broken pipe")) is None
     found = lost(BrokenPipeError(32, "Broken pipe"), "h:5439")
     assert found.lost and found.again and type(found.error) is TransientError
 

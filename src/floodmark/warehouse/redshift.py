@@ -42,12 +42,14 @@ from floodmark.warehouse.redshift_ddl import (
 )
 from floodmark.warehouse.redshift_files import Manifests, manifests, prove
 from floodmark.warehouse.redshift_fit import altered, check_large_strings, fitted
-from floodmark.warehouse.redshift_ledger import LedgerTables, meanwhile
+from floodmark.warehouse.redshift_ledger import LedgerTables, check_still
 from floodmark.warehouse.redshift_names import checked_target, folded, path
 from floodmark.warehouse.redshift_rights import naming_rights
 from floodmark.warehouse.redshift_rows import put
 from floodmark.warehouse.redshift_stage import Put
+from floodmark.warehouse.redshift_stale import naming_users
 from floodmark.warehouse.redshift_steps import (
+    Busy,
     Do,
     Failed,
     Limits,
@@ -233,7 +235,13 @@ class Redshift:
         after: list[str] = []
 
         def attempt(session: Session) -> Outcome:
-            found = self._try(session, request, after)
+            try:
+                found = self._try(session, request, after)
+                if isinstance(found.outcome.error, Busy):
+                    raise Failed(found.outcome.error)
+            except Failed as failed:
+                names = (folded(request.target), folded(request.target, KEYS))
+                raise naming_users(session, self.schema, names, failed) from failed
             tried.append(found)
             return found.outcome
 
@@ -286,7 +294,7 @@ class Redshift:
         ledger, count = seen.ledger, seen.rows
         tables = {name: found[name] for name in (target, side) if name in found}
         if there is None and (self._tables.lock_table(request.target) in found or ledger.rows):
-            self._check_still(session, (target, side), tables)
+            check_still(session, self.schema, (target, side), tables)
         if count and (not ledger.rows or request.commits[-1][0].load_as == "replace"):
             count = self._count(session, target)
         decision = decide(request, ledger, count)
@@ -332,16 +340,17 @@ class Redshift:
         try:
             fit = fitted(request, way, self.schema, (target, side), (there, beside))
         except FloodmarkError:
-            self._check_still(session, (target, side), found)
+            check_still(session, self.schema, (target, side), found)
             raise
         if there is not None and (fit.before or fit.inside):
-            self._check_still(session, (target, side), found)
+            check_still(session, self.schema, (target, side), found)
         self._check_replaceable(session, target, fit.replaced)
         large = self._large_strings and bool(fit.documents)
         if large:
             check_large_strings(session)
         after += fit.after
-        instead = [statement for change in fit.before for statement in altered(session, change)]
+        seconds = self._limits.lock
+        instead = [statement for change in fit.before for statement in altered(session, change, seconds)]
         spec = Put(
             table=table,
             schema=self.schema,
@@ -359,7 +368,10 @@ class Redshift:
             direct=fit.direct,
             documents=fit.documents if large else frozenset(),
         )
-        steps = [Do(statement) for statement in (*fit.inside, *instead)]
+        steps = [
+            Do(statement, seconds=seconds if statement.startswith(("ALTER", "DROP")) else None)
+            for statement in (*fit.inside, *instead)
+        ]
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))
 
     # questions
@@ -371,14 +383,6 @@ class Redshift:
 
     def _count(self, session: Session, name: str) -> int:
         return int(session.query(f"SELECT count(*) FROM {path(self.schema, name)}")[0][0])
-
-    def _check_still(self, session: Session, names: Sequence[str], found: Mapping[str, Relation]) -> None:
-        """Begin again if a load of the target that `seen` has waited for has made or changed its tables.
-
-        The catalog was read before. A load that would only put rows into the tables needs no second look.
-        """
-        if relations(session, self.schema, names) != found:
-            raise Failed(meanwhile(), again=True)
 
     def _check_replaceable(self, session: Session, name: str, changes: Sequence[Change]) -> None:
         """Refuse changes of the target's keys; they are asked for only where a column has to be replaced."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ from floodmark.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
 from floodmark.warehouse.redshift_names import literal
 from floodmark.warehouse.redshift_steps import (
+    Busy,
     Check,
     Choose,
     Do,
@@ -113,7 +114,7 @@ class DataApiSession:
         refused = 0
         while True:
             try:
-                return self._batch(lock, list(_flat(steps, refused)))
+                return self._batch(lock, list(_timed(_flat(steps, refused), self._limits.statement)))
             except _Otherwise:
                 refused += 1
 
@@ -140,6 +141,8 @@ class DataApiSession:
                 raise _Otherwise
             return Outcome("rolled back", step.error(None), step.again)
         why = detailed(judged(Problem(problem_said or "the batch was aborted")), self.query, self.pid)
+        if why.canceled and isinstance(step, Do) and step.seconds is not None:
+            return Outcome("rolled back", Busy(step.sql, step.seconds))
         return Outcome("rolled back", why.error, why.again, locked=number < 0 and why.canceled)
 
     def close(self) -> None:
@@ -150,9 +153,9 @@ class DataApiSession:
         return [
             *([f"SET query_group TO {literal(self._label[:320])}"] if self._label else []),
             "SET TIMEZONE TO 'UTC'",
-            f"SET statement_timeout TO {max(1, round(lock.seconds * 1000))}",
+            _limit(lock.seconds),
             f"LOCK TABLE {lock.table}",
-            f"SET statement_timeout TO {max(1, round(self._limits.statement * 1000))}",
+            _limit(self._limits.statement),
         ]
 
     def _submit(self, statements: Sequence[str]) -> str:
@@ -260,6 +263,21 @@ def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Check]:
         else:
             yield Check(step.sql, step.want, _otherwise)
             yield from _flat(step.then, refused)
+
+
+def _timed(steps: Iterable[Do | Check], usual: float) -> Iterator[Do | Check]:
+    """The steps with the statements that bound how long some of them may wait."""
+    now = usual
+    for step in steps:
+        bound = step.seconds if isinstance(step, Do) else None
+        if (wanted := usual if bound is None else bound) != now:
+            now = wanted
+            yield Do(_limit(now))
+        yield step
+
+
+def _limit(seconds: float) -> str:
+    return f"SET statement_timeout TO {max(1, round(seconds * 1000))}"
 
 
 def _said(step: Do | Check) -> str:

@@ -40,6 +40,14 @@ class Problem:
         return ": ".join(part for part in parts if part)
 
 
+def answered(error: BaseException) -> Problem | None:
+    """What the server said, as the driver raises it; None when it was not the server that said it."""
+    said = error.args[0] if error.args else None
+    if not isinstance(said, dict):
+        return None
+    return Problem(str(said.get("M", "")), str(said.get("D", "")), str(said.get("C", "")))
+
+
 @dataclass(frozen=True)
 class Rule:
     """Problems of one kind. Without a SQLSTATE only the text counts."""

@@ -26,7 +26,7 @@ from floodmark.warehouse.redshift_ddl import (
     staging_type,
 )
 from floodmark.warehouse.redshift_names import path
-from floodmark.warehouse.redshift_steps import Failed, Session
+from floodmark.warehouse.redshift_steps import Busy, Failed, Session
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,18 @@ def check_large_strings(session: Session) -> None:
         )
 
 
-def altered(session: Session, change: Change) -> tuple[str, ...]:
-    """Make a change that Redshift makes only outside a transaction; what is left to do inside instead."""
+def altered(session: Session, change: Change, seconds: float) -> tuple[str, ...]:
+    """Make a change that Redshift makes only outside a transaction; what is left to do inside instead.
+
+    `seconds`: how long it may wait for who uses the table, since everybody who comes later waits behind it. Rows that
+    move to other nodes take longer than that by themselves.
+    """
+    bounded = not change.statement.endswith("DISTSTYLE EVEN")
     try:
-        session.execute(change.statement)
+        session.execute(change.statement, seconds=seconds if bounded else None)
     except Failed as failed:
+        if failed.canceled and bounded:
+            raise Failed(Busy(change.statement, seconds)) from failed
         if "target column size should be different" in failed.error.message:
             return ()  # somebody else has made it just now
         if failed.code != "0A000":

@@ -312,6 +312,15 @@ def _portions(parts: Sequence[str]) -> Iterator[list[str]]:
         yield list(parts[first : first + size])
 
 
+def check_still(session: Session, schema: str, names: Sequence[str], found: Mapping[str, Relation]) -> None:
+    """Begin again if a load of the target that `seen` has waited for has made or changed its tables.
+
+    The catalog was read before. A load that would only put rows into the tables needs no second look.
+    """
+    if relations(session, schema, names) != found:
+        raise Failed(meanwhile(), again=True)
+
+
 def meanwhile(found: object = None) -> ConflictError:
     """Another load of the target was faster."""
     return ConflictError("the warehouse was changed by another load meanwhile", hint="run again")

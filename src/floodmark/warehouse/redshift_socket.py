@@ -23,9 +23,20 @@ from floodmark import tunnel
 from floodmark.config import WarehouseSpec
 from floodmark.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.warehouse import redshift_tls
-from floodmark.warehouse.redshift_errors import Problem, detailed, judged, lost
+from floodmark.warehouse.redshift_errors import Problem, answered, detailed, judged, lost
 from floodmark.warehouse.redshift_names import literal
-from floodmark.warehouse.redshift_steps import Check, Choose, Do, Failed, Limits, Lock, Outcome, Row, Step
+from floodmark.warehouse.redshift_steps import (
+    Busy,
+    Check,
+    Choose,
+    Do,
+    Failed,
+    Limits,
+    Lock,
+    Outcome,
+    Row,
+    Step,
+)
 
 # Whatever the driver raises when the connection, not a statement, is the problem.
 _BROKEN = (DriverError, OSError, struct.error, KeyError)
@@ -150,7 +161,7 @@ class SocketTransport:
                 ),
                 again=kind is TransientError,
             )
-        if (problem := _problem(error)) is not None:
+        if (problem := answered(error)) is not None:
             return judged(problem, "connecting")
         said = str(error).lower() + str(error.__cause__ or "").lower()
         if "certificate" in said or "refuses ssl" in said or "ssl" in said:
@@ -191,7 +202,7 @@ class SocketSession:
         self._address = address
         self._limits = limits
         self._seconds = 0.0  # how long a statement may take; 0: not said yet
-        self._after: float | None = None  # how long the next question may take, if not as long as the last
+        self._waited = False  # the last question was one with a bound of its own
         self._patience = limits.connect
 
     def prepare(self, label: str) -> None:
@@ -223,14 +234,12 @@ class SocketSession:
     ) -> list[Row]:
         """The rows of a question; under a lock, in a transaction that changes nothing."""
         if lock is None:
-            after, self._after = self._after, None
-            if waits is not None:
-                # Set back by the next question only: mostly there is none.
-                seconds, self._after = waits, after or self._seconds
-            elif seconds is None:
-                seconds = after
-            if seconds is not None:
-                self._timeout(seconds)
+            usual = (
+                self._limits.question if self._waited else None
+            )  # set back only now: mostly nothing is asked
+            self._waited = waits is not None
+            if bound := waits or seconds or usual:
+                self._timeout(bound)
             return self._run(sql)
         try:
             self._begin(lock)
@@ -286,6 +295,8 @@ class SocketSession:
 
     def _steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
+            bound = step.seconds if isinstance(step, Do) else None
+            self._timeout(self._limits.statement if bound is None else bound)
             match step:
                 case Do():
                     self._do(step)
@@ -297,7 +308,12 @@ class SocketSession:
                     self._steps(step.then if self._value(step.sql) == step.want else step.otherwise())
 
     def _do(self, step: Do) -> None:
-        changed = self._changed(step.sql)
+        try:
+            changed = self._changed(step.sql)
+        except Failed as failed:
+            if failed.canceled and step.seconds is not None:
+                raise Failed(Busy(step.sql, step.seconds)) from failed
+            raise
         if step.rows is not None and changed >= 0 and changed != step.rows:
             raise Failed(
                 TransientError(
@@ -340,7 +356,7 @@ class SocketSession:
             cursor.execute(sql)
             yield cursor
         except _BROKEN as error:
-            problem = _problem(error)
+            problem = answered(error)
             raise (judged(problem) if problem else lost(error, self._address)) from error
         finally:
             watch.cancel()
@@ -367,14 +383,6 @@ def _login(spec: WarehouseSpec) -> dict[str, Any]:
     else:
         found |= {"cluster_identifier": iam.cluster}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _problem(error: BaseException) -> Problem | None:
-    """What the server said, None when it was not the server that said it."""
-    said = error.args[0] if error.args else None
-    if not isinstance(said, dict):
-        return None
-    return Problem(str(said.get("M", "")), str(said.get("D", "")), str(said.get("C", "")))
 
 
 def _short(error: BaseException) -> str:

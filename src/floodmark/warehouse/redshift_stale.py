@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from floodmark.errors import FloodmarkError, TransientError
 from floodmark.warehouse import LEDGER, TARGETS
 from floodmark.warehouse.redshift_names import literal
-from floodmark.warehouse.redshift_steps import Failed, Session
+from floodmark.warehouse.redshift_steps import Busy, Failed, Session
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,24 @@ def _labelled(
         int(pid): (True, None if int(running or 0) or idle is None else float(idle), bool(int(wrote or 0)))
         for pid, running, idle, wrote in rows
     }
+
+
+def naming_users(session: Session, schema: str, tables: Sequence[str], failed: Failed) -> Failed:
+    """A failure; when a change of some tables waited too long for who uses them, with their sessions."""
+    if not isinstance(failed.error, Busy):
+        return failed
+    names = ", ".join(literal(name) for name in tables)
+    try:
+        rows = session.query(
+            "SELECT DISTINCT t.pid, t.txn_owner FROM svv_transactions AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.relation "
+            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+            f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({names})"
+        )
+    except Failed:
+        rows = []
+    found = [f"session {pid} of {str(owner).strip()}" for pid, owner in rows if int(pid) != session.pid]
+    who = ", ".join(found) or "sessions that Redshift does not show to this user"
+    return Failed(Busy(failed.error.sql, failed.error.seconds, who))
 
 
 def end_stale(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from floodmark.errors import DataError, FloodmarkError
+from floodmark.errors import DataError, FloodmarkError, TransientError
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -21,6 +21,9 @@ class Do:
 
     sql: str
     rows: int | None = None
+    seconds: float | None = (
+        None  # how long it may wait for others' locks, else as long as a statement may take
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,17 @@ class Failed(Exception):
         self.code = code  # SQLSTATE, where there is one
 
 
+class Busy(TransientError):
+    """A change of a table waited too long for others who use it."""
+
+    def __init__(self, sql: str, seconds: float, who: str = "others") -> None:
+        self.sql, self.seconds = sql, seconds
+        super().__init__(
+            f"{sql} waited {seconds:g} s for {who}",
+            hint="run again when nobody reads the target for long; svv_transactions shows who does",
+        )
+
+
 class Session(Protocol):
     """One session. Not to be shared between threads. Its methods raise Failed."""
 
@@ -126,7 +140,7 @@ class Limits:
 
     connect: float = 30.0
     question: float = 300.0  # of the catalog, of the ledger, for a count
-    lock: float = 60.0  # for somebody else's load
+    lock: float = 60.0  # for somebody else's load, and for who uses a table that has to be changed
     statement: float = 43_200.0  # of a load: a first one may have a billion rows
     idle: float = 30.0  # a session of ours that holds the lock and does nothing for so long is a dead one
     grace: float = 60.0  # how late an answer may be after the server should have given up

@@ -251,8 +251,8 @@ class _Stoppable:
         self._live = live
         self.longest = transport.longest
 
-    def open(self, label: str = "", seconds: float | None = None) -> Session:
-        session = self._transport.open(label, seconds)
+    def open(self, label: str = "") -> Session:
+        session = self._transport.open(label)
         self._live.opens(session)
         return session
 
