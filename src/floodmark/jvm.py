@@ -11,10 +11,8 @@ import hashlib
 import os
 import shlex
 import shutil
-import stat
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +25,7 @@ from typing import BinaryIO
 from floodmark import daemon
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of
 from floodmark.limits import allow_files
-from floodmark.scratch import scratch
+from floodmark.scratch import cache_folder, scratch
 
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
 START_SECONDS = 120
@@ -304,27 +302,6 @@ def submit_command(settings: Mapping[str, str], folder: Path) -> list[str]:
 def _escaped(text: str) -> str:
     """Text for a Java properties file."""
     return "".join(f"\\{c}" if c in "\\:=# !" else f"\\u{ord(c):04x}" if ord(c) < 32 else c for c in text)
-
-
-def cache_folder() -> Path:
-    """Where this user's caches are; below the temporary folder for a user without a home to write to."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "floodmark"
-    try:
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    folder = Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
-    # Others may write there, too, and a JVM runs what a class archive says.
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-            folder.chmod(0o700)
-            return folder
-    raise ConfigError(f"{folder} is not a folder of this user's own", hint="set XDG_CACHE_HOME")
 
 
 class Archive:

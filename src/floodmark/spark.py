@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 
 from floodmark.carried import carried
 from floodmark.errors import ConfigError, FloodmarkError, Interrupted, TransientError
-from floodmark.jvm import Gateway, Jvm, cache_folder, is_local, last_words, other_python, settings
+from floodmark.jvm import Gateway, Jvm, is_local, last_words, other_python, settings
+from floodmark.scratch import cache_folder
 from floodmark.spark_words import MISSING, telling
 from floodmark.tasks import Job, settle, task
 from floodmark.throttle import Throttle

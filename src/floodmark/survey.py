@@ -242,7 +242,7 @@ def _cut(session: Session, table: Table, low: Position | None, high: Position, m
     # Without a key a timestamp can't be cut in two: stop before the one that would be.
     assert table.cursor is not None
     whole = edges.last(session, table, end[0])
-    if whole is None or (low is not None and str(whole[0]) <= str(low[0])):
+    if whole is None or edges.nth(session, table, table.order, low, whole, 1) is None:
         raise ConfigError(
             f"--limit {most}: more rows than that share the cursor {end[0]}, and without a key they can't be parted",
             hint="use a larger --limit",

@@ -71,6 +71,20 @@ def test_rows_on_one_timestamp_arrive_once_whenever_a_limited_run_is_killed(work
     arrived_once(workspace, 20_000)
 
 
+@pytest.mark.parametrize("number", ["INT", "DECIMAL(10,2)"])
+def test_without_a_key_a_limit_ends_before_the_number_that_it_would_cut_in_two(
+    workspace: Workspace, number: str
+) -> None:
+    workspace.write(tables={f"{workspace.database.name}.t": {"cursor": "n", "mode": "append"}})
+    workspace.execute(f"CREATE TABLE t (n {number} NOT NULL, note INT, KEY (n))")
+    workspace.execute("INSERT INTO t VALUES (98, 1), (99, 1), (100, 1), (101, 1), (101, 2)")
+    for rows in (2, 1, 2):
+        assert workspace.synced("t", limit=2)["rows_extracted"] == rows
+    workspace.execute("INSERT INTO t VALUES (102, 1), (102, 2), (102, 3)")
+    (refused,) = workspace.sync("t", limit=2).tables
+    assert refused.exit_code == 2 and "more rows than that share the cursor 102" in str(refused.error)
+
+
 class Mover:
     """Updates rows all the time, one by one, up and down the key: each leaves its slice for a later window."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -160,6 +161,57 @@ def test_who_waits_for_a_file_gets_it_before_who_has_just_let_it_go(
         asking.result(20)
     assert rows(busy) == 3
     busy.close()
+
+
+def test_who_waits_for_a_file_gets_it_although_its_uses_overlap(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
+    busy, ended = lingering(path), threading.Event()
+    busy._lock_seconds = 20
+
+    def ask_on_and_on(first: float) -> None:
+        time.sleep(first)
+        while not ended.is_set():
+            with busy.reading():
+                rows(busy)  # a use within a use never waits for itself
+                time.sleep(0.1)
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask_on_and_on, first) for first in (0, 0.05)]
+        time.sleep(0.3)
+        try:
+            with DatabaseFile(path, memory=1_000_000_000, lock_seconds=3).writing() as con:
+                con.execute("INSERT INTO t VALUES (2)")
+        finally:
+            ended.set()
+        for each in asking:
+            each.result(20)
+    busy.close()
+
+
+def test_a_file_is_not_waited_for_because_its_neighbour_is_busy_and_nothing_is_left_behind(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    neighbour = path.with_name("other.duckdb")
+    waiting = DatabaseFile(neighbour, memory=1_000_000_000, lock_seconds=2)
+
+    def wait() -> None:
+        with pytest.raises(TransientError), waiting.writing():
+            pass
+
+    with duckdb.connect(neighbour, config={"threads": 1}), ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(wait)
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert rows(DatabaseFile(path, memory=1_000_000_000, lock_seconds=5)) == 1
+        assert time.monotonic() - began < 1
+        [door] = (tmp_path / "cache" / "floodmark").iterdir()
+        assert door.stat().st_mode & 0o777 == 0o600
+        waits.result(20)
+    assert not any((tmp_path / "cache" / "floodmark").iterdir())
+    assert sorted(tmp_path.glob(".*")) == []
 
 
 def threads(con: duckdb.DuckDBPyConnection) -> int:

@@ -13,7 +13,6 @@ from floodmark.jvm import (
     Archive,
     Jvm,
     _escaped,
-    cache_folder,
     direct_command,
     find_java,
     last_words,
@@ -21,6 +20,7 @@ from floodmark.jvm import (
     settings,
     submit_command,
 )
+from floodmark.scratch import cache_folder
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from floodmark.errors import ConfigError
+from floodmark.scratch import cache_folder
 from floodmark.warehouse.duckdb_errors import is_lock, translated
 
 Connection = duckdb.DuckDBPyConnection
@@ -36,36 +37,68 @@ TRY_EVERY = 0.05
 
 
 @contextlib.contextmanager
-def _turnstile(folder: Path, give_up: float) -> Iterator[None]:
-    """Passed by one at a time, of all processes: so who has let a file go does not take it again before who waits for it.
+def _turnstile(path: Path, give_up: float) -> Iterator[None]:
+    """Passed by one at a time, of all this user's processes: so who has let a file go does not take it before who waits.
 
-    It orders, and protects nothing: after a while, or where a folder can't be locked, one goes in without.
+    It orders, and protects nothing: after a while, or where it can't be made, one goes in without.
     """
+    door = _door(path)
+    place = _taken(door, give_up) if door else None
     try:
-        # The folder, because a process that opens and closes the file itself would give up DuckDB's own lock on it.
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # of which DuckDB has more to say
-        yield
-        return
-    try:
-        _take(place, give_up)
         yield
     finally:
-        # Not by closing it alone: a process that was forked meanwhile would keep it.
-        with contextlib.suppress(OSError):
-            fcntl.flock(place, fcntl.LOCK_UN)
-        os.close(place)
+        if door is not None and place is not None:
+            with contextlib.suppress(OSError):
+                door.unlink()
+                # Not by closing it alone: a process that was forked meanwhile would keep it.
+                fcntl.flock(place, fcntl.LOCK_UN)
+            os.close(place)
 
 
-def _take(place: int, give_up: float) -> None:
+def _door(path: Path) -> Path | None:
+    """The turnstile's own file: a process that opens and closes the database itself would give up DuckDB's lock on it."""
+    try:
+        found = path.stat()
+        return cache_folder() / f"duckdb-{found.st_dev:x}-{found.st_ino:x}.lock"
+    except (OSError, ConfigError):  # of which DuckDB has more to say
+        return None
+
+
+def _taken(door: Path, give_up: float) -> int | None:
     while time.monotonic() < give_up:
+        place = None
         try:
+            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            if os.path.samestat(os.fstat(place), door.stat()):
+                return place
         except BlockingIOError:
             time.sleep(TRY_EVERY / 5)
+        except FileNotFoundError:  # whoever had it has taken it away
+            pass
         except OSError:
-            return
+            give_up = 0
+        if place is not None:
+            os.close(place)
+    return None
+
+
+def _awaited(path: Path) -> bool:
+    """Whether somebody stands in the turnstile."""
+    door = _door(path)
+    try:
+        place = os.open(door, os.O_RDWR | os.O_CLOEXEC) if door else None
+    except OSError:
+        return False
+    if place is None:
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(place)
+    return False
 
 
 class DatabaseFile:
@@ -82,7 +115,7 @@ class DatabaseFile:
         self._anchor: Connection | None = None  # keeps DuckDB's own opening of the file
         self._writable = False
         self._failed = False  # what failed once is not used again
-        self._users = 0
+        self._users: list[int] = []  # their threads
         self._limit = memory
         self._opened = self._used = 0.0
         self._inode: tuple[int, int] | None = None
@@ -111,7 +144,7 @@ class DatabaseFile:
         """Lets the file go, once nobody uses it; safe to call twice."""
         with self._change:
             self._linger = 0.0
-            if self._users == 0:
+            if not self._users:
                 self._close()
             timer, self._timer = self._timer, None
         if timer is not None:
@@ -119,8 +152,9 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def _connected(self, read_only: bool) -> Iterator[Connection]:
+        thread = threading.get_ident()
         try:
-            con = self._enter(read_only)
+            con = self._enter(read_only, thread)
             try:
                 yield con
             except BaseException:
@@ -130,29 +164,29 @@ class DatabaseFile:
                 try:
                     con.close()
                 finally:
-                    self._leave()
+                    self._leave(thread)
         except duckdb.Error as error:
             raise translated(error, self.path) from error
 
-    def _enter(self, read_only: bool) -> Connection:
+    def _enter(self, read_only: bool, thread: int) -> Connection:
         with self._change:
-            while self._users and not self._fit(read_only):
-                self._change.wait()
+            while self._users and (not self._fit(read_only) or self._gives_way(thread)):
+                self._change.wait(TRY_EVERY)
             if self._anchor is not None and not self._fit(read_only):
                 self._close()
             if self._anchor is None:
                 give_up = time.monotonic() + self._lock_seconds
-                with _turnstile(self.path.parent, give_up):
+                with _turnstile(self.path, give_up):
                     self._anchor = self._connect(read_only, give_up)
                 self._writable, self._failed, self._limit = not read_only, False, self._memory
                 self._opened, self._inode = time.monotonic(), self._identity()
             try:
                 con = self._connect(not self._writable, time.monotonic() + self._lock_seconds)
             except BaseException:
-                if self._users == 0:
+                if not self._users:
                     self._close()
                 raise
-            self._users += 1
+            self._users.append(thread)
             return con
 
     def _fit(self, read_only: bool) -> bool:
@@ -167,11 +201,16 @@ class DatabaseFile:
             return None
         return found.st_dev, found.st_ino
 
-    def _leave(self) -> None:
+    def _gives_way(self, thread: int) -> bool:
+        """Whether a new use lets those that run come to their end first, because somebody else has waited long enough."""
+        late = time.monotonic() - self._opened > HOLD
+        return late and thread not in self._users and _awaited(self.path)
+
+    def _leave(self, thread: int) -> None:
         with self._change:
-            self._users -= 1
+            self._users.remove(thread)
             self._used = time.monotonic()
-            if self._users == 0:
+            if not self._users:
                 if self._failed or self._linger <= 0 or self._used - self._opened > HOLD:
                     self._close()
                 elif self._timer is None:
