@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from floodmark import plan
 from floodmark.errors import DataError, TransientError
 from floodmark.model import Origin, Position, Table, Window, Witness
-from floodmark.mysql import edges, identity
+from floodmark.mysql import edges, identity, sql
 from floodmark.mysql.bounds import Trust
 from floodmark.mysql.connect import Session
 from floodmark.mysql.looks import Looks
@@ -55,11 +55,13 @@ def check_origin(
     newest: Position | None,
     steady: bool = False,
     back_to: str | None = None,
+    rewritten: Position | None = None,
 ) -> Known:
     """Looks whether the source is the one that was read. Raises DataError, or TransientError where it may become so.
 
     A row with a lower cursor is an older version of itself where the clocks were `steady` since the watermark, that is,
-    did not go back; what they have written since, where they did, lies from `back_to` on.
+    did not go back; what they have written since, where they did, lies from `back_to` on. Where applications write the
+    cursor, each by its own clock, the row at the watermark may have a lower one: behind `rewritten` it is read again.
     """
     trust = looks.trust(session)
     now = identity.look(session, table, trust)
@@ -75,7 +77,7 @@ def check_origin(
     whole = low is not None and len(low) == len(table.order)
     in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)
     if low is not None and whole and not in_place:
-        look.check_end(low, newest, back_to, there=bool(at_low))
+        look.check_end(low, newest, back_to, rewritten, there=bool(at_low))
     return Known(look.now, tuple(asked), tuple(found))
 
 
@@ -159,7 +161,14 @@ class _Look:
             return  # its numbers don't say whose they are: a server that was filled from a dump begins anew
         raise self._set_back("the server lacks transactions that were read before (GTID)")
 
-    def check_end(self, low: Position, newest: Position | None, back_to: str | None, there: bool) -> None:
+    def check_end(
+        self,
+        low: Position,
+        newest: Position | None,
+        back_to: str | None,
+        rewritten: Position | None,
+        there: bool,
+    ) -> None:
         """The row at the watermark is not in its place: there must be newer rows, or it was only deleted."""
         table = self.table
         if edges.nth(self.session, replace(table, where=None), table.order, low, None, 1) is not None:
@@ -169,6 +178,10 @@ class _Look:
         key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
         if key is None and table.order == table.key:
             key = low
+        if there and key is not None and rewritten is not None and not self._moved:
+            same = [sql.any_of(table, [key])]
+            if edges.nth(self.session, table, table.order, rewritten, low, 1, same) is not None:
+                return
         if key is not None and len(table.key) == 1 and table.column(table.key[0]).auto_increment:
             # A counter beyond the lost row, and no older version of it: it was deleted, nothing was set back.
             counter = edges.next_auto_increment(self.session, table)

@@ -31,7 +31,7 @@ def read_again(
     spread = clock.spread(settled.zone)
     fingerprint = None
     if state.position is not None and not state.manual:
-        source_low = plan.overlap_from(table, low, state.began, seconds + spread, settled.zone_shift)
+        source_low = begins(table, state, options, low, settled, trust)
         if source_low is not None and low is not None:
             rows, places = edges.positions(session, table, source_low, low)
             mark = None
@@ -55,6 +55,15 @@ def read_again(
         words = "NULL or zero cursor" if loose.zero else "NULL cursor"
         notes.append(f"{loose.rows:,} rows with a {words} or one in the future are read again by every sync")
     return tuple(found), fingerprint
+
+
+def begins(
+    table: Table, state: State, options: TableOptions, low: Position | None, settled: Settled, trust: Trust
+) -> Position | None:
+    """The position behind which rows are read again up to the watermark `low`, or None where none are."""
+    seconds, _ = overlap_seconds(table, options, trust, settled)
+    shift = settled.zone_shift
+    return plan.overlap_from(table, low, state.began, seconds + clock.spread(settled.zone), shift)
 
 
 def _zone_changed(table: Table, settled: Settled, source_low: Position, spread: float) -> str:

@@ -100,6 +100,13 @@ class Plan:
         return sum(s.rows for s in (*self.slices, *self.again, *self.reread_slices))
 
 
+def by_application(table: Table) -> bool:
+    """Whether the cursor is a time that applications write, whose clocks differ."""
+    if table.cursor is None:
+        return False
+    return table.unix is not None or (temporal(table) and not table.column(table.cursor).maintained)
+
+
 def temporal(table: Table) -> bool:
     """Whether the cursor tells the time; ids and versions don't."""
     return table.cursor is not None and table.column(table.cursor).data_type in (

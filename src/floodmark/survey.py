@@ -15,7 +15,7 @@ from floodmark.mysql.connect import Session
 from floodmark.mysql.failures import as_discovered
 from floodmark.mysql.looks import Looks
 from floodmark.origin import check_origin
-from floodmark.overlap import read_again
+from floodmark.overlap import begins, read_again
 from floodmark.plan import Plan, Request
 from floodmark.reread import begins_whole, carrier, follow, follows_a_copy, in_place
 from floodmark.settle import Settled, clocked, settle
@@ -63,7 +63,10 @@ def survey(
         begin = Start(None, "the whole copy that it follows")
     low = plan.start_position(table, begin.timestamp) if first_time else state.position
     settled = settle(session, table, state, low, options, looks, expected)
-    known = check_origin(session, table, state, looks, settled.newest, settled.steady, settled.back_to)
+    rewritten = begins(table, state, options, low, settled, trust) if plan.by_application(table) else None
+    known = check_origin(
+        session, table, state, looks, settled.newest, settled.steady, settled.back_to, rewritten
+    )
     if not first_time:
         notes += _clock_notes(table, state, settled)
 

@@ -100,3 +100,26 @@ def test_without_a_key_a_clock_that_was_set_back_is_said_aloud(
     error = report.tables[0].error
     assert report.exit_code == 6 and error is not None and "clock was set back" in error.message
     assert workspace.sync("events").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "at"),
+    [("DATETIME", "NOW() - INTERVAL {} SECOND"), ("BIGINT", "UNIX_TIMESTAMP(NOW()) - {}")],
+)
+def test_the_row_at_the_watermark_may_be_written_again_by_an_application_whose_clock_is_behind(
+    workspace: Workspace, column: str, at: str
+) -> None:
+    """It is read again with the overlap; from before that it would not be, so there it stops the run."""
+    workspace.write(tables={f"{workspace.database.name}.t": {"cursor": "at", "mode": "upsert"}})
+    workspace.execute(
+        f"CREATE TABLE t (id INT PRIMARY KEY, note VARCHAR(20), at {column} NOT NULL, KEY (at))",
+        f"INSERT INTO t VALUES (1, 'a', {at.format(4000)}), (2, 'b', {at.format(20)}), (3, 'c', {at.format(90)})",
+    )
+    workspace.synced("t")
+    workspace.execute(f"UPDATE t SET note = 'again', at = {at.format(80)} WHERE id = 2")
+    workspace.synced("t")
+    assert workspace.query("SELECT note FROM t WHERE id = 2") == [("again",)]
+    workspace.synced("t")
+    workspace.execute(f"UPDATE t SET note = 'early', at = {at.format(3000)} WHERE id = 2")
+    (refused,) = workspace.sync("t").tables
+    assert refused.exit_code == 6 and "set back" in str(refused.error)
