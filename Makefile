@@ -1,12 +1,12 @@
 # `make` prints the targets. Everything runs from .venv, which `make setup` builds.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check faults bench format lock audit clean
+.PHONY: help setup demo test check docs reference pictures faults bench format lock audit clean
 
 BIN := .venv/bin
 ARGS ?=
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian's packages and .venv (a second run takes a second)
 	@scripts/setup
@@ -17,11 +17,24 @@ demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recove
 test: setup ## all tests, four at a time (a quarter of an hour on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
 	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
-check: setup ## ruff, mypy --strict, import-linter
+check: setup ## ruff, mypy --strict (src and tests), import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+reference: setup ## docs/commands.md and the keys in docs/config.md, from the code
+	@PYTHONPATH=src $(BIN)/python scripts/reference
+
+docs: reference ## the reference, and the site of docs/ in build/site; a broken link fails it
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder html --doctree-dir build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
+pictures: setup ## docs/rooms.svg and docs/pictures: drawings, the chart of bench/results, terminals and the dashboard from real runs (minutes)
+	@$(BIN)/python scripts/picture
+	@$(BIN)/python scripts/chart
+	@$(BIN)/python scripts/shots
+	@$(BIN)/python scripts/pages
 
 MINUTES ?= 30
 faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default where it is there) or mariadb, GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
@@ -44,5 +57,5 @@ audit: ## requirements.lock against the vulnerabilities that PyPI knows of (need
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src -name '_rows.c' -o -name '_rows.*.so' | xargs rm -f
+	find src -name 'decoder_fast.c' -o -name 'decoder_fast.*.so' | xargs rm -f
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

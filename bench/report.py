@@ -18,7 +18,7 @@ from typing import Any
 from scenes import WIDTH, Scene
 from stage import HERE, Figure, Stage
 
-from floodmark.testing import settlement
+from floodmark.setup.services import settlement
 
 OURS = "floodmark, warm Spark"
 RESULTS = HERE / "results"

@@ -22,16 +22,17 @@ from pathlib import Path
 import duckdb
 import yaml
 
-from floodmark.api import Quiet
-from floodmark.config import Config, load
-from floodmark.model import DataFile
-from floodmark.report import SyncOptions, SyncReport, new_run
-from floodmark.spark import Spark
-from floodmark.state import Claimed, Log, Watermark, claim, draft, stamp
-from floodmark.store import Store
-from floodmark.sync import sync
-from floodmark.testing.databases import DatabaseServer, chosen
-from floodmark.testing.services import SeaweedFS
+from floodmark.commit import Log, Watermark, draft
+from floodmark.commit.claim import Claimed, claim
+from floodmark.config.load import Config, load
+from floodmark.model.commit import Batch, DataFile
+from floodmark.model.run import SyncOptions, SyncReport, Unwatched, new_run
+from floodmark.model.times import stamp
+from floodmark.services.spark.context import Spark
+from floodmark.services.store.store import Store
+from floodmark.setup.services.databases import DatabaseServer, chosen
+from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.sync.run import sync
 
 TABLE = """CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2) NOT NULL, note VARCHAR(40),
   update_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))"""
@@ -132,7 +133,7 @@ def main() -> None:
             proxy.taken()
             connections, questions = asked(server)
             began, cpu = time.monotonic(), time.process_time()
-            report = sync(config, tables, False, SyncOptions(**options), Quiet(), new_run(), spark)  # type: ignore[arg-type]
+            report = sync(config, tables, False, SyncOptions(**options), Unwatched(), new_run(), spark)  # type: ignore[arg-type]
             seconds, cpu = time.monotonic() - began, time.process_time() - cpu
             after = asked(server)
             counts = proxy.taken()
@@ -191,7 +192,7 @@ def histories(lengths: list[int]) -> None:
             proxy.taken()
             proxy.weighed()
             cpu = time.process_time()
-            report = sync(config, ["shop.t0"], False, SyncOptions(), Quiet(), new_run(), spark)
+            report = sync(config, ["shop.t0"], False, SyncOptions(), Unwatched(), new_run(), spark)
             cpu = time.process_time() - cpu
             assert report.ok, [t.error for t in report.tables]
             (sent, answered), count = proxy.weighed(), sum(proxy.taken().values())
@@ -226,7 +227,7 @@ def _lengthen(store: Store, warehouse: Path, length: int) -> None:
         made = DataFile(name, 10, 2000, "0" * 64, 0, created_at=stamp(), etag="0" * 32)
         state = claimed.state
         schema = state.table.fingerprint if state.table else None
-        state = log.append(state, draft(state, "batch", run, files=(made,), schema=schema))
+        state = log.append(state, draft(state, Batch, run, files=(made,), schema=schema))
         rows.append((state.n, state.digest))
     if state.n == before:
         return

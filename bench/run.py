@@ -20,10 +20,10 @@ import report
 import scenes
 from stage import HERE, Figure, Stage
 
-from floodmark.testing import settlement
-from floodmark.testing.databases import SERVERS
-from floodmark.testing.databases import chosen as server_kind
-from floodmark.testing.services import SeaweedFS
+from floodmark.setup.services import settlement
+from floodmark.setup.services.databases import SERVERS
+from floodmark.setup.services.databases import chosen as server_kind
+from floodmark.setup.services.s3 import SeaweedFS
 
 ROWS = int(os.environ.get("ROWS", "2000000").replace("_", "").replace(",", ""))
 RUNS = int(os.environ.get("RUNS", "3"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stage import HERE, Stage
 
-from floodmark.testing import settlement
+from floodmark.setup.services import settlement
 
 TABLES = 50
 MEASURED = 5  # of the commands for one table each; the rest are taken to be like them

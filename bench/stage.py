@@ -13,10 +13,10 @@ from typing import Any
 
 from measure import Usage, Watch, cpu_seconds
 
-from floodmark.testing import settlement
-from floodmark.testing.databases import DatabaseServer
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
+from floodmark.setup.services import settlement
+from floodmark.setup.services.databases import DatabaseServer
+from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.setup.services.standin import StandIn, stand_in
 
 HERE = Path(__file__).parent
 CONNECTIONS = os.cpu_count() or 2
@@ -54,7 +54,7 @@ class Stage:
     s3: SeaweedFS
     folder: Path
     rows: int
-    standin: RedshiftStandIn | None = None
+    standin: StandIn | None = None
     count: int = 0
 
     def place(self, warehouse: dict[str, Any] | None = None, **defaults: Any) -> tuple[Path, str]:
@@ -76,7 +76,7 @@ class Stage:
     def redshift(self) -> dict[str, Any]:
         """The stand-in as a warehouse; it is started when it is first asked for."""
         if self.standin is None:
-            self.standin = RedshiftStandIn(self.s3)
+            self.standin = stand_in()(self.s3)
             self.standin.start()
         return {"url": self.standin.url(), "iam_role": self.standin.role, "tls": {"mode": "disabled"}}
 
@@ -126,7 +126,8 @@ class Stage:
 
     def stored(self, prefix: str) -> int:
         """The bytes of the Parquet files below a prefix."""
-        from floodmark.store import Store, StoreSpec
+        from floodmark.config.load import StoreSpec
+        from floodmark.services.store.store import Store
 
         return sum(
             o.bytes for o in Store(StoreSpec(**self.s3.store(prefix))).list("") if o.path.endswith(".parquet")

@@ -12,19 +12,10 @@ from pathlib import Path
 
 from measure import tree_cpu
 
-from floodmark.config import load
-from floodmark.report import SyncOptions, new_run
-from floodmark.spark import Spark
-from floodmark.sync import sync
-
-
-class Silent:
-    """Watches a run without a word."""
-
-    def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
-    def end(self, table: str, stage: str) -> None: ...
+from floodmark.config.load import load
+from floodmark.model.run import SyncOptions, Unwatched, new_run
+from floodmark.services.spark.context import Spark
+from floodmark.sync.run import sync
 
 
 def main() -> None:
@@ -36,7 +27,7 @@ def main() -> None:
     time.sleep(3)  # the workers' imports
     began, cpu = time.monotonic(), tree_cpu()
     options = SyncOptions(backup_only=what == "extract")
-    report = sync(config, [table], False, options, Silent(), new_run(), spark=spark)
+    report = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark)
     seconds, cpu = time.monotonic() - began, tree_cpu() - cpu
     spark.stop()
     (done,) = report.as_json()["tables"]

@@ -1,5 +1,5 @@
-"""What the tests share: private services started once per run, a fresh database and store prefix for each
-test, and the real command as a process. A test that asks for no service starts none."""
+"""Shared fixtures: private services started once per run, a fresh database and store prefix for each test, and
+the real command as a process. A test that needs no service starts none."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ import duckdb
 import pytest
 import yaml
 
-from floodmark import tunnel
-from floodmark.config import load
-from floodmark.report import SyncOptions, SyncReport, new_run
-from floodmark.spark import Spark
-from floodmark.sync import sync
-from floodmark.testing.compare import Comparison, compare
-from floodmark.testing.databases import DatabaseServer, MariaDB, MySQL, missing
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
-from floodmark.testing.sshd import Sshd
-from tests.commands import Command, Template
+from floodmark import Pipeline
+from floodmark.config.load import Config, load
+from floodmark.model.run import SyncOptions, SyncReport, Unwatched, new_run
+from floodmark.services.spark.context import Spark
+from floodmark.setup.services.compare import Comparison, compare
+from floodmark.setup.services.databases import DatabaseServer, MariaDB, MySQL, missing
+from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.sync.run import sync
+from tests.support.command_server import Command, Template
+from tests.support.redshift import RedshiftStandIn
 
 TEMPLATE = Template()
-# Whether everything is wanted, however long it takes.
+# Whether to run everything, however long it takes.
 PATIENT = bool(os.environ.get("FLOODMARK_LONG"))
 FOLDERS = ("unit", "contract", "e2e", "faults")
 SERVERS: dict[str, type[DatabaseServer]] = {"mysql": MySQL, "mariadb": MariaDB}
 NO_MYSQL = missing("mysql")
-# What tests run on that don't care.
+# The server for tests that don't care.
 USUAL = "mariadb" if NO_MYSQL else "mysql"
-# For fixtures that outlive a test: what `both_servers` and `source` say of one.
+# Parameters for fixtures that outlive a test, equivalent to a test's markers `both_servers` and `source`.
 BOTH = list(SERVERS)
 SOURCE = BOTH if PATIENT else [USUAL]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Which servers a test runs on: the usual one, or what its markers say."""
+    """Choose the servers for a test: the usual one, or what its markers say."""
     if "kind" not in metafunc.fixturenames:
         return
     marked = {mark.name for mark in metafunc.definition.iter_markers()}
@@ -55,14 +54,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was not run, so that no skip goes unseen."""
+    """Print what was not run, so that no skip goes unnoticed."""
     if NO_MYSQL:
         terminalreporter.section("Oracle's MySQL")
         terminalreporter.write_line(f"The tests ran on MariaDB only: {NO_MYSQL}.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder, so that `-m "not e2e"` works; long ones run only when they are asked for."""
+    """Mark each test with its folder, so that `-m "not e2e"` works; skip long ones unless requested."""
     for item in items:
         if item.get_closest_marker("long") and not PATIENT:
             item.add_marker(pytest.mark.skip(reason="long: FLOODMARK_LONG=1"))
@@ -77,7 +76,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """The umask of most machines, under which everybody may read what is made."""
+    """The usual umask, under which new files are world-readable."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -92,7 +91,7 @@ def mariadb() -> Iterator[MariaDB]:
 
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[MySQL]:
-    """One MySQL of Oracle's for the whole run."""
+    """One Oracle MySQL for the whole run."""
     if NO_MYSQL:
         pytest.skip(NO_MYSQL)
     with MySQL() as server:
@@ -110,14 +109,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(kind: str, request: pytest.FixtureRequest) -> DatabaseServer:
-    """The server of that kind that all tests share."""
+    """The shared server of that kind."""
     shared: DatabaseServer = request.getfixturevalue(kind)
     return shared
 
 
 @pytest.fixture
 def new_server(kind: str) -> type[DatabaseServer]:
-    """Makes servers of that kind, for tests that restart or kill one or want other settings."""
+    """Creates servers of that kind, for tests that restart or kill one or need other settings."""
     return SERVERS[kind]
 
 
@@ -130,7 +129,7 @@ def seaweed() -> Iterator[SeaweedFS]:
 
 @pytest.fixture(scope="session")
 def redshift(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
-    """One stand-in for Redshift for the whole run, over the S3 server that all tests share."""
+    """One stand-in for Redshift for the whole run, over the shared S3 server."""
     with RedshiftStandIn(seaweed) as server:
         yield server
 
@@ -147,11 +146,11 @@ class Database:
         return self.server.url(self.name)
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements in one committed transaction; the rows of the last one."""
+        """Run statements in one transaction and commit; returns the rows of the last one."""
         return self.server.execute(*statements, database=self.name)
 
     def connect(self, **options: Any) -> Any:
-        """A connection of PyMySQL's, for transactions that stay open."""
+        """A PyMySQL connection, for transactions that stay open."""
         return self.server.connect(self.name, **options)
 
 
@@ -185,11 +184,11 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The one document that `--json` prints."""
+        """The document that `--json` prints."""
         return json.loads(self.stdout)
 
     def ok(self) -> Result:
-        """The same, after making sure that the command succeeded."""
+        """The same result, after asserting that the command succeeded."""
         assert self.code == 0, f"exit code {self.code}\n{self.stdout}\n{self.stderr}"
         return self
 
@@ -211,10 +210,10 @@ class Floodmark:
             process.kill()
             stdout, stderr = process.communicate(20)
             pytest.fail(f"floodmark {' '.join(args)}: no end within {timeout} s\n{stdout}\n{stderr}")
-        return Result(process.returncode, stdout, stderr)
+        return Result(process.wait(), stdout, stderr)
 
     def start(self, *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Command:
-        """Start it and go on; whatever of it is left is killed at the test's end."""
+        """Start it without waiting; whatever is left of it is killed when the test ends."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("FLOODMARK_", "AWS_"))}
         process = TEMPLATE.start(args, cwd or self.cwd, {**inherited, **(env or {})})
         self.started.append(process)
@@ -243,11 +242,15 @@ class Workspace:
     spark: Callable[[], Spark]
 
     @property
+    def file(self) -> Path:
+        return self.folder / "floodmark.yaml"
+
+    @property
     def warehouse(self) -> Path:
         return self.folder / "warehouse.duckdb"
 
     def write(self, **sections: Any) -> None:
-        """Write floodmark.yaml; sections are merged into what it held (None removes one)."""
+        """Write floodmark.yaml; sections are merged into the existing ones (None removes one)."""
         for name, section in sections.items():
             if section is None:
                 self.config.pop(name, None)
@@ -255,20 +258,31 @@ class Workspace:
                 self.config[name] = {**self.config.get(name, {}), **section}
             else:
                 self.config[name] = section
-        file = self.folder / "floodmark.yaml"
-        file.write_text(yaml.safe_dump(self.config, allow_unicode=True))
-        file.chmod(0o600)  # it holds the password
+        self.file.write_text(yaml.safe_dump(self.config, allow_unicode=True))
+        self.file.chmod(0o600)  # it holds the password
+
+    @property
+    def settings(self) -> Config:
+        """The configuration as the command reads it from floodmark.yaml."""
+        return load(self.file)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The library, over the same file."""
+        return Pipeline(self.file)
+
+    def full_name(self, table: str) -> str:
+        """The table with its schema."""
+        return table if "." in table else f"{self.database.name}.{table}"
 
     def sync(self, *tables: str, **options: Any) -> SyncReport:
-        """A sync in this process, on the Spark that all tests share: for what needs many syncs, not a process."""
-        names = [t if "." in t else f"{self.database.name}.{t}" for t in tables]
-        return sync(
-            load(self.folder / "floodmark.yaml"), names, not names, SyncOptions(**options), Silent(), new_run(),
-            spark=self.spark(),
-        )  # fmt: skip
+        """A sync in this process, on the shared Spark: for tests that need many syncs, not a process."""
+        names = [self.full_name(table) for table in tables]
+        how = SyncOptions(**options)
+        return sync(self.settings, names, not names, how, Silent(), new_run(), spark=self.spark())
 
     def synced(self, *tables: str, **options: Any) -> dict[str, Any]:
-        """The same for one table that must succeed: its part of the report."""
+        """The same for one table that must succeed; returns its part of the report."""
         report = self.sync(*tables, **options)
         (table,) = report.as_json()["tables"]
         assert report.ok, table["error"]
@@ -279,24 +293,18 @@ class Workspace:
         return self.database.execute(*statements)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """Ask the warehouse."""
+        """Query the warehouse."""
         with duckdb.connect(str(self.warehouse), read_only=True) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             return connection.execute(sql).fetchall()
 
     def compare(self, table: str, target: str | None = None, key: str = "id") -> Comparison:
         """Source against warehouse, independently of the pipeline."""
-        name = table if "." in table else f"{self.database.name}.{table}"
-        return compare(self.database.server, name, self.warehouse, target, key)
+        return compare(self.database.server, self.full_name(table), self.warehouse, target, key)
 
 
-class Silent:
-    """Watches a run without a word."""
-
-    def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
-    def end(self, table: str, stage: str) -> None: ...
+class Silent(Unwatched):
+    """Observes a run and prints nothing."""
 
 
 @pytest.fixture(scope="session")
@@ -333,7 +341,7 @@ def new_workspace(
 def lasting_workspace(
     folder: Path, server: DatabaseServer, spark: Callable[[], Spark], **sections: Any
 ) -> Iterator[Workspace]:
-    """A workspace with a fresh database that outlives a test, for fixtures of a module or of the whole run."""
+    """A workspace with a fresh database that outlives a test, for module- and session-scoped fixtures."""
     with fresh_database(server) as database:
         yield new_workspace(folder, database, Floodmark(folder), spark, **sections)
 
@@ -342,7 +350,7 @@ def lasting_workspace(
 def make_workspace(
     tmp_path: Path, floodmark: Floodmark, spark: Callable[[], Spark]
 ) -> Callable[..., Workspace]:
-    """Builds a workspace for any database, for tests with a server of their own."""
+    """Builds a workspace for any database, for tests with their own server."""
 
     def make(database: Database, **sections: Any) -> Workspace:
         return new_workspace(tmp_path, database, floodmark, spark, **sections)
@@ -366,7 +374,7 @@ def s3_workspace(
 
 @pytest.fixture
 def redshift_workspace(s3_workspace: Workspace, redshift: RedshiftStandIn) -> Workspace:
-    """A workspace whose store is S3 and whose warehouse is a schema of its own in the stand-in."""
+    """A workspace whose store is S3 and whose warehouse is a private schema in the stand-in."""
     redshift.faults.clear()
     s3_workspace.write(
         warehouse={
@@ -377,18 +385,3 @@ def redshift_workspace(s3_workspace: Workspace, redshift: RedshiftStandIn) -> Wo
         }
     )
     return s3_workspace
-
-
-@pytest.fixture(scope="session")
-def bastion() -> Iterator[Sshd]:
-    with Sshd() as server:
-        yield server
-        tunnel.close_all()
-
-
-@pytest.fixture
-def own_bastion() -> Iterator[Sshd]:
-    """One that a test may stop, or give another key."""
-    with Sshd() as server:
-        yield server
-        tunnel.close_all()

@@ -17,15 +17,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from floodmark.config import load
-from floodmark.model import Slice
-from floodmark.mysql import sql
-from floodmark.mysql.answer import Answer
-from floodmark.mysql.connect import Session
-from floodmark.mysql.discover import discover
-from floodmark.mysql.wire import QUERY
-from floodmark.store import Store
-from floodmark.types import fields
+from floodmark.config.load import load
+from floodmark.model.types import fields
+from floodmark.model.window import Slice
+from floodmark.services.mysql import sql
+from floodmark.services.mysql.describe import discover
+from floodmark.services.mysql.rows.stream import Answer
+from floodmark.services.mysql.rows.text import QUERY
+from floodmark.services.mysql.session import Session
+from floodmark.services.store.store import Store
 
 SLICE = 250_000
 

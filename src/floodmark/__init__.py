@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from floodmark.api import Pipeline as Pipeline
-    from floodmark.errors import FloodmarkError as FloodmarkError
+    from floodmark.model.errors import FloodmarkError as FloodmarkError
 
 __version__ = "0.1.0"
 __all__ = ["FloodmarkError", "Pipeline", "__version__"]
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return Pipeline
     if name == "FloodmarkError":
-        from floodmark.errors import FloodmarkError
+        from floodmark.model.errors import FloodmarkError
 
         return FloodmarkError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

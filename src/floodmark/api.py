@@ -6,20 +6,39 @@ fails raises a FloodmarkError, whose `code` is the command's exit code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark import accept, copies, history, moves, planview, s3clean, system, validate, watermarks
-from floodmark import config as configuration
-from floodmark.clean import Wanted
-from floodmark.config import Config
-from floodmark.errors import ConfigError, FloodmarkError, exit_code
-from floodmark.moments import timestamp as moment
-from floodmark.report import Progress, SyncOptions, new_run
-from floodmark.values import duration
+from floodmark.clean import command as s3clean
+from floodmark.clean.choose import Wanted
+from floodmark.commit import system
+from floodmark.config import load as configuration
+from floodmark.config.load import Config
+from floodmark.config.values import duration
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
+from floodmark.model.run import Progress, SyncOptions, Unwatched, new_run
+from floodmark.model.times import timestamp
+from floodmark.sync import preview as planview
+from floodmark.watermark import (
+    accept,
+    drill,
+    history,
+    validate,
+)
+from floodmark.watermark import (
+    backups as copies,
+)
+from floodmark.watermark import (
+    set_reset as moves,
+)
+from floodmark.watermark import (
+    show as watermarks,
+)
 
 if TYPE_CHECKING:
-    from floodmark.spark import Spark
+    from floodmark.services.spark.context import Spark
 
 Document = dict[str, Any]
 
@@ -42,22 +61,33 @@ class SyncFailed(FloodmarkError):
         return (SyncFailed, (self.report,))
 
 
-class Quiet:
-    """Watches a sync without a word."""
-
-    def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
-    def end(self, table: str, stage: str) -> None: ...
-
-
 class Pipeline:
     """One configuration, and all that can be done with it. Holds no connection between calls."""
 
-    def __init__(self, config: Config | Path | str | None = None) -> None:
-        """From a configuration or its path; by default as the command finds it."""
+    def __init__(self, config: Config | Path | str | None = None, *, spark: object = None) -> None:
+        """From a configuration or its path; by default as the command finds it.
+
+        `spark` is a SparkSession or SparkContext to run on; it is left running.
+        """
         given = Path(config) if isinstance(config, str) else config
         self.config: Config = given if isinstance(given, Config) else configuration.load(given)
+        self._given_spark = spark
+
+    @contextmanager
+    def _spark(self, given: object) -> Iterator[Spark | None]:
+        """The user's Spark, left running; None: one is started when it is needed."""
+        chosen = self._given_spark if given is None else given
+        if chosen is None:
+            yield None
+            return
+        from floodmark.services.spark.context import Spark
+
+        spark = Spark.over(chosen)
+        try:
+            yield spark
+        finally:
+            if spark is not chosen:
+                spark.stop()  # ends what is ours around the user's context, which lives on
 
     # rows
 
@@ -67,7 +97,7 @@ class Pipeline:
         all_tables: bool = False,
         check: bool = True,
         progress: Progress | None = None,
-        spark: Spark | None = None,
+        spark: object = None,
         **options: Any,
     ) -> Document:
         """Brings tables up to date: `sync("shop.orders", limit=1000)`, or `sync(all_tables=True)`.
@@ -75,12 +105,21 @@ class Pipeline:
         The options are those of `SyncOptions`. When a table fails, raises SyncFailed, whose `report` has all
         tables; with `check=False` the document is returned whatever became of them.
         """
-        from floodmark.sync import sync  # brings Spark, which nothing else here needs
+        from floodmark.observe.run import Observer
+        from floodmark.sync.run import sync  # brings Spark, which nothing else here needs
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
-        watch, chosen = progress or Quiet(), _options(options)
-        report = sync(self.config, tables, all_tables, chosen, watch, new_run(), spark)
+        watch, chosen = _watching(progress), _options(options)
+        with self._spark(spark) as running, Observer(self.config) as observer:
+            try:
+                report = sync(self.config, tables, all_tables, chosen, watch, new_run(), running)
+            except FloodmarkError as error:
+                if not chosen.dry_run and not isinstance(error, Interrupted):
+                    observer.ended(None, error)
+                raise
+            if not chosen.dry_run:
+                observer.ended(report)
         document = report.as_json()
         if check and not report.ok:
             raise SyncFailed(document)
@@ -93,22 +132,25 @@ class Pipeline:
     def verify(
         self,
         *tables: str,
+        all_tables: bool = False,
         show: int = 20,
         repair: bool = False,
         force: bool = False,
         progress: Progress | None = None,
-        spark: Spark | None = None,
+        spark: object = None,
     ) -> Document:
         """Source against warehouse, down to the rows; differences are in the document, a failure is raised."""
-        from floodmark.repair import verified
-        from floodmark.verify import verify
+        from floodmark.sync.run import repairing
+        from floodmark.verify.run import verify
 
-        if not tables:
-            raise ConfigError("name the tables")
-        watch, one = progress or Quiet(), verified if repair else None
-        document, _ = verify(
-            self.config, tables, watch, new_run(), named=show, spark=spark, one=one, force=force
-        )
+        if bool(tables) == all_tables:
+            raise ConfigError("name the tables, or say all_tables=True")
+        watch, one = _watching(progress), repairing(force) if repair else None
+        with self._spark(spark) as running:
+            document, _ = verify(
+                self.config, tables, watch, new_run(),
+                named=show, spark=running, one=one, all_tables=all_tables,
+            )  # fmt: skip
         if any(t["error"] for t in document["tables"]):
             raise SyncFailed(document)
         return document
@@ -162,6 +204,10 @@ class Pipeline:
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
 
+    def watermark_clear(self) -> Document:
+        """Removes the system watermark: tables without a position begin at `start`."""
+        return system.system_clear(self.config)
+
     def watermark_accept(self, table: str, *, force: bool = False) -> Document:
         """Goes on with a source that was replaced on purpose: all of it is read again, and merged by key."""
         return accept.watermark_accept(self.config, table, new_run(), force=force)
@@ -185,6 +231,12 @@ class Pipeline:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
         return copies.watermark_backups(self.config, table)
 
+    def watermark_drill(self, *tables: str, all_tables: bool = False) -> Document:
+        """What would come back of tables after losses of copies, log and store; `ok` is False where something would not."""
+        if bool(tables) == all_tables:
+            raise ConfigError("name the tables, or say all_tables=True")
+        return drill.watermark_drill(self.config, tables, all_tables=all_tables)
+
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> Document:
         """Removes daily and session copies that are older than so many days."""
         return copies.watermark_cleanup(self.config, days, dry_run)
@@ -199,9 +251,11 @@ class Pipeline:
 
     # staged files
 
-    def s3clean_list(self, *tables: str) -> Document:
+    def s3clean_list(
+        self, *tables: str, older_than: str | None = None, pattern: str | None = None
+    ) -> Document:
         """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
-        return s3clean.s3clean_list(self.config, tables)
+        return s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
 
     def s3clean_clean(
         self,
@@ -245,16 +299,25 @@ def _seconds(text: str | None) -> float | None:
         raise ConfigError(f"older_than {error}") from None
 
 
+def _watching(progress: Progress | None) -> Progress:
+    """The caller's progress; methods of `Progress` that it lacks, as one written for an earlier version may, do nothing."""
+    watch = Unwatched()
+    for name in (name for name in vars(Unwatched) if not name.startswith("_")):
+        if (method := getattr(progress, name, None)) is not None:
+            setattr(watch, name, method)
+    return watch
+
+
 def _options(given: dict[str, Any]) -> SyncOptions:
     """The options of a sync, checked as the command line checks them."""
-    names = SyncOptions.__dataclass_fields__
+    names = [name for name in SyncOptions.__dataclass_fields__ if name not in ("slice_rows", "tables")]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise ConfigError(f"sync takes no {', '.join(unknown)}", hint=f"it takes {', '.join(names)}")
     for name in ("since", "until"):
         if given.get(name) is not None:
             try:
-                given[name] = moment(str(given[name]))
+                given[name] = timestamp(str(given[name]))
             except ValueError as error:
                 raise ConfigError(str(error)) from None
     for name in ("limit", "max_chunks", "max_workers"):

@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 import redshift_connector
 
-from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
-from tests.fill import DuckPlace, Fill, Place, RedshiftPlace, own_schema
-from tests.standin import Client, Connect, Lake
+from floodmark.config.load import StoreSpec
+from floodmark.services.store.store import Store
+from floodmark.setup.services.s3 import SeaweedFS
+from tests.support.redshift import RedshiftStandIn
+from tests.support.standin_sessions import Client, Connect, Lake
+from tests.support.warehouse_loads import (
+    DuckPlace,
+    Fill,
+    Place,
+    RedshiftPlace,
+    own_schema,
+)
 
 
 @pytest.fixture

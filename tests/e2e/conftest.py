@@ -11,12 +11,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from floodmark.spark import Spark
-from floodmark.testing.databases import MariaDB
-from floodmark.testing.redshift import RedshiftStandIn
+from floodmark.services import ssh as tunnel
+from floodmark.services.spark.context import Spark
+from floodmark.setup.services.databases import MariaDB
 from tests.conftest import Workspace, lasting_workspace
-from tests.past import FILL, ORDERS, Past
-from tests.verifying import Verifying
+from tests.support.orders import create_orders, fill_orders
+from tests.support.redshift import RedshiftStandIn
+from tests.support.sshd import Sshd
+from tests.support.synced_twice import Past
+from tests.support.tampered_warehouse import Verifying
 
 
 @pytest.fixture(params=["duckdb", "redshift"])
@@ -62,7 +65,7 @@ def synced_twice(
     """A table of a hundred rows that was synced twice: 40 rows, then the others."""
     folder = tmp_path_factory.mktemp("past")
     with lasting_workspace(folder, mariadb, spark, store={"url": "./lake"}) as workspace:
-        workspace.execute(ORDERS, FILL.format(n=100))
+        workspace.execute(create_orders("amount INT NOT NULL"), fill_orders(100, "seq SECOND", amount="seq"))
         workspace.synced("orders", limit=40)
         workspace.synced("orders")
         yield workspace
@@ -82,3 +85,18 @@ def past(
     identity.write_text(identity.read_text().replace(str(synced_twice.folder), str(folder)))
     yield Past(replace(synced_twice, folder=folder, config=dict(synced_twice.config)), monkeypatch, capsys)
     synced_twice.execute("DELETE FROM orders WHERE id > 100")
+
+
+@pytest.fixture(scope="session")
+def bastion() -> Iterator[Sshd]:
+    with Sshd() as server:
+        yield server
+        tunnel.close_all()
+
+
+@pytest.fixture
+def own_bastion() -> Iterator[Sshd]:
+    """One that a test may stop, or give another key."""
+    with Sshd() as server:
+        yield server
+        tunnel.close_all()

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
-from tests.fill import Fill, RedshiftPlace, own_schema
+from floodmark.config.load import StoreSpec
+from floodmark.services.store.store import Store
+from floodmark.setup.services.s3 import SeaweedFS
+from tests.support.redshift import RedshiftStandIn
+from tests.support.warehouse_loads import Fill, RedshiftPlace, own_schema
 
 
 @pytest.fixture

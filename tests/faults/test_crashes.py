@@ -16,23 +16,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.load import Loaded, ledger_for, load_pending
-from floodmark.warehouse import Ledger
-from tests.commands import Command
+from floodmark.model.ledger import Ledger
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.services.warehouse.protocol import LoadOutcome
 from tests.conftest import Workspace
-from tests.stage import (
-    FILL,
-    ORDERS,
-    Gate,
-    all_gone,
-    batches,
-    commits,
-    descendants,
-    lease,
-    orphans,
-    rows,
-    until,
-)
+from tests.support.command_server import Command
+from tests.support.held_sync import Gate, all_gone, batches, commits, descendants, lease, orphans, rows, until
+from tests.support.orders import create_orders, fill_orders
 
 ROWS = 2000
 SLICE = 250
@@ -43,7 +33,7 @@ BELOW = 2 * SLICE * 7
 @pytest.fixture
 def orders(workspace: Workspace) -> Iterator[Workspace]:
     """A table of eight slices, of which those behind the first two wait at the gate when it is closed."""
-    workspace.execute(ORDERS, FILL.format(n=ROWS))
+    workspace.execute(create_orders(), fill_orders(ROWS))
     yield workspace
 
 
@@ -51,7 +41,7 @@ def orders(workspace: Workspace) -> Iterator[Workspace]:
 def gate(orders: Workspace) -> Iterator[Gate]:
     with Gate(orders, BELOW) as gate:
         table = {"where": gate.where, "slice_rows": SLICE}
-        orders.write(tables={f"{orders.database.name}.orders": table})
+        orders.write(tables={orders.full_name("orders"): table})
         yield gate
 
 
@@ -122,22 +112,24 @@ def test_the_run_that_goes_on_counts_what_it_loads_while_it_plans_its_second_win
     looked, committed = threading.Event(), threading.Event()
     looks: list[Ledger] = []
 
-    def look(*args: Any, **options: Any) -> Ledger:
-        looks.append(ledger_for(*args, **options))
+    ledger, load = DuckDB.ledger, DuckDB.load
+
+    def look(*args: Any) -> Ledger:
+        looks.append(ledger(*args))
         if len(looks) == 2:
             looked.set()
             committed.wait(30)
             time.sleep(0.2)  # until the loader has taken note
         return looks[-1]
 
-    def loading(*args: Any, **options: Any) -> Loaded:
+    def loading(*args: Any) -> LoadOutcome:
         looked.wait(30)
-        done = load_pending(*args, **options)
+        done = load(*args)
         committed.set()
         return done
 
-    monkeypatch.setattr("floodmark.loader.ledger_for", look)
-    monkeypatch.setattr("floodmark.loader.load_pending", loading)
+    monkeypatch.setattr(DuckDB, "ledger", look)
+    monkeypatch.setattr(DuckDB, "load", loading)
     table = orders.synced("orders")
     assert looked.is_set() and committed.is_set()
     assert table["watermark"]["redshift_rows_loaded"] == ROWS + 1
@@ -207,7 +199,7 @@ def test_a_signal_ends_a_sync_within_seconds_in_good_order(
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == code
     assert time.monotonic() - began < 6
-    assert stdout == ""
+    assert stdout.startswith(f"{orders.full_name('orders')}: interrupted")
     said = [line for line in stderr.splitlines() if line.startswith("floodmark:") or "rror" in line]
     assert len(said) == 1 and "interrupted" in said[0]
     assert all_gone(family)

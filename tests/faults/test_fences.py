@@ -15,7 +15,8 @@ import duckdb
 import pytest
 
 from tests.conftest import Workspace
-from tests.stage import FILL, ORDERS, Gate, batches, commits, lease, rows, until
+from tests.support.held_sync import Gate, batches, commits, lease, rows, until
+from tests.support.orders import create_orders, fill_orders
 
 ROWS = 1500
 SLICE = 250
@@ -24,7 +25,7 @@ BELOW = 2 * SLICE * 7
 
 @pytest.fixture
 def orders(workspace: Workspace) -> Workspace:
-    workspace.execute(ORDERS, FILL.format(n=ROWS))
+    workspace.execute(create_orders(), fill_orders(ROWS))
     workspace.write(defaults={"slice_rows": SLICE})
     return workspace
 
@@ -32,7 +33,7 @@ def orders(workspace: Workspace) -> Workspace:
 @pytest.fixture
 def gate(orders: Workspace) -> Iterator[Gate]:
     with Gate(orders, BELOW) as gate:
-        orders.write(tables={f"{orders.database.name}.orders": {"where": gate.where}})
+        orders.write(tables={orders.full_name("orders"): {"where": gate.where}})
         yield gate
 
 
@@ -115,7 +116,7 @@ def test_what_is_known_can_be_seen_while_a_sync_runs_and_when_everything_else_is
     assert result.json["mysql_rows_extracted"] == result.json["redshift_rows_loaded"] == ROWS
     assert result.json["redshift_status_as_of"] and result.stderr == ""
     listed = orders.run("watermark", "list").ok()
-    assert f"{orders.database.name}.orders" in listed.stdout and "could not be asked" in listed.stdout
+    assert orders.full_name("orders") in listed.stdout and "did not answer" in listed.stdout
 
 
 def test_a_run_that_was_paused_and_overtaken_cannot_commit(
@@ -171,7 +172,7 @@ def test_a_store_begun_anew_does_not_look_loaded(orders: Workspace) -> None:
     shutil.rmtree(orders.folder / "lake")
     orders.execute("UPDATE orders SET note = 'since' WHERE id % 5 = 0")
     table = one(orders)
-    assert table["exit_code"] == 2 and "another pipeline" in table["error"]["message"]
+    assert table["exit_code"] == 2 and "another store" in table["error"]["message"]
     assert "--force" in table["error"]["hint"] and commits(orders) == []
     table = one(orders, force=True)
     assert (table["exit_code"], table["rows_extracted"], table["rows_loaded"]) == (0, ROWS, ROWS)
@@ -250,11 +251,10 @@ def test_a_manual_watermark_filters_what_redshift_only_loads_and_the_rest_follow
     assert done.json["backup_strategy"] == "manual_cli" and done.json["last_mysql_data_id"] == [12]
     assert (done.json["mysql_status"], done.json["redshift_status"]) == ("success", "pending")
     loaded = orders.run("sync", "-t", "orders", "--redshift-only").ok()
-    assert (
-        f"Using manual watermark-based incremental Redshift loading: files after {moment}"
-        in loaded.stderr.replace("T", " ")
-    )
-    assert f"Found {total} files, filtered to {newer} files for loading" in loaded.stderr
+    for said in (loaded.stdout, loaded.stderr):  # in the result, and before it loads
+        using = f"Using manual watermark-based incremental Redshift loading: files after {moment}"
+        assert using in said.replace("T", " ")
+        assert f"Found {total} files, filtered to {newer} files for loading" in said
     assert orders.query("SELECT count(*) FROM orders") == [(ROWS - 500,)]
     # The rest stays pending, and an ordinary sync loads it: the later read still wins.
     assert orders.synced("orders")["files_loaded"] >= total - newer

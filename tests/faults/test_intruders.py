@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.testing.services import SeaweedFS
+from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Workspace
-from tests.intruding import blocks, stolen, taken_for_objects
-from tests.stage import FILL, ORDERS, until
+from tests.support.held_sync import until
+from tests.support.intrusion import blocks, stolen, taken_for_objects
+from tests.support.orders import create_orders, fill_orders
 
 # The command, which tells when the environment is changed while there are threads.
 WATCHED = """
@@ -24,7 +25,7 @@ def hook(event, about):
     if event in ("os.putenv", "os.unsetenv") and len(os.listdir("/proc/self/task")) > 1:
         print("changed:", event, about, file=sys.stderr, flush=True)
 sys.addaudithook(hook)
-from floodmark.cli import main
+from floodmark.cli.main import main
 main()
 """
 
@@ -36,7 +37,7 @@ def resident(workspace: Workspace, folder: Path) -> Iterator[subprocess.Popen[st
     with (
         open(folder / "err", "w+") as err,
         subprocess.Popen(
-            [*command, "--config", str(workspace.folder / "floodmark.yaml")],
+            [*command, "--config", str(workspace.file)],
             stdout=subprocess.PIPE, stderr=err, text=True, env={**os.environ, "TMPDIR": str(folder)},
         ) as process,
     ):  # fmt: skip
@@ -63,7 +64,7 @@ def folder() -> Iterator[Path]:
 def test_no_port_file_or_process_of_a_sync_tells_another_user_a_secret(
     s3_workspace: Workspace, folder: Path
 ) -> None:
-    s3_workspace.execute(ORDERS, FILL.format(n=20))
+    s3_workspace.execute(create_orders(), fill_orders(20))
     secrets = [s3_workspace.database.server.password, SeaweedFS.writer[1]]
     with resident(s3_workspace, folder) as process:
         found = stolen(process.pid, [folder])
@@ -75,11 +76,11 @@ def test_no_port_file_or_process_of_a_sync_tells_another_user_a_secret(
 
 @pytest.mark.long
 def test_the_intruder_knows_how_where_spark_asks_nobody(workspace: Workspace, folder: Path) -> None:
-    workspace.execute(ORDERS, FILL.format(n=20))
+    workspace.execute(create_orders(), fill_orders(20))
     workspace.write(spark={"conf": {"spark.authenticate": "false", "spark.broadcast.compress": "false"}})
     with resident(workspace, folder) as process:
         found = stolen(process.pid, [folder])
     given = blocks(found)
-    assert any(b"floodmark.tasks" in data for data in given.values())
+    assert any(b"floodmark.services.spark.job" in data for data in given.values())
     assert not [p for p, data in given.items() if workspace.database.server.password.encode() in data]
     assert taken_for_objects(found)

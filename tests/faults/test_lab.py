@@ -22,7 +22,7 @@ from tests.faults.lab.lab import Lab
 from tests.faults.lab.runner import caught, run
 from tests.faults.lab.services import Services
 from tests.faults.lab.truth import RawCommit, Source
-from tests.stage import all_gone, descendants
+from tests.support.held_sync import all_gone, descendants
 
 SEED = 20250814
 

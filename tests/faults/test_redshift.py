@@ -5,24 +5,18 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 
 import pytest
-import redshift_connector
+from redshift_connector.core import Connection
 
-from floodmark.config import Tls, WarehouseSpec
-from floodmark.errors import ConfigError, DataError, TransientError
-from floodmark.testing.redshift import Faults
-from floodmark.warehouse import Numbered, redshift_rows, redshift_stage
-from floodmark.warehouse.redshift import Redshift
-from floodmark.warehouse.redshift_files import Proven
-from floodmark.warehouse.redshift_socket import SocketSession, SocketTransport
-from floodmark.warehouse.redshift_stage import Put
-from floodmark.warehouse.redshift_steps import Do, Lock, Outcome, Step
+from floodmark.model.errors import ConfigError, DataError, TransientError
+from floodmark.services.warehouse.protocol import Numbered
 from tests.conftest import PATIENT
-from tests.fill import EVENTS, Fill, RedshiftPlace, row
+from tests.support.interrupted_loaders import after_copy, before_transaction
+from tests.support.redshift import Faults
+from tests.support.warehouse_loads import EVENTS, Fill, RedshiftPlace, row
 
 
 @pytest.fixture
@@ -165,31 +159,6 @@ def test_a_conflict_that_does_not_end_is_a_transient_error(
     assert fill.place.open().ledger("log-1", "orders").rows == ()
 
 
-def meeting(place: RedshiftPlace, meet: threading.Barrier) -> Redshift:
-    """A loader whose first transaction begins only when another's does, too."""
-
-    class Meeting(SocketTransport):
-        met = False
-
-        def open(self, label: str = "") -> SocketSession:
-            session = super().open(label)
-            transaction = session.transaction
-
-            def together(lock: Lock, steps: Sequence[Step]) -> Outcome:
-                if not self.met:
-                    self.met = True
-                    meet.wait(30)
-                return transaction(lock, steps)
-
-            session.transaction = together  # type: ignore[method-assign]
-            return session
-
-    spec = WarehouseSpec(**{**place.spec, "tls": Tls("disabled")})
-    return Redshift(
-        Meeting(spec, place.limits), place.schema, iam_role=place.server.role, limits=place.limits
-    )
-
-
 def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
     fill.table = EVENTS
     for n in range(5):
@@ -201,7 +170,7 @@ def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace
         def load(
             commit: Numbered = commit, meet: threading.Barrier = meet, found: list[int] = outcomes
         ) -> None:
-            warehouse = meeting(place, meet)
+            warehouse = before_transaction(place, lambda: meet.wait(30))
             found.append(warehouse.load(fill.request(commit)).rows)
 
         threads = [threading.Thread(target=load) for _ in range(2)]
@@ -213,9 +182,7 @@ def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace
     assert fill.rows("n") == [(n,) for n in range(5)] and fill.ledger() == [1, 2, 3, 4, 5]
 
 
-def half_open(
-    place: RedshiftPlace, label: str, last: str = "SELECT count(*) FROM orders"
-) -> redshift_connector.Connection:
+def half_open(place: RedshiftPlace, label: str, last: str = "SELECT count(*) FROM orders") -> Connection:
     """A session that has the target's lock and does nothing more."""
     connection = place.connect()
     cursor = connection.cursor()
@@ -236,6 +203,10 @@ def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: Re
     assert loaded(fill) == ([1, 2], [1, 2])
     with pytest.raises(Exception, match=r"closed|Broken|terminat"):
         dead.cursor().execute("COMMIT")
+    # So it is where rows are only counted anew.
+    place.run("INSERT INTO orders (id) VALUES (9)")
+    half_open(place, "floodmark:pipe-1:orders")
+    fill.warehouse.recount(fill.pipeline, fill.log, "orders")
 
 
 @pytest.mark.parametrize(
@@ -320,15 +291,13 @@ def test_a_statement_that_is_never_answered_ends_the_socket(
 
 
 def test_a_server_that_is_not_there_is_a_transient_error(place: RedshiftPlace) -> None:
-    warehouse = place.faulty()
-    warehouse._transport._spec = replace(warehouse._transport._spec, port=1)  # type: ignore[attr-defined]
+    warehouse = place.through(port=1)
     with pytest.raises(TransientError, match="can't be reached"):
         warehouse.ledger("log-1", "orders")
 
 
 def test_a_wrong_password_is_a_config_error_without_the_password(place: RedshiftPlace) -> None:
-    warehouse = place.faulty()
-    warehouse._transport._spec = replace(warehouse._transport._spec, password="not-the-secret")  # type: ignore[attr-defined]
+    warehouse = place.through(password="not-the-secret")
     with pytest.raises(ConfigError) as refused:
         warehouse.ledger("log-1", "orders")
     assert "not-the-secret" not in f"{refused.value}{refused.value.hint}"
@@ -360,24 +329,14 @@ def test_a_copy_that_s3_slows_down_is_tried_again(fill: Fill, place: RedshiftPla
 
 
 def test_rows_that_did_not_arrive_are_noticed_before_anything_is_merged(
-    fill: Fill, place: RedshiftPlace, monkeypatch: pytest.MonkeyPatch
+    fill: Fill, place: RedshiftPlace
 ) -> None:
-    honest = redshift_rows.stage
-
-    def lying(spec: Put, files: Sequence[Proven]) -> list[Step]:
-        create, copy, *checks = honest(spec, files)
-        return [create, copy, Do(f'DELETE FROM "floodmark_stage" WHERE {lost}'), *checks]
-
     fill.load(fill.commit([row(3)]))
-    lost = "id = 1"
-    monkeypatch.setattr(redshift_rows, "stage", lying)
+    fill.warehouse = after_copy(place, 'DELETE FROM "floodmark_stage" WHERE id = 1')
     with pytest.raises(DataError, match="floodmark_stage has 1 rows, and the commits have 2"):
         fill.load(fill.commit([row(1), row(2)]))
-    lost = "id = 0"  # from now on COPY lies about a value
     far = "161065-10-07 00:00:00"
-    monkeypatch.setattr(
-        redshift_stage, "as_text", lambda value: far if isinstance(value, datetime) else str(value)
-    )
+    fill.warehouse = after_copy(place, f"UPDATE \"floodmark_stage\" SET update_at = '{far}'")
     with pytest.raises(DataError, match="column update_at have another range"):
         fill.load(fill.commit([row(1), row(2)]))
     assert fill.rows("id") == [(3,)]

@@ -5,22 +5,26 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from floodmark.config import Tls, WarehouseSpec
-from floodmark.errors import ConfigError, ConflictError, TransientError
-from floodmark.store import Store, StoreSpec
-from floodmark.testing.redshift import Fault, RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
-from floodmark.warehouse import Warehouse
-from floodmark.warehouse.redshift import Redshift
-from floodmark.warehouse.redshift_socket import SocketSession, SocketTransport
-from floodmark.warehouse.redshift_steps import Lock, Outcome, Step
-from tests.fill import EVENTS, ORDERS, Fill, RedshiftPlace, row
+from floodmark.config.load import StoreSpec
+from floodmark.model.errors import ConfigError, ConflictError, TransientError
+from floodmark.services.store.store import Store
+from floodmark.services.warehouse.protocol import Warehouse
+from floodmark.setup.services.s3 import SeaweedFS
+from tests.support.interrupted_loaders import before_transaction
+from tests.support.redshift import Fault, RedshiftStandIn
+from tests.support.warehouse_loads import (
+    EVENTS,
+    ORDERS,
+    Fill,
+    RedshiftPlace,
+    row,
+)
 
 COPY_OF_ORDERS = r"\s*copy\b.*shop\.orders"
 
@@ -42,8 +46,9 @@ def fills(serializable: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Ite
 
 
 def load(fill: Fill, warehouse: Warehouse, n: int) -> None:
-    values, way = (row(n), "merge") if fill.table is ORDERS else ({"n": n}, "insert")
-    warehouse.load(fill.request(fill.commit([values], load_as=way)))  # type: ignore[arg-type]
+    orders = fill.table is ORDERS
+    commit = fill.commit([row(n) if orders else {"n": n}], load_as="merge" if orders else "insert")
+    warehouse.load(fill.request(commit))
 
 
 @contextmanager
@@ -81,7 +86,7 @@ def test_two_loads_of_two_targets_neither_wait_for_nor_end_each_other(
     fills: tuple[Fill, Fill], first: bool
 ) -> None:
     orders, events = fills
-    place = orders.place
+    place = orders.redshift
     if not first:
         for fill in fills:
             load(fill, place.faulty(), 0)
@@ -96,7 +101,7 @@ def test_two_loads_of_two_targets_neither_wait_for_nor_end_each_other(
 
 def test_a_load_that_is_tried_again_is_in_nobodys_way_either(fills: tuple[Fill, Fill]) -> None:
     orders, events = fills
-    place = orders.place
+    place = orders.redshift
     for fill in fills:
         load(fill, place.faulty(), 0)
     twice = place.faulty(replace(place.limits, attempts=2))
@@ -107,7 +112,7 @@ def test_a_load_that_is_tried_again_is_in_nobodys_way_either(fills: tuple[Fill, 
 
 
 def test_many_loads_of_two_targets_at_once_never_conflict(fills: tuple[Fill, Fill]) -> None:
-    place = fills[0].place
+    place = fills[0].redshift
     failed: list[BaseException] = []
     for fill in fills:
         load(fill, place.faulty(), 0)
@@ -132,33 +137,9 @@ def test_many_loads_of_two_targets_at_once_never_conflict(fills: tuple[Fill, Fil
 # loads of one target
 
 
-def between(place: RedshiftPlace, action: Callable[[], object]) -> Redshift:
-    """A loader after whose decision, and before its first transaction, something happens."""
-
-    class Between(SocketTransport):
-        done = False
-
-        def open(self, label: str = "") -> SocketSession:
-            session = super().open(label)
-            transaction = session.transaction
-
-            def after(lock: Lock, steps: Sequence[Step]) -> Outcome:
-                if not self.done:
-                    self.done = True
-                    action()
-                return transaction(lock, steps)
-
-            session.transaction = after  # type: ignore[method-assign]
-            return session
-
-    spec = WarehouseSpec(**{**place.spec, "tls": Tls("disabled")})
-    limits = place.limits
-    return Redshift(Between(spec, limits), place.schema, iam_role=place.server.role, limits=limits)
-
-
 def test_a_reset_after_a_load_was_decided_stops_it(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
-    fill.warehouse = between(
+    fill.warehouse = before_transaction(
         place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
     )
     with pytest.raises(ConflictError, match="was reset"):
@@ -167,7 +148,7 @@ def test_a_reset_after_a_load_was_decided_stops_it(fill: Fill, place: RedshiftPl
 
 
 def test_a_first_load_is_stopped_by_a_reset_too(fill: Fill, place: RedshiftPlace) -> None:
-    fill.warehouse = between(
+    fill.warehouse = before_transaction(
         place, lambda: place.faulty().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
     )
     with pytest.raises(ConflictError, match="was reset"):
@@ -180,7 +161,7 @@ def test_a_target_that_was_taken_over_after_a_load_was_decided_is_left_alone(
 ) -> None:
     fill.load(fill.commit([row(1, "ours")]))
     theirs = Fill(place, fill.store, log="log-2", pipeline="pipe-2")
-    fill.warehouse = between(
+    fill.warehouse = before_transaction(
         place, lambda: place.faulty().load(theirs.request(theirs.commit([row(1, "theirs")]), adopt=True))
     )
     with pytest.raises(ConfigError, match="another pipeline"):
@@ -208,20 +189,26 @@ def test_lock_tables_of_the_earlier_release_are_used_on(fill: Fill, place: Redsh
     place.run("DROP TABLE floodmark_lock_orders")
     place.run('CREATE TABLE floodmark_lock_orders ("nothing" SMALLINT)')
     commit = fill.commit([row(2)])
-    meanwhile = between(place, lambda: place.faulty().load(fill.request(commit)))
+    meanwhile = before_transaction(place, lambda: place.faulty().load(fill.request(commit)))
     assert meanwhile.load(fill.request(commit)).already == (2,)
     assert fill.ledger() == [1, 2]
     assert len(place.run('SELECT "token" FROM floodmark_lock_orders')) == 1
 
 
-@pytest.mark.parametrize("lag", [0, 60], ids=["history at once", "history late"])
+@pytest.mark.parametrize(
+    ("lag", "shown"),
+    [(0, False), (60, False), (0, True)],
+    ids=["history at once", "history late", "COMMIT in the history"],
+)
 def test_a_load_that_waits_in_commit_is_named_and_not_ended(
-    fill: Fill, place: RedshiftPlace, lag: float
+    fill: Fill, place: RedshiftPlace, lag: float, shown: bool
 ) -> None:
     fill.load(fill.commit([row(1)]))
     slow, other = fill.commit([row(2)]), fill.commit([row(3)])
     faults = place.server.faults
     faults.lag(lag)
+    if shown:
+        faults.show_utilities()
     faults.delay_commit(3)
     done: list[int] = []
     committing = threading.Thread(target=lambda: done.append(place.faulty().load(fill.request(slow)).rows))

@@ -19,14 +19,20 @@ from typing import Any
 
 import pytest
 
-from floodmark.errors import TransientError
-from floodmark.model import dump
-from floodmark.testing import reaper
-from floodmark.warehouse import Numbered
+from floodmark.model.errors import TransientError
+from floodmark.model.json import dump
+from floodmark.services.warehouse.protocol import Numbered
+from floodmark.setup.services import reaper
 from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.proxy import Proxy, Trouble
-from tests.fill import EVENTS, Fill, RedshiftPlace, as_json, row
-from tests.stage import FILL, ORDERS
+from tests.support.orders import create_orders, fill_orders
+from tests.support.warehouse_loads import (
+    EVENTS,
+    Fill,
+    RedshiftPlace,
+    as_json,
+    row,
+)
 
 KILLS = int(os.environ.get("FLOODMARK_KILLS", "50" if PATIENT else "15"))
 SEED = int(os.environ.get("FLOODMARK_SEED", "4"))
@@ -39,7 +45,7 @@ class Loaders:
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.loaders"],
+            [sys.executable, "-m", "tests.support.dying_loaders"],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -158,14 +164,14 @@ def test_the_lock_of_a_stopped_loader_can_be_waited_for_again_after_one_was_lost
     warehouse = place.open()
     place.server.faults.drop_before_commit()
     warehouse.load(fill.request(fill.commit([row(1)])))
-    assert warehouse._tries.lock("orders").seconds == place.limits.lock  # type: ignore[attr-defined]
+    assert warehouse._tries.lock("orders").seconds == place.limits.lock
 
 
 def test_the_watermark_is_seen_within_seconds_though_redshift_does_not_answer(
     redshift_workspace: Workspace,
 ) -> None:
     orders, url = redshift_workspace, redshift_workspace.config["warehouse"]["url"]
-    orders.execute(ORDERS, FILL.format(n=20))
+    orders.execute(create_orders(), fill_orders(20))
     port = int(url.rpartition(":")[2].partition("/")[0])
     between = Proxy(port)
     try:

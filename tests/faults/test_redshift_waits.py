@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from floodmark.config import Tls, WarehouseSpec
-from floodmark.errors import ConfigError, TransientError
-from floodmark.lineage import carried
-from floodmark.testing.redshift import Fault
-from floodmark.warehouse.redshift import Redshift
-from floodmark.warehouse.redshift_socket import SocketSession, SocketTransport
-from floodmark.warehouse.redshift_steps import Lock, Row
-from tests.fill import ID, INT, NAME, ORDERS, SEEN, DataApiPlace, Fill, RedshiftPlace, row
+from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.lineage import with_lineage
+from tests.support.described import changed
+from tests.support.interrupted_loaders import before_ledger
+from tests.support.redshift import Fault
+from tests.support.warehouse_loads import (
+    ID,
+    INT,
+    NAME,
+    ORDERS,
+    SEEN,
+    DataApiPlace,
+    Fill,
+    RedshiftPlace,
+    row,
+    target_by_hand,
+)
 
 LONG = replace(NAME, characters=200, octets=800, type="varchar(200)")
-
-
-def meanwhile(place: RedshiftPlace, action: Callable[[], object], *, settling: bool = False) -> Redshift:
-    """A loader with whom something happens before it reads the ledger: at first, or under the lock (`settling`)."""
-
-    class Hooked(SocketTransport):
-        done = False
-
-        def open(self, label: str = "") -> SocketSession:
-            session = super().open(label)
-            query = session.query
-
-            def hooked(
-                sql: str,
-                lock: Lock | None = None,
-                *,
-                seconds: float | None = None,
-                waits: float | None = None,
-            ) -> list[Row]:
-                if not self.done and '"floodmark_ledger"' in sql and settling == (lock is not None):
-                    self.done = True
-                    action()
-                return query(sql, lock, seconds=seconds, waits=waits)
-
-            session.query = hooked  # type: ignore[method-assign]
-            return session
-
-    spec = WarehouseSpec(**{**place.spec, "tls": Tls("disabled")})
-    return Redshift(Hooked(spec, place.limits), place.schema, iam_role=place.server.role, limits=place.limits)
 
 
 # for another load
@@ -61,10 +41,10 @@ def test_a_target_that_another_load_makes_meanwhile_is_not_taken_for_gone(
     if before == "a reset":
         place.open().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 0)
     else:
-        theirs = Fill(place, fill.store, replace(ORDERS, target="other"), log="log-2")
+        theirs = Fill(place, fill.store, changed(ORDERS, target="other"), log="log-2")
         theirs.load(theirs.commit([row(1)]))
     first, second = fill.commit([row(1, "a")]), fill.commit([row(2, "b")])
-    fill.warehouse = meanwhile(place, lambda: place.faulty().load(fill.request(first)))
+    fill.warehouse = before_ledger(place, lambda: place.faulty().load(fill.request(first)))
     fill.load(first, second)
     assert fill.rows() == [(1, "a"), (2, "b")] and fill.ledger() == [1, 2]
 
@@ -72,14 +52,14 @@ def test_a_target_that_another_load_makes_meanwhile_is_not_taken_for_gone(
 def test_a_column_that_another_load_renames_meanwhile_is_not_renamed_again(
     fill: Fill, place: RedshiftPlace
 ) -> None:
-    old = carried(None, ORDERS)
+    old = with_lineage(None, ORDERS)
     columns = (ID, replace(NAME, name="Title"), SEEN)
-    renamed = carried(old, replace(old, carried=False, columns=columns, renames=(("Name", "Title"),)))
-    new = replace(renamed, owed=())
+    renamed = with_lineage(old, changed(old, carried=False, columns=columns, renames=(("Name", "Title"),)))
+    new = changed(renamed, owed=())
     fill.load(fill.commit([row(1, "a")], table=old), table=old, newest=old)
     fill.table = new
     first, second = fill.commit([{"id": 2, "Title": "b"}]), fill.commit([{"id": 3, "Title": "c"}])
-    fill.warehouse = meanwhile(place, lambda: place.faulty().load(fill.request(first, newest=new)))
+    fill.warehouse = before_ledger(place, lambda: place.faulty().load(fill.request(first, newest=new)))
     fill.load(first, second, newest=new)
     assert fill.rows("id, title") == [(1, "a"), (2, "b"), (3, "c")] and fill.ledger() == [1, 2, 3]
 
@@ -87,8 +67,8 @@ def test_a_column_that_another_load_renames_meanwhile_is_not_renamed_again(
 def test_a_lost_commit_is_not_taken_for_done_because_another_target_has_it(
     fill: Fill, place: RedshiftPlace
 ) -> None:
-    commit, other = fill.commit([row(1)]), replace(ORDERS, target="other")
-    fill.warehouse = meanwhile(
+    commit, other = fill.commit([row(1)]), changed(ORDERS, target="other")
+    fill.warehouse = before_ledger(
         place, lambda: place.faulty().load(fill.request(commit, table=other)), settling=True
     )
     place.server.faults.drop_before_commit()
@@ -121,7 +101,7 @@ def test_a_question_that_takes_too_long_is_tried_again_while_nobody_has_the_lock
 def test_only_the_question_that_waits_for_the_lock_has_the_locks_seconds(
     fill: Fill, place: RedshiftPlace
 ) -> None:
-    place.run("CREATE TABLE orders (id BIGINT, name VARCHAR(80), update_at TIMESTAMP)")
+    place.run(target_by_hand())
     place.run("INSERT INTO orders VALUES (7, 'theirs', '2025-01-01')")
     place.server.faults.statements.clear()
     fill.load(fill.commit([row(1)]))
@@ -170,7 +150,7 @@ def test_a_change_of_the_target_waits_no_longer_for_its_readers_than_for_a_load(
         fill.place = place
     fill.load(fill.commit([row(1)]))
     columns = (ID, LONG, SEEN) if more is LONG else (ID, NAME, INT, SEEN)
-    fill.table = replace(ORDERS, columns=columns)
+    fill.table = changed(ORDERS, columns=columns)
     commit = fill.commit([row(2)])
     fill.warehouse = place.faulty(replace(place.limits, lock=1))
     with using(place, "SELECT count(*) FROM orders"):

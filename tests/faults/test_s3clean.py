@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -17,31 +18,30 @@ import boto3
 import duckdb
 import pytest
 
-from floodmark import Pipeline
-from floodmark.model import DataFile
-from floodmark.report import new_run
-from floodmark.state import Claimed, Log, claim, draft, stamp
-from floodmark.store import Store, encode
-from floodmark.testing.services import SeaweedFS
+from floodmark.commit import Log, draft
+from floodmark.commit.claim import Claimed, claim
+from floodmark.model.commit import Batch, DataFile
+from floodmark.model.run import new_run
+from floodmark.model.times import stamp
+from floodmark.services.store.store import Store, encode
+from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Workspace
-from tests.stage import FILL, ORDERS, Gate, all_gone, commits, descendants, until
+from tests.faults.lab.spawn import INJECT
+from tests.support.held_sync import Gate, all_gone, commits, descendants, until
+from tests.support.orders import create_orders, fill_orders
 
 SLICE = 250
 BELOW = 2 * SLICE * 7
 
 
-def pipeline(workspace: Workspace) -> Pipeline:
-    return Pipeline(workspace.folder / "floodmark.yaml")
-
-
 def valid(workspace: Workspace) -> None:
-    found = pipeline(workspace).watermark_validate()
+    found = workspace.pipeline.watermark_validate()
     assert found["ok"], [f for t in found["tables"] for f in t["findings"]]
 
 
 def plant(workspace: Workspace, commits: int, files: int) -> list[str]:
     """Loaded commits with so many small files each; their paths."""
-    store, name, run = Store(pipeline(workspace).config.store), f"{workspace.database.name}.orders", new_run()
+    store, name, run = Store(workspace.pipeline.config.store), workspace.full_name("orders"), new_run()
     log = Log(store, name)
     paths = [
         [f"data/{encode(name)}/{run}/{n}-{k}-{secrets.token_hex(2)}.parquet" for k in range(files)]
@@ -66,7 +66,7 @@ def plant(workspace: Workspace, commits: int, files: int) -> list[str]:
     with taken.lease:
         for each in paths:
             made = tuple(DataFile(path, 1, 3, "00", 0, created_at=stamp()) for path in each)
-            state = log.append(state, draft(state, "batch", run, files=made, schema="s"))
+            state = log.append(state, draft(state, Batch, run, files=made, schema="s"))
             rows.append((state.log, 0, state.n, state.digest, "", name, "orders", run, files, files, stamp()))
     columns = "log_id, epoch, n, digest, pipeline_id, source_table, target, run, rows, files, loaded_at"
     with duckdb.connect(str(workspace.warehouse)) as connection:
@@ -76,7 +76,7 @@ def plant(workspace: Workspace, commits: int, files: int) -> list[str]:
 
 
 def staged(workspace: Workspace) -> set[str]:
-    store = Store(pipeline(workspace).config.store)
+    store = Store(workspace.pipeline.config.store)
     return {o.path for o in store.list(f"data/{encode(workspace.database.name)}.orders/")}
 
 
@@ -91,7 +91,7 @@ def s3_orders(s3_workspace: Workspace) -> Workspace:
 
 
 def _orders(workspace: Workspace) -> Workspace:
-    workspace.execute(ORDERS, FILL.format(n=100))
+    workspace.execute(create_orders(), fill_orders(100))
     workspace.synced("orders")
     return workspace
 
@@ -124,26 +124,30 @@ def test_thousands_of_files_go_from_s3(s3_orders: Workspace) -> None:
 # crashes
 
 
-@pytest.mark.parametrize("moment", ["before the first file", "between two"])
-def test_a_clean_that_is_killed_leaves_nothing_that_anybody_misses(orders: Workspace, moment: str) -> None:
-    paths = plant(orders, 10, 400)
-    before = len(commits(orders))
-    process = orders.run.start("s3clean", "clean", "-t", "orders", "--force")
-    until(lambda: len(commits(orders)) == before + 2, pause=0.002)
-    first = orders.folder / "lake" / sorted(paths)[0]
-    if moment == "between two":
-        until(lambda: not first.exists(), pause=0.002)
-    process.kill()
-    process.wait()
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_clean_that_is_killed_at_its_first_file_leaves_nothing_that_anybody_misses(
+    orders: Workspace, when: str
+) -> None:
+    paths = plant(orders, 3, 4)
+    plan = orders.folder / "plan.json"
+    steps = str(orders.folder / "steps")
+    plan.write_text(json.dumps({"steps": steps, "label": "delete data file", "when": when}))
+    killed = subprocess.run(
+        [sys.executable, "-m", "floodmark", "s3clean", "clean", "-t", "orders", "--force"],
+        cwd=orders.folder,
+        env={**os.environ, "PYTHONPATH": str(INJECT), "LAB_PLAN": str(plan)},
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL
     left = staged(orders)
-    assert left, "the clean was over before it could be killed"
+    assert len(left) == len(paths) + 1 - (when == "after")
     assert commits(orders)[-1]["kind"] == "clean"
-    found = pipeline(orders).watermark_validate()["tables"][0]["findings"]
+    found = orders.pipeline.watermark_validate()["tables"][0]["findings"]
     assert {f["kind"] for f in found} <= {"stale_copy"}
     # For the log they are gone: they never load again.
     assert orders.run("watermark", "reset", "-t", "orders", "--redshift-only").code == 6
     assert orders.synced("orders")["commits"] == []
-    assert pipeline(orders).s3clean_clean("orders")["deleted"] == len(left)
+    assert orders.pipeline.s3clean_clean("orders")["deleted"] == len(left)
     assert staged(orders) == set()
     valid(orders)
 
@@ -153,13 +157,13 @@ def test_a_clean_that_is_killed_leaves_nothing_that_anybody_misses(orders: Works
 
 @pytest.fixture
 def gated(workspace: Workspace) -> Workspace:
-    workspace.execute(ORDERS, FILL.format(n=2000))
+    workspace.execute(create_orders(), fill_orders(2000))
     return workspace
 
 
 def test_nothing_is_removed_that_a_running_sync_then_commits(gated: Workspace) -> None:
     with Gate(gated, BELOW) as gate:
-        gated.write(tables={f"{gated.database.name}.orders": {"where": gate.where, "slice_rows": SLICE}})
+        gated.write(tables={gated.full_name("orders"): {"where": gate.where, "slice_rows": SLICE}})
         process = gated.run.start("sync", "-t", "orders", "-s", "intra-table")
         until(lambda: len(commits(gated)) >= 2 or process.poll() is not None, 120)
         gate.close()
@@ -173,14 +177,14 @@ def test_nothing_is_removed_that_a_running_sync_then_commits(gated: Workspace) -
         gate.open()
         assert process.wait(120) == 0, process.communicate()
     valid(gated)
-    gated.write(tables={f"{gated.database.name}.orders": {"slice_rows": SLICE}})
+    gated.write(tables={gated.full_name("orders"): {"slice_rows": SLICE}})
     assert gated.compare("orders").equal
-    assert pipeline(gated).s3clean_orphans("orders")["deleted"] == 0
+    assert gated.pipeline.s3clean_orphans("orders")["deleted"] == 0
 
 
 def test_what_a_dead_run_has_left_is_removed_and_its_window_is_finished(gated: Workspace) -> None:
     with Gate(gated, BELOW) as gate:
-        gated.write(tables={f"{gated.database.name}.orders": {"where": gate.where, "slice_rows": SLICE}})
+        gated.write(tables={gated.full_name("orders"): {"where": gate.where, "slice_rows": SLICE}})
         process = gated.run.start("sync", "-t", "orders", "--backup-only", "-s", "intra-table")
         until(lambda: len(commits(gated)) >= 2 or process.poll() is not None, 120)
         gate.close()
@@ -191,12 +195,12 @@ def test_what_a_dead_run_has_left_is_removed_and_its_window_is_finished(gated: W
     assert all_gone(workers, 30)  # until then they may still write
     named = {f["path"] for c in commits(gated) if c["kind"] == "batch" for f in c["files"]}
     orphans = staged(gated) - named
-    dry = pipeline(gated).s3clean_orphans("orders", dry_run=True)
+    dry = gated.pipeline.s3clean_orphans("orders", dry_run=True)
     done = gated.run("s3clean", "orphans", "-t", "orders", "--force", "--json").ok().json
     assert [f["uri"] for f in done["files"]] == [f["uri"] for f in dry["files"]]
     assert done["deleted"] == len(orphans) and staged(gated) == named
     valid(gated)
-    gated.write(tables={f"{gated.database.name}.orders": {"slice_rows": SLICE}})
+    gated.write(tables={gated.full_name("orders"): {"slice_rows": SLICE}})
     gated.synced("orders")
     assert gated.compare("orders").equal
     valid(gated)
@@ -206,18 +210,18 @@ def test_orphans_are_not_guessed_at_when_a_commit_is_lost(orders: Workspace) -> 
     plant(orders, 1, 1)
     orders.execute("UPDATE orders SET note = 'x' WHERE id = 7")
     orders.synced("orders")
-    log = orders.folder / "lake" / "commits" / f"{orders.database.name}.orders"
+    log = orders.folder / "lake" / "commits" / orders.full_name("orders")
     sorted(log.iterdir())[2].write_bytes(b"{}")
     before = staged(orders)
     result = orders.run("s3clean", "orphans", "-t", "orders", "--force")
     assert result.code == 6 and "look like orphans" in result.stderr
     assert staged(orders) == before
     # What other commits name may go all the same.
-    assert pipeline(orders).s3clean_clean("orders")["deleted"] == 2
+    assert orders.pipeline.s3clean_clean("orders")["deleted"] == 2
 
 
 def test_a_table_whose_files_are_all_cleaned_never_starts_over_silently(orders: Workspace) -> None:
-    pipeline(orders).s3clean_clean("orders")
+    orders.pipeline.s3clean_clean("orders")
     lake = orders.folder / "lake"
     for part in ("commits", "watermark"):
         for path in (lake / part).rglob("*.json"):
@@ -247,7 +251,7 @@ def test_a_bucket_that_keeps_versions_is_cleaned_and_says_what_stays(
     valid(workspace)
     versions = client.list_object_versions(Bucket=prefix, Prefix="lake/data/")
     assert (len(versions["Versions"]), len(versions["DeleteMarkers"])) == (1, 1)
-    assert pipeline(workspace).s3clean_clean("orders")["deleted"] == 0
+    assert workspace.pipeline.s3clean_clean("orders")["deleted"] == 0
 
 
 # a terminal

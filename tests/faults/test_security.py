@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from floodmark.cli import main
-from floodmark.config import load
-from floodmark.errors import ConfigError
+from floodmark.cli.main import main
+from floodmark.config.load import load
+from floodmark.model.errors import ConfigError
 from tests.conftest import Workspace
-from tests.stage import FILL, ORDERS
+from tests.support.orders import create_orders, fill_orders
 
 HOSTILE = [
     "'; DROP TABLE bystander; --",
@@ -35,7 +35,7 @@ HOSTILE = [
 
 @pytest.fixture
 def orders(workspace: Workspace) -> Workspace:
-    workspace.execute(ORDERS, FILL.format(n=20))
+    workspace.execute(create_orders(), fill_orders(20))
     workspace.synced("orders")
     return workspace
 
@@ -77,7 +77,7 @@ def test_sql_in_names_and_values_is_data(workspace: Workspace) -> None:
     link.commit()
     link.close()
     workspace.synced("bystander")
-    name = f"{workspace.database.name}.{table}"
+    name = workspace.full_name(table)
     workspace.write(tables={name: {"deletes": "hard", "deletes_every": "0s"}})
     assert workspace.sync(name, limit=4).ok and workspace.sync(name).ok  # positions hold hostile keys, too
     target = '"' + table.replace('"', '""').lower() + '"'
@@ -88,7 +88,7 @@ def test_sql_in_names_and_values_is_data(workspace: Workspace) -> None:
     assert workspace.query("SELECT id FROM bystander") == [(1,)]
     outside = {p.name for p in workspace.folder.iterdir()} - {"lake", "floodmark.yaml", "warehouse.duckdb"}
     assert not outside
-    assert not main(["watermark", "get", "-t", name, "--config", str(workspace.folder / "floodmark.yaml")])
+    assert not main(["watermark", "get", "-t", name, "--config", str(workspace.file)])
 
 
 # ---------------------------------------------------------------- the configuration
@@ -129,7 +129,7 @@ def test_a_hostile_configuration_is_refused_at_once_and_runs_nothing(
 def test_a_secret_that_others_can_read_is_a_warning_of_one_line(
     orders: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = orders.folder / "floodmark.yaml"
+    file = orders.file
 
     def said() -> list[str]:
         assert main(["sync", "-t", "orders", "--dry-run", "--config", str(file)]) == 0
@@ -137,7 +137,7 @@ def test_a_secret_that_others_can_read_is_a_warning_of_one_line(
 
     file.chmod(0o644)
     [line] = said()
-    assert "source.url: written in clear" in line and f"chmod 600 {file}" in line
+    assert "source.url: in plain text" in line and f"chmod 600 {file}" in line
     file.chmod(0o600)
     assert said() == []
     text = yaml.safe_load(file.read_text())
@@ -170,7 +170,7 @@ PAYLOADS = {
 def answer(workspace: Workspace, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     """A command in this process: its code and its lines, after the checks that hold for every answer."""
     began = time.monotonic()
-    code = main([*args, "--config", str(workspace.folder / "floodmark.yaml"), "--quiet"])
+    code = main([*args, "--config", str(workspace.file), "--quiet"])
     out, err = capsys.readouterr()
     assert time.monotonic() - began < 30
     assert len(err.splitlines()) <= 2 and len(err) < 2000, err[:3000]
@@ -181,7 +181,7 @@ def answer(workspace: Workspace, capsys: pytest.CaptureFixture[str], *args: str)
 def test_hostile_documents_are_recovered_from_or_refused_cleanly(
     orders: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake, name = orders.folder / "lake", f"{orders.database.name}.orders"
+    lake, name = orders.folder / "lake", orders.full_name("orders")
     sound = orders.folder / "sound"
     shutil.copytree(lake, sound)
     newest = max((lake / "commits" / name).iterdir())
@@ -219,7 +219,7 @@ def test_hostile_documents_are_recovered_from_or_refused_cleanly(
 def test_a_commit_that_names_a_file_that_is_not_its_table_s_is_damage(
     orders: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake, name = orders.folder / "lake", f"{orders.database.name}.orders"
+    lake, name = orders.folder / "lake", orders.full_name("orders")
     victim = orders.folder / "outside.parquet"
     victim.write_bytes(b"not yours")
     newest = max((lake / "commits" / name).iterdir())
@@ -257,11 +257,11 @@ def test_a_password_of_special_characters_shows_nowhere(
     link.cursor().execute(f"CREATE USER {user}@'%%' IDENTIFIED BY %s", [password])
     link.cursor().execute(f"GRANT SELECT ON {name}.* TO {user}@'%'")
     link.close()
-    workspace.execute(ORDERS, FILL.format(n=20))
+    workspace.execute(create_orders(), fill_orders(20))
     monkeypatch.setenv("HUSH", password)
     host = workspace.database.url.rpartition("@")[2]
     workspace.write(source={"url": f"mysql://{user}:${{HUSH}}@{host}"})
-    log, file = workspace.folder / "log", str(workspace.folder / "floodmark.yaml")
+    log, file = workspace.folder / "log", str(workspace.file)
     assert workspace.sync("orders").ok
     loud = ("--debug", "--json-logs", "--log-file", str(log), "--config", file)
     try:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from floodmark import Pipeline
-from floodmark.testing.services import SeaweedFS
+from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Workspace
 from tests.faults.lab.httpproxy import HttpProxy, Trouble
-from tests.stage import FILL, ORDERS, Gate
+from tests.support.held_sync import Gate
+from tests.support.orders import create_orders, fill_orders
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
     s3_workspace: Workspace, seaweed: SeaweedFS, trouble: str
 ) -> None:
     workspace = s3_workspace
-    workspace.execute(ORDERS, FILL.format(n=1200))
+    workspace.execute(create_orders(), fill_orders(1200))
     workspace.write(defaults={"slice_rows": 400})
     with proxied(workspace, seaweed) as proxy:
         proxy.trouble = TROUBLES[trouble]
@@ -51,7 +51,7 @@ def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
             assert workspace.compare("orders").equal
         assert next(proxy.numbers) > 30
         proxy.trouble = lambda n: None
-        found = Pipeline(workspace.folder / "floodmark.yaml").watermark_validate()
+        found = workspace.pipeline.watermark_validate()
         assert {f["kind"] for t in found["tables"] for f in t["findings"]} <= {"orphan"}
 
 
@@ -59,7 +59,7 @@ def test_a_store_that_does_not_answer_is_exit_code_4_and_the_next_sync_goes_on(
     s3_workspace: Workspace, seaweed: SeaweedFS
 ) -> None:
     workspace = s3_workspace
-    workspace.execute(ORDERS, FILL.format(n=800))
+    workspace.execute(create_orders(), fill_orders(800))
     with proxied(workspace, seaweed) as proxy:
         proxy.trouble = lambda n: "drop"
         report = workspace.sync("orders")
@@ -72,9 +72,9 @@ def test_a_store_that_does_not_answer_is_exit_code_4_and_the_next_sync_goes_on(
 
 
 def test_of_ten_runs_at_once_one_works_and_nine_say_so(workspace: Workspace) -> None:
-    workspace.execute(ORDERS, FILL.format(n=500))
+    workspace.execute(create_orders(), fill_orders(500))
     with Gate(workspace, 7 * 490) as gate:  # the last ten rows are read slowly: the others come meanwhile
-        name = f"{workspace.database.name}.orders"
+        name = workspace.full_name("orders")
         workspace.write(tables={name: {"where": gate.where}})
         gate.close()
         started = [workspace.run.start("sync", "-t", name, "--json") for _ in range(10)]

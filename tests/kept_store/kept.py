@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from floodmark.config import load
-from floodmark.store import Store
+from floodmark.services.store.store import Store
 from tests.conftest import Workspace
 
 HERE = Path(__file__).parent
@@ -57,11 +56,13 @@ class Kept:
 
     def lay(self, workspace: Workspace) -> None:
         """Put store and warehouse where the workspace's configuration has them."""
-        config = load(workspace.folder / "floodmark.yaml")
+        config = workspace.settings
         store = Store(config.store)
         with tarfile.open(HERE / self.version / f"{self.layout}.tar.xz") as archive:
             for entry in archive:
-                data = archive.extractfile(entry).read()
+                file = archive.extractfile(entry)
+                assert file is not None, f"{entry.name} is no file"
+                data = file.read()
                 path = entry.name.removeprefix("lake/")
                 if path == entry.name:
                     (workspace.folder / path).write_bytes(data)

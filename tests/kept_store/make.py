@@ -32,13 +32,15 @@ import pyarrow.parquet as pq
 import yaml
 
 from floodmark import Pipeline, __version__
-from floodmark import sync as pipeline
-from floodmark.config import load
-from floodmark.errors import ConfigError
-from floodmark.report import SyncOptions, new_run
-from floodmark.spark import Spark
-from floodmark.store import Store
-from floodmark.testing.services import MariaDB, SeaweedFS
+from floodmark.config.load import load
+from floodmark.model.errors import ConfigError
+from floodmark.model.run import SyncOptions, new_run
+from floodmark.services.spark.context import Spark
+from floodmark.services.store.store import Store
+from floodmark.setup.services.databases import MariaDB
+from floodmark.setup.services.s3 import SeaweedFS
+from floodmark.sync import extraction
+from floodmark.sync import run as pipeline
 from tests.conftest import Database, Floodmark, Silent, Workspace, new_workspace
 from tests.kept_store import kept, tables
 from tests.kept_store.tables import SCHEMA, insert, update
@@ -72,7 +74,7 @@ class Killed(Silent):
 
 def killed(config: Path, table: str, moment: str) -> None:
     """A sync that commits slice by slice, and does not come to its end."""
-    pipeline.COMMIT_EVERY = 0
+    extraction.COMMIT_EVERY = 0
     options = SyncOptions(strategy="sequential")
     pipeline.sync(load(config), [f"{SCHEMA}.{table}"], False, options, Killed(moment), new_run())
 
@@ -85,7 +87,7 @@ class Maker:
 
     @property
     def file(self) -> Path:
-        return self.workspace.folder / "floodmark.yaml"
+        return self.workspace.file
 
     @property
     def pipeline(self) -> Pipeline:

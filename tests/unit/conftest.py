@@ -4,18 +4,16 @@ those of the configuration (a file that is read, and what is said of its mistake
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from floodmark.config import Config, load
-from floodmark.errors import ConfigError
-from floodmark.mysql import wire
+from floodmark.config.load import Config, load
+from floodmark.model.errors import ConfigError
+from floodmark.services.mysql.rows import text as wire
 
 # What a property costs is not what it says; on a busy machine a deadline fails those that hold.
 settings.register_profile("floodmark", deadline=None)
@@ -39,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
     "last_mysql_data_timestamp": "2025-08-14T15:30:22.000000", "last_mysql_data_id": [1250000],
     "mysql_rows_extracted": 1250000, "mysql_status": "success",
     "last_redshift_load_time": "2025-08-14T17:12:45.654321Z", "redshift_rows_loaded": 1000000,
-    "redshift_status": "pending", "s3_file_count": 250, "processed_s3_files": ["s3://b/1.parquet"],
+    "redshift_status": "pending", "backup_strategy": "sequential", "s3_file_count": 250, "processed_s3_files": ["s3://b/1.parquet"],
     "pending_s3_files": ["s3://b/2.parquet", "s3://b/3.parquet"], "last_error": None, "metadata": {},
 }  # fmt: skip
 Step = Callable[..., Any]
@@ -56,18 +54,25 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+# Where the steps are that lie right below the command line.
+STEPS = {
+    "sync": "floodmark.sync.run",
+    "plan": "floodmark.sync.preview",
+    "watermark_get": "floodmark.watermark.show",
+    "watermark_list": "floodmark.watermark.show",
+    "watermark_set": "floodmark.watermark.set_reset",
+}
+
+
 @pytest.fixture
-def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A pipeline whose steps the test writes: what lies below the command line, without services."""
-    module = ModuleType("below")
-    for name in ("sync", "planview", "watermarks", "moves"):
-        monkeypatch.setitem(sys.modules, f"floodmark.{name}", module)
-    return module
+    return monkeypatch
 
 
-def does(pipeline: ModuleType, **steps: Step) -> None:
+def does(pipeline: pytest.MonkeyPatch, **steps: Step) -> None:
     for name, step in steps.items():
-        setattr(pipeline, name, step)
+        pipeline.setattr(f"{STEPS[name]}.{name}", step)
 
 
 SOURCE = "source: {url: 'mysql://reader@db.internal/shop'}\n"

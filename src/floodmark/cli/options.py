@@ -6,29 +6,47 @@ The global options are parameters of every command and group, collected into one
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from floodmark import logs, output, progress
-from floodmark.errors import ConfigError
-from floodmark.moments import timestamp
-from floodmark.report import new_run
-from floodmark.units import shown
-from floodmark.values import duration
+from floodmark.cli import logs, progress
+from floodmark.cli.output import emit
+from floodmark.config.values import duration as seconds_of
+from floodmark.model import events
+from floodmark.model.errors import ConfigError, Mistakes
+from floodmark.model.run import new_run
+from floodmark.model.secrets import Scrubber
+from floodmark.model.text import duration, shown
+from floodmark.model.times import timestamp
 
 if TYPE_CHECKING:
-    from floodmark.config import Config
+    from floodmark.config.load import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_DAY, _TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+
+
+def split_timestamp(words: Sequence[str]) -> str | None:
+    """A timestamp that was not quoted, so that the shell has made two words of it."""
+    for day, clock in pairwise(words):
+        if _DAY.fullmatch(day.rpartition("=")[2]) and _TIME.fullmatch(clock):
+            return f"{day.rpartition('=')[2]} {clock}"
+    return None
 
 
 @dataclass
@@ -42,17 +60,23 @@ class Settings:
     json_logs: bool = False
     log_file: Path | None = None
     run: str = field(default_factory=new_run)
-    scrub: logs.Scrubber = field(default_factory=logs.Scrubber)
+    scrub: Scrubber = field(default_factory=Scrubber)
     stack: ExitStack = field(default_factory=ExitStack)
     logging: bool = False
+    unquoted: str | None = None  # a timestamp that the shell has split in two
     stopped: Callable[[], int | None] = lambda: None  # the exit code of a signal that has come
+    began: float = field(default_factory=time.monotonic)
+    totals: dict[str, Any] = field(default_factory=dict)  # what the run's tables add up to
 
     @classmethod
     def foreseen(cls, arguments: Sequence[str]) -> Settings:
         """The flags that matter when the command line itself is wrong."""
         before = list(arguments)
         before = before[: before.index("--")] if "--" in before else before
-        return cls(json="--json" in before, debug="--debug" in before, json_logs="--json-logs" in before)
+        return cls(
+            json="--json" in before, debug="--debug" in before, json_logs="--json-logs" in before,
+            unquoted=split_timestamp(before),
+        )  # fmt: skip
 
     def start_logs(self) -> None:
         """Logs as asked for, until the command line has been answered; without a file where there can't be one."""
@@ -66,17 +90,17 @@ class Settings:
     def _log_to(self, file: Path | None) -> None:
         self.stack.enter_context(
             logs.configured(
-                self.scrub, self.run, debug=self.debug, quiet=self.quiet,
+                self.scrub, lambda: self.run, debug=self.debug, quiet=self.quiet,
                 json_logs=self.json_logs, log_file=file,
             )
         )  # fmt: skip
 
     def load(self) -> Config:
         """The configuration; from here on its secrets are masked."""
-        from floodmark.limits import check_addresses
+        from floodmark.services.limits import check_addresses
 
         check_addresses()
-        from floodmark import config
+        from floodmark.config import load as config
 
         self.scrub.add(os.environ.get(name, "") for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
         loaded = config.load(self.config)
@@ -85,30 +109,48 @@ class Settings:
 
     def progress(self) -> progress.SilentProgress:
         """The progress that fits where stderr goes."""
-        terminal = sys.stderr is not None and sys.stderr.isatty()
         return progress.choose(
-            self.scrub, json=self.json, quiet=self.quiet, json_logs=self.json_logs, terminal=terminal
-        )
+            self.scrub, json=self.json, quiet=self.quiet, json_logs=self.json_logs,
+            bars=sys.stderr is not None and emit.coloured(sys.stderr), stopping=lambda: self.stopped() is not None,
+        )  # fmt: skip
 
     def result(self, document: dict[str, Any], lines: Callable[[], list[str]]) -> None:
         """The command's result: the document with `--json`, else its lines."""
+        self.totals = logs.run_fields(document)
         if self.json:
-            output.emit_json(document, self.scrub)
+            emit.emit_json(document, self.scrub)
         else:
-            output.emit_lines(lines())
+            emit.emit_lines(lines())
+
+    def end(self, code: int) -> None:
+        """Logs how the command ended."""
+        if not self.logging:
+            return  # help, or the version
+        seconds = time.monotonic() - self.began
+        message = f"ended with exit code {code} after {duration(seconds)}"
+        events.tell(
+            logs.log,
+            logging.INFO,
+            "run_end",
+            message,
+            exit_code=code,
+            seconds=round(seconds, 3),
+            **self.totals,
+        )
 
     def complain(self, error: dict[str, Any], cause: BaseException | None = None) -> None:
         """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
         if not self.logging:
-            with suppress(ConfigError):  # the mistake to be told of came first
+            with suppress(ConfigError):  # this error came first
                 self.start_logs()
-        told = output.scrubbed(error, self.scrub)
-        extra = {"table": told.get("table"), "said": True}
-        hint = f"; {told['hint']}" if told.get("hint") else ""
-        logs.log.error("%s%s", told["message"], hint, exc_info=cause, extra=extra)
+        told = emit.scrubbed(error, self.scrub)
+        events.tell(
+            logs.log, logging.ERROR, "error", told["message"], table=told.get("table"), said=True, cause=cause,
+            exit_code=told.get("code"), kind=told.get("kind"), hint=told.get("hint"),
+        )  # fmt: skip
         if self.json_logs:
             return
-        for line in output.error_lines(told):
+        for line in emit.error_lines(told, listed=isinstance(cause, Mistakes) and cause.listed):
             progress.to_stderr(line)
         if self.debug and cause is not None:
             told_all = self.scrub("".join(traceback.format_exception(cause)).rstrip())
@@ -127,13 +169,19 @@ def _global_options() -> list[click.Option]:
     path = click.Path(path_type=Path)
     return [
         option("--config", type=path, metavar="FILE",
-               help="The configuration. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
-        option("--json", is_flag=True, help="One JSON document on stdout, nothing else there."),
-        option("--debug", is_flag=True, help="Log everything to stderr, tracebacks included."),
-        option("--quiet", is_flag=True, help="Only errors and results."),
+               help="The configuration file. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
+        option("--json", is_flag=True, help="Print one JSON document on stdout, and nothing else there."),
+        option("--debug", is_flag=True, help="Log everything to stderr, with tracebacks."),
+        option("--quiet", is_flag=True, help="Only errors and answers: a sync or verify that succeeds prints nothing."),
         option("--json-logs", is_flag=True, help="Logs and progress as JSON lines on stderr."),
         option("--log-file", type=path, metavar="FILE", help="Append all logs to FILE."),
     ]  # fmt: skip
+
+
+def _show_help(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        emit.emit(ctx.get_help())
+        ctx.exit()
 
 
 class _Shared(click.Command):
@@ -143,6 +191,13 @@ class _Shared(click.Command):
         super().__init__(*args, **kwargs)
         self._globals = _global_options()
         self.params += self._globals
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """The option that prints the help as results are printed: a full disk is no bug."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Arguments stand in the usage line and are told of in the text.
@@ -194,7 +249,7 @@ def duration_option(name: str, help: str) -> Callable[[F], F]:
         if value is None:
             return None
         try:
-            seconds = duration(value)
+            seconds = seconds_of(value)
         except ValueError as error:
             raise click.BadParameter(f"{value!r} {error}", ctx, parameter) from None
         if seconds <= 0:
@@ -213,7 +268,7 @@ def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...
 def _one(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str:
     names = _named(ctx, parameter, value)
     if len(names) != 1:
-        raise click.BadParameter("one table at a time, please", ctx, parameter)
+        raise click.BadParameter("one table at a time", ctx, parameter)
     return names[0]
 
 
@@ -247,7 +302,8 @@ def confirm(question: str, force: bool) -> None:
         return
     if not terminal():
         raise ConfigError(
-            f"{question} There is no terminal to ask on", hint="say --force to do it without being asked"
+            f"{question} There is no terminal to confirm on",
+            hint="use --force to proceed without confirmation",
         )
     if not click.confirm(shown(question), err=True):
         raise ConfigError("nothing was changed")

@@ -1,20 +1,30 @@
-"""`sync --every`: what the cycles of a resident sync tell. One line each; with `--json`, one document on each line."""
+"""`sync --every`: what the cycles of a resident sync print. One line each; with `--json`, one document per line.
+
+A failure is printed when it begins and when it is over, not with every cycle in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from floodmark import logs, output, progress
+from floodmark.cli import logs, progress
 from floodmark.cli.options import Settings
+from floodmark.cli.output import emit
+from floodmark.cli.output.sync import cycle_line
 from floodmark.cli.signals import interrupted
-from floodmark.errors import FloodmarkError, Interrupted
-from floodmark.report import SyncOptions
-from floodmark.units import shown
+from floodmark.model import events
+from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.run import SyncOptions
+from floodmark.model.text import clock, counted, duration, shown
+from floodmark.model.times import parse_moment
 
 if TYPE_CHECKING:
-    from floodmark.config import Config
-    from floodmark.resident import Cycle
+    from floodmark.config.load import Config
+    from floodmark.sync.resident import Cycle, Failing, News
 
 
 def stay(
@@ -24,42 +34,120 @@ def stay(
     all_tables: bool,
     options: SyncOptions,
     every: float,
+    listen: tuple[str, int] | None = None,
+    metrics_file: Path | None = None,
 ) -> int:
     """Syncs again and again until a signal ends it; the exit code."""
-    from floodmark.resident import keep_up
+    from floodmark.observe.run import Observer
+    from floodmark.sync.resident import Health, keep_up
 
-    with settings.progress().brief() as watch:
+    health = Health()
+    with ExitStack() as stack:
+        observer = stack.enter_context(Observer(config, metrics_file))
+        beat = _listen(stack, config, listen, every) if listen is not None else lambda code: None
+        watch = stack.enter_context(settings.progress().brief())
 
         def told(cycle: Cycle) -> None:
-            watch.stop()  # between two cycles the terminal is as it was
-            _tell(settings, cycle)
+            nonlocal health
+            watch.stop()  # leave the terminal alone between cycles
+            news = health.after(cycle)
+            health = news.health
+            _tell(settings, cycle, news)
+            beat(cycle.exit_code)
+            observer.ended(cycle.report, cycle.error)
+
+        def begun(run: str) -> None:
+            settings.run = run
 
         try:
-            return keep_up(config, tables, all_tables, options, every, watch, told, settings.stopped)
+            return keep_up(config, tables, all_tables, options, every, watch, told, settings.stopped, begun)
         except Interrupted as error:
             code = settings.stopped() or error.code
     said = interrupted(code)
     settings.complain(said.as_json())
     if settings.json:
-        output.emit_json(output.failure(said), settings.scrub, indent=None)
+        emit.emit_json(emit.failure(said), settings.scrub, indent=None)
     return code
 
 
-def _tell(settings: Settings, cycle: Cycle) -> None:
-    """One cycle: failures to stderr too, whatever else is asked for; quiet ones not with --quiet."""
+def _listen(
+    stack: ExitStack, config: Config, address: tuple[str, int], every: float
+) -> Callable[[int], None]:
+    """Answers /metrics and /healthz from now on; what to call when a cycle has ended."""
+    from floodmark.observe.listen import Listener, Metrics, Pulse
+    from floodmark.services.store.store import Store
+
+    pulse = Pulse(every)
+    stack.enter_context(
+        Listener(address, {"/metrics": Metrics(Store(config.store)).answer, "/healthz": pulse.health})
+    )
+    return pulse.beat
+
+
+def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
+    """Prints one cycle: news about failures to stderr, rows to stdout; idle cycles not with --quiet."""
     document = cycle.as_json()
-    line = shown(settings.scrub(output.cycle_line(document)))
-    extra = {"run": cycle.run, "said": True}
-    if cycle.exit_code:
-        logs.log.error("%s", line, extra=extra)
-        if not settings.json_logs:
-            progress.to_stderr(line)
-    else:
-        logs.log.info("%s", line, extra=extra)
+    for error in emit.together([one.error.as_json() for one in news.failing]):
+        line = failing_line(cycle.at, error)
+        events.tell(
+            logs.log, logging.ERROR, "failing", line, run=cycle.run, table=error["table"], said=True,
+            cycle=cycle.number, exit_code=error["code"], kind=error["kind"], hint=error["hint"],
+        )  # fmt: skip
+        _to_stderr(settings, line)
+    if news.recovered:
+        line = recovered_line(cycle.at, news.recovered)
+        failures = max(one.cycles for one in news.recovered)
+        seconds = max(_seconds(one, cycle.at) for one in news.recovered)
+        events.tell(
+            logs.log, logging.INFO, "recovered", line, run=cycle.run, said=True,
+            cycle=cycle.number, failures=failures, seconds=seconds,
+        )  # fmt: skip
+        _to_stderr(settings, line)
+    good = {
+        **document,
+        "tables": [t for t in document["tables"] if not t["error"]],
+        "error": None,
+        "exit_code": 0,
+    }
+    line = shown(settings.scrub(cycle_line(good)))
+    events.tell(
+        logs.log, logging.INFO, "cycle_end", line, run=cycle.run, said=True, cycle=cycle.number,
+        seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **_totals(document),
+    )  # fmt: skip
     try:
         if settings.json:
-            output.emit_json(document, settings.scrub, indent=None)
-        elif not cycle.exit_code and not (settings.quiet and not document["tables"]):
-            output.emit(line)
-    except FloodmarkError as unwritten:  # stdout is full or gone; the rows go on
+            emit.emit_json(document, settings.scrub, indent=None)
+        elif good["tables"] or (not cycle.exit_code and not settings.quiet):
+            emit.emit(line)
+    except FloodmarkError as unwritten:  # stdout is full or closed; the sync continues
         settings.complain(unwritten.as_json())
+
+
+def _totals(document: dict[str, Any]) -> dict[str, Any]:
+    totals = logs.run_fields(document)
+    return {**totals, "tables": totals["tables"] + document["tables_idle"]}
+
+
+def _to_stderr(settings: Settings, line: str) -> None:
+    if not settings.json_logs:
+        progress.to_stderr(shown(settings.scrub(line)))
+
+
+def failing_line(at: str, error: dict[str, Any]) -> str:
+    """`2025-08-14 16:45:33 UTC  failed, exit code 4: shop.orders: …`, once for each failure."""
+    reason = "; ".join(line.strip() for line in emit.error_said(error))
+    return f"{clock(at)}  failed, exit code {error['code']}: {reason} (retrying; the next line about it is its recovery)"
+
+
+def recovered_line(at: str, recovered: Sequence[Failing]) -> str:
+    """`2025-08-14 16:51:36 UTC  recovered: shop.orders, after 12 failed cycles in 6 min 3 s`."""
+    names = [one.table for one in recovered if one.table is not None]
+    who = f" {names[0]}," if len(names) == 1 else f" {counted(len(names), 'table')}," if names else ""
+    cycles = counted(max(one.cycles for one in recovered), "failed cycle")
+    return (
+        f"{clock(at)}  recovered:{who} after {cycles} in {duration(max(_seconds(r, at) for r in recovered))}"
+    )
+
+
+def _seconds(failing: Failing, at: str) -> float:
+    return max(0.0, round((parse_moment(at) - parse_moment(failing.since)).total_seconds(), 3))

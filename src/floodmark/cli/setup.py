@@ -1,4 +1,4 @@
-"""The commands before the first sync: `init` writes a configuration, `doctor` looks for what would fail."""
+"""The commands before the first sync: `init` writes a configuration, `doctor` finds what would fail."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from pathlib import Path
 
 import click
 
-from floodmark import output as results
 from floodmark.cli.options import Command, Settings, many_tables, pass_settings
-from floodmark.errors import ConfigError
+from floodmark.cli.output import emit as results
+from floodmark.model.errors import ConfigError
+from floodmark.model.secrets import of_url
 
 
 @click.command(cls=Command)
-@many_tables("Only this table; may be given several times. Default: those of the configuration, or all.")
+@many_tables("Only this table; repeatable. Default: those of the configuration, or all.")
 @click.option(
     "--spark",
     "start_spark",
     is_flag=True,
-    help="Start Spark and ask its executors for their Python packages. Takes longer, on a cluster up to minutes.",
+    help="Also start Spark and check its executors' Python packages; takes up to minutes on a cluster.",
 )
 @click.option(
     "--redshift-live",
     "live",
     is_flag=True,
-    help="Ask the configured Redshift everything that Floodmark assumes of it, in a schema of its own. Minutes.",
+    help="Test every assumption about the configured Redshift, in a schema of its own; takes minutes.",
 )
 @click.option(
     "--rows",
@@ -38,13 +39,13 @@ from floodmark.errors import ConfigError
     "--minutes",
     type=click.IntRange(1, 240),
     metavar="N",
-    help="With --redshift-live: begin no further probe after N minutes. Default: 60.",
+    help="With --redshift-live: start no probe after N minutes. Default: 60.",
 )
 @click.option(
     "--only",
     metavar="GROUP",
     multiple=True,
-    help="With --redshift-live: only this group of probes; may be given several times.",
+    help="With --redshift-live: only this group of probes; repeatable.",
 )
 @click.option(
     "--second-url",
@@ -62,16 +63,16 @@ def doctor(
     only: tuple[str, ...],
     second_url: str | None,
 ) -> int:
-    """Look for what would make a sync fail, and say what to do.
+    """Check everything a sync needs, and say what to fix.
 
     The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
-    key, cursor and index; the store's rights and its conditional writes; the warehouse's rights; Java, Spark,
-    memory, packages. Changes nothing: one probe object in the store is removed again. Takes seconds, and at most
-    15 when nothing answers. Exit code 2 when there is a failure; warnings alone are 0.
+    key, cursor and index; permissions and conditional writes in the store; permissions in the warehouse; Java,
+    Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes. Takes
+    seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
 
-    --redshift-live does none of this: it asks a real Redshift everything that Floodmark assumes of it, in a schema and
-    below a prefix of its own, which are removed afterwards. The report can be attached to an issue: it has no
-    passwords, keys, hosts, accounts, buckets or users. Exit code 7 when an answer differs (docs/redshift-live.md).
+    --redshift-live does none of this: it tests on a real Redshift every assumption Floodmark makes, in a schema
+    and under a prefix of its own, which it removes afterwards. The report is safe to attach to an issue: it has
+    no passwords, keys, hosts, accounts, buckets or users. Exit code 7 if an answer differs (docs/redshift-live.md).
 
     \b
     Examples:
@@ -82,12 +83,12 @@ def doctor(
     """
     if live:
         if tables or start_spark:
-            raise click.UsageError("--redshift-live goes without -t and --spark")
+            raise click.UsageError("--redshift-live can't be combined with -t or --spark")
         return _live(settings, rows, minutes, only, second_url)
     if rows is not None or minutes is not None or only or second_url is not None:
-        raise click.UsageError("--rows, --minutes, --only and --second-url go with --redshift-live")
-    from floodmark.doctor import Check, document, examine
-    from floodmark.output_doctor import check_lines, summary_lines
+        raise click.UsageError("--rows, --minutes, --only and --second-url need --redshift-live")
+    from floodmark.cli.output.doctor import check_lines, summary_lines
+    from floodmark.setup.doctor import Check, document, examine
 
     began = time.monotonic()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -110,18 +111,20 @@ def doctor(
 def _live(
     settings: Settings, rows: int | None, minutes: int | None, only: tuple[str, ...], second_url: str | None
 ) -> int:
-    """`doctor --redshift-live`: the probes, each told on stderr, then the report."""
-    # Whatever happens from here on, the password is masked; also one that makes the URL unreadable.
-    settings.scrub.add([(second_url or "").partition("://")[2].rpartition("@")[0].partition(":")[2]])
+    """`doctor --redshift-live`: the probes, one line each on stderr, then the report."""
+    # From here on the password is masked, even one that makes the URL unreadable.
+    settings.scrub.add([of_url(second_url or "")])
     config = settings.load()
-    from floodmark.config import second_user
-    from floodmark.doctor.live import GROUPS, PROBES, Scale, examine_live
-    from floodmark.logs import log
-    from floodmark.output_live import live_lines
-    from floodmark.progress import to_stderr
+    from floodmark.cli.logs import log
+    from floodmark.cli.output.live import live_lines
+    from floodmark.cli.progress import to_stderr
+    from floodmark.config.load import second_user
+    from floodmark.setup.doctor.live import GROUPS, PROBES, Scale, examine_live
 
     if unknown := set(only) - set(GROUPS):
-        raise click.UsageError(f"no such group: {', '.join(sorted(unknown))}; there are: {', '.join(GROUPS)}")
+        raise click.UsageError(
+            f"no such group: {', '.join(sorted(unknown))}; choose from: {', '.join(GROUPS)}"
+        )
     probes = [probe for probe in PROBES if not only or probe.group in only]
     second = None if second_url is None else second_user(config.warehouse, second_url)
     settings.scrub.learn(second)
@@ -146,7 +149,7 @@ def _live(
 @click.option(
     "--source",
     metavar="URL",
-    help="mysql://user:password@host:3306/database; the database may be left out. The password is not written down.",
+    help="mysql://user:password@host:3306/database; the database is optional. The password is not stored.",
 )
 @click.option(
     "--output",
@@ -154,14 +157,14 @@ def _live(
     metavar="FILE",
     help="The file to write. Default: --config, then $FLOODMARK_CONFIG, then ./floodmark.yaml.",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @pass_settings
 def init(settings: Settings, source: str | None, output: Path | None, force: bool) -> int:
     """Write a commented floodmark.yaml, with the source's tables.
 
-    Each table is listed with how it will be read: key, cursor, mode, rows, and what is unfortunate about it. If the
-    source does not answer, the file is written without tables. The password stays out of it: the file says
-    ${MYSQL_PASSWORD}, to be exported before the next command. Nothing is asked, nothing else is changed.
+    Lists each table with how it will be read (key, cursor, mode, rows) and any concerns. If the source does
+    not answer, the file has no tables. The password is not stored: the file says ${MYSQL_PASSWORD}; export it
+    before the next command. Asks nothing and changes nothing else.
 
     \b
     Examples:
@@ -169,11 +172,11 @@ def init(settings: Settings, source: str | None, output: Path | None, force: boo
       floodmark init --source 'mysql://reader:${MYSQL_PASSWORD}@db.internal/shop'
       floodmark init --output other.yaml
     """
-    from floodmark import config
-    from floodmark.initial import initial
+    from floodmark.config import load as config
+    from floodmark.setup.init import initial
 
-    # Whatever happens from here on, the password is masked; also one that makes the URL unreadable.
-    settings.scrub.add([(source or "").partition("://")[2].rpartition("@")[0].partition(":")[2]])
+    # From here on the password is masked, even one that makes the URL unreadable.
+    settings.scrub.add([of_url(source or "")])
     made = initial(config.place(output or settings.config), source, force)
     document = made.as_json()
     settings.result(document, lambda: [settings.scrub(line) for line in made.lines()])

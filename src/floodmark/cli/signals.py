@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-from floodmark.errors import Interrupted
+from floodmark.model.errors import Interrupted
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 # `timeout` and some shells deliver one stop twice; a person's second Ctrl-C comes later than this.
@@ -28,7 +28,7 @@ _DEAF = 2.0
 def interrupted(code: int) -> Interrupted:
     """What is said of a stop by signal."""
     name = "SIGTERM" if code == CODES[signal.SIGTERM] else "Ctrl-C"
-    said = f"interrupted by {name}; what was committed stays, and the next run goes on from there"
+    said = f"interrupted by {name}; committed rows are kept, and the next run continues from there"
     return Interrupted(said, code=code)
 
 

@@ -4,57 +4,67 @@ from __future__ import annotations
 
 import click
 
-from floodmark import output
 from floodmark.cli.options import Command, Settings, many_tables, pass_settings
+from floodmark.cli.output import emit
+from floodmark.cli.output.verify import verify_lines
 
 
 @click.command(cls=Command)
-@many_tables("A table, as schema.table; may be given several times.")
+@many_tables("A table, as schema.table; repeatable.")
+@click.option("--all", "all_tables", is_flag=True, help="The tables that `sync --all` copies.")
 @click.option(
     "--show",
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
     metavar="N",
-    help="Name at most N rows of each kind; all are counted.",
+    help="List at most N rows of each kind; all are counted.",
 )
-@click.option("--repair", is_flag=True, help="Read again what is missing or differs, delete what is extra.")
-@click.option("--force", is_flag=True, help="With --repair: also follow an implausibly small source.")
+@click.option("--repair", is_flag=True, help="Copy missing and different rows again; delete extra ones.")
+@click.option("--force", is_flag=True, help="With --repair: proceed even if the source is implausibly small.")
 @pass_settings
-def verify(settings: Settings, tables: tuple[str, ...], show: int, repair: bool, force: bool) -> int:
+def verify(
+    settings: Settings, tables: tuple[str, ...], all_tables: bool, show: int, repair: bool, force: bool
+) -> int:
     """Compare source and warehouse, down to the rows.
 
-    By counts and checksums of key ranges, computed in MySQL and in the warehouse, and where they differ by
-    ever smaller ranges: missing, extra and different rows, with their keys and columns. Exit code 7 when
+    MySQL and the warehouse compute counts and checksums of key ranges; where they differ, the ranges are
+    narrowed down to missing, extra and different rows, listed with their keys and columns. Exit code 7 if
     there are any. Nothing is changed without --repair.
 
-    Rows that have changed since the watermark are left out, and so are rows at or before the start and
-    outside the `where`. Files that wait to be loaded have to be loaded first; --repair does it.
+    Rows changed since the watermark, at or before the start, or outside the `where` are not compared.
+    Files that wait must be loaded first; --repair does that.
 
-    --repair takes the table, extracts those rows again by their keys and loads them in the normal way: the
-    later read wins. Extra rows are asked for again and deleted, or marked where the table has `deletes: soft`;
-    not when next to nothing would be left, unless --force. Then both sides are compared again.
+    --repair claims the table, reads those rows again by key and loads them as usual: the later read wins.
+    Extra rows are looked up in the source once more, then deleted, or marked if the table has `deletes: soft`;
+    if hardly any row would be left, only with --force. Then both sides are compared again.
 
     \b
     Examples:
       floodmark verify -t shop.orders
-      floodmark verify -t shop.orders --json
+      floodmark verify --all --json
       floodmark verify -t shop.orders --repair
     """
-    if not tables:
-        raise click.UsageError("which table? Give -t schema.table")
+    if tables and all_tables:
+        raise click.UsageError("-t and --all can't be combined")
+    if not tables and not all_tables:
+        raise click.UsageError("which tables? Give -t schema.table, or --all")
     if force and not repair:
-        raise click.UsageError("--force goes with --repair")
+        raise click.UsageError("--force needs --repair")
     config = settings.load()
-    from floodmark.repair import verified
-    from floodmark.verify import verify as run_verify
+    from floodmark.observe.run import Observer
+    from floodmark.sync.run import repairing
+    from floodmark.verify.run import verify as run_verify
 
-    with settings.progress() as progress:
-        document, code = run_verify(
-            config, tables, progress, settings.run, named=show, one=verified if repair else None, force=force
-        )
-    settings.result(document, lambda: [settings.scrub(line) for line in output.verify_lines(document)])
-    for table in document["tables"]:
-        if table["error"]:
-            settings.complain(table["error"])
+    with Observer(config) as observer:
+        with settings.progress() as progress:
+            one = repairing(force) if repair else None
+            document, code = run_verify(
+                config, tables, progress, settings.run, named=show, one=one, all_tables=all_tables
+            )
+        observer.verified([table["table"] for table in document["tables"] if not table["error"]])
+        if settings.json or code or not settings.quiet:
+            settings.result(document, lambda: [settings.scrub(line) for line in verify_lines(document)])
+        for error in emit.together([table["error"] for table in document["tables"] if table["error"]]):
+            settings.complain(error)
     return code

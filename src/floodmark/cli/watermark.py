@@ -1,4 +1,4 @@
-"""The `watermark` commands: how far each table has got, and where it goes on."""
+"""The `watermark` commands: how far each table has got, and where it continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from floodmark import output
 from floodmark.cli.options import (
     Command,
     Group,
@@ -18,7 +17,17 @@ from floodmark.cli.options import (
     pass_settings,
     timestamp_option,
 )
-from floodmark.moments import PRESETS
+from floodmark.cli.output import emit
+from floodmark.cli.output.document import position
+from floodmark.cli.output.watermark import (
+    WAREHOUSES,
+    cleared_lines,
+    list_lines,
+    reset_lines,
+    system_lines,
+    watermark_lines,
+)
+from floodmark.model.presets import PRESETS
 
 
 @click.group(cls=Group)
@@ -37,13 +46,15 @@ def watermark() -> None:
 
 @watermark.command(cls=Command)
 @maybe_table
-@click.option("--show-files", is_flag=True, help="List every file, waiting and loaded, not the newest 1,000.")
+@click.option(
+    "--show-files", is_flag=True, help="List every file, waiting and loaded, not only the newest 1,000."
+)
 @pass_settings
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
-    """Show one table's watermark, both stages, or without -t the system watermark.
+    """Show a table's watermark, both stages; without -t, the system watermark.
 
-    Works while a sync runs, and when MySQL or the warehouse is away: what is unknown then says so. Rows that
-    were read again (overlap, --since, new columns) are counted apart.
+    Works while a sync runs and when MySQL or the warehouse is unreachable: what is unknown then says so. Rows that
+    were read again (overlap, --since, new columns) are counted separately.
 
     \b
     Examples:
@@ -56,17 +67,18 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
         if show_files:
             raise click.UsageError("--show-files needs -t")
         config = settings.load()
-        from floodmark.system import system_get
+        from floodmark.commit.system import system_get
 
         found = system_get(config)
-        settings.result(found, lambda: output.system_lines(found, config.options("").start))
+        settings.result(found, lambda: system_lines(found, config.options("").start))
         return 0
     config = settings.load()
-    from floodmark.watermarks import watermark_get
+    from floodmark.watermark.show import watermark_get
 
     document = watermark_get(config, table, show_files)
-    shown = output.scrubbed(document, settings.scrub)
-    settings.result(document, lambda: output.watermark_lines(shown, show_files, output.coloured(sys.stdout)))
+    shown = emit.scrubbed(document, settings.scrub)
+    paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
+    settings.result(document, lambda: watermark_lines(shown, show_files, paint, kind))
     return 0
 
 
@@ -76,16 +88,20 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
 def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     """Show every table that has a watermark, both stages.
 
+    Below them: watermarks of the older tool (s3-redshift-backup-tool) that the first sync of their table takes over.
+
     \b
     Examples:
       floodmark watermark list
       floodmark watermark list -t shop.orders -t shop.customers
     """
     config = settings.load()
-    from floodmark.watermarks import watermark_list
+    from floodmark.watermark.show import watermark_list
 
     document = watermark_list(config, tables)
-    settings.result(document, lambda: output.list_lines(document["tables"], output.coloured(sys.stdout)))
+    paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
+    older = document.get("older_watermarks", ())
+    settings.result(document, lambda: list_lines(document["tables"], paint, kind, older))
     return 0
 
 
@@ -101,12 +117,12 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     "--id",
     "key",
     metavar="ID",
-    help="Start after this key among the rows of that very timestamp; alone for tables read by id.",
+    help="Among the rows with that timestamp, start after this key; alone for tables read by id.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Don't ask (system watermark); move a keyless table back although rows would be doubled.",
+    help="Don't ask (system watermark); move a table without a key back even if rows may be duplicated.",
 )
 @pass_settings
 def set_(
@@ -117,13 +133,13 @@ def set_(
     key: str | None,
     force: bool,
 ) -> int:
-    """Set where the next sync of a table starts, or without -t the system watermark.
+    """Set where the next sync of a table starts; without -t, the system watermark.
 
-    The next sync of the table reads rows with cursor > TS; with --id those after (TS, ID). It holds until a
-    sync extracts. With `sync --redshift-only` it means: load only files created after TS (UTC).
+    The next sync of the table reads rows with cursor > TS; with --id, those after (TS, ID). It holds until a sync
+    extracts. `sync --redshift-only` then loads only files created after TS (UTC).
 
-    The system watermark is where tables begin that have no position of their own. PRESET is a month and a
-    day (aug4: the latest that is not in the future), Nhours, Ndays, Nweeks or Nmonths ago, today, yesterday.
+    Tables without a position begin at the system watermark. PRESET is a month and a day (aug4: the latest one that is
+    not in the future), Nhours, Ndays, Nweeks or Nmonths ago, today, or yesterday.
 
     \b
     Examples:
@@ -139,19 +155,19 @@ def set_(
         return _system(settings, preset, timestamp, force)
     if preset is not None:
         raise click.UsageError(
-            f"{preset!r} is for the system watermark, without -t; with it, give --timestamp"
+            f"{preset!r} would be a preset of the system watermark; with -t, give --timestamp"
         )
     if timestamp is None and key is None:
-        raise click.UsageError("give --timestamp, or --id for a table that is read by id")
+        raise click.UsageError("give --timestamp, or --id for a table read by id")
     if key is not None and not key.strip():
         raise click.UsageError("--id is empty")
     config = settings.load()
-    from floodmark.moves import watermark_set
+    from floodmark.watermark.set_reset import watermark_set
 
     document = watermark_set(config, table, timestamp, key, settings.run, force)
 
     def lines() -> list[str]:
-        start = output.position(document) or "the start"
+        start = position(document) or "the start"
         said = [f"{document.get('table_name', table)}: the next sync starts after {start}, set by hand"]
         return said + ([f"To undo: {document['undo']}"] if document.get("undo") else [])
 
@@ -169,7 +185,7 @@ def set_(
 @click.option(
     "--force",
     is_flag=True,
-    help="Don't ask (system watermark); reset a keyless table although rows would be doubled.",
+    help="Don't ask (system watermark); reset a table without a key even if rows may be duplicated.",
 )
 @pass_settings
 def reset(
@@ -180,11 +196,11 @@ def reset(
     redshift_only: bool,
     force: bool,
 ) -> int:
-    """Put a table back to the start, or without -t the system watermark to a preset.
+    """Put a table back to the start; without -t, set the system watermark to a preset.
 
-    The next sync begins at the system watermark if there is one, else at `start`; rows that are read again
-    replace themselves by key. Files from before no longer load by themselves. A reset stays: no backup
-    revives what was before it.
+    The next sync begins at the system watermark if there is one, else at `start`; rows that are read again are merged
+    by key. Files from before the reset no longer load by themselves. A reset is final: no backup brings the old
+    position back.
 
     \b
     Examples:
@@ -198,30 +214,31 @@ def reset(
             raise click.UsageError("--mysql-only and --redshift-only need -t")
         return _system(settings, preset, None, force)
     if preset is not None:
-        raise click.UsageError(f"{preset!r} is for the system watermark, without -t")
+        raise click.UsageError(f"{preset!r} would be a preset of the system watermark; leave it out with -t")
     if mysql_only and redshift_only:
         raise click.UsageError("--mysql-only and --redshift-only exclude each other; give neither for both")
     config = settings.load()
-    from floodmark.moves import watermark_reset
+    from floodmark.watermark.set_reset import watermark_reset
 
     document = watermark_reset(
         config, table, settings.run, mysql_only=mysql_only, redshift_only=redshift_only, force=force
     )
-    stages = "MySQL → S3 is" if mysql_only else "S3 → Redshift is" if redshift_only else "both stages are"
-    settings.result(document, lambda: output.reset_lines(document, stages, redshift_only))
+    load = f"S3 → {WAREHOUSES[config.warehouse.kind]} is"
+    stages = "MySQL → S3 is" if mysql_only else load if redshift_only else "both stages are"
+    settings.result(document, lambda: reset_lines(document, stages, redshift_only))
     return 0
 
 
 @watermark.command(cls=Command)
 @one_table
-@click.option("--force", is_flag=True, help="Also a keyless table, although rows would be doubled.")
+@click.option("--force", is_flag=True, help="Also a table without a key, even if rows may be duplicated.")
 @pass_settings
 def accept(settings: Settings, table: str, force: bool) -> int:
-    """Go on with a source that was replaced on purpose.
+    """Continue with a source that was replaced on purpose.
 
-    After a restore, a migration, a failover that lost rows or a table that was made anew, a sync stops with exit
-    code 6. This takes the source as it is now: the next sync reads all of it again, from where the table began, and
-    merges it by key. Files of the former source no longer load.
+    After a restore, a migration, a failover that lost rows, or a table that was dropped and created again, a sync stops
+    with exit code 6. This accepts the source as it is now: the next sync reads all of it again, from the table's start,
+    and merges it by key. Files from the old source no longer load.
 
     \b
     Examples:
@@ -229,10 +246,10 @@ def accept(settings: Settings, table: str, force: bool) -> int:
       floodmark watermark accept -t shop.orders --json
     """
     config = settings.load()
-    from floodmark.accept import watermark_accept
+    from floodmark.watermark.accept import watermark_accept
 
     document = watermark_accept(config, table, settings.run, force=force)
-    settings.result(document, lambda: output.reset_lines(document, "the source is accepted; both stages are"))
+    settings.result(document, lambda: reset_lines(document, "the source is accepted; both stages are"))
     return 0
 
 
@@ -240,35 +257,56 @@ def accept(settings: Settings, table: str, force: bool) -> int:
 @one_table
 @pass_settings
 def retire(settings: Settings, table: str) -> int:
-    """Leave a table out of `sync --all` from now on: it is meant to be gone.
+    """Leave a table out of `sync --all` from now on.
 
-    A table that was synced before and that the source no longer shows ends `sync --all` with exit code 2, because
-    a lost privilege looks the same. This says that it is meant. The table's log, files and rows stay; a later
-    `sync -t TABLE` brings it back.
+    When a table that was synced before disappears from the source, `sync --all` ends with exit code 2: it may have been
+    dropped, or a privilege was lost. Retire it if it was dropped. Its log, files and rows stay; a later `sync -t TABLE`
+    brings it back.
 
     \b
     Examples:
       floodmark watermark retire -t shop.old_orders
     """
     config = settings.load()
-    from floodmark.moves import watermark_retire
+    from floodmark.watermark.set_reset import watermark_retire
 
     document = watermark_retire(config, table, settings.run)
 
     def lines() -> list[str]:
-        said = f"{document['table_name']}: retired; `sync --all` leaves it out, its log, files and rows stay"
+        said = f"{document['table_name']}: retired; `sync --all` skips it, and its log, files and rows stay"
         return [said, f"To undo: {document['undo']}"]
 
     settings.result(document, lines)
     return 0
 
 
+@watermark.command(cls=Command)
+@click.option("--force", is_flag=True, help="Don't ask.")
+@pass_settings
+def clear(settings: Settings, force: bool) -> int:
+    """Remove the system watermark.
+
+    Tables without a position then begin at `start`. Tables that have one are not affected.
+
+    \b
+    Examples:
+      floodmark watermark clear
+      floodmark watermark clear --force
+    """
+    config = settings.load()
+    from floodmark.commit.system import system_clear
+
+    document = system_clear(config, lambda before: confirm(f"Remove the system watermark ({before})?", force))
+    settings.result(document, lambda: cleared_lines(document, config.options("").start))
+    return 0
+
+
 def _system(settings: Settings, preset: str | None, timestamp: str | None, force: bool) -> int:
     if preset is None and timestamp is None:
-        raise click.UsageError(f"give -t and a table, or for the system watermark a preset: {PRESETS}")
+        raise click.UsageError(f"give -t TABLE, or a preset for the system watermark: {PRESETS}")
     if preset is not None and timestamp is not None:
         raise click.UsageError("give a preset or --timestamp, not both")
-    from floodmark.system import moment, system_set
+    from floodmark.commit.system import moment, system_set
 
     chosen = moment(preset, timestamp)
     config = settings.load()
@@ -276,7 +314,7 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
     document = system_set(config, timestamp=chosen)
 
     def lines() -> list[str]:
-        said = f"System watermark: tables without a position of their own start after {chosen}"
+        said = f"System watermark: tables without a position start after {chosen}"
         return [said, f"To undo: {document['undo']}"]
 
     settings.result(document, lines)

@@ -1,4 +1,4 @@
-"""`make faults`: the laboratory with a time budget, a seed, and a table at its end."""
+"""`make faults`: runs the laboratory with a time budget and a seed, and prints a table at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from types import FrameType
 
-from floodmark.testing.databases import SERVERS
+from floodmark.setup.services.databases import SERVERS
 
 from . import document, report
 from .broken import BROKEN
@@ -18,12 +18,12 @@ from .lab import Lab, Outcome
 from .runner import caught, run
 from .services import Services
 
-# Between the seeds of laboratories that run beside each other: histories are numbered from the seed on.
+# Distance between the seeds of parallel laboratories: histories are numbered upwards from the seed.
 APART = 1000
 
 
 def main() -> int:
-    """0 when nothing was lost, doubled, hung or wrongly said (with --broken: when it was caught), else 1."""
+    """0 if nothing was lost, duplicated, hung or misreported (with --broken: if it was caught), else 1."""
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--group", action="append", default=[], choices=list(GROUPS))
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """The first signal ends everything in good order; those after it can't disturb that."""
+    """The first signal shuts everything down cleanly; later ones are ignored."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -85,12 +85,12 @@ def _whole(asked: argparse.Namespace) -> int:
 
 
 def _jobs(asked: argparse.Namespace) -> int:
-    """Several laboratories at once: they wait more than they work."""
+    """Run several laboratories at once: they wait more than they work."""
     seeds = [asked.seed + APART * i for i in range(asked.jobs)]
     more = [*(f"--group={g}" for g in asked.group), *(["--forget"] if asked.forget else [])]
     more += [f"--source={asked.source}"] if asked.source else []
     parts = [
-        subprocess.Popen([sys.executable, "-m", __spec__.name, "--part", f"--minutes={asked.minutes}",
+        subprocess.Popen([sys.executable, "-m", "tests.faults.lab", "--part", f"--minutes={asked.minutes}",
                           f"--seed={seed}", *more])
         for seed in seeds
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def _jobs(asked: argparse.Namespace) -> int:
 
 
 def _told(found: list[report.Kept], keep: bool) -> int:
-    """The table of this call, and the document of all."""
+    """Print the table for this call, and rewrite the page from all results."""
     print("\n".join(["", *report.table(found, "group", "fault", "step")]))
     whole = report.total(found)
     print(f"\n{whole.runs} faulted runs: {whole.survived} survived, {whole.lost} lost, {whole.doubled} doubled, "
@@ -130,7 +130,7 @@ def _show(outcome: Outcome, number: int, seconds: float) -> None:
 
 
 def _broken(asked: argparse.Namespace) -> int:
-    """Each broken build until it is caught."""
+    """Run against each broken build until it is caught."""
     missed = 0
     names = list(BROKEN) if asked.broken == "all" else [asked.broken]
     with Services(asked.source) as services:
@@ -156,7 +156,7 @@ def _broken(asked: argparse.Namespace) -> int:
 
 
 def catch(services: Services, name: str, seed: int, seconds: float) -> tuple[Outcome | None, int]:
-    """The first experiment that shows what is broken, and how many it took; those made for it come first."""
+    """The first experiment that exposes the fault, and how many it took; those designed for it come first."""
     deadline, runs = time.monotonic() + seconds, 0
     for only in (*BROKEN[name][1], None):
         group = [only.partition(":")[0]] if only else []

@@ -1,7 +1,7 @@
-"""The bench: the one folder in which every experiment runs, its store and warehouse, and copies of them to begin from.
+"""The bench: the one folder in which every experiment runs, its store and warehouse, and copies to start from.
 
-It always has the same name, because a store remembers which warehouse it belongs to. `keep` takes a copy under a
-name, `lay` puts one back; so a table is synced once, and hundreds of experiments begin right after it.
+Its name never changes, because a store remembers which warehouse it belongs to. `keep` saves a named copy and `lay`
+restores it, so that a table is synced once and hundreds of experiments start from there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .services import PASSWORD, Services
 from .spawn import Ended, Running
 
 STACKS = ("folder", "s3", "redshift")
-# Every command must end by itself within this time, Spark's start included, where the machine has nothing else to do.
+# Seconds within which every command must end by itself, including Spark's start, on an otherwise idle machine.
 BOUND = 60.0
 
 
 def bound() -> float:
-    """The same on a machine that has more to do than it can, and for a laboratory that stands back (nice)."""
+    """The same, scaled up for an overloaded machine, and further for a laboratory that runs niced."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return BOUND * max(1.0, waiting if os.nice(0) > 0 else waiting / 2)
 
@@ -38,12 +38,12 @@ class Bench:
     def __init__(
         self, services: Services, stack: str = "folder", name: str = "", ways: Mapping[int, int] | None = None
     ) -> None:
-        """`name`: of a bench beside the stack's own; `ways`: ports by which services are reached instead of theirs."""
+        """`name`: for a second bench on a stack; `ways`: ports to use instead of the services' own."""
         self.services = services
         self.stack = stack
         self.ways = dict(ways or {})
         self.spawner = services.spawner
-        self.broken: str | None = None  # which protection its commands go without
+        self.broken: str | None = None  # the protection that its commands run without
         self.folder = services.scratch / f"bench-{stack}{name}"
         self.templates = services.scratch / f"kept-{stack}{name}"
         self.prefix = f"bench-{secrets.token_hex(4)}"
@@ -51,10 +51,10 @@ class Bench:
         self.printed: list[Ended] = []  # by the commands of this experiment
         self._link: S3Store | None = None
 
-    # beginning
+    # setting up
 
     def clear(self, database: str, **sections: Any) -> None:
-        """An empty folder with a configuration; no store, no warehouse."""
+        """Start from an empty folder with a configuration; no store, no warehouse."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self._empty_bucket()
@@ -70,8 +70,12 @@ class Bench:
         if self.stack != "folder":
             config["store"] = self.services.seaweed.store(self.prefix)
         if self.stack == "redshift":
-            server = self.services.redshift
-            config["warehouse"] = {"url": server.url(), "iam_role": server.role, "tls": {"mode": "disabled"}}
+            standin = self.services.redshift
+            config["warehouse"] = {
+                "url": standin.url(),
+                "iam_role": standin.role,
+                "tls": {"mode": "disabled"},
+            }
         for name, section in sections.items():
             config[name] = {**config.get(name, {}), **section}
         for section, place in (("source", "url"), ("store", "endpoint"), ("warehouse", "url")):
@@ -82,7 +86,7 @@ class Bench:
         self.new_schema()
 
     def new_schema(self) -> None:
-        """For Redshift: a schema that nothing is in yet."""
+        """For Redshift: a fresh, empty schema."""
         if self.stack == "redshift":
             self.schema = f"lab_{secrets.token_hex(4)}"
             self.services.redshift.execute(f"CREATE SCHEMA {self.schema}")
@@ -98,7 +102,7 @@ class Bench:
         path.chmod(0o600)
 
     def keep(self, name: str, loaded: int = 0) -> None:
-        """Keep everything as it is now, to begin from it again; `loaded`: how many rows the warehouse was given."""
+        """Save the current state to start from later; `loaded`: how many rows the warehouse was given."""
         place = self.templates / name
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.folder, place / "bench")
@@ -110,7 +114,7 @@ class Bench:
                 file.write_bytes(self.get(path) or b"")
 
     def lay(self, name: str) -> None:
-        """Begin from a copy. Redshift's side is loaded anew from the copy's files."""
+        """Restore a saved state. Redshift's side is reloaded from the copy's files."""
         place = self.templates / name
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(place / "bench", self.folder)
@@ -134,7 +138,7 @@ class Bench:
     def start(
         self, *args: str, plan: dict[str, Any] | None = None, own_jvm: bool = False, calm: bool = False
     ) -> Running:
-        """Start a command with a plan of faults (None: no fault) and go on."""
+        """Start a command with a plan of faults (None: no fault) without waiting for it."""
         own = secrets.token_hex(6)
         path = self.services.scratch / f"plan-{own}.json"
         self.steps_file = self.services.scratch / f"steps-{own}"
@@ -158,16 +162,16 @@ class Bench:
         seconds: float | None = None,
         calm: bool = False,
     ) -> Ended:
-        """Run a command to its end, or to its time's."""
+        """Run a command until it ends or its time is up."""
         return self.wait(self.start(*args, plan=plan, own_jvm=own_jvm, calm=calm), seconds)
 
     def steps(self) -> list[str]:
-        """The durable steps of the last command that was started, in order."""
+        """The durable steps of the most recently started command, in order."""
         if not self.steps_file.exists():
             return []
         return [line.partition(" ")[2] for line in self.steps_file.read_text().splitlines()]
 
-    # looking, past the product
+    # looking around behind the product's back
 
     @property
     def _s3(self) -> S3Store:
@@ -193,7 +197,7 @@ class Bench:
             obstore.delete(self._s3, found)
 
     def objects(self, prefix: str) -> list[str]:
-        """The paths of the store's objects, as they lie there."""
+        """The paths of the objects in the store."""
         if self.stack == "folder":
             lake = self.folder / "lake"
             found = [str(p.relative_to(lake)) for p in lake.rglob("*") if p.is_file()]

@@ -1,11 +1,11 @@
-"""The protections that the laboratory takes out of the product to test itself, and where each must be caught."""
+"""The protections that the laboratory removes from the product to test itself, and where each must be caught."""
 
 from __future__ import annotations
 
-# The switch, what it breaks, and the experiments that must catch it (the beginnings of their replays).
+# The switch, what it breaks, and the experiments that must catch it (prefixes of their replays).
 BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "strict-cursor": (
-        "`cursor > x` alone instead of (cursor, key): the other rows of a shared timestamp are passed over",
+        "`cursor > x` alone instead of (cursor, key): the other rows of a shared timestamp are skipped",
         ("crash:folder/sync --limit/", "histories"),
     ),
     "session-zone": (
@@ -13,11 +13,11 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("writers:folder/a long statement/", "histories"),
     ),
     "any-reader": (
-        "whoever has a read-only transaction passes for a reader, also a statement that loads a definition (MySQL)",
+        "any read-only transaction counts as a reader, even a statement that loads a definition (MySQL)",
         ("writers:folder/a cold server/",),
     ),
     "ledger-outside": (
-        "the ledger's rows in a transaction of their own, after the data's",
+        "the ledger's rows in a separate transaction, after the data's",
         ("crash:folder/load without a key/",),
     ),
     "ledger-number": (
@@ -33,7 +33,7 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("fences:folder/sync, by another sync/", "fences:folder/sync without a key, by another/"),
     ),
     "no-claim": (
-        "a claim is no fence: whoever finds its number taken commits behind it",
+        "a claim is no fence: a run that finds its number taken commits behind it",
         ("fences:folder/sync, by another sync/", "fences:folder/sync without a key, by another/"),
     ),
     "next-number": (
@@ -41,7 +41,7 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("crash:folder/incremental sync/lost/", "crash:folder/incremental sync/"),
     ),
     "believed-recipe": (
-        "what rows were read by is not compared with the configuration and the columns of now",
+        "the recipe of earlier rows is not compared with the present configuration and columns",
         ("changes:recipe, upsert/", "changes:recipe, keyless/"),
     ),
     "believed-target": (

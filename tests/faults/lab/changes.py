@@ -1,7 +1,7 @@
-"""Group 7: what changes between two syncs: the recipe, the target, privileges, time zones, clocks of applications.
+"""Group 7: changes between two syncs: the recipe, the target, privileges, time zones, application clocks.
 
-Every other sync after a change is struck. What refusals say is done, word for word. Each experiment ends with equal
-rows; on the way a sync may be refused with a documented exit code, but never end with 0 over other rows.
+Syncs after a change are often struck, too. The hints of refusals are followed word for word. Each experiment ends
+with equal rows; on the way a sync may refuse with a documented exit code, but never exit 0 with different rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import duckdb
 from .bench import Bench
 from .checker import Problem, check
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
-from .prepared import FILL, ORDERS
+from .prepared import orders
 from .recipe import MODES, PARTS, THINGS, Part, rows
 from .residents import intruded, resident
 from .services import PASSWORD, ZONE
@@ -29,13 +29,13 @@ from .spawn import Ended
 from .truth import Source
 
 Way = Callable[[Lab, str], Outcome]
-# What a sync may be refused with: 2 says what to change, 6 what to decide.
+# The exit codes of a refusal: 2 says what to change, 6 what to decide.
 REFUSED = (2, 6)
 STRIKES = ("", "before", "after", "during", "lost", "refused")
 
 
 def changes(lab: Lab) -> Iterator[Outcome]:
-    """Each of the ways in turn, again and again with other numbers."""
+    """Every kind of change in random order, round after round with new random numbers."""
     ways: tuple[tuple[str, Way], ...] = (
         *((f"recipe, {mode}", _walk) for mode in MODES),
         *((f"target, {what}", _tampered) for what in TAMPERED),
@@ -53,13 +53,13 @@ def changes(lab: Lab) -> Iterator[Outcome]:
 
 
 def _what(own: str) -> str:
-    """`changes:target, emptied/3`: `emptied`."""
+    """`changes:target, emptied/3` → `emptied`."""
     return own.rpartition("/")[0].partition(", ")[2]
 
 
 @dataclass
 class Changing:
-    """One experiment: a table that was synced, and what is done to it."""
+    """One experiment: a synced table, and what is done to it."""
 
     bench: Bench
     source: Source
@@ -67,10 +67,10 @@ class Changing:
     dice: Random
     options: dict[str, Any] = field(default_factory=dict)
     user: str = "lab"
-    by_files: bool = True  # whether the files' rows still are those of the target
+    by_files: bool = True  # whether the target's rows can still be derived from the files
 
     def begin(self, *statements: str) -> None:
-        """The table as it is made, with a first sync."""
+        """Create the table and sync it once."""
         self.sql(*statements)
         server = self.bench.services.server
         self.bench.clear(
@@ -86,13 +86,13 @@ class Changing:
         self.bench.services.server.execute(*statements, database=self.source.database)
 
     def configure(self, **options: Any) -> None:
-        """The table's options from now on; what is None is left out."""
+        """Change the table's options; None removes one."""
         self.options = {k: v for k, v in {**self.options, **options}.items() if v is not None}
         self.bench.config["tables"] = {self.source.name: self.options}
         self.bench.write()
 
     def in_target(self, *statements: str) -> None:
-        """Somebody's hand in the warehouse."""
+        """Run statements in the warehouse behind the product's back."""
         if self.bench.stack == "redshift":
             schema = self.bench.config["warehouse"]["schema"]
             self.bench.services.redshift.execute(f"SET search_path TO {schema}", *statements)
@@ -102,9 +102,9 @@ class Changing:
                 link.execute(statement)
 
     def struck(self, *more: int) -> None:
-        """A sync that is perhaps struck at one of its steps; it may be refused as well."""
+        """Run a sync that may be struck at one of its steps, and that may refuse."""
         when = self.dice.choice(STRIKES)
-        plan = (
+        plan: dict[str, Any] = (
             {"at": self.dice.randint(1, 25), "when": when, "delay": self.dice.uniform(0, 0.004)}
             if when
             else {}
@@ -121,7 +121,7 @@ class Changing:
             watermark_known(self.bench, self.source, self.outcome)
 
     def follow(self) -> list[str]:
-        """Syncs until one is done, doing what refusals say; what was refused."""
+        """Sync until it succeeds, following the hint of each refusal; returns the refusals."""
         refused: list[str] = []
         for _ in range(4):
             ended = note(
@@ -151,7 +151,7 @@ class Changing:
         return note(self.outcome, self.bench.run(*command), allowed)
 
     def equal(self, refused: list[str]) -> None:
-        """Rows are the same now, whatever was refused on the way."""
+        """Check that rows are equal now, whatever was refused on the way."""
         found = check(self.bench, self.source, by_files=self.by_files)
         if found and refused:
             found.append(Problem(found[0].kind, f"after: {' | '.join(refused)}"[:600]))
@@ -166,7 +166,7 @@ class Changing:
 
 
 def _walk(lab: Lab, own: str) -> Outcome:
-    """Two to four parts of the recipe change, one after the other, each with rows that change beside it."""
+    """Two to four parts of the recipe change, one after the other, with rows changing at the same time."""
     began, dice, mode = time.monotonic(), lab.dice(own), _what(own)
     bench = lab.bench("folder" if lab.quick else dice.choice(["folder", "folder", "s3", "redshift"]))
     keyed = mode != "keyless"
@@ -215,19 +215,22 @@ TAMPERED = {
     "emptied": ("DELETE FROM orders",),
     "dropped": ("DROP TABLE orders",),
     "rows deleted": ("DELETE FROM orders WHERE id % 4 = 0",),
+    "rows added": ("INSERT INTO orders (id, amount) VALUES (-1, 0), (-2, 0)",),
     "rows changed": ("UPDATE orders SET note = 'by hand' WHERE id % 9 = 0",),
 }
-# Of which a sync knows; the others are for `verify`.
+# Those that a sync notices (it counts rows in DuckDB only); the others are for `verify` to find.
 NOTICED = ("a column dropped", "emptied", "dropped")
+COUNTED = ("rows deleted", "rows added")
 
 
 def _tampered(lab: Lab, own: str) -> Outcome:
-    """Somebody's hand in the target: a sync refuses, or `verify` finds it; what either says leads to equal rows."""
+    """The target is changed by hand: a sync refuses, or `verify` finds it; the hint leads to equal rows."""
     began, dice, what = time.monotonic(), lab.dice(own), _what(own)
-    bench = lab.bench("folder" if lab.quick else dice.choice(["folder", "s3"]))
+    bench = lab.bench("folder" if lab.quick else dice.choice(["folder", "s3", "redshift"]))
+    noticed = NOTICED if bench.stack == "redshift" else (*NOTICED, *COUNTED)
     outcome = Outcome("changes", f"sync [{bench.stack}]", f"target: {what}", "no kill", own)
     table = Changing(bench, Source(bench.services.database(), "orders"), outcome, dice, by_files=False)
-    table.begin(ORDERS, FILL.format(n=60))
+    table.begin(*orders(60))
     table.in_target(*TAMPERED[what])
     table.sql(
         "UPDATE orders SET amount = amount + 1 WHERE id % 5 = 0",
@@ -235,9 +238,9 @@ def _tampered(lab: Lab, own: str) -> Outcome:
     )
     table.struck()
     refused = table.follow()
-    if what in NOTICED and not refused:
+    if what in noticed and not refused:
         outcome.problems.append(Problem("lost", f"nobody noticed: {what}"))
-    if what not in NOTICED and not refused:
+    if what not in noticed and not refused:
         found = note(outcome, bench.run("verify", "-t", table.source.name), (7,))
         outcome.said.append((found.code or 0, "verify finds it"))
     note(outcome, bench.run("verify", "-t", table.source.name, "--repair"), (0,))
@@ -256,14 +259,14 @@ PRIVILEGES = {
 
 
 def _privileges(lab: Lab, own: str) -> Outcome:
-    """The user loses what it may read, and gets it back: said with exit code 2 meanwhile, and nothing is lost."""
+    """The user loses a privilege and gets it back: meanwhile syncs exit with 2, and nothing is lost."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     database, user, server = bench.services.database(), f"u_{secrets.token_hex(4)}", bench.services.server
     outcome = Outcome("changes", "sync [folder]", f"privileges revoked: {_what(own)}", "no kill", own)
     granted = (f"SELECT ON `{database}`.*", *(("PROCESS ON *.*",) if dice.random() < 0.5 else ()))
     server.create_user(user, PASSWORD, *granted)
     table = Changing(bench, Source(database, "orders"), outcome, dice, user=user)
-    table.begin(ORDERS, FILL.format(n=60))
+    table.begin(*orders(60))
     for _ in range(dice.randint(1, 2)):
         if _what(own) == "all":
             server.execute(f"REVOKE ALL, GRANT OPTION FROM `{user}`@'%'")
@@ -288,15 +291,13 @@ def _privileges(lab: Lab, own: str) -> Outcome:
 
 
 def _zone(lab: Lab, own: str) -> Outcome:
-    """The server moves to another time zone and back; connections from before write on in the old one."""
+    """The server moves to another time zone and back; older connections keep writing in the old one."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     server, source = bench.services.server, Source(bench.services.database(), "orders")
     outcome = Outcome("changes", "sync [folder]", "the server's time zone changes", "no kill", own)
     table = Changing(bench, source, outcome, dice)
     kind = dice.choice(["DATETIME", "DATETIME(3)", "TIMESTAMP"])
-    digits = kind[kind.find("(") :] if "(" in kind else ""
-    made = ORDERS.replace("DATETIME", kind).replace("CURRENT_TIMESTAMP", f"CURRENT_TIMESTAMP{digits}")
-    table.begin(made, FILL.format(n=40), "INSERT INTO orders (amount, note) VALUES (1, 'now')")
+    table.begin(*orders(40, kind), "INSERT INTO orders (amount, note) VALUES (1, 'now')")
     outcome.scenario = f"sync, {kind} [folder]"
     write = "INSERT INTO orders (amount, note) SELECT seq, 'new' FROM seq_1_to_{n}"
     try:
@@ -326,7 +327,7 @@ SECONDS = """CREATE TABLE ticks (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARC
 
 
 def _seconds(lab: Lab, own: str) -> Outcome:
-    """Cursors that an application writes, in seconds or milliseconds since 1970: some late, some within one second."""
+    """Cursors from an application, in seconds or milliseconds since 1970: some late, some within one second."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     unit = dice.choice([1, 1000])
     source = Source(bench.services.database(), "ticks", cursor="at", start=None)
@@ -339,7 +340,7 @@ def _seconds(lab: Lab, own: str) -> Outcome:
     table.begin(SECONDS, write, f"INSERT INTO ticks (note, at) VALUES ('n', {now} * {unit})")
     server = bench.services.server
     for number in range(3):
-        # In the second of the newest rows, whose places they keep.
+        # Updated within the same second: the newest rows keep their cursor.
         newest = "SELECT id FROM ticks ORDER BY at DESC, id DESC LIMIT 2"
         ids = ", ".join(str(row[0]) for row in server.execute(newest, database=source.database))
         with closing(server.connect(source.database)) as late:

@@ -1,7 +1,7 @@
-"""Judges what an experiment has left behind: rows, log, files, ledger and what was said. Independent of the product.
+"""Checks what an experiment left behind: rows, log, files, ledger and output. Independent of the product.
 
 Every problem has a kind: `lost`, `doubled`, `different` and `extra` rows; `log`, `files`, `ledger`, `counts` where
-the state does not add up; `said` where an error is no line, or a secret was printed.
+the state does not add up; `said` where an error is not a proper line, or a secret was printed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .truth import (
     warehouse_rows,
 )
 
-# A column that a file did not have: whatever the target shows for it is judged by the source alone.
+# A column that a file did not have: the target's value is checked against the source alone.
 ANY = object()
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is not as it must be."""
+    """One thing that is wrong."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ class Problem:
 def check(
     bench: Bench, source: Source, *, excused: Sequence[tuple[Place | None, Place]] = (), by_files: bool = True
 ) -> list[Problem]:
-    """All problems after the last sync; `by_files`: in the files, too, where no column became another since."""
+    """All problems after the last sync; `by_files`: in the files, too, unless a column has changed since."""
     log = commits(bench, source.name)
     found = check_log(log)
     found += check_files(bench, log)
@@ -61,7 +61,7 @@ def check(
 
 
 def check_log(log: Sequence[RawCommit]) -> list[Problem]:
-    """No gap, each commit names the one before it, only the newest claim's run commits, every slice once."""
+    """No gaps, each commit names its predecessor, only the newest claim's run commits, every slice occurs once."""
     found: list[Problem] = []
     before: RawCommit | None = None
     claim: dict[str, Any] | None = None
@@ -90,14 +90,14 @@ def check_log(log: Sequence[RawCommit]) -> list[Problem]:
 
 
 class _Walk:
-    """The position along the log: it follows the windows, has no gaps, and goes back only by a command."""
+    """The position along the log: it follows the windows, has no gaps, and moves back only by a command."""
 
     def __init__(self, found: list[Problem]) -> None:
         self._found = found
         self.at: Place | None = None
         self._window: dict[str, Any] | None = None
         self._done: set[int] = set()
-        self._moved = True  # by hand, or never yet: the next window may begin anywhere
+        self._moved = True  # by hand, or not started: the next window may begin anywhere
 
     def on(self, commit: RawCommit) -> None:
         body = commit.body
@@ -160,7 +160,7 @@ class _Walk:
 
 
 def reached(log: Sequence[RawCommit]) -> Place | None:
-    """How far the log says that the table was read."""
+    """How far the table was read, according to the log."""
     walk = _Walk([])
     for commit in log:
         walk.on(commit)
@@ -168,7 +168,7 @@ def reached(log: Sequence[RawCommit]) -> Place | None:
 
 
 def cleaned(log: Sequence[RawCommit]) -> tuple[set[str], set[int]]:
-    """The files that a clean may have removed, and the commits that it has given up."""
+    """The files that a clean may have removed, and the commits that it gave up."""
     paths: set[str] = set()
     given_up: set[int] = set()
     files = {c.n: [f["path"] for f in c.body["files"]] for c in log}
@@ -182,7 +182,7 @@ def cleaned(log: Sequence[RawCommit]) -> tuple[set[str], set[int]]:
 
 
 def check_files(bench: Bench, log: Sequence[RawCommit]) -> list[Problem]:
-    """Every file that a commit names is there, with the bytes and rows that the commit says, unless it was cleaned."""
+    """Every file named by a commit exists with the bytes and rows that the commit states, unless it was cleaned."""
     found = []
     gone, _ = cleaned(log)
     for commit in log:
@@ -201,7 +201,7 @@ def check_files(bench: Bench, log: Sequence[RawCommit]) -> list[Problem]:
 
 
 def epochs(log: Sequence[RawCommit]) -> tuple[int, int, int]:
-    """The numbers of the last resets: of the extraction, of the load, of both at once."""
+    """The numbers of the last resets: of the extraction, the load, and both at once."""
     extract = load = both = 0
     for commit in log:
         if commit.kind == "reset":
@@ -222,7 +222,7 @@ def data_commits(log: Sequence[RawCommit]) -> list[RawCommit]:
 
 
 def check_ledger(log: Sequence[RawCommit], loaded: Sequence[Loaded], pending: bool = False) -> list[Problem]:
-    """Each data commit of this epoch is in the ledger once, by number and digest, with its rows."""
+    """Each data commit of this epoch is in the ledger exactly once, by number and digest, with its rows."""
     if not log:
         return []
     _, epoch, both = epochs(log)
@@ -245,14 +245,14 @@ def check_ledger(log: Sequence[RawCommit], loaded: Sequence[Loaded], pending: bo
 def check_fold(
     bench: Bench, source: Source, log: Sequence[RawCommit], loaded: Sequence[Loaded], target: Sequence[Row]
 ) -> list[Problem]:
-    """The target holds exactly what the files of the loaded commits give, the later read winning."""
+    """The target holds exactly what the files of the loaded commits yield, where the later read wins."""
     by_digest = {c.digest: c for c in log}
     if any(row.digest not in by_digest for row in loaded):
-        return []  # of another log, or of a commit that was lost: the source alone can tell
+        return []  # from another log or a lost commit: only the source can tell
     files = [f["path"] for row in loaded for f in by_digest[row.digest].body["files"]]
     marked = any(by_digest[row.digest].body["load_as"] == "mark" for row in loaded)
     if marked or any(path in cleaned(log)[0] for path in files):
-        return []  # files are gone, or rows are marked by the clock
+        return []  # files are gone, or rows carry the time of a mark
     rows: dict[Any, Row] = {}
     many: list[Row] = []
     for entry in loaded:
@@ -275,7 +275,7 @@ def check_fold(
     names = sorted({name for row in target for name in row})
     have = Counter(_tuple(row, names) for row in target)
     if any(name not in row for row in expected for name in names):
-        return []  # files from before a column was added: the source alone can tell
+        return []  # files from before a column was added: only the source can tell
     want = Counter(_tuple(row, names) for row in expected)
     return [
         *(Problem("lost", f"a loaded row is not in the target: {r}") for r in list(want - have)[:3]),
@@ -289,7 +289,7 @@ def check_rows(
     target: Sequence[Row],
     excused: Sequence[tuple[Place | None, Place]] = (),
 ) -> list[Problem]:
-    """Source rows = warehouse rows, each exactly once, every value equal."""
+    """Source and warehouse hold the same rows, each exactly once, with every value equal."""
     start = datetime.fromisoformat(source.start) if source.start else None
     wanted = [
         row
@@ -321,7 +321,7 @@ def check_rows(
 
 
 def _excused(row: Row, source: Source, excused: Sequence[tuple[Place | None, Place]]) -> bool:
-    """Whether a command has moved the watermark over this row."""
+    """Whether a command moved the watermark past this row."""
     assert source.cursor is not None and source.key is not None
     here = (row[source.cursor], row[source.key])
     return any((low is None or here > low) and (here <= high or here[:1] == high) for low, high in excused)
@@ -336,11 +336,11 @@ def _tuple(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(str(row.get(name)) for name in names)
 
 
-# ---------------------------------------------------------------- what was said
+# ---------------------------------------------------------------- output
 
 
 def check_document(bench: Bench, source: Source, document: dict[str, Any]) -> list[Problem]:
-    """The watermark's numbers are sums over the log and the ledger."""
+    """The watermark's numbers match the sums over the log and the ledger."""
     log = commits(bench, source.name)
     if not log:
         return []
@@ -369,7 +369,7 @@ def check_document(bench: Bench, source: Source, document: dict[str, Any]) -> li
 
 
 def check_said(bench: Bench, ended: Sequence[Ended]) -> list[Problem]:
-    """An error is one or two lines, never a traceback; no secret anywhere that people look."""
+    """An error is one or two lines, never a traceback; no secret appears anywhere that people look."""
     found = []
     for one in ended:
         told = [line for line in one.stderr.splitlines() if line.startswith("floodmark:")]
@@ -381,7 +381,7 @@ def check_said(bench: Bench, ended: Sequence[Ended]) -> list[Problem]:
         for secret in bench.services.secrets:
             if secret in one.stdout or secret in one.stderr:
                 found.append(Problem("said", f"{' '.join(one.args)} printed a secret"))
-    # Every object, data files too, and what else the run left beside its configuration.
+    # Every object, data files included, and whatever else the run left next to its configuration.
     left = {str(p.relative_to(bench.folder)): p for p in bench.folder.rglob("*") if p.is_file()}
     contents = [(name, p.read_bytes()) for name, p in left.items() if name != "floodmark.yaml"]
     if bench.stack != "folder":
@@ -393,7 +393,7 @@ def check_said(bench: Bench, ended: Sequence[Ended]) -> list[Problem]:
 
 
 def expired(lease: bytes) -> bytes:
-    """A lease that has run out, as if its holder had been away for long."""
+    """The lease, expired, as if its holder had been away for long."""
     note = json.loads(lease)
     past = datetime.now(UTC).replace(year=2020).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return json.dumps({**note, "expires_at": past}).encode()

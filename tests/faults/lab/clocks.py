@@ -1,7 +1,7 @@
-"""Wrong clocks for single processes, by libfaketime: fetched once into .venv/faketime, never installed.
+"""Wrong clocks for single processes, with libfaketime: fetched once into .venv/faketime, never installed.
 
-Commands under a wrong clock are forked from a process of their own that was started with it; the time is read from a
-file at every question, so that it can jump while a command runs.
+Commands under a wrong clock are forked from a separate process that was started with libfaketime. It reads the offset
+from a file on every call, so the time can jump while a command runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from .bench import Bench
 from .services import ROOT, Services
@@ -23,8 +24,8 @@ from .spawn import Running, Spawner
 
 FOLDER = ROOT / ".venv" / "faketime"
 NAME = "libfaketimeMT.so.1"
-# libfaketime up to 0.9.10 answers every sleep by the monotonic clock with EINVAL where that clock is left alone (its
-# issue 426), and so sleep Python 3.11 and newer. Loaded before it, this sleeps without it.
+# With the monotonic clock left alone, libfaketime up to 0.9.10 fails every sleep on it with EINVAL (its issue 426),
+# and that is how Python 3.11 and newer sleep. This library, loaded first, sleeps without libfaketime.
 SLEEPS = """\
 #define _GNU_SOURCE
 #include <errno.h>
@@ -56,19 +57,19 @@ class Clock:
         self.spawner = Spawner(services.scratch / "clocked", env)
 
     def set(self, seconds: int) -> None:
-        """So many seconds beside the right time, from now on; never half of it."""
+        """Set the offset from the right time, in seconds; atomic, so no reader sees half a write."""
         draft = self._file.with_suffix(".new")
         draft.write_text(f"{seconds:+d}\n")
         draft.replace(self._file)
 
     @contextmanager
-    def restless(self, dice: Random) -> Iterator[None]:
-        """It jumps many times a second, by up to an hour, as long as this lasts."""
+    def restless(self, dice: Random, most: int = 3600) -> Iterator[None]:
+        """Make the clock jump many times a second, by up to `most` seconds, until the context ends."""
         over = threading.Event()
 
         def jump() -> None:
             while not over.wait(dice.uniform(0.02, 0.1)):
-                self.set(dice.choice([-3600, -30, -1, 0, 1, 30, 3600]))
+                self.set(dice.choice([-most, -30, -1, 0, 1, 30, most]))
 
         jumping = threading.Thread(target=jump, daemon=True)
         jumping.start()
@@ -81,7 +82,7 @@ class Clock:
 
     @contextmanager
     def wrong(self, bench: Bench, seconds: int) -> Iterator[None]:
-        """The bench's commands run under this clock."""
+        """Run the bench's commands under this clock."""
         self.set(seconds)
         right, bench.spawner = bench.spawner, self.spawner
         try:
@@ -90,7 +91,7 @@ class Clock:
             bench.spawner = right
 
     def stopped(self, bench: Bench, running: Running) -> bool:
-        """Waits until a command has stopped; False when it ended before."""
+        """Waits until a command has stopped; False if it ended first."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not self.spawner.ended(running):
             with suppress(OSError):
@@ -105,7 +106,7 @@ class Clock:
 
 
 def clock(services: Services) -> Clock | None:
-    """The clock of a laboratory run; None where libfaketime is not to be had."""
+    """The clock of a laboratory run; None if libfaketime is unavailable."""
     if ("clock", "") not in services.kept:
         library = _library()
         made = Clock(services, library) if library else None
@@ -118,14 +119,14 @@ def clock(services: Services) -> Clock | None:
 
 
 def _library() -> Path | None:
-    """libfaketime, wherever it is; fetched as a package and unpacked, not installed, when it is not there."""
+    """The path of libfaketime; if missing, its package is downloaded and unpacked, not installed."""
     for folder in (FOLDER, Path("/usr/lib")):
         for found in sorted(folder.glob(f"**/faketime/{NAME}")):
             return found
     with tempfile.TemporaryDirectory() as place, suppress(OSError, subprocess.SubprocessError):
-        options = {"cwd": place, "capture_output": True, "timeout": 60, "check": True}
-        subprocess.run(["apt-get", "download", "libfaketime"], **options)  # type: ignore[call-overload]
+        options: dict[str, Any] = {"cwd": place, "capture_output": True, "timeout": 60, "check": True}
+        subprocess.run(["apt-get", "download", "libfaketime"], **options)
         (package,) = Path(place).glob("libfaketime_*.deb")
-        subprocess.run(["dpkg", "-x", str(package), str(FOLDER)], **options)  # type: ignore[call-overload]
+        subprocess.run(["dpkg", "-x", str(package), str(FOLDER)], **options)
         return next(iter(sorted(FOLDER.glob(f"**/faketime/{NAME}"))), None)
     return None

@@ -1,7 +1,7 @@
 """Spark's faults on a standalone cluster of two workers: an executor dies, a machine is lost, the driver is killed.
 
-Each is a sync with executors in processes of their own, which know the product by the archive that was shipped to them.
-A cluster starts slowly, so these experiments are few.
+Each experiment is a sync whose executors are separate processes and get the product from the shipped archive.
+A cluster starts slowly, so there are only a few of these.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floodmark.testing.spark_cluster import SparkCluster
+from tests.support.spark_cluster import SparkCluster
 
 from .bench import Bench, bound
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
-from .prepared import FILL, ORDERS
+from .prepared import orders
 from .services import ROOT
 from .spawn import INJECT
 from .truth import Source
@@ -46,7 +46,7 @@ LOSSES = (
 
 
 def cluster(lab: Lab) -> Iterator[Outcome]:
-    """Every loss in turn; nothing of it in the short part."""
+    """Every loss in turn; none in the quick part."""
     for turn in range(0 if lab.quick and lab.only is None else 3):
         for loss in LOSSES:
             own = f"cluster:s3/{loss.said}/{turn}"
@@ -59,7 +59,7 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     began, bench = time.monotonic(), _bench(lab)
     source = Source(bench.services.database(), "orders")
     server = bench.services.server
-    server.execute(ORDERS, FILL.format(n=ROWS), database=source.database)
+    server.execute(*orders(ROWS), database=source.database)
     conf = {"spark.submit.pyFiles": str(_shipped(lab)), "spark.driver.host": "127.0.0.1",
             "spark.executor.memory": "512m"}  # fmt: skip
     bench.clear(
@@ -77,11 +77,11 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     ended = note(outcome, bench.wait(started, 4 * bound()), loss.allowed)
     outcome.code = ended.code
     outcome.hit = counted.exists() if "task" in plan else ended.code == -9
-    for worker in running.workers:  # a machine that was lost comes back
+    for worker in running.workers:  # a lost machine comes back
         if not worker.running:
             worker.start()
     watermark_known(bench, source, outcome)
-    # What is left to do needs no cluster.
+    # The rest needs no cluster.
     bench.config["spark"] = {"master": "local[2]"}
     bench.write()
     settle(bench, source, outcome)
@@ -106,7 +106,7 @@ def _bench(lab: Lab) -> Bench:
 
 
 def _shipped(lab: Lab) -> Path:
-    """The product, and the laboratory's part of every task, as a cluster gets them."""
+    """The archive for the cluster: the product, and the laboratory's part of every task."""
     place = lab.services.scratch / "floodmark.zip"
     if not place.exists():
         with zipfile.ZipFile(place, "w") as archive:

@@ -1,7 +1,7 @@
-"""Group 1: the process dies, by SIGKILL, before, at and after each of its durable steps; answers get lost there.
+"""Group 1: SIGKILL before, during and after each durable step of a process, and answers lost at each step.
 
-A first run without a fault counts a scenario's steps. Then every step has its turn, in an order by chance; after each
-crash the watermark must be known, the same command must go through, and a sync must leave everything right.
+A first run without a fault counts a scenario's steps. Then every step has its turn, in random order. After each
+crash the watermark must be readable, the same command must succeed, and a sync must leave everything correct.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .lab import Lab, Outcome, in_turn, note, settle, timed, watermark_known
 from .prepared import Prepared
 from .truth import tamper
 
-# Faults at one step; the last two only where there is an answer to lose.
+# Faults at one step; the last two apply only where there is an answer to lose.
 FAULTS = ("before", "after", "during", "lost", "refused")
 SAID = {
     "before": "SIGKILL before",
@@ -24,20 +24,20 @@ SAID = {
     "lost": "done, but its answer lost",
     "refused": "not done, and no answer",
 }
-# How many runs after the first are struck too, before one is let to its end.
+# How many of the following runs are struck, too, before one may finish.
 CHAIN = (0, 1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command, and the state that it meets."""
+    """A command, and the state that it starts from."""
 
     name: str
     family: str
     kept: str
     command: tuple[str, ...]  # {t} is the table
     stacks: tuple[str, ...] = ("folder", "s3", "redshift")
-    own_jvm: bool = False  # with a Spark of its own: the whole process group as it is in life
+    own_jvm: bool = False  # with its own Spark: the whole process group, as in production
 
 
 SYNC = ("sync", "-t", "{t}")
@@ -83,7 +83,7 @@ SCENARIOS = (
 
 @dataclass
 class Case:
-    """A scenario on a stack, ready to be struck again and again."""
+    """A scenario on a stack, ready to be struck repeatedly."""
 
     lab: Lab
     scenario: Scenario
@@ -95,7 +95,7 @@ class Case:
         return f"{self.scenario.name} [{self.stack}]"
 
     def lay(self) -> tuple[str, ...]:
-        """The bench as the scenario meets it, and the command."""
+        """Set the bench up for the scenario; returns the command."""
         kept = "synced" if self.scenario.kept in ("damaged", "tampered") else self.scenario.kept
         self.source = self.prepared.lay(self.scenario.family, kept)
         bench = self.prepared.bench
@@ -107,7 +107,7 @@ class Case:
         return tuple(part.format(t=self.source.name) for part in self.scenario.command)
 
     def count(self) -> list[str]:
-        """The steps of the command when nothing happens to it."""
+        """The steps of the command when undisturbed."""
         command, bench = self.lay(), self.prepared.bench
         ended = bench.run(*command, plan={"broken": None}, own_jvm=self.scenario.own_jvm)
         assert ended.code in (0, 7), f"{command}: {ended.code} {ended.stderr}"
@@ -127,22 +127,22 @@ class Case:
         if outcome.hit:
             outcome.step = steps[at - 1]
         if when in ("lost", "refused"):
-            note(outcome, ended, (0, 4, 5, 7))  # 4: asked again, and it was not done
+            note(outcome, ended, (0, 4, 5, 7))  # 4: it checked, and the step had not happened
         elif outcome.hit and when != "during":
             note(outcome, ended, (-9,))
         watermark_known(bench, self.source, outcome)
         for _ in range(0 if self.lab.quick else dice.choice(CHAIN)):
             self._again(command, dice, len(steps), outcome)
-        # 7: validate has found what it then mended, or what was mended already.
+        # 7: validate reports what it has repaired, or what an earlier run had repaired.
         if command != ("sync", "-t", self.source.name):
             note(outcome, bench.run(*command), (0, 7) if "--repair" in command else (0,))
-        # Where deletes are looked for every second, or a table is read whole, a sync always has something to do.
+        # If deletes are checked every second, or a table is read whole, a sync always has something to do.
         idle = dice.random() < 0.2 and self.scenario.family not in ("deleted", "codes")
         settle(bench, self.source, outcome, idle=idle)
         return timed(outcome, began)
 
     def _again(self, command: tuple[str, ...], dice: Random, steps: int, outcome: Outcome) -> None:
-        """The run that would make up for the crash is struck as well."""
+        """Strike the run that would recover from the crash, too."""
         bench, when = self.prepared.bench, dice.choice(FAULTS[:3])
         at = dice.randint(1, max(1, steps))
         plan = {"at": at, "when": when, "delay": dice.uniform(0.0, 0.004)}
@@ -153,7 +153,7 @@ class Case:
 
 
 def crash(lab: Lab) -> Iterator[Outcome]:
-    """Every step of every scenario, those without Spark more often at first because they are cheap."""
+    """Every step of every scenario, the scenarios taking turns."""
     turns = [_turns(lab, scenario, stack) for scenario, stack in _cases(lab)]
     yield from in_turn(turns)
 

@@ -1,7 +1,7 @@
 """Group 4: everybody at once: writers at hundreds of rows per second, several syncs, and every other command.
 
-The writers insert, update rows so that they move from slice to slice, keep transactions open and roll back. Commands
-of all kinds run beside them on one table. When all is quiet, one sync must leave source and warehouse the same.
+The writers insert, update rows so that they move from slice to slice, hold transactions open and roll back. All kinds
+of commands run alongside on one table. Once everything is quiet, one sync must make source and warehouse equal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pymysql
 
 from .bench import Bench
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
-from .prepared import FILL, ORDERS
+from .prepared import orders
 from .truth import Source
 
-# A command and the exit codes that it may have: done, held by another (3), a locked warehouse (4); a comparison while
-# rows wait to be loaded (6).
+# A command and its permitted exit codes: success (0), the table held by another run (3), a locked warehouse (4), a
+# comparison while rows wait to be loaded (6).
 COMMANDS: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...] = (
     (("sync", "-t", "{t}"), (0, 3, 4)),
     (("sync", "-t", "{t}", "-s", "intra-table"), (0, 3, 4)),
@@ -43,7 +43,7 @@ AT_ONCE = 4
 
 
 class Writer:
-    """One connection that writes until it is told to stop; its last transaction is committed or rolled back whole."""
+    """One connection that writes until stopped; its last transaction is committed or rolled back as a whole."""
 
     def __init__(self, bench: Bench, source: Source, dice: random.Random) -> None:
         self._link = bench.services.server.connect(source.database)
@@ -73,7 +73,7 @@ class Writer:
         self._link.commit()
 
     def _change(self, cursor: pymysql.cursors.Cursor) -> int:
-        """Some rows come, some change: an update gives them a new time, and so another place in the order."""
+        """Insert or update some rows; an update gives them a new time and so a new place in the order."""
         if self._dice.random() < 0.5:
             return int(
                 cursor.execute("INSERT INTO orders (amount, note) VALUES (1, 'a'), (2, 'b'), (3, 'c')")
@@ -88,7 +88,7 @@ class Writer:
 
 
 def crowd(lab: Lab) -> Iterator[Outcome]:
-    """Crowds by chance, one after the other."""
+    """Random crowds, one after the other."""
     for turn in range(2 if lab.quick else 60):
         for stack in ("folder",) if lab.quick else ("folder", "s3", "redshift"):
             own = f"crowd:{stack}/{turn}"
@@ -100,7 +100,7 @@ def _experiment(lab: Lab, stack: str, own: str) -> Outcome:
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench(stack)
     source = Source(bench.services.database(), "orders")
     server = bench.services.server
-    server.execute(ORDERS, FILL.format(n=300), database=source.database)
+    server.execute(*orders(300), database=source.database)
     bench.clear(source.database, defaults={"settle_seconds": 0.1, "slice_rows": 100})
     bench.config["tables"] = {source.name: {}}
     bench.write()

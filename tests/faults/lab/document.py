@@ -1,4 +1,4 @@
-"""docs/faults.md: made of all results that are kept, so that text and figures never part."""
+"""docs/faults.md: generated from all stored results, so that text and figures always agree."""
 
 from __future__ import annotations
 
@@ -12,37 +12,49 @@ from .report import Kept, builds, kept, table, total
 from .services import ROOT
 
 DOCUMENT = ROOT / "docs" / "faults.md"
-# Lines of one group and exit code that are shown; the others are counted.
+# Lines shown per group and exit code; the rest are only counted.
 SHOWN = 6
 
 CHECKED = """\
-After every experiment a checker that shares no code with the product reads the source, the store and the warehouse by \
-itself: source rows and warehouse rows are the same, each exactly once, every value equal; the log has no gap, its \
-digests chain, only the holder of the newest claim has committed, every slice of a window is there once, the watermark \
-went back by command only; every file is what its commit says; the ledger has each commit once; the counts of the \
-watermark are the sums; errors are lines, without secrets.
+After every experiment, a checker that shares no code with the product reads the source, the store and the warehouse \
+and checks that:
 
-A *run* is a command that a fault struck. `survived`: all of the above holds afterwards. `lost`: a row is missing or \
-differs, or the state does not add up. `doubled`: a row is there twice or should not be there. `hung`: a command did \
-not end within its bound: a minute, more on a machine that has more to do than it can. `failed`: an exit code or a \
-message that should not be. `fixed since`: failed then, and the cause was removed; see the end of this page. `longest \
-recovery`: the time of the first command after the fault, `watermark get`, which must find the watermark again; it \
-runs at a high priority where the laboratory may give it one (root), its servers do not."""
+- warehouse rows equal source rows, each exactly once, every value the same;
+- the log has no gap, its digests chain, only the holder of the newest claim has committed, every slice of a window is \
+there once, and the watermark went back only by command;
+- every file matches its commit, and the ledger has each commit once;
+- the watermark's counts are the sums;
+- errors are short lines without secrets.
+
+A *run* is a command that a fault struck.
+
+| verdict | meaning |
+|---|---|
+| survived | all of the above holds afterwards |
+| lost | a row is missing or differs, or the state is inconsistent |
+| doubled | a row is duplicated, or should not be there |
+| hung | a command did not end within a minute (more on an overloaded machine) |
+| failed | a wrong exit code or message |
+| fixed since | failed then; the cause has been removed (see the end of this page) |
+
+*Longest recovery* is the time of the first command after the fault, `watermark get`, which must find the watermark \
+again. It runs at high priority if the laboratory may grant that (root); its servers do not."""
 
 REPLAY = """\
-## Run it, and see a failure again
+## Run it, and reproduce a failure
 
-`make faults MINUTES=30` runs all groups in turn and adds to `tests/faults/results/<seed>.jsonl`, one line as each \
-experiment ends; then it writes this page. `GROUP=crash` runs one group, `SEED=7` chooses the order and the chances, \
-`JOBS=2` runs two laboratories beside each other, `SOURCE=mariadb` takes the rows from MariaDB (default: MySQL where \
-`make setup` could fetch it). Every experiment has a name, such as `crash:s3/load/after/12` (stack, scenario, when, number of the step) or `histories:2017`; `make faults ONLY=crash:s3/load/after/12 SEED=7` runs exactly \
-that one again and keeps nothing, `ONLY=crash:s3/load/` all that begin so. Full disks need root (a small tmpfs is \
-mounted), wrong clocks fetch Debian's libfaketime. A laboratory that is ended by Ctrl-C or SIGTERM takes its servers \
-and folders with it; what one that was killed left behind goes with the next one's start.
+`make faults MINUTES=30` runs all groups in turn, adds a line to `tests/faults/results/<seed>.jsonl` as each \
+experiment ends, and then writes this page. `GROUP=crash` runs one group, `SEED=7` seeds the order and the random choices, \
+`JOBS=2` runs two laboratories side by side, `SOURCE=mariadb` uses MariaDB as the source (default: MySQL if \
+`make setup` could fetch it). Every experiment has a name, such as `crash:s3/load/after/12` (stack, scenario, when, \
+number of the step) or `histories:2017`. `make faults ONLY=crash:s3/load/after/12 SEED=7` repeats exactly \
+that one and records nothing; `ONLY=crash:s3/load/` repeats all that begin so. Full disks need root (to mount a small \
+tmpfs); wrong clocks fetch Debian's libfaketime. A laboratory that ends by Ctrl-C or SIGTERM removes its servers \
+and folders; what a killed one leaves behind is removed when the next one starts.
 
-What it works with lies in `tests/faults/lab/`: `inject/` is the part inside the product's processes, which numbers \
-every durable step and strikes at one of them; `proxy.py` and `httpproxy.py` stand between the product and its services; \
-`checker.py` and `truth.py` judge; `spawn.py` forks the real command line from a process that has imported it already."""
+The code is in `tests/faults/lab/`: `inject/` runs inside the product's processes, numbers \
+every durable step and strikes at one of them; `proxy.py` and `httpproxy.py` sit between the product and its services; \
+`checker.py` and `truth.py` judge; `spawn.py` forks the real command from a process that has already imported it."""
 
 
 def write() -> None:
@@ -76,21 +88,20 @@ def _head(found: Sequence[Kept]) -> list[str]:
     text = [
         "# What Floodmark was put through",
         "",
-        "Written by `make faults` from the results in `tests/faults/results/`; every call adds to them.",
+        "`make faults` writes this page from the results in `tests/faults/results/`; every call adds to them.",
         "",
         f"**{whole.runs:,} faulted runs** of the real command in {len({(one['seed'], one['replay'], one['at']) for one in found}):,} experiments, against real {' and '.join(_sources(found))}, "
         f"SeaweedFS, Spark, DuckDB and the Redshift stand-in ({len({one['seed'] for one in found})} seeds): "
-        f"**{whole.lost} with rows lost, {whole.doubled} with rows doubled, {whole.hung} hung**, {whole.failed} that "
-        f"ended otherwise than they should; {whole.fixed} that failed then and whose cause is removed since.",
+        f"**{whole.lost} lost rows, {whole.doubled} duplicated rows, {whole.hung} hung**, {whole.failed} "
+        f"ended with a wrong exit code or message; {whole.fixed} failed then, and their causes have been removed.",
         "",
     ]
     if slowest is not None and recovered:
         text += [
-            f"The watermark was known again after {slowest['recovery']:.1f} s at most (half of the times within "
-            f"{recovered[len(recovered) // 2]:.1f} s, 99 of 100 within {recovered[len(recovered) * 99 // 100]:.1f} s), "
-            f"with at most {max(one['cpu'] for one in good):.1f} s of a processor; "
-            f"{slowest['load']:.0f} processes waited for each processor at the slowest, {max(loads, default=0):.0f} at "
-            f"most.",
+            f"The watermark was known again after {slowest['recovery']:.1f} s at most (median "
+            f"{recovered[len(recovered) // 2]:.1f} s, p99 {recovered[len(recovered) * 99 // 100]:.1f} s), "
+            f"with at most {max(one['cpu'] for one in good):.1f} s of CPU. Up to {max(loads, default=0):.0f} processes "
+            f"per core were waiting, {slowest['load']:.0f} during the slowest recovery.",
             "",
         ]
     counted = Counter[tuple[str, str]]()
@@ -106,7 +117,7 @@ def _head(found: Sequence[Kept]) -> list[str]:
         *(f"| {' | '.join(row)} |" for row in rows if any(row[1:])),
         "",
         "`folder`: a folder as the store, DuckDB. `s3`: SeaweedFS and DuckDB. `redshift`: SeaweedFS and the stand-in. "
-        f"{' and '.join(_sources(found))}: where the rows came from.",
+        f"{' and '.join(_sources(found))}: the source.",
         "",
     ]
 
@@ -124,7 +135,7 @@ def _builds() -> list[str]:
     text = [
         "## Is the laboratory any good?",
         "",
-        "`make faults BROKEN=all` takes one protection after the other out of the product. Each must be caught:",
+        "`make faults BROKEN=all` disables one protection of the product after the other. Each must be caught:",
         "",
         "| broken | what it is | caught by | after | the checker said |",
         "|---|---|---|--:|---|",
@@ -138,13 +149,13 @@ def _builds() -> list[str]:
 
 
 def _lines(chosen: Sequence[Kept]) -> list[str]:
-    """Exit codes and lines of the commands that failed, as they should, under a fault."""
+    """Exit codes and error lines of the commands that failed under a fault, as they should."""
     counted = Counter[tuple[int, str]]()
     for one in chosen:
         counted.update((code, re.sub(r"\d+", "N", said)) for code, said in one.get("said", ()))
     if not counted:
         return []
-    text = ["How commands failed (every one of them left rows and state as they must be):", "",
+    text = ["How commands failed (each left rows and state as they must be):", "",
             "| exit code | times | line |", "|--:|--:|---|"]  # fmt: skip
     for code in sorted({code for code, _ in counted}):
         mine = [(said, n) for (c, said), n in counted.most_common() if c == code]
@@ -170,7 +181,7 @@ def _failures(found: Sequence[Kept]) -> list[str]:
 def _void() -> list[str]:
     found = kept(void=True)
     return [
-        "Runs that the laboratory itself got wrong; they are not counted.",
+        "Runs in which the laboratory itself was wrong; they don't count.",
         "",
         *(
             f"- `{one['replay']}`, seed {one['seed']}: {_cell(one['became'].removeprefix('void:').strip())}"

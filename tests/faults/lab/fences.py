@@ -1,7 +1,7 @@
-"""Group 3a: runs that were paused and overtaken, and truths that were set back behind the product's back.
+"""Group 3a: runs that are paused and overtaken, and a store or warehouse that was set back unnoticed.
 
-A command stops (SIGSTOP) at one of its durable steps; its lease runs out; another one takes the table; then the first
-goes on. Or the warehouse is yesterday's file, the store begins anew, the newest commit is gone.
+A command stops (SIGSTOP) at one of its durable steps; its lease expires; another command takes the table; then the
+first one resumes. Or the warehouse is yesterday's file, the store starts from scratch, the newest commit is gone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .lab import Lab, Outcome, in_turn, note, settle, timed, watermark_known
 from .spawn import Running
 from .truth import Source
 
-# What the other one may say while the first stands in its way: held (3), the warehouse's file is locked (4).
+# Exit codes of the other command while the first blocks it: table held (3), warehouse file locked (4).
 HELD = (0, 3, 4)
 
 
 @dataclass(frozen=True)
 class Overtaking:
-    """A command that is paused, and the one that overtakes it."""
+    """A command that is paused, and another that overtakes it."""
 
     name: str
     family: str
@@ -53,7 +53,7 @@ OVERTAKINGS = (
 
 
 def fences(lab: Lab) -> Iterator[Outcome]:
-    """Overtakings at every step and truths that were set back, in turn."""
+    """Overtakings at every step, and stores and warehouses set back, in turn."""
     stacks = ("folder",) if lab.quick else ("folder", "s3", "redshift")
     turns = [_overtaken(lab, o, stack) for o in OVERTAKINGS for stack in stacks]
     turns.append(_set_back(lab))
@@ -88,7 +88,7 @@ def _of(command: tuple[str, ...], source: Source) -> tuple[str, ...]:
 def _overtake(bench: Bench, source: Source, one: Overtaking, at: int, own: str) -> Outcome:
     began = time.monotonic()
     outcome = Outcome("fences", f"{one.name} [{bench.stack}]", "SIGSTOP, overtaken, SIGCONT", "", own)
-    # Redshift's locks are waited for: a tenth of the time will do.
+    # Commands wait for Redshift's locks; a tenth of the time will do.
     hurry = {"hurry": bench.stack == "redshift"}
     first = bench.start(*_of(one.paused, source), plan={"at": at, "when": "pause", **hurry})
     steps_file = bench.steps_file
@@ -104,14 +104,14 @@ def _overtake(bench: Bench, source: Source, one: Overtaking, at: int, own: str) 
     ended = note(outcome, bench.wait(first), (0, 3, 4))
     outcome.code = ended.code
     watermark_known(bench, source, outcome)
-    if other.code != 0:  # the first was in its way: now it is not
+    if other.code != 0:  # the first command was in its way, and now is not
         note(outcome, bench.run(*_of(one.other, source)), (0,))
     settle(bench, source, outcome)
     return timed(outcome, began)
 
 
 def _stopped(bench: Bench, running: Running) -> bool:
-    """Waits until a command has stopped; False when it ended before."""
+    """Waits until a command has stopped; False if it ended first."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline and not bench.services.spawner.ended(running):
         try:
@@ -123,11 +123,11 @@ def _stopped(bench: Bench, running: Running) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- truths that were set back
+# ---------------------------------------------------------------- a store or warehouse set back
 
 
 def _set_back(lab: Lab) -> Iterator[Outcome]:
-    """Each of the ways, again and again with other numbers."""
+    """Every way to set one back, round after round with new random numbers."""
     ways: tuple[tuple[str, Callable[[Lab, Bench, Outcome, int], Source]], ...] = (
         ("the warehouse is yesterday's file", _yesterday),
         ("the warehouse is gone", _no_warehouse),
@@ -146,7 +146,7 @@ def _set_back(lab: Lab) -> Iterator[Outcome]:
             outcome = Outcome("fences", "sync [folder]", name, "between two syncs", own)
             source = way(lab, bench, outcome, turn)
             watermark_known(bench, source, outcome)
-            if outcome.code == 6:  # said aloud, and the way out that it names
+            if outcome.code == 6:  # refused, with a way out
                 outcome.problems = [p for p in outcome.problems if p.kind in ("said", "hung")]
                 note(outcome, bench.run("watermark", "reset", "-t", source.name, "--force"), (0,))
             settle(bench, source, outcome)

@@ -1,8 +1,8 @@
-"""Group 6: random histories. Source changes, schema changes, commands and faults, all from one number.
+"""Group 6: random histories. Source changes, schema changes, commands and faults, all derived from one number.
 
-After every command the log, the files, the ledger and the target must fit together; after every sync that was let to
-its end, the warehouse must hold the source's rows. A history is told with its problems, and can be seen again by its
-number. The model knows what was promised: rows that were deleted may stay, rows may be late, none may be lost.
+After every command the log, the files, the ledger and the target must agree; after every sync that ran to its end,
+the warehouse must hold the source's rows. A problem is reported with its history, which its number replays. The
+model knows what is promised: deleted rows may stay, rows may be late, none may be lost.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tests.support.orders import create_orders, fill_orders
 
 from .bench import Bench
 from .checker import (
@@ -31,7 +33,7 @@ from .truth import Source, commits, ledger, warehouse_rows
 from .writers import KINDS as WRITERS
 from .writers import Slow
 
-# Fresh rows that are neither deleted nor moved out of the order: a source without them looks set back.
+# How many of the newest rows are never deleted or moved: without them, a source looks set back.
 NEWEST = 25
 LONG = WRITERS[0]
 KINDS = ("DATETIME", "DATETIME(3)", "TIMESTAMP(6)")
@@ -54,17 +56,17 @@ def histories(lab: Lab) -> Iterator[Outcome]:
 
 @dataclass
 class History:
-    """One history, and what it has come to."""
+    """One history, and its state so far."""
 
     lab: Lab
     number: int
     told: list[str] = field(default_factory=list)
-    extra: set[Any] = field(default_factory=set)  # keys that the source had once
+    extra: set[Any] = field(default_factory=set)  # keys that the source once had
     columns: int = 0
     slow: Slow | None = None
 
     def run(self) -> Outcome:
-        """From an empty table to the last judgement."""
+        """Play it from an empty table to the final check."""
         began = time.monotonic()
         self.dice = random.Random(f"history {self.number}")
         stack = "folder" if self.lab.quick else self.dice.choice(["folder"] * 6 + ["s3"] * 2 + ["redshift"])
@@ -103,23 +105,22 @@ class History:
         self.now = f"CURRENT_TIMESTAMP{digits}"
         database = self.bench.services.database()
         self.source = Source(database, "orders")
-        null = "NULL" if self.nullable else "NOT NULL"
+        to_a_second, rows = dice.randint(1, 60), dice.randint(1, 200)
         self._sql(
-            f"CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2), note VARCHAR(20), "
-            f"update_at {self.kind} {null} DEFAULT {self.now} ON UPDATE {self.now}, KEY (update_at))",
-            "INSERT INTO orders (amount, note, update_at) SELECT seq / 10, CONCAT('n', seq), "
-            f"'2025-03-01' + INTERVAL (seq DIV {dice.randint(1, 60)}) SECOND FROM seq_1_to_{dice.randint(1, 200)}",
+            create_orders("amount DECIMAL(12,2), note VARCHAR(20)", self.kind, null=self.nullable),
+            fill_orders(rows, f"(seq DIV {to_a_second}) SECOND", amount="seq / 10", note="CONCAT('n', seq)"),
         )
         self.bench.clear(
             database, defaults={"settle_seconds": 0.1, "slice_rows": dice.choice([7, 20, 50, 100, 1000])}
         )
+        null = "NULL" if self.nullable else "NOT NULL"
         self._tell(f"{self.kind} {null}, slice_rows {self.bench.config['defaults']['slice_rows']}")
 
     def _sql(self, *statements: str) -> None:
         self.bench.services.server.execute(*statements, database=self.source.database)
 
     def _ids(self, count: int, old: bool = False) -> list[int]:
-        """Some keys; old ones are not among the newest of the order."""
+        """Some random keys; with `old`, none of the newest rows'."""
         hide = f"LIMIT 1000000 OFFSET {NEWEST}" if old else "LIMIT 1000000"
         rows = self.bench.services.server.execute(
             f"SELECT id FROM orders ORDER BY update_at DESC, id DESC {hide}", database=self.source.database
@@ -171,7 +172,7 @@ class History:
 
     def _do_key(self) -> None:
         for one in self._ids(1, old=True):
-            other = one + 100000 * (1 + len(self.told))  # never one that is taken
+            other = one + 100000 * (1 + len(self.told))  # never an existing key
             self._sql(f"UPDATE orders SET id = {other}, note = 'moved' WHERE id = {one}")
             self.extra.add(one)
             self._tell(f"key {one} becomes {other}")
@@ -205,7 +206,7 @@ class History:
         self._tell("column widened")
 
     def _do_slow(self) -> None:
-        """A statement that begins before others and commits after them."""
+        """Start a statement before others that commits after them."""
         self._join()
         self.slow = Slow(self.bench, self.source.database, LONG)
         time.sleep(0.1 if "(" in self.kind else 1.1)
@@ -244,7 +245,7 @@ class History:
             ]
         if here is not None:
             back = dice.choice(["2025-03-01 00:00:00", "2025-03-01 00:00:01", str(here[0])[:19]])
-            # Without the id, the other rows of that moment would be passed over, as the command says.
+            # Without the id, the other rows with that timestamp would be skipped, as the command warns.
             among = ("--id", str(here[1])) if len(here) > 1 and back == str(here[0])[:19] else ()
             choices.append((2, ("watermark", "set", "-t", name, "--timestamp", back, *among)))
             earlier = [c.n for c in log if (there := reached(log[: c.n + 1])) is not None and there <= here]
@@ -270,9 +271,9 @@ class History:
             and "--redshift-only" in command
             and cleaned(commits(bench, self.source.name))[0]
         ):
-            allowed.append(6)  # files that would have to load again were removed
+            allowed.append(6)  # files that it would have to reload were removed
         if command[0] == "verify" and "does not have every column yet" in ended.stderr:
-            allowed.append(6)  # the run that was to bring it was killed
+            allowed.append(6)  # the run that would have added the column was killed
         if struck:
             outcome.strikes += 1
             allowed += [4, 5] if plan["when"] in ("lost", "refused") else [-9]

@@ -1,6 +1,6 @@
-"""An HTTP proxy in front of the store: requests are passed on as they are, unless there is trouble.
+"""An HTTP proxy in front of the store: passes requests through unchanged, except where it makes trouble.
 
-Trouble comes by a request's number. A listing can lag too: it leaves out the keys that were written a moment ago.
+Trouble depends on a request's number. Listings can lag, too: they omit the keys that were written a moment ago.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SAID = {
     "delay": "an answer late",
 }
 
-# What happens to a request, by its number: None is nothing.
+# What happens to a request, by its number; None: nothing.
 Trouble = Callable[[int], str | None]
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Passes a request on as it is, unless there is trouble."""
+    """Passes a request through unchanged, unless it is to make trouble."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.written[unquote(self.path.partition("?")[0]).partition("/")[2].partition("/")[2]] = (
                 time.monotonic()
             )
-        if trouble == "lose":  # it happened, but the answer is lost
+        if trouble == "lose":  # the request was executed, but the answer is lost
             return self._drop()
         if self.server.lag and self.command == "GET" and "list-type=2" in self.path:
             data = self._older(data)
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._drop()
 
     def _older(self, data: bytes) -> bytes:
-        """A listing without what was written in the last moments."""
+        """A listing without the keys written in the last moments."""
         since = time.monotonic() - self.server.lag
 
         def kept(found: re.Match[bytes]) -> bytes:
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _kind(path: str) -> str:
-    """What a request is about, without names and numbers."""
+    """The kind of request, without names and numbers."""
     path, _, query = path.partition("?")
     if "list-type=2" in query:
         return "listing"
@@ -124,7 +124,7 @@ def _kind(path: str) -> str:
 
 
 class HttpProxy(ThreadingHTTPServer):
-    """Listens on a port of its own until it is closed."""
+    """Listens on its own port until closed."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -138,7 +138,7 @@ class HttpProxy(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def arm(self, trouble: Trouble, lag: float = 0.0) -> None:
-        """Count from 1, and make this trouble."""
+        """Restart the count at 1, and make this trouble."""
         self.numbers = itertools.count(1)
         self.seen: list[str] = []
         self.trouble, self.lag, self.left_out = trouble, lag, 0

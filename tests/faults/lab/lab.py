@@ -1,7 +1,7 @@
-"""What a group of experiments works with, and what it hands back.
+"""What a group of experiments works with, and what it returns.
 
-A group is a function that takes a `Lab` and yields one `Outcome` after the other, each of one experiment that it has
-just run; `groups.GROUPS` names them all. The laboratory asks the groups in turn until its time is over.
+A group is a function that takes a `Lab`, runs one experiment after the other and yields an `Outcome` for each;
+`groups.GROUPS` lists them all. The laboratory takes the groups in turn until its time is up.
 """
 
 from __future__ import annotations
@@ -20,36 +20,34 @@ from .services import Services
 from .spawn import Ended
 from .truth import Place, Source
 
-# The watermark must be known again within this many seconds after a crash.
+# The watermark must be readable again within this many seconds after a crash.
 RECOVERY = 10.0
 
 
 @dataclass
 class Outcome:
-    """One experiment and what came of it."""
+    """One experiment and its result."""
 
     group: str
-    scenario: str  # what ran, and on which store and warehouse
+    scenario: str  # what ran, on which store and warehouse
     fault: str  # what was done to it
-    step: str  # and at which of its durable steps
-    replay: str  # what to give `make faults ONLY=…` to see it again
+    step: str  # at which of its durable steps
+    replay: str  # the value for `make faults ONLY=…` to run it again
     hit: bool = True  # whether the fault struck; only those count
     problems: list[Problem] = field(default_factory=list)
     hung: bool = False
-    code: int | None = None  # of the command that was struck
-    said: list[tuple[int, str]] = field(default_factory=list)  # how commands ended that failed: code and line
-    strikes: int = 1  # faults of this experiment that struck
-    then: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # fault and step of those that struck after the first
-    recovery: float = 0.0  # seconds until the watermark was known again
-    cpu: float = 0.0  # seconds of a processor that this took
-    load: float = 0.0  # processes that waited for each processor then
+    code: int | None = None  # exit code of the struck command
+    said: list[tuple[int, str]] = field(default_factory=list)  # exit code and line of failed commands
+    strikes: int = 1  # how many faults struck in this experiment
+    then: list[tuple[str, str]] = field(default_factory=list)  # fault and step of each strike after the first
+    recovery: float = 0.0  # seconds until the watermark was readable again
+    cpu: float = 0.0  # CPU seconds that this took
+    load: float = 0.0  # load average per processor at that time
     seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """survived, or the worst that happened."""
+        """`survived`, or the worst that happened."""
         kinds = {p.kind for p in self.problems}
         if self.hung:
             return "hung"
@@ -67,21 +65,21 @@ class Lab:
     services: Services
     seed: int
     broken: str | None = None
-    only: str | None = None  # a replay's name, or the beginning of some
-    quick: bool = False  # the part that is in `make test`: one stack, few kinds
+    only: str | None = None  # a replay's name, or a prefix of several
+    quick: bool = False  # the part that runs in `make test`: one stack, few kinds
 
     def bench(self, stack: str = "folder") -> Bench:
-        """The bench of a stack; several laboratories on the same services use it one after the other."""
+        """The bench of a stack; laboratories on the same services use it one after the other."""
         found: Bench = self.services.kept.setdefault(("bench", stack), Bench(self.services, stack))
         found.broken = self.broken
         return found
 
     def dice(self, *names: object) -> random.Random:
-        """Chance that depends on the seed and on nothing else."""
+        """A random generator that depends on the seed and the names alone."""
         return random.Random(f"{self.seed}/{'/'.join(map(str, names))}")
 
     def prepared(self, bench: Bench) -> Prepared:
-        """The tables of a bench that are made once."""
+        """The tables of a bench that are created once."""
         found: Prepared = self.services.kept.setdefault(("prepared", bench.stack), Prepared(bench))
         return found
 
@@ -89,12 +87,12 @@ class Lab:
         return self.only is None or replay.startswith(self.only)
 
     def wanted_any(self, beginning: str) -> bool:
-        """Whether any replay that begins so may be wanted."""
+        """Whether any replay with this prefix may be wanted."""
         return self.only is None or self.only.startswith(beginning) or beginning.startswith(self.only)
 
 
 def watermark_known(bench: Bench, source: Source, outcome: Outcome) -> None:
-    """Right after a crash: the watermark can be seen, and soon."""
+    """Check that the watermark can be read right after a crash, and quickly."""
     seen = bench.run("watermark", "get", "-t", source.name, "--json", calm=True)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     if seen.seconds >= outcome.recovery:
@@ -108,7 +106,7 @@ def watermark_known(bench: Bench, source: Source, outcome: Outcome) -> None:
 
 
 def note(outcome: Outcome, ended: Ended, allowed: Iterable[int]) -> Ended:
-    """Whether a command ended as it may; else it is a problem."""
+    """Record a problem if a command hung or ended with a code that isn't allowed; returns `ended`."""
     if ended.code is None:
         outcome.hung = True
         outcome.problems.append(
@@ -130,7 +128,7 @@ def settle(
     excused: Sequence[tuple[Place | None, Place]] = (),
     by_files: bool = True,
 ) -> None:
-    """The last sync, and the judgement of everything that is there then."""
+    """Run the last sync, then check everything."""
     outcome.said += failures(bench.printed)
     last = note(outcome, bench.run("sync", "-t", source.name, "--json"), (0,))
     if idle:
@@ -142,12 +140,12 @@ def settle(
         if last.code == 0:
             outcome.problems += check_document(bench, source, last.json["tables"][0]["watermark"])
         outcome.problems += check_said(bench, bench.printed)
-    except (ValueError, KeyError) as error:  # what is there can't even be read
+    except (ValueError, KeyError) as error:  # the state can't even be read
         outcome.problems.append(Problem("log", f"{type(error).__name__}: {error}"))
 
 
 def failures(ended: Iterable[Ended]) -> list[tuple[int, str]]:
-    """Exit code and line of every command that failed, without the names and numbers of this one experiment."""
+    """Exit code and line of every command that failed, without names and numbers specific to the experiment."""
     found = []
     for one in ended:
         if one.code is not None and one.code > 0:
@@ -156,7 +154,7 @@ def failures(ended: Iterable[Ended]) -> list[tuple[int, str]]:
     return found
 
 
-# Databases, addresses, folders, runs and digests: of one experiment only.
+# Databases, addresses, folders, runs and digests are specific to one experiment.
 _OWN = re.compile(
     r"lab_[0-9a-f]{8}|127\.0\.0\.1:\d+|/\S*floodmark-\S*|\d{8}_\d{6}_\w{4}|bench-\w+|"
     r"\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d[ T][\d:.]+Z?"
@@ -164,7 +162,7 @@ _OWN = re.compile(
 
 
 def in_turn(turns: list[Iterator[Outcome]]) -> Iterator[Outcome]:
-    """One experiment of each, again and again; who can't even be set up is told once, and left out."""
+    """One experiment of each, round after round; one whose setup fails is reported once and dropped."""
     while turns:
         for turn in list(turns):
             try:

@@ -1,8 +1,8 @@
 """Group 2: networks that break between the command and MySQL, the store or the warehouse.
 
-Connections are reset, stall, are cut, late or slow at a byte by chance, once or for good; the store answers with errors,
-loses answers, ends them half-way, lists late. The command must end by itself and say so in its lines; then, with the
-network healed, the same command must go through, and a sync must leave everything right.
+Connections are reset, stalled, cut, delayed or slowed at a random byte, once or for good; the store returns errors,
+loses answers, truncates them, or lists late. The command must end by itself with a proper error; then, with the
+network healed, the same command must succeed, and a sync must leave everything correct.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .proxy import Proxy, Trouble
 from .spawn import Ended
 
 HURRY = {"hurry": True}
-# Lines that may be there beside the one or two of an error: what the run tells while it works.
+# Lines allowed besides the one or two of an error: the run's own progress notes.
 MOST_LINES = 2
 
 
 @dataclass(frozen=True)
 class Errand:
-    """A command, the state that it meets, and the services that are struck under it."""
+    """A command, the state that it starts from, and the services that are struck while it runs."""
 
     name: str
     family: str
@@ -57,7 +57,7 @@ STACKS = {"mysql": "folder", "s3": "s3", "redshift": "redshift"}
 
 @dataclass
 class Ways:
-    """The proxies of one stack's bench, and the tables that were prepared through them."""
+    """The proxies of one stack's bench, and the tables prepared through them."""
 
     bench: Bench
     prepared: Prepared
@@ -66,7 +66,7 @@ class Ways:
 
 
 def network(lab: Lab) -> Iterator[Outcome]:
-    """Every errand under every service in turn; quick: the two that need no Spark."""
+    """Every errand with every service in turn; quick: the two that need no Spark."""
     turns = []
     for errand in ERRANDS:
         for service in errand.services:
@@ -100,7 +100,7 @@ def _ways(lab: Lab, service: str) -> Ways:
 
 
 def _bytes(lab: Lab, errand: Errand, service: str, beginning: str) -> Iterator[Outcome]:
-    """Trouble at bytes by chance, each kind in turn."""
+    """Trouble at random bytes, each kind in turn."""
     ways = _ways(lab, service)
     kinds = [*((kind, False) for kind in proxy.KINDS), ("reset", True), ("stall", True)]
     for turn in range(2 if lab.quick else 12):
@@ -115,7 +115,7 @@ def _strike_bytes(
     lab: Lab, ways: Ways, errand: Errand, service: str, kind: str, lasting: bool, own: str, real: bool = False
 ) -> Outcome:
     whole = _whole(lab, ways, errand, service)[0]
-    # Some of the first bytes, which are a log-in or the state, and any of the others.
+    # Some of the first bytes, which are a login or the state, and any of the others.
     dice = lab.dice(own)
     at = dice.randrange(whole) if dice.random() < 0.8 else dice.randrange(min(whole, 2000))
     said = proxy.SAID[kind] + (" for good" if lasting else "")
@@ -126,7 +126,7 @@ def _strike_bytes(
 
 
 def _patient(lab: Lab) -> Iterator[Outcome]:
-    """Stalls and resets for good, with the product's own time limits: they wait, and hardly work."""
+    """Permanent stalls and resets with the product's real time limits; mostly waiting, little work."""
     chosen = [(e, service, kind) for e in ERRANDS for service in e.services for kind in ("stall", "reset")]
     for turn in range(3):
         lab.dice("patient", turn).shuffle(chosen)
@@ -138,7 +138,7 @@ def _patient(lab: Lab) -> Iterator[Outcome]:
 
 
 def _requests(lab: Lab, errand: Errand, service: str, beginning: str) -> Iterator[Outcome]:
-    """Trouble at requests: every one has its turn with every kind, in an order by chance; and late listings."""
+    """Trouble at requests: every request with every kind, in random order; and late listings."""
     ways = _ways(lab, service)
     seen = _whole(lab, ways, errand, service)[1]
     chosen = [
@@ -171,7 +171,7 @@ def _strike_request(
 
 
 def _whole(lab: Lab, ways: Ways, errand: Errand, service: str) -> tuple[int, list[str]]:
-    """How many bytes pass by, and which requests, when nothing happens."""
+    """How many bytes and which requests pass through when undisturbed."""
     kept = lab.services.kept
     if ("whole", f"{errand.name}/{service}") not in kept:
         source = ways.prepared.lay(errand.family, errand.kept)
@@ -195,7 +195,7 @@ def _run(
     hit: Callable[[], bool],
     real: bool = False,
 ) -> Outcome:
-    """One experiment: lay, strike, heal, and judge."""
+    """One experiment: set up, strike, heal and check."""
     began, bench = time.monotonic(), ways.bench
     source = ways.prepared.lay(errand.family, errand.kept)
     command = tuple(part.format(t=source.name) for part in errand.command)
@@ -208,7 +208,7 @@ def _run(
     if ways.http is not None:
         ways.http.heal()
     ways.proxy.heal()
-    # 3: an own claim that a late listing did not show yet is taken for another's.
+    # 3: the run takes its own claim for another's if a late listing does not show it yet.
     allowed = {"mysql": (0, 4), "s3": (0, 4), "redshift": (0, 4, 5)}[service]
     note(outcome, ended, (*allowed, 3) if "lags" in outcome.fault else allowed)
     outcome.problems += _lines(ended)

@@ -1,7 +1,7 @@
-"""Tables that experiments begin with: each is made and synced once per laboratory run, then copied.
+"""Tables that experiments start from: each is created and synced once per laboratory run, then copied.
 
-A family is a database of the source that does not change any more, and kept copies of the bench from before its last
-changes. Many rows share a timestamp, and slices end in the middle of them.
+A family is a source database that no longer changes, plus copies of the bench saved before its last changes. Many
+rows share a timestamp, and slices end in the middle of such a group.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.orders import create_orders, fill_orders
+
 from .bench import Bench
 from .truth import Source
 
-ORDERS = """CREATE TABLE orders (
-  id BIGINT AUTO_INCREMENT PRIMARY KEY, amount DECIMAL(12,2) NOT NULL, note VARCHAR(40),
-  update_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))"""
-FILL = """INSERT INTO orders (id, amount, note, update_at)
-  SELECT seq * 7, seq / 100, CONCAT('n', seq), '2025-03-01' + INTERVAL (seq DIV 60) SECOND FROM seq_1_to_{n}"""
 EVENTS = "CREATE TABLE events (n INT NOT NULL, note VARCHAR(20), at DATETIME NOT NULL, KEY (at))"
 ADD = """INSERT INTO events (n, note, at)
   SELECT seq, CONCAT('e', seq), '2025-03-01' + INTERVAL ((seq - 1) DIV 10) SECOND FROM seq_{a}_to_{b}"""
@@ -26,8 +23,13 @@ LABELS = "INSERT INTO codes SELECT CONCAT('c', seq), CONCAT('label ', seq) FROM 
 ROWS, SLICE = 300, 100
 
 
+def orders(rows: int, at: str = "DATETIME") -> tuple[str, str]:
+    """The statements that create the table `orders`, with sixty rows per second."""
+    return create_orders(at=at), fill_orders(rows, "(seq DIV 60) SECOND")
+
+
 class Prepared:
-    """The families of one bench, made when they are first asked for."""
+    """The families of one bench, created on first use."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -41,14 +43,14 @@ class Prepared:
         }
 
     def lay(self, family: str, kept: str) -> Source:
-        """The source of a family, with the bench as it was when the copy was kept."""
+        """Restore the bench to a saved copy; returns the family's source."""
         if family not in self._made:
             self._made[family] = self._families[family]()
         self.bench.lay(f"{family}-{kept}")
         return self._made[family]
 
     def _run(self, *args: str, plan: dict[str, Any] | None = None, code: int = 0) -> None:
-        # By the right product, also where the experiments are to show that another is broken.
+        # With the intact product, even if the experiments are about a broken build.
         ended = self.bench.run(*args, plan={"broken": None, **(plan or {})})
         assert ended.code == code, f"{args}: {ended.code} {ended.stderr}"
 
@@ -62,9 +64,9 @@ class Prepared:
 
     def _orders(self) -> Source:
         bench = self.bench
-        database = self._source(ORDERS, FILL.format(n=ROWS))
+        database = self._source(*orders(ROWS))
         source = Source(database, "orders")
-        # The filled rows twice over, as a start and as a window that was left open.
+        # Two copies of the initial rows: not synced yet, and with a window left open.
         bench.clear(database, defaults={"settle_seconds": 0.1, "slice_rows": SLICE})
         bench.config["tables"] = {source.name: {}}
         bench.write()
@@ -87,7 +89,7 @@ class Prepared:
         return source
 
     def _altered(self) -> Source:
-        database = self._source(ORDERS, FILL.format(n=ROWS))
+        database = self._source(*orders(ROWS))
         source = Source(database, "orders")
         self._fresh(database, source, "altered-empty")
         self._run("sync", "-t", source.name)
@@ -101,7 +103,7 @@ class Prepared:
         return source
 
     def _deleted(self) -> Source:
-        database = self._source(ORDERS, FILL.format(n=ROWS))
+        database = self._source(*orders(ROWS))
         source = Source(database, "orders")
         self._fresh(database, source, "deleted-empty", deletes="hard", deletes_every="1s")
         self._run("sync", "-t", source.name)

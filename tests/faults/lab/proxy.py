@@ -1,7 +1,7 @@
-"""A TCP proxy of the laboratory's own: passes bytes on, counts them, and makes trouble at one of them.
+"""The laboratory's TCP proxy: passes bytes through, counts them, and makes trouble at one of them.
 
-It stands between the command and one service. Which byte is struck is counted over all connections since `arm`, in
-both directions; so a first run without trouble tells how many there are to strike.
+It sits between the command and one service. Bytes are counted over all connections since `arm`, in both directions;
+a first run without trouble shows how many there are to strike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 HOST = "127.0.0.1"
-# What can happen at a byte. The first three also to every connection from then on, until it is healed.
+# What can happen at a byte. The first three can also hit every connection from then on, until `heal`.
 KINDS = ("reset", "stall", "cut", "delay", "trickle")
 SAID = {
     "reset": "connection reset",
@@ -27,7 +27,7 @@ SAID = {
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens, at which byte, and whether to all connections from then on."""
+    """What happens, at which byte, and whether it lasts for all connections from then on."""
 
     kind: str
     at: int
@@ -35,7 +35,7 @@ class Trouble:
 
 
 class Proxy:
-    """Listens on a port of its own, for as long as the laboratory runs."""
+    """Listens on its own port for as long as the laboratory runs."""
 
     def __init__(self, behind: int) -> None:
         self.behind = behind
@@ -47,11 +47,11 @@ class Proxy:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def arm(self, trouble: Trouble | None) -> None:
-        """Count from 0, and strike once when the byte comes by."""
+        """Restart the count at 0, and strike once when the byte comes through."""
         self.trouble, self.passed, self.struck = trouble, 0, False
 
     def heal(self) -> None:
-        """No more trouble; connections that stall are ended, as a network's own patience would."""
+        """Stop the trouble; stalled connections are closed, as a network timeout would do."""
         self.trouble = None
         for pair in list(self._pairs):
             _reset(*pair)
@@ -83,7 +83,7 @@ class Proxy:
 
     @property
     def _out(self) -> bool:
-        """Whether nothing gets through at all for now."""
+        """Whether nothing gets through at the moment."""
         return self.struck and self.trouble is not None and self.trouble.lasting
 
     def _pump(self, a: socket.socket, b: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
@@ -100,7 +100,7 @@ class Proxy:
                     continue
                 b.sendall(data[:head])
                 if hit.kind == "stall":
-                    while a.recv(16384):  # until one end gives up
+                    while a.recv(16384):  # until one side gives up
                         pass
                     break
                 if hit.kind == "reset":
@@ -122,7 +122,7 @@ class Proxy:
                 end.close()
 
     def _through(self, size: int) -> tuple[int, Trouble | None]:
-        """Count bytes; how many of them get through before the trouble, if it is here."""
+        """Count bytes; returns how many get through before the trouble, and the trouble if it strikes here."""
         with self._lock:
             before, self.passed = self.passed, self.passed + size
             trouble = self.trouble
@@ -143,9 +143,9 @@ def _send(to: socket.socket, data: bytes, slow: bool) -> None:
 
 
 def _reset(*ends: socket.socket) -> None:
-    """End connections the rude way: RST instead of FIN."""
+    """Close connections abruptly: RST instead of FIN."""
     for end in ends:
         with suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            end.shutdown(socket.SHUT_RDWR)  # wakes whoever reads from it
+            end.shutdown(socket.SHUT_RDWR)  # wakes any thread that reads from it
         end.close()

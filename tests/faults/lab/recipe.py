@@ -18,7 +18,7 @@ THINGS = """CREATE TABLE things (id INT NOT NULL{key}, a INT, b INT, n INT, txt 
 
 
 def rows(first: int, last: int, now: bool = False) -> str:
-    """An INSERT of some rows, with old cursors or with the present one."""
+    """An INSERT of some rows, with old cursors or the current one."""
     names = "id, a, b, n, txt, price, bin, picks, pick, ratio"
     made = (
         f"({i}, {i % 7}, {i % 5 or (0 if now else 'NULL')}, {i}, 't{i}', {i}.5, 'b{i % 10}', 'x', 'q', {i}"
@@ -31,7 +31,7 @@ def rows(first: int, last: int, now: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """What happens at the source, and the table's options from then on (None: taken out)."""
+    """What happens at the source, and the table's options from then on (None: removed)."""
 
     at_source: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)

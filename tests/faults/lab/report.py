@@ -1,7 +1,7 @@
 """Results: a line of JSON for every experiment, by seed, written as it ends; and tables of them.
 
-`fixed.json` says of failures, by seed and replay, what became of them: a commit that removed the cause, or `void: …`
-where the laboratory itself was wrong and the run proves nothing. Runs that were void are not counted.
+`fixed.json` records, by seed and replay, how failures were resolved: the commit that fixed the cause, or `void: …`
+if the laboratory itself was wrong and the run proves nothing. Void runs are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .services import ROOT
 RESULTS = ROOT / "tests" / "faults" / "results"
 VERDICTS = ("survived", "lost", "doubled", "hung", "failed")
 BUILDS = "broken.jsonl"
-# Where the rows came from as long as results did not say it.
+# The source of results from before they recorded it.
 FIRST_SOURCE = "MariaDB 10.11"
 
 Kept = dict[str, Any]
@@ -27,7 +27,7 @@ Kept = dict[str, Any]
 
 @dataclass
 class Sum:
-    """What came of the experiments that did one thing."""
+    """The totals of one kind of experiment."""
 
     runs: int = 0
     survived: int = 0
@@ -50,7 +50,7 @@ class Sum:
 
 
 def line(outcome: Outcome, seed: int, source: str) -> Kept | None:
-    """An experiment as it is kept; None when its fault did not strike and nothing is wrong either."""
+    """An experiment as it is stored; None if its fault did not strike and nothing is wrong either."""
     bad = outcome.verdict != "survived"
     if outcome.group == "setup":
         return None
@@ -83,13 +83,13 @@ def line(outcome: Outcome, seed: int, source: str) -> Kept | None:
 
 
 def add(found: Kept | None) -> None:
-    """Keep an experiment; what was kept stays, however the laboratory ends."""
+    """Store an experiment; stored results survive, however the laboratory ends."""
     if found is not None:
         _append(f"{found['seed']}.jsonl", found)
 
 
 def add_broken(name: str, seed: int, seen: Outcome | None, runs: int, seconds: float) -> None:
-    """Keep how a broken build was caught, or that it was not."""
+    """Store how a broken build was caught, or that it was not."""
     found = {"build": name, "seed": seed, "runs": runs, "seconds": round(seconds), "by": seen and seen.replay,
              "problem": seen and f"{seen.problems[0].kind}: {seen.problems[0].text}"[:300]}  # fmt: skip
     _append(BUILDS, found)
@@ -102,7 +102,7 @@ def _append(name: str, found: Kept) -> None:
 
 
 def kept(void: bool = False) -> list[Kept]:
-    """All results so far, each failure with what became of it; or those that are void."""
+    """All results so far, each failure with its resolution; or the void ones."""
     became = _became()
     found = [one for path in sorted(RESULTS.glob("[0-9]*.jsonl")) for one in _read(path.name)]
     for one in found:
@@ -116,13 +116,13 @@ def kept(void: bool = False) -> list[Kept]:
 
 
 def _after(one: Kept) -> list[Kept]:
-    """The runs of an experiment that were struck after the first: on the way back from it."""
+    """The later runs of an experiment that were struck while recovering from the first strike."""
     quiet = {"recovery": 0.0, "cpu": 0.0, "said": []}
     return [{**one, **quiet, "fault": fault, "step": step} for fault, step in one.get("then", ())]
 
 
 def builds() -> list[Kept]:
-    """How each broken build was caught, the last time that it was tried."""
+    """How each broken build was caught the last time it was tried."""
     last = {one["build"]: one for one in _read(BUILDS)}
     return [last[name] for name in BROKEN if name in last]
 
@@ -138,7 +138,7 @@ def _became() -> dict[str, str]:
 
 
 def table(found: Iterable[Kept], *by: str) -> list[str]:
-    """A table in Markdown: runs and what came of them, by the given fields."""
+    """A Markdown table of runs and their results, by the given fields."""
     sums: dict[tuple[str, ...], Sum] = {}
     for one in found:
         sums.setdefault(tuple(one[name] for name in by), Sum()).add(one)

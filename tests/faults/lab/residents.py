@@ -1,4 +1,4 @@
-"""Commands that stay: a resident sync of a table without a key, and whoever asks a sync's ports while it runs."""
+"""Long-running commands: a resident sync of a keyless table, and an intruder at a running sync's ports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import duckdb
 
-from tests.intruding import blocks, stolen, taken_for_objects
+from tests.support.intrusion import blocks, stolen, taken_for_objects
 
 from .bench import Bench
 from .checker import Problem
@@ -23,13 +23,13 @@ CHANGED = (
     "UPDATE codes SET label = CONCAT('{n}', code) WHERE code LIKE 'c1%'",
     "DELETE FROM codes LIMIT 3",
     "INSERT INTO codes VALUES ('n{n}', 'new'), ('n{n}', 'new')",
-    "",  # nothing: and nothing is to be written
+    "",  # no change, so nothing may be written
 )
 PATIENCE = 40.0
 
 
 def resident(lab: Lab, own: str) -> Outcome:
-    """`sync --every` of a keyless table is killed and begun again: each change arrives, and only a change is written."""
+    """`sync --every` of a keyless table is killed and restarted: all changes arrive, and nothing else is written."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     source = Source(bench.services.database(), "codes", key=None, cursor=None, start=None)
     execute = bench.services.server.execute
@@ -38,7 +38,7 @@ def resident(lab: Lab, own: str) -> Outcome:
     outcome = Outcome("changes", "sync --every, no key [folder]", "killed between snapshots", "any step", own)
     outcome.strikes = 0
     command = ("sync", "-t", source.name, "--every", "1s")
-    most = 1  # snapshots that there was a reason for
+    most = 1  # snapshots that had a reason
     running = bench.start(
         *command, plan={"at": dice.randint(1, 60), "when": dice.choice(["before", "after"])}
     )
@@ -68,7 +68,7 @@ def resident(lab: Lab, own: str) -> Outcome:
 
 
 def _arrives(bench: Bench, source: Source, running: Running) -> bool:
-    """Waits until the target has the source's rows; False when the command has ended, or never brings them."""
+    """Waits until the target has the source's rows; False if the command ends first or never delivers them."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and not bench.spawner.ended(running):
         with suppress(duckdb.Error):  # it is being written
@@ -83,7 +83,7 @@ def _arrives(bench: Bench, source: Source, running: Running) -> bool:
 
 
 def intruded(lab: Lab, own: str) -> Outcome:
-    """Another user asks every port of a sync while it stands still: no secret, no block; then the sync goes on."""
+    """Another user probes every port of a paused sync and gets no secret and no block; then the sync resumes."""
     began, dice, bench = (
         time.monotonic(),
         lab.dice(own),

@@ -1,4 +1,4 @@
-"""Runs experiments until the time is over: one group after the other, one experiment each."""
+"""Runs experiments until the time is up: the groups in turn, a few experiments each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pymysql
 
-from floodmark.errors import FloodmarkError
+from floodmark.model.errors import FloodmarkError
 
 from .groups import GROUPS
 from .lab import Lab, Outcome
 
-# Experiments of a group in one round: those that have most steps to strike, and are short, more often.
+# Experiments per group and round: more for groups with many steps to strike and short runs.
 WEIGHTS = {"crash": 4, "fences": 2, "network": 3, "writers": 4}
 
 
@@ -22,7 +22,7 @@ def run(
     seconds: float = 1800.0,
     stop: Callable[[Outcome], bool] = lambda outcome: False,
 ) -> Iterator[Outcome]:
-    """The outcomes as they come, until all groups are done, the time is over, or one makes it stop."""
+    """The outcomes as they come, until all groups are done, the time is up, or `stop` says so."""
     deadline = time.monotonic() + seconds
     turns = {name: GROUPS[name](lab) for name in groups or GROUPS}
     while turns:
@@ -49,5 +49,5 @@ def run(
 
 
 def caught(outcome: Outcome) -> bool:
-    """Whether an experiment has shown that something is wrong."""
+    """Whether an experiment has exposed a problem."""
     return outcome.verdict != "survived"

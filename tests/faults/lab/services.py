@@ -1,7 +1,7 @@
 """What all experiments of a laboratory run share: the servers, one JVM with Spark, the process that forks commands.
 
-Each is started when it is first needed and ends with the laboratory. The source's clock is five hours behind UTC,
-so that a bound in the wrong zone is never right by chance.
+Each starts when first needed and ends with the laboratory. The source's clock is five hours behind UTC, so that a
+bound in the wrong zone is never right by accident.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 
 from pyspark.accumulators import AccumulatorUnixServer, UpdateRequestHandler
 
-from floodmark import jvm
-from floodmark.jvm import Jvm
-from floodmark.scratch import scratch
-from floodmark.spark import settings as spark_settings
-from floodmark.testing.databases import DatabaseServer, chosen
-from floodmark.testing.process import Server
-from floodmark.testing.redshift import RedshiftStandIn
-from floodmark.testing.services import SeaweedFS
+from floodmark.services.spark import jvm
+from floodmark.services.spark.jvm import Jvm
+from floodmark.services.spark.jvm import settings as spark_settings
+from floodmark.services.temp import scratch
+from floodmark.setup.services.databases import DatabaseServer, chosen
+from floodmark.setup.services.process import Server
+from floodmark.setup.services.s3 import SeaweedFS
+from tests.support.redshift import RedshiftStandIn
 
 from .spawn import INJECT, Spawner
 
 ROOT = Path(__file__).parents[3]
 ZONE = "-05:00"
-# What must never appear in anything that a run printed or wrote down for people.
+# Must never appear in anything that a run prints or writes for people.
 PASSWORD = "s3cr3t-Of-The-Source"
 
 
@@ -41,7 +41,7 @@ FOLDER = "floodmark-lab-"
 
 
 def _give_back() -> None:
-    """A laboratory that was killed may have left small disks mounted; its folder goes with the next `scratch`."""
+    """Unmount the small disks that a killed laboratory may have left; the next `scratch` removes its folder."""
     for line in Path("/proc/mounts").read_text().splitlines():
         where = line.split()[1]
         owner = where.partition(FOLDER)[2].partition("-")[0]
@@ -50,12 +50,12 @@ def _give_back() -> None:
 
 
 class _Ear(socketserver.ThreadingMixIn, AccumulatorUnixServer):
-    """Listens to accumulators, those of many drivers at once."""
+    """An accumulator server for many drivers at once."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A driver that is gone is what the laboratory is for."""
+        """Ignored: killing drivers is what the laboratory does."""
 
 
 class Services:
@@ -64,17 +64,17 @@ class Services:
     def __init__(self, source: str | None = None) -> None:
         """`source`: the kind of server that rows come from, `mysql` or `mariadb`."""
         _give_back()
-        # The laboratory may be the least of what a machine does.
+        # The laboratory may run on a very busy machine.
         Server.patience, jvm.START_SECONDS = 20.0, 1200
         self.scratch = scratch(FOLDER)
         self._kind = chosen(source)
-        self.kept: dict[tuple[str, str], Any] = {}  # what was made once, for whoever comes next
+        self.kept: dict[tuple[str, str], Any] = {}  # created once, then reused
         self._stack = ExitStack()
 
     def __enter__(self) -> Services:
         paths = [str(ROOT / "src"), str(INJECT), os.environ.get("PYTHONPATH", "")]
         self._before = os.environ.get("PYTHONPATH")
-        # For the JVM's Python workers, which find the laboratory's part of every task there.
+        # So that the JVM's Python workers find the laboratory's part of every task.
         os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
         return self
 
@@ -86,12 +86,14 @@ class Services:
             os.environ["PYTHONPATH"] = self._before
         shutil.rmtree(self.scratch, ignore_errors=True)
         for folder in Path(tempfile.gettempdir()).glob("floodmark-*-*-*"):
-            if folder.name.split("-")[2] in Spawner.pids:  # of a killed command, for the next one to remove
+            if (
+                folder.name.split("-")[2] in Spawner.pids
+            ):  # left by a killed command for the next one to remove
                 shutil.rmtree(folder, ignore_errors=True)
 
     @cached_property
     def server(self) -> DatabaseServer:
-        """Where the rows come from. `lab` sees everything; `narrow` does not see who has locked what."""
+        """The source. The user `lab` sees everything; `narrow` does not see who holds which locks."""
         server = self._stack.enter_context(self._kind(default_time_zone=ZONE))
         server.create_user("lab", PASSWORD, "SELECT ON *.*", "PROCESS ON *.*")
         server.create_user("narrow", PASSWORD, "SELECT ON `lab\\_%`.*", "PROCESS ON *.*")
@@ -116,19 +118,19 @@ class Services:
 
     @cached_property
     def spark(self) -> dict[str, Any]:
-        """Where the JVM is that experiments share, for their plans; those with a JVM of their own don't ask."""
+        """How to reach the shared JVM, for experiments' plans; those with their own JVM don't use it."""
         own = Jvm(spark_settings("local[2]", {}, "floodmark laboratory"), self.scratch / "spark.log")
         self._stack.callback(own.stop)
         where = own.start()
-        # After every task the JVM tells its driver what was added up, and nothing goes on in it until that has
-        # answered: a driver that is stopped, or dead, would hold up all others. So the laboratory answers for them.
+        # After every task the JVM sends accumulator updates to its driver and blocks until it answers: a stopped or
+        # dead driver would hold up all others. So the laboratory answers for them.
         ear = self.scratch / "accumulators"
         threading.Thread(target=_Ear(str(ear), UpdateRequestHandler).serve_forever, daemon=True).start()
         conf = {"spark.local.dir": str(own.folder), "spark.python.unix.domain.socket.dir": str(own.folder)}
         return {"port": where.port, "secret": where.secret, "conf": conf, "ear": str(ear)}
 
     def keep_open(self, thing: AbstractContextManager[Any]) -> None:
-        """Begin something that ends with the laboratory."""
+        """Enter a context that is left when the laboratory ends."""
         self._stack.enter_context(thing)
 
     def database(self) -> str:

@@ -1,6 +1,6 @@
-"""A source that is slow itself: just restarted, with nothing cached, or with a seventh of its processor.
+"""A slow source: just restarted with nothing cached, or with a seventh of its CPU time.
 
-Both stretch the moments in which a statement's time is fixed and hardly anything shows yet that it will write.
+Both stretch the moment in which a statement's timestamp is fixed but almost nothing shows yet that it will write.
 """
 
 from __future__ import annotations
@@ -16,33 +16,30 @@ from contextlib import suppress
 from .bench import Bench, bound
 from .crowd import Writer
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
-from .prepared import FILL, ORDERS
+from .prepared import orders
 from .spawn import Running
 from .truth import Source
 
 PARTITIONS = 8000
 BIG = "lab_big"
-# How a command may end while the source hardly answers.
+# Permitted exit codes while the source hardly answers.
 ALLOWED = (0, 4)
-STOPPED = (0, 143)  # a resident sync by SIGTERM: between two cycles or within one
+STOPPED = (0, 143)  # a resident sync after SIGTERM: between two cycles or within one
 
 
 def _orders(lab: Lab, stack: str, own: str) -> tuple[Bench, Source]:
-    """A table that was synced once, whose cursor counts seconds or microseconds."""
+    """A table that was synced once, with a cursor in seconds or microseconds."""
     bench = lab.bench(stack)
     source = Source(bench.services.database(), "orders")
     digits = lab.dice(own, "digits").choice(["", "(6)"])
-    orders = ORDERS.replace("DATETIME", f"DATETIME{digits}").replace(
-        "CURRENT_TIMESTAMP", f"CURRENT_TIMESTAMP{digits}"
-    )
-    bench.services.server.execute(orders, FILL.format(n=40), database=source.database)
+    bench.services.server.execute(*orders(40, f"DATETIME{digits}"), database=source.database)
     bench.clear(source.database)
     bench.run("sync", "-t", source.name)
     return bench, source
 
 
 def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
-    """A statement that loads the definition of a vast table, while quick inserts and a resident sync run."""
+    """A statement that has to load the definition of a huge table, while quick inserts and a resident sync run."""
     began, dice = time.monotonic(), lab.dice(own)
     bench, source = _orders(lab, stack, own)
     server = bench.services.server
@@ -81,7 +78,7 @@ def _cold(lab: Lab, stack: str, name: str, own: str) -> Outcome:
 
 
 def _cycles(bench: Bench, running: Running, count: int) -> None:
-    """Until a resident sync has been round so often."""
+    """Wait until a resident sync has completed this many cycles."""
     deadline = time.monotonic() + bound()
     while not running.out.exists() or len(running.out.read_text().splitlines()) < count:
         if time.monotonic() > deadline or bench.spawner.ended(running):
@@ -90,7 +87,7 @@ def _cycles(bench: Bench, running: Running, count: int) -> None:
 
 
 def _starved(lab: Lab, stack: str, name: str, own: str) -> Outcome:
-    """Writers and syncs, all of them slowly."""
+    """Writers and syncs on a starved server."""
     began = time.monotonic()
     bench, source = _orders(lab, stack, own)
     outcome = Outcome("writers", f"syncs in turn [{stack}]", name, "whole run", own)
@@ -114,7 +111,7 @@ def _ended(bench: Bench, source: Source, outcome: Outcome, began: float) -> Outc
 
 
 def _vast(lab: Lab) -> None:
-    """The table with many partitions, made once."""
+    """Create the table with many partitions, once."""
     if ("vast", "") not in lab.services.kept:
         lab.services.server.execute(
             f"CREATE DATABASE {BIG}",

@@ -1,7 +1,7 @@
-"""Group 3: Spark's own faults: workers that die, tasks that fail and are tried again, attempts that run twice.
+"""Group 3: Spark's own faults: workers that die, tasks that fail and are retried, attempts that run twice.
 
-Each strikes tasks of a sync that writes several slices. Spark's retries must be enough where they should be, the exit
-code 4 where they are not; files of attempts that did not count are orphans, and no more than that.
+Each strikes tasks of a sync that writes several slices. Spark's retries must suffice where they should, and the exit
+code must be 4 where they can't; files of attempts that did not count are orphans and nothing worse.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from .lab import Lab, Outcome, note, settle, timed, watermark_known
 
-# Attempts of a task that Spark makes before it gives up; see floodmark.spark.
+# Attempts that Spark makes at a task before it gives up; see floodmark.services.spark.context.
 ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the first so many attempts of every slice, and how the command may end."""
+    """What happens to the first few attempts of every slice, and how the command may end."""
 
     said: str
     kind: str
@@ -44,7 +44,7 @@ STATES = (("orders", "synced"), ("orders", "interrupted"), ("events", "synced"),
 
 
 def sparks(lab: Lab) -> Iterator[Outcome]:
-    """Every fault in every state, on the folder and on S3, in an order by chance."""
+    """Every fault in every state, on the folder and on S3, in random order."""
     stacks = ("folder",) if lab.quick else ("folder", "s3")
     chosen = [(s, state, fault) for s in stacks for state in STATES for fault in (*FAULTS, None)]
     for turn in range(1 if lab.quick else 6):
@@ -79,7 +79,7 @@ def _experiment(lab: Lab, stack: str, family: str, kept: str, fault: Fault, own:
 
 
 def _driver(lab: Lab, stack: str, family: str, kept: str, own: str) -> Outcome:
-    """The driver dies when a task is about to write; the task lives on and writes."""
+    """The driver dies when a task is about to write; the task survives and writes."""
     began, bench = time.monotonic(), lab.bench(stack)
     source = lab.prepared(bench).lay(family, kept)
     outcome = Outcome(

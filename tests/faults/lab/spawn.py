@@ -1,8 +1,8 @@
 """Starts the real command hundreds of times without importing it hundreds of times.
 
-A process of its own imports the product once, opens nothing, and forks: each child becomes the command, with its own
-arguments, folder, environment, output files and plan of faults, runs `floodmark.cli.main` and ends as a process
-does. It can be killed and stopped like any other. `Spawner` is the laboratory's side of it.
+A separate process imports the product once, opens nothing, and forks: each child becomes the command, with its own
+arguments, folder, environment, output files and plan of faults, runs `floodmark.cli.main.main` and exits normally.
+It can be killed and stopped like any other process. `Spawner` is the laboratory's side.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import Any, ClassVar
 
 HERE = Path(__file__).parent
 INJECT = HERE / "inject"
-# Of commands whose time is measured: it is to be the product's, not that of waiting behind others.
+# The niceness of timed commands, so that the time is the product's and not spent waiting behind others.
 MEASURED = -15
 
 
 @dataclass
 class Running:
-    """A command under way."""
+    """A running command."""
 
     id: int
     pid: int
     out: Path
     err: Path
     started: float
-    exit: int | None = None  # as subprocess has it: negative for a signal
+    exit: int | None = None  # as in subprocess: negative for a signal
     ended: float = 0.0
     cpu: float = 0.0
     args: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class Running:
 class Ended:
     """How a command ended."""
 
-    code: int | None  # None: it did not end within its time, and was killed
+    code: int | None  # None: it ran out of time and was killed
     stdout: str
     stderr: str
     seconds: float
     args: tuple[str, ...] = ()
-    cpu: float = 0.0  # seconds of a processor, with those of its own processes that it waited for
+    cpu: float = 0.0  # CPU seconds, including children that it waited for
 
     @property
     def json(self) -> Any:
@@ -64,9 +64,9 @@ class Ended:
 class Spawner:
     """The laboratory's side: starts commands, waits for them, kills them."""
 
-    pids: ClassVar[set[str]] = set()  # of all commands that were ever started
+    pids: ClassVar[set[str]] = set()  # of all commands ever started
     scratch: Path
-    env: dict[str, str] = field(default_factory=dict)  # beside the laboratory's own
+    env: dict[str, str] = field(default_factory=dict)  # in addition to the laboratory's own
     _running: dict[int, Running] = field(default_factory=dict)
     _next: int = 0
 
@@ -92,7 +92,7 @@ class Spawner:
     def start(
         self, args: tuple[str, ...], cwd: Path, env: dict[str, str], whole: bool = False, calm: bool = False
     ) -> Running:
-        """Start a command and go on. `whole`: to Python's own end; `calm`: its time is measured."""
+        """Start a command without waiting. `whole`: let Python shut down fully; `calm`: its time is measured."""
         self._next += 1
         out, err = self.scratch / f"out-{self._next}", self.scratch / f"err-{self._next}"
         asked = {
@@ -114,7 +114,7 @@ class Spawner:
         return running
 
     def wait(self, running: Running, seconds: float) -> Ended:
-        """How a command ended; it is killed when it has not within its time."""
+        """Wait for a command to end; it is killed when its time is up."""
         deadline = running.started + seconds
         hung = False
         while running.exit is None:
@@ -135,7 +135,7 @@ class Spawner:
         return running.exit is not None
 
     def kill(self, running: Running) -> None:
-        """kill -9, for a stopped one too."""
+        """kill -9; works on a stopped command, too."""
         try:
             os.kill(running.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -166,20 +166,20 @@ class Spawner:
 
 
 def _serve(link: socket.socket) -> dict[str, Any] | None:
-    """Fork whatever is asked for; returns in the child with what it is to be, in the parent when all is over."""
+    """Fork on request. Returns in the child, with the request; in the parent, when everything is over."""
     children: dict[int, int] = {}
     woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     buffer = b""
     while True:
-        ready, _, _ = select.select([link, woken], [], [])
+        ready, _, _ = select.select([link.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
         for pid, status, cpu in _reaped():
             code = os.waitstatus_to_exitcode(status)
             link.sendall(json.dumps({"id": children.pop(pid), "exit": code, "cpu": cpu}).encode() + b"\n")
-        if link not in ready:
+        if link.fileno() not in ready:
             continue
         got = link.recv(65536)
         if not got:
@@ -200,7 +200,7 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
 
 
 def _reaped() -> list[tuple[int, int, float]]:
-    found = []
+    found: list[tuple[int, int, float]] = []
     while True:
         try:
             pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -212,8 +212,8 @@ def _reaped() -> list[tuple[int, int, float]]:
 
 
 def _become(asked: dict[str, Any]) -> None:
-    """This process is the command from now on."""
-    from floodmark.testing import reaper
+    """Turn this process into the command."""
+    from floodmark.setup.services import reaper
 
     reaper.die_with_parent()
     os.setsid()
@@ -231,7 +231,7 @@ def _become(asked: dict[str, Any]) -> None:
     os.chdir(asked["cwd"])
     os.environ.update(asked["env"])
     sys.argv = ["floodmark", *asked["args"]]
-    atexit.register(gc.unfreeze)  # else native modules call what is left at the end a leak
+    atexit.register(gc.unfreeze)  # otherwise native modules report what is left at exit as leaks
     if "LAB_PLAN" in asked["env"]:
         import labinject
 
@@ -239,7 +239,7 @@ def _become(asked: dict[str, Any]) -> None:
 
 
 def _end(code: int) -> None:
-    """What Python does at its end, but for taking its modules apart: that costs more than the command itself."""
+    """Do what Python does at exit, except for tearing down modules: that costs more than the command itself."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit.unregister(gc.unfreeze)
     atexit._run_exitfuncs()
@@ -249,36 +249,41 @@ def _end(code: int) -> None:
 
 
 def _import_everything() -> None:
-    """What a command would import by itself; nothing of it opens a file, a socket or a thread."""
+    """Import what a command would import; none of it opens a file or a socket or starts a thread."""
     import importlib
     import pkgutil
 
     import floodmark
 
     for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
-        if not module.name.startswith(("floodmark.testing", "floodmark.demo", "floodmark.__main__")):
+        if not module.name.startswith(
+            ("floodmark.setup.services", "floodmark.setup.demo", "floodmark.__main__")
+        ):
             importlib.import_module(module.name)
     layers = [f"labinject.{name}" for name in ("store", "warehouse", "spark", "hurry", "broken")]
-    for name in ("pyspark", "pyspark.java_gateway", "floodmark.testing.reaper", *layers):
+    for name in ("pyspark", "pyspark.java_gateway", "floodmark.setup.services.reaper", *layers):
         importlib.import_module(name)
-    from floodmark.model import Commit, _adapter
-    from floodmark.state.lease import LeaseNote
-    from floodmark.state.watermark import Checkpoint
+    from floodmark.commit.document import Checkpoint
+    from floodmark.commit.lease import LeaseNote
+    from floodmark.model.commit import read_commit
+    from floodmark.model.json import _adapter
 
-    for kind in (Commit, Checkpoint, LeaseNote):
-        _adapter(kind)  # half of a short command's time
+    for kind in (Checkpoint, LeaseNote):
+        _adapter(kind)  # takes half of a short command's time
+    with suppress(ValueError):
+        read_commit(b"")
     gc.freeze()
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(INJECT)  # not the laboratory itself: its modules have common names
+    sys.path[0] = str(INJECT)  # not the laboratory's folder: its modules have common names
     for name in [n for n in os.environ if n.startswith(("FLOODMARK_", "AWS_", "LAB_"))]:
         del os.environ[name]
     _import_everything()
     wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted is not None:
         _become(wanted)
-        from floodmark.cli import main
+        from floodmark.cli.main import main
 
         ended = main()
         if wanted["whole"]:

@@ -1,6 +1,6 @@
-"""Reads source, store and warehouse directly: by a MySQL connection of its own, as raw JSON and Parquet, by DuckDB.
+"""Reads source, store and warehouse directly: over its own MySQL connection, as raw JSON and Parquet, with DuckDB.
 
-Nothing of the product's code is used here, so that a mistake there can't hide itself.
+None of the product's code is used here, so that a bug there can't hide itself.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Source:
     key: str | None = "id"
     cursor: str | None = "update_at"
     start: str | None = START
-    extra: frozenset[Any] = field(default_factory=frozenset)  # keys that were deleted there on purpose
+    extra: frozenset[Any] = field(default_factory=frozenset)  # keys that were deliberately deleted there
     where: str = "TRUE"  # which rows are wanted,
     without: frozenset[str] = field(default_factory=frozenset)  # and which columns are not
-    target: str | None = None  # where they go, if not into the table's namesake
+    target: str | None = None  # where they go, if not to a table of the same name
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RawCommit:
-    """One commit as it lies in the store."""
+    """One commit as stored."""
 
     n: int
     body: dict[str, Any]
@@ -67,7 +67,7 @@ class RawCommit:
 
 
 def counted(data: Iterable[RawCommit]) -> tuple[int, int]:
-    """Rows of windows and rows read beside them; keys are neither, and a snapshot begins the count anew."""
+    """Rows of windows, and rows read outside of them; keys count as neither, and a snapshot restarts the count."""
     rows = again = 0
     for c in data:
         if c.body["load_as"] == "replace":
@@ -91,7 +91,7 @@ class Loaded:
 
 
 def plain(value: Any) -> Any:
-    """A value in the one form in which sides are compared: no zones, no text of numbers, no trailing zeros."""
+    """A value normalized for comparison: no time zones, no numbers as text, no trailing zeros."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
     if isinstance(value, Decimal):
@@ -102,14 +102,14 @@ def plain(value: Any) -> Any:
 
 
 def place(cells: list[Any] | tuple[Any, ...] | None) -> Place | None:
-    """A position of the log as a place that can be compared with rows."""
+    """A position from the log as a place comparable with rows."""
     if cells is None:
         return None
     return tuple(datetime.fromisoformat(c) if isinstance(c, str) and "-" in c else c for c in cells)
 
 
 def source_rows(bench: Bench, source: Source) -> list[Row]:
-    """What the source has now."""
+    """The source's current rows."""
     link = bench.services.server.connect(source.database)
     try:
         cursor = link.cursor()
@@ -123,7 +123,7 @@ def source_rows(bench: Bench, source: Source) -> list[Row]:
 
 
 def commits(bench: Bench, table: str) -> list[RawCommit]:
-    """The table's log, in order of the objects' names."""
+    """The table's log, ordered by object name."""
     found = []
     for path in bench.objects(f"commits/{table}/"):
         data = bench.get(path) or b""
@@ -134,20 +134,20 @@ def commits(bench: Bench, table: str) -> list[RawCommit]:
 
 
 def file_rows(bench: Bench, path: str) -> tuple[list[Row], str] | None:
-    """The rows of a data file and its checksum; None when it is not there."""
+    """The rows of a data file and its checksum; None if it does not exist."""
     data = bench.get(path)
     return None if data is None else (_rows(data), sha256(data).hexdigest())
 
 
 @lru_cache(maxsize=512)
 def _rows(data: bytes) -> list[Row]:
-    """The same files come by again and again: experiments begin from copies."""
+    """Cached, because experiments start from copies and read the same files over and over."""
     rows = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()
     return [{name.lower(): plain(value) for name, value in row.items()} for row in rows]
 
 
 def _ask(bench: Bench, sql: str) -> list[Row] | None:
-    """The rows of a question to the warehouse; None when what it asks for is not there."""
+    """The rows of a warehouse query; None if what it queries does not exist."""
     if bench.stack == "redshift":
         return _ask_redshift(bench, sql)
     if not bench.warehouse.exists():
@@ -178,13 +178,13 @@ def _ask_redshift(bench: Bench, sql: str) -> list[Row] | None:
 
 
 def warehouse_rows(bench: Bench, target: str) -> list[Row]:
-    """What the target has; nothing when it is not there."""
+    """The target's rows; none if it does not exist."""
     found = _ask(bench, f'SELECT * FROM "{target}"') or []
     return [{name.lower(): plain(value) for name, value in row.items()} for row in found]
 
 
 def ledger(bench: Bench, table: str) -> list[Loaded]:
-    """What the warehouse says was loaded of a table, of all logs and epochs."""
+    """What the warehouse has loaded of a table, across all logs and epochs."""
     rows = _ask(bench, "SELECT * FROM floodmark_ledger") or []
     found = [
         Loaded(r["log_id"], r["epoch"], r["n"], r["digest"], r["rows"])
@@ -195,7 +195,7 @@ def ledger(bench: Bench, table: str) -> list[Loaded]:
 
 
 def tamper(bench: Bench) -> None:
-    """Somebody changes the target by hand: rows are removed, others altered."""
+    """Change the target by hand: remove some rows, alter others."""
     with duckdb.connect(str(bench.warehouse)) as connection:
         connection.execute("DELETE FROM orders WHERE id % 4 = 0")
         connection.execute("UPDATE orders SET note = 'by hand' WHERE id % 9 = 0")

@@ -1,7 +1,7 @@
-"""Writers that began before a sync and commit after it: statements that run or wait, transactions that are left open.
+"""Writers that begin before a sync and commit after it: statements that run or wait, transactions left open.
 
-Their rows carry cursors that lie before rows the sync can already see. None of them may be passed over, whether the
-sync is killed or not.
+Their rows have cursors earlier than rows the sync can already see. None of them may be skipped, whether the sync is
+killed or not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from . import slow_server
 from .bench import Bench
 from .lab import Lab, Outcome, settle, timed, watermark_known
-from .prepared import FILL, ORDERS
+from .prepared import orders
 from .services import PASSWORD
 from .truth import Source
 
 INSERT = "INSERT INTO orders (amount, note) VALUES (1, 'slow')"
-# By way of these rows come into `orders` though no statement names it.
+# These put rows into `orders` without a statement that names it.
 LOG = (
     "CREATE TABLE lg (id INT PRIMARY KEY, note VARCHAR(40))",
     "INSERT INTO lg VALUES (1, 'a'), (7, 'b')",
@@ -34,16 +34,16 @@ LOG = (
 
 @dataclass(frozen=True)
 class Kind:
-    """How a writer stands when the sync comes, and how it ends. `{gate}` waits until it is let go."""
+    """What a writer is doing when the sync starts, and how it ends. `{gate}` waits until the writer is let go."""
 
     name: str
-    first: tuple[str, ...] = ()  # over by then; their transaction is open
-    waits: str = ""  # under way
-    lock: str = ""  # what it waits for, if not for the gate
+    first: tuple[str, ...] = ()  # finished by then, with their transaction still open
+    waits: str = ""  # still running
+    lock: str = ""  # what it waits for, if not the gate
     last: tuple[str, ...] = ("COMMIT",)
     detached: bool = False  # its connection is gone
-    blocks: bool = False  # nobody reads the table until it is let go
-    quick: bool = True  # others may write to the table
+    blocks: bool = False  # nobody can read the table until it is let go
+    quick: bool = True  # others can write to the table
 
 
 KINDS = (
@@ -91,7 +91,7 @@ class Slow:
             self._link.cursor().execute(statement.format(gate=gate, xa=xa))
 
     def _await(self) -> None:
-        """Until the writer stands at its gate."""
+        """Wait until the writer is blocked at its gate."""
         asked = (
             "SELECT COUNT(*) FROM information_schema.processlist WHERE DB = DATABASE() AND COMMAND = 'Query' "
             "AND ID <> CONNECTION_ID()"
@@ -103,14 +103,14 @@ class Slow:
             time.sleep(0.02)
 
     def crash(self) -> None:
-        """The server dies and comes back; what was prepared is still there."""
+        """Kill and restart the server; a prepared transaction survives."""
         self._gate.close()
         self._server.kill()
         self._server.start()
         self._gate = self._server.connect(self._database)
 
     def let_go(self) -> None:
-        """Its rows are committed when this returns."""
+        """Release the writer; its rows are committed when this returns."""
         self._gate.close()
         if self._thread is not None:
             self._thread.join()
@@ -122,7 +122,7 @@ class Slow:
 
 
 def writers(lab: Lab) -> Iterator[Outcome]:
-    """Each kind of writer, with and without a kill, at steps by chance; and each kind of slow server."""
+    """Each kind of writer, with and without a kill at a random step; and each kind of slow server."""
     for turn in range(2 if lab.quick else 40):
         stack = (
             "folder" if lab.quick else ("folder", "folder", "s3", "folder", "folder", "redshift")[turn % 6]
@@ -143,13 +143,13 @@ def _experiment(lab: Lab, stack: str, kind: Kind, turn: int, own: str) -> Outcom
     database = bench.services.database()
     source = Source(database, "orders")
     server = bench.services.server
-    server.execute(ORDERS, FILL.format(n=40), *LOG, database=database)
+    server.execute(*orders(40), *LOG, database=database)
     narrow = turn > 1 and chance.random() < 0.3
     user = {"source": {"url": server.url(database, "narrow", PASSWORD)}} if narrow else {}
     bench.clear(database, **user)
     seen = ", locks not shown" if narrow else ""
     outcome = Outcome("writers", f"sync{seen} [{stack}]", kind.name, "no kill", own)
-    if turn > 1 and chance.random() < 0.5:  # else the first sync of all is the one
+    if turn > 1 and chance.random() < 0.5:  # otherwise the experiment's sync is the table's first
         bench.run("sync", "-t", source.name)
     slow = Slow(bench, database, kind)
     try:

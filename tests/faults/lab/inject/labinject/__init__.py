@@ -1,8 +1,8 @@
 """The laboratory inside the product's process: numbers its durable steps, and strikes at one of them.
 
-Nothing of this is in the product. `arm` puts a thin layer around the product's own lowest calls (the object
-store's client, the folder's link and rename, the warehouse's statements); each asks `PLAN` what to do, so a Spark
-worker that serves many experiments can be given another plan with every task.
+None of this is in the product. `arm` wraps the product's lowest-level calls (the object store's client, the
+folder's link and rename, the warehouse's statements). Each wrapper consults `PLAN`, so a Spark worker that serves
+many experiments can get a new plan with every task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PLAN", "Plan", "arm", "arm_when_imported"]
 
 
 def arm(path: str) -> None:
-    """Take the plan in a file, as the process that is to be struck, and put the layers around the product."""
+    """Make this the process to be struck: read the plan from a file and wrap the product."""
     with open(path) as file:
         PLAN.take({**json.load(file), "pid": os.getpid()})
     if PLAN.raw.get("tmp"):
@@ -32,7 +32,7 @@ def arm(path: str) -> None:
 
 
 def armed_for_a_task(plan: dict[str, Any]) -> None:
-    """The same in a Spark worker, for one task."""
+    """The same inside a Spark worker, for one task."""
     PLAN.take(plan)
     _layers()
 
@@ -45,7 +45,7 @@ def _layers() -> None:
 
 
 class _Once(importlib.abc.MetaPathFinder):
-    """Arms as soon as the command's own module is asked for, so that starting Python stays as fast as it is."""
+    """Arms when the command's module is first imported, so that Python itself starts as fast as ever."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -53,12 +53,12 @@ class _Once(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name == "floodmark.cli":
+        if name == "floodmark.cli.main":
             sys.meta_path.remove(self)
             arm(self._path)
         return None
 
 
 def arm_when_imported(path: str) -> None:
-    """For a Python of its own: nothing happens unless it runs the product's command line."""
+    """For a separate Python process: nothing happens unless it runs the product's command line."""
     sys.meta_path.insert(0, _Once(path))

@@ -1,6 +1,6 @@
-"""Builds that are broken on purpose: each switch takes one protection out of the product.
+"""Deliberately broken builds: each switch removes one protection from the product.
 
-The laboratory must catch every one of them; that is how it is tested itself. A switch changes only processes whose
+The laboratory must catch every one of them; that is how it is tested itself. A switch affects only processes whose
 plan names it.
 """
 
@@ -18,14 +18,14 @@ _installed: set[str] = set()
 
 
 def install() -> None:
-    """Put the switch of the plan in place, if it names one; once per process."""
+    """Install the plan's switch, if it names one; once per process."""
     if PLAN.broken and PLAN.broken not in _installed:
         _installed.add(PLAN.broken)
         globals()["_" + PLAN.broken.replace("-", "_")]()
 
 
 def _swap(owner: Any, name: str, switch: str, broken: Callable[..., Any]) -> None:
-    """Replace a function where the plan says so; the broken one gets the right one first."""
+    """Replace a function if the plan says so; the broken one receives the right one as its first argument."""
     right = getattr(owner, name)
 
     def either(*args: Any, **options: Any) -> Any:
@@ -37,8 +37,8 @@ def _swap(owner: Any, name: str, switch: str, broken: Callable[..., Any]) -> Non
 
 
 def _strict_cursor() -> None:
-    """`cursor > x` alone: the other rows of a shared timestamp are passed over."""
-    from floodmark.mysql import sql
+    """`cursor > x` alone: the other rows with the same timestamp are skipped."""
+    from floodmark.services.mysql import sql
 
     def after(right: Any, table: Any, columns: Any, position: Any) -> Any:
         return right(table, columns, position[:1])
@@ -47,28 +47,28 @@ def _strict_cursor() -> None:
 
 
 def _session_zone() -> None:
-    """The bound in the session's zone (UTC) where the cursor is in the server's."""
-    from floodmark.mysql import bounds
+    """The bound is in the session's zone (UTC), although the cursor is in the server's."""
+    from floodmark.services.mysql import time_zones
 
     _swap(
-        bounds,
+        time_zones,
         "zone_offsets",
         "session-zone",
-        lambda right, session, zone: lambda moments: bounds.offsets(session, moments),
+        lambda right, session, zone: lambda moments: time_zones.offsets(session, moments),
     )
 
 
 def _any_reader() -> None:
-    """MySQL's transactions are taken as MariaDB's."""
-    from floodmark.mysql import open_work
+    """MySQL's transactions are treated like MariaDB's."""
+    from floodmark.services.mysql import open_work
 
-    _swap(open_work, "judged", "any-reader", lambda right, *work: right(*work[:-1], True))
+    _swap(open_work, "may_still_commit", "any-reader", lambda right, *work: right(*work[:-1], True))
 
 
 def _ledger_outside() -> None:
-    """The ledger's rows in a transaction of their own, after that of the data."""
-    from floodmark.warehouse.duckdb import DuckDB
-    from floodmark.warehouse.duckdb_ledger import LedgerTables
+    """The ledger's rows are written in a separate transaction, after the data's."""
+    from floodmark.services.warehouse.duckdb.ledger import LedgerTables
+    from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 
     def transaction(right: Any, self: Any, request: Any, decision: Any, staged: Any, loaded: Any) -> None:
         right(self, request, decision, staged, ())
@@ -86,9 +86,10 @@ def _ledger_outside() -> None:
 
 
 def _ledger_number() -> None:
-    """A commit counts as loaded when its number was, of whichever log, epoch and digest."""
-    from floodmark.warehouse import LEDGER, Ledger, quote
-    from floodmark.warehouse.duckdb_ledger import LedgerTables, kind_of
+    """A commit counts as loaded if its number was, regardless of log, epoch and digest."""
+    from floodmark.model.ledger import Ledger
+    from floodmark.services.warehouse.duckdb.ledger import LedgerTables, kind_of
+    from floodmark.services.warehouse.protocol import LEDGER, quote
 
     class Numbers(frozenset):  # type: ignore[type-arg]
         def __contains__(self, item: object) -> bool:
@@ -106,7 +107,7 @@ def _ledger_number() -> None:
             f"FROM {quote(self.schema, LEDGER)} WHERE log_id <> ?",
             [log],
         ).fetchall()
-        from floodmark.warehouse import LedgerRow
+        from floodmark.model.ledger import LedgerRow
 
         return replace(found, rows=(*found.rows, *(LedgerRow(*row) for row in others)))
 
@@ -119,8 +120,8 @@ def _ledger_number() -> None:
 
 def _commit_first() -> None:
     """Files are uploaded after the commit that names them."""
-    from floodmark.state.log import Log
-    from floodmark.store import Store
+    from floodmark.commit.log import Log
+    from floodmark.services.store.store import Store
 
     def put(right: Any, self: Any, path: str, data: Any) -> None:
         if not path.startswith("data/") or isinstance(data, Path):
@@ -142,7 +143,7 @@ def _commit_first() -> None:
 
 def _overwrite() -> None:
     """A plain put where only a create is safe: the last writer wins."""
-    from floodmark.store import Store
+    from floodmark.services.store.store import Store
 
     def create(right: Any, self: Any, path: str, data: bytes) -> bool:
         self.put(path, data)
@@ -152,9 +153,13 @@ def _overwrite() -> None:
 
 
 def _no_claim() -> None:
-    """A claim is no fence: whoever finds its number taken goes on behind it, and nobody asks who holds the table."""
-    from floodmark.state import claims, fold
-    from floodmark.state.log import Log, Taken
+    """A claim is no fence: a run that finds its number taken takes the next, and none checks for a holder."""
+    import importlib
+
+    # By its full name: the package exports a function of the same name.
+    claims = importlib.import_module("floodmark.commit.claim")
+    from floodmark.commit import fold
+    from floodmark.commit.log import Log, Taken
 
     def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
         while True:
@@ -180,12 +185,12 @@ def _no_claim() -> None:
 
 
 def _next_number() -> None:
-    """After a lost answer the next number, not the same one again."""
-    from floodmark.errors import TransientError
-    from floodmark.model import digest, dump
-    from floodmark.state.fold import fold
-    from floodmark.state.log import Log
-    from floodmark.state.watermark import commit_path
+    """After a lost answer, a commit is retried with the next number instead of the same one."""
+    from floodmark.commit.document import commit_path
+    from floodmark.commit.fold import fold
+    from floodmark.commit.log import Log
+    from floodmark.model.errors import TransientError
+    from floodmark.model.json import digest, dump
 
     def append(right: Any, self: Any, state: Any, commit: Any) -> Any:
         while True:
@@ -204,14 +209,14 @@ def _next_number() -> None:
 
 
 def _believed_recipe() -> None:
-    """What has changed of the recipe is nobody's matter."""
-    from floodmark import reread
+    """Changes of the recipe are ignored."""
+    from floodmark.plan import reread
 
     _swap(reread, "changes", "believed-recipe", lambda right, *what: ())
 
 
 def _believed_target() -> None:
-    """What the target was after the last load is not known."""
-    from floodmark.warehouse import duckdb_rows
+    """The target's state after the last load is forgotten."""
+    from floodmark.services.warehouse.duckdb import merge as duckdb_rows
 
     _swap(duckdb_rows, "known", "believed-target", lambda right, loaded, now: right(None, now))

@@ -1,6 +1,6 @@
-"""The product's time limits, divided by ten or so: a stall ends in seconds, by the limit that would have ended it.
+"""The product's time limits, divided by about ten: a stall ends within seconds, by the same limit as it normally would.
 
-Workers serve several experiments, so that each limit looks at the plan when it is used.
+Workers serve several experiments, so each limit consults the plan when it is used.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from labinject.plan import PLAN
+from labinject.plan import PLAN, once
 
 WAREHOUSE = {"connect": 3.0, "question": 3.0, "lock": 6.0, "statement": 6.0, "idle": 3.0, "grace": 1.0}
 
 
 def install() -> None:
-    """Put the layer around whatever has a limit; once per process."""
-    from floodmark import store
-    from floodmark.mysql import connect
-    from floodmark.mysql.answer import Answer
+    """Wrap everything that has a limit; once per process."""
+    from floodmark.services.mysql import session as connect
+    from floodmark.services.mysql.rows.stream import Answer
+    from floodmark.services.store import store
 
-    if hasattr(store._Bucket, "hurried"):
+    if not once(store._Bucket):
         return
-    store._Bucket.hurried = True
     _store(store)
     opened = connect._connect
 
@@ -31,12 +30,13 @@ def install() -> None:
         return opened(spec, read_timeout, connect_timeout, *more)
 
     connect._connect = linked
-    reading = Answer.__init__
+    answer: Any = Answer
+    reading = answer.__init__
 
     def read(self: Any, link: Any, wanted: Any, seconds: int, *more: Any) -> None:
         reading(self, link, wanted, max(2, seconds // 10) if _hurry() else seconds, *more)
 
-    Answer.__init__ = read  # type: ignore[method-assign]
+    answer.__init__ = read
     if _hurry():
         _command()
 
@@ -58,18 +58,20 @@ def _store(store: Any) -> None:
 
 
 def _command() -> None:
-    """What only the command itself waits for."""
-    from floodmark import spark
-    from floodmark.state.log import Log
-    from floodmark.warehouse.redshift_steps import Limits
+    """The limits that apply only in the command's own process."""
+    from floodmark.commit.log import Log
+    from floodmark.services.spark import context as spark
+    from floodmark.services.warehouse.redshift.steps import Limits
 
     spark.PAUSES, spark.PATIENCE, spark.DESERTED = (0.1, 0.3), 2.0, 30.0
-    log, limits = Log.__init__, Limits.__init__
+    logs: Any = Log
+    limited: Any = Limits
+    log, limits = logs.__init__, limited.__init__
 
     def patient(self: Any, *args: Any, **options: Any) -> None:
         log(self, *args, **{**options, "patience": 3.0})
 
-    def limited(self: Any, *args: Any, **options: Any) -> None:
+    def short(self: Any, *args: Any, **options: Any) -> None:
         limits(self, *args, **{**WAREHOUSE, **options})
 
-    Log.__init__, Limits.__init__ = patient, limited
+    logs.__init__, limited.__init__ = patient, short

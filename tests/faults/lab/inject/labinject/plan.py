@@ -1,7 +1,7 @@
 """What is to happen in this process, and the numbering of its durable steps.
 
-A step gets the next line of one file, under a lock, so that a run's processes (the driver and Spark's workers)
-share one numbering. The invariant: a step that is to be struck "before" never happens, one "after" always has.
+A step takes the next line of one file, under a lock, so that a run's processes (the driver and Spark's workers)
+share one numbering. The invariant: a step struck "before" never happens, a step struck "after" always has.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class Plan:
-    """The plan of the experiment that this process is part of; empty outside of any."""
+    """The plan of the experiment that this process belongs to; empty if none."""
 
     def __init__(self) -> None:
         self.take({})
 
     def take(self, plan: dict[str, Any]) -> None:
-        """Go by another plan from now on."""
+        """Follow another plan from now on."""
         self.raw = plan
         self.pid: int = plan.get("pid", 0)  # the command's own process
         self.steps: str | None = plan.get("steps")  # the file that numbers them
         self.at: int | None = plan.get("at")
-        self.label: str | None = plan.get("label")  # strike the first step of this label instead
+        self.label: str | None = plan.get("label")  # strike the first step with this label instead
         self.when: str = plan.get("when", "")
         self.delay: float = plan.get("delay", 0.0)
         self.broken: str | None = plan.get("broken")
@@ -37,7 +37,7 @@ class Plan:
         self._struck = False
 
     def step(self, label: str, act: Callable[[], T], lost: Callable[[], BaseException] | None = None) -> T:
-        """One durable step: numbered, struck if it is the one, and done. `lost` makes the error of a lost answer."""
+        """Number a durable step, strike if it is the one, perform it. `lost` creates a lost answer's error."""
         if self.steps is None:
             return act()
         here = self._is_it(self._number(label), label)
@@ -47,7 +47,7 @@ class Plan:
             threading.Timer(self.delay, self._kill).start()
         if here and self.when == "pause":
             self._pause()
-        if here and self.when == "driver before":  # this worker lives on, and goes on writing
+        if here and self.when == "driver before":  # this worker survives and keeps writing
             os.kill(self.pid, signal.SIGKILL)
         if here and self.when == "refused" and lost is not None:
             raise lost()
@@ -77,7 +77,7 @@ class Plan:
         return number
 
     def _kill(self) -> None:
-        """SIGKILL for the command, and for this worker of it; what comes after never runs."""
+        """SIGKILL the command, and this worker of it; nothing after this runs."""
         os.kill(self.pid, signal.SIGKILL)
         if os.getpid() != self.pid:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -88,3 +88,11 @@ class Plan:
 
 
 PLAN = Plan()
+
+
+def once(kind: Any) -> bool:
+    """Whether a class is not yet wrapped in this process; marks it as wrapped."""
+    if hasattr(kind, "lab"):
+        return False
+    kind.lab = True
+    return True

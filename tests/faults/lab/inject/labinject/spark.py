@@ -1,4 +1,4 @@
-"""Spark for experiments: the JVM that the laboratory keeps running, and a plan that travels with every task."""
+"""Spark for experiments: the laboratory's long-running JVM, and a plan that travels with every task."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from labinject.plan import PLAN
+from labinject.plan import PLAN, once
 
 
 def install() -> None:
-    """Let tasks carry the plan; and, where the plan names a JVM, use that one. Once per process."""
+    """Make tasks carry the plan, and use the plan's JVM if it names one; once per process."""
     if "pyspark.daemon" in sys.modules or "pyspark.worker" in sys.modules:
         return  # a worker starts no tasks
-    from floodmark import spark
+    from floodmark.services.spark import context as spark
 
-    if hasattr(spark.Spark, "lab"):
-        return
-    spark.Spark.lab = True
+    if once(spark.Spark):
+        _spark(spark)
+
+
+def _spark(spark: Any) -> None:
     task = spark.task
-    spark.task = lambda job, files: _armed(task(job, files), dict(PLAN.raw), job.title(0))
+    spark.task = lambda job, files, reports=None: _armed(
+        task(job, files, reports), dict(PLAN.raw), job.title(0)
+    )
     if PLAN.spark is not None:
         spark.Spark.start, spark.Spark.stop = _attach, _detach
 
@@ -45,11 +49,11 @@ def _armed(
 
 
 def _attach(self: Any) -> None:
-    """A SparkContext of this process around the one that the laboratory's JVM has."""
+    """Wrap the SparkContext of the laboratory's JVM in one of this process."""
     from pyspark import SparkConf, SparkContext
 
-    from floodmark.jvm import Gateway
-    from floodmark.spark import connected, own_environment
+    from floodmark.services.spark.jvm import Gateway
+    from floodmark.services.spark.pyspark_internals import connected, own_environment
 
     assert PLAN.spark is not None
     gateway = connected(Gateway(PLAN.spark["port"], PLAN.spark["secret"]))
@@ -61,18 +65,18 @@ def _attach(self: Any) -> None:
     context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(inner)
     with own_environment():
         own = SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=inner.getConf()))
-    own._accumulatorServer.handle_error = lambda *_: None
+    own._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     own._javaAccumulator = jvm.PythonAccumulatorV2(PLAN.spark["ear"])
     inner.register(own._javaAccumulator)
     own.pythonExec = sys.executable
     self.parallelism = own.defaultParallelism
     self._gateway, self._context, self._base = gateway, own, own.parallelize(range(1), 1)
-    # Groups of jobs are cancelled by name, and other processes use the same JVM.
+    # Job groups are cancelled by name, and other processes share this JVM.
     self._numbers = itertools.count(os.getpid() * 1000)
 
 
 def _detach(self: Any) -> None:
-    """Leave the JVM to the next one."""
+    """Leave the JVM to the next command."""
     self._stopped.set()
     with self._lock:
         context, self._context = self._context, None

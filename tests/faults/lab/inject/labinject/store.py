@@ -1,4 +1,4 @@
-"""Durable steps of the object store: each file that gets its name, each object put or deleted."""
+"""Durable steps of the object store: each file given its final name, each object put or deleted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from labinject.plan import PLAN
+from labinject.plan import PLAN, once
 
 _told = threading.local()
 
 
 def label(path: str, data: Any = b"") -> str:
-    """What an object is, without names and numbers."""
+    """The kind of object, without names and numbers."""
     if path.startswith("commits/"):
         try:
             body = json.loads(bytes(data))
@@ -39,7 +40,7 @@ def label(path: str, data: Any = b"") -> str:
 
 @contextmanager
 def _about(path: str, data: Any) -> Iterator[None]:
-    """The folder's `_place` sees a path only: what is written there is told by whoever calls it."""
+    """Pass a label down to the folder's `_place`, which sees only a path and not what is written there."""
     _told.label = label(path, data)
     try:
         yield
@@ -48,14 +49,12 @@ def _about(path: str, data: Any) -> Iterator[None]:
 
 
 def install() -> None:
-    """Put the layer around the store's two clients; once per process."""
-    from floodmark import folder, store
+    """Wrap the store's two clients; once per process."""
+    from floodmark.services.store import folder, store
 
-    if hasattr(folder.Folder, "lab"):
-        return
-    folder.Folder.lab = True
-    _folder(folder.Folder)
-    _bucket(store)
+    if once(folder.Folder):
+        _folder(folder.Folder)
+        _bucket(store)
 
 
 def _folder(kind: Any) -> None:
@@ -71,7 +70,7 @@ def _folder(kind: Any) -> None:
 
     def gone(self: Any, paths: Sequence[str]) -> None:
         for path in paths:
-            PLAN.step(f"delete {label(path)}", lambda path=path: delete(self, [path]))
+            PLAN.step(f"delete {label(path)}", partial(delete, self, [path]))
 
     kind.create, kind._place, kind.delete = created, placed, gone
 
@@ -81,7 +80,8 @@ def _bucket(store: Any) -> None:
     create, put, delete = kind.create, kind.put, kind.delete
 
     def created(self: Any, path: str, data: bytes) -> bool:
-        return PLAN.step(label(path, data), lambda: create(self, path, data), lambda: _no_answer(path))
+        done = PLAN.step(label(path, data), lambda: create(self, path, data), lambda: _no_answer(path))
+        return bool(done)
 
     def stored(self: Any, path: str, data: Any) -> Any:
         return PLAN.step(label(path, data), lambda: put(self, path, data))
@@ -94,6 +94,6 @@ def _bucket(store: Any) -> None:
 
 
 def _no_answer(path: str) -> BaseException:
-    from floodmark.errors import NoAnswer
+    from floodmark.model.errors import NoAnswer
 
     return NoAnswer(f"the laboratory lost the answer about {path}", hint="run again")

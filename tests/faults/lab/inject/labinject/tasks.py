@@ -1,6 +1,6 @@
-"""What can happen to a Spark task: its worker dies, it fails a few times, it runs twice, it has no memory left.
+"""What can happen to a Spark task: its worker dies, it fails a few times, it runs twice, it runs out of memory.
 
-Attempts are counted in a file, over all workers; a fault strikes the first so many attempts of the tasks that it is for.
+Attempts are counted in a file, across all workers; a fault strikes the first few attempts of the tasks it applies to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labinject.plan import PLAN
 
 
 def struck(run: Callable[[Iterable[int]], Any], rows: Iterable[int], title: str) -> Any:
-    """Run a task, with the fault that the plan has for it."""
+    """Run a task with the fault that the plan has for it."""
     fault: dict[str, Any] | None = PLAN.raw.get("task")
     if fault is None or not title.startswith("extract"):
         return run(rows)
@@ -39,7 +39,7 @@ def struck(run: Callable[[Iterable[int]], Any], rows: Iterable[int], title: str)
             return run(rows)
     if kind == "runs twice":
         run(rows)
-    if kind == "runs on":  # an attempt that was given up, and does not know it
+    if kind == "runs on":  # an abandoned attempt that does not know it
         plan = dict(PLAN.raw)
         threading.Thread(target=_again, args=(run, plan), daemon=True).start()
     if kind == "has no memory":
@@ -56,7 +56,7 @@ def struck(run: Callable[[Iterable[int]], Any], rows: Iterable[int], title: str)
 
 
 def _attempt(path: str, title: str) -> int:
-    """Which attempt of a task this is."""
+    """The number of this attempt at a task."""
     with open(path, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -71,9 +71,10 @@ def _killed(after: float) -> None:
 
 
 def _lose(after: float, jvms: int) -> None:
-    """kill -9 for the JVMs above this worker: the executor, and with 2 the cluster's worker that started it."""
+    """kill -9 the JVMs above this worker: the executor and, with 2, the cluster's worker that started it."""
     time.sleep(after)
-    found, pid = [], os.getpid()
+    found: list[int] = []
+    pid = os.getpid()
     while pid > 1 and len(found) < jvms:
         with open(f"/proc/{pid}/stat") as file:
             name, _, rest = file.read().partition("(")[2].rpartition(")")
@@ -87,20 +88,21 @@ def _lose(after: float, jvms: int) -> None:
 
 @contextmanager
 def _slow() -> Iterator[None]:
-    """The file is handed to the store so late that the kill comes first."""
-    from floodmark import extract
+    """Delay handing the file to the store, so that the kill comes first."""
+    from floodmark.extract import task as extract
 
-    right = extract._Files.close
+    files: Any = extract._Files
+    right = files.close
 
     def close(self: Any) -> None:
         time.sleep(5)
         right(self)
 
-    extract._Files.close = close
+    files.close = close
     try:
         yield
     finally:
-        extract._Files.close = right
+        files.close = right
 
 
 def _again(run: Callable[[Iterable[int]], Any], plan: dict[str, Any]) -> None:
@@ -110,7 +112,7 @@ def _again(run: Callable[[Iterable[int]], Any], plan: dict[str, Any]) -> None:
 
 @contextmanager
 def _little_memory(size: int) -> Iterator[None]:
-    """So many more bytes than this process has, and no more."""
+    """Let this process allocate only `size` more bytes."""
     with open("/proc/self/statm") as file:
         have = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     before = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,11 +1,11 @@
-"""Durable steps of the warehouses: each statement that writes, each COMMIT, the file that comes to be."""
+"""Durable steps of the warehouses: each statement that writes, each COMMIT, the creation of the file."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from labinject.plan import PLAN
+from labinject.plan import PLAN, once
 
 _WRITES = re.compile(
     r"\s*(INSERT|DELETE|UPDATE|CREATE|ALTER|DROP|TRUNCATE|COPY|MERGE|COMMIT|END)\b", re.IGNORECASE
@@ -13,7 +13,7 @@ _WRITES = re.compile(
 
 
 class Watched:
-    """A DuckDB connection whose writing statements are steps; inside a transaction they are not durable yet."""
+    """A DuckDB connection whose writes are steps, except inside a transaction, where they are not durable yet."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class Watched:
         return PLAN.step("inside the load: ledger rows", lambda: self._connection.executemany(sql, *values))
 
     def close(self) -> None:
-        """What a close does, a checkpoint into the file, is a durable step, too."""
+        """Closing checkpoints into the file, which is a durable step, too."""
         PLAN.step("warehouse close", self._connection.close)
 
 
@@ -53,14 +53,13 @@ def _lost() -> BaseException:
 
 
 def install() -> None:
-    """Put the layer around both warehouses; once per process."""
-    from floodmark.warehouse import duckdb_file, redshift_socket
+    """Wrap both warehouses; once per process."""
+    from floodmark.services.warehouse.duckdb import file as duckdb_file
+    from floodmark.services.warehouse.redshift import socket as redshift_socket
 
-    if hasattr(duckdb_file.DatabaseFile, "lab"):
-        return
-    duckdb_file.DatabaseFile.lab = True
-    _duckdb(duckdb_file.DatabaseFile)
-    _redshift(redshift_socket.SocketSession)
+    if once(duckdb_file.DatabaseFile):
+        _duckdb(duckdb_file.DatabaseFile)
+        _redshift(redshift_socket.SocketSession)
 
 
 def _duckdb(kind: Any) -> None:

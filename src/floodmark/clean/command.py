@@ -1,0 +1,276 @@
+"""`s3clean`: lists a table's staged files and removes those that may go.
+
+A removal is in the log before the first file is deleted: first the claim, so that no other run works on the table, then
+a commit that names the files, then the deletions. After a crash at any point no commit waits for a deleted file, and a
+second clean removes what the first one left. Commits, leases and other tables' files are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, fits, orphans, staged
+from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
+from floodmark.commit import Log, State, Watermark, draft, pipeline
+from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.commit.doubles import doubled, doubles
+from floodmark.commit.log import tables
+from floodmark.config.load import Config
+from floodmark.load.ledgers import Ledgers
+from floodmark.model.commit import Clean
+from floodmark.model.errors import DataError, FloodmarkError, exit_code
+from floodmark.model.ledger import Ledger
+from floodmark.model.run import Progress
+from floodmark.model.text import counted
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.services.store.places import finish
+from floodmark.services.store.store import Store
+from floodmark.services.warehouse.open import open_warehouse
+from floodmark.services.warehouse.protocol import Warehouse
+
+Confirm = Callable[[Sequence[Outcome]], None]
+
+
+def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | None = None) -> dict[str, Any]:
+    """The staged files of the tables, or of all that have a log, as far as they are `wanted`; writes nothing."""
+    store, now = Store(config.store), datetime.now(UTC)
+    wanted = _below_prefix(wanted or Wanted(), store)
+    files: list[dict[str, Any]] = []
+    notes: list[str] = []
+    with Ledgers(config) as ledgers:
+        for name in _names(config, store, names):
+            log = Log(store, name, mend=False)
+            objects = listed(store, name)  # before the log, which then names whatever was committed since
+            state = log.read()
+            ledger = ledgers.of(state)
+            facts = gather(log, state, objects, ledger)
+            if ledger is None and facts.commits:
+                notes.append(
+                    f"{name}: the warehouse does not answer, so it is unknown which files are loaded"
+                )
+            if facts.unreadable:
+                notes.append(
+                    f"{name}: some commits can't be read, and may name these files; see watermark validate"
+                )
+            files += [_shown(store, name, f) for f in staged(facts) if fits(f, wanted, now)]
+    return {"files": files, "deleted": 0, "bytes": sum(f["bytes"] for f in files), "notes": notes}
+
+
+def s3clean_clean(
+    config: Config,
+    names: Sequence[str],
+    run: str,
+    wanted: Wanted,
+    *,
+    all_tables: bool = False,
+    dry_run: bool = False,
+    force: bool = False,
+    confirm: Confirm = lambda outcomes: None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Removes the files that are loaded or superseded; `confirm` may object by raising."""
+    with ExitStack() as stack:
+        warehouse: Warehouse | None = None
+
+        def ask(state: State) -> Ledger:
+            nonlocal warehouse
+            if state.table is None:
+                return Ledger()
+            if warehouse is None:
+                pipeline.check(Store(config.store), config.warehouse.label)
+                warehouse = open_warehouse(config.warehouse)
+                stack.callback(warehouse.close)
+            return warehouse.ledger(state.log, state.table.target)
+
+        def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+            removal, table = choose(facts, wanted, now), facts.state.table
+            if removal.clean.moved and table is not None and doubles(table, facts.state) and not force:
+                raise doubled(table)
+            return removal
+
+        work = _Work(config, run, wanted, ask, decide, True, progress)
+        return work.go(_names(config, work.store, () if all_tables else names), dry_run, confirm)
+
+
+def s3clean_orphans(
+    config: Config,
+    names: Sequence[str],
+    run: str,
+    wanted: Wanted,
+    *,
+    dry_run: bool = False,
+    confirm: Confirm = lambda outcomes: None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Removes the files that no commit names and that no run can commit any more."""
+
+    def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
+        if facts.unreadable:
+            raise DataError(
+                f"commit {facts.unreadable[0]} can't be read, so the files that it names look like orphans",
+                hint=f"floodmark watermark validate -t {facts.state.table_name} --repair restores what can be restored",
+                table=facts.state.table_name,
+            )
+        return orphans(facts, wanted, now)
+
+    with Ledgers(config) as ledgers:
+        work = _Work(config, run, wanted, ledgers.of, decide, False, progress)
+        return work.go(_names(config, work.store, names), dry_run, confirm)
+
+
+class _Work:
+    """One command over one or more tables: look at all, ask once, then remove table by table."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: str,
+        wanted: Wanted,
+        ask: Callable[[State], Ledger | None],
+        decide: Callable[[Facts, Wanted, datetime], Removal],
+        commits: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.store = Store(config.store)
+        self.run = run
+        self.wanted = _below_prefix(wanted, self.store)
+        self.now = datetime.now(UTC)
+        self._ask = ask
+        self._decide = decide
+        self._commits = commits  # whether the log names what is removed; it never named orphans
+        self._progress = progress
+
+    def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> dict[str, Any]:
+        seen: dict[str, Facts] = {}
+        outcomes = [Outcome(name) for name in names]
+        for outcome in outcomes:
+            with _caught(outcome, len(outcomes) == 1):
+                log = Log(self.store, outcome.table)
+                seen[outcome.table] = self._look(log)
+                if not dry_run:
+                    refuse_if_held(log, seen[outcome.table].state, None)
+                self._judge(outcome, seen[outcome.table], self.wanted)
+        if not dry_run:
+            confirm(outcomes)
+            for outcome in outcomes:
+                if outcome.error is None and not outcome.removal.empty:
+                    with _caught(outcome, len(outcomes) == 1):
+                        self._act(outcome, seen.pop(outcome.table))
+        return _document(self.store, outcomes, dry_run)
+
+    def _look(self, log: Log, state: State | None = None) -> Facts:
+        """The facts of a table. `state`: the one that is claimed next, so that nothing is committed in between."""
+        objects = listed(
+            self.store, log.table_name
+        )  # before the log, which then names whatever was committed since
+        state = state or log.read()
+        return gather(log, state, objects, self._ask(state))
+
+    def _judge(self, outcome: Outcome, facts: Facts, wanted: Wanted) -> None:
+        outcome.removal = removal = self._decide(facts, wanted, self.now)
+        outcome.notes = _notes(removal)
+
+    def _act(self, outcome: Outcome, facts: Facts) -> None:
+        """Removes what was shown to the user, as far as it still may be removed under our claim."""
+        log = Log(self.store, outcome.table)
+        wanted = replace(self.wanted, only=frozenset(f.path for f in outcome.removal.files))
+
+        def clean(state: State) -> Changed | None:
+            seen = facts if state is facts.state else self._look(log, state)
+            taken = claim(log, state, run=self.run, purpose="clean")
+            if isinstance(taken, Changed):
+                return taken
+            with taken.lease:
+                # A file that was listed before the claim and is not committed by now never will be.
+                state, ledger = taken.state, self._ask(taken.state)
+                self._judge(outcome, replace(seen, state=state, loaded=loaded_at(state, ledger)), wanted)
+                removal = outcome.removal
+                if self._commits and not removal.empty:
+                    named = draft(state, Clean, self.run, clean=removal.clean, position=removal.position)
+                    state = log.append(state, named)
+                rows = ledger.rows if ledger is not None else None
+                Watermark(self.store, outcome.table, self.run).publish(state, rows)
+                remove(self.store, outcome, self._progress)
+            finish(self.store.places)
+            return None
+
+        decide_and_claim(log, facts.state, clean)
+
+
+class _caught:
+    """Keeps an error in its table's outcome, so that the others are cleaned; with one table it is raised."""
+
+    def __init__(self, outcome: Outcome, alone: bool) -> None:
+        self._outcome = outcome
+        self._alone = alone
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, FloodmarkError) or error.code in (130, 143):
+            return False
+        self._outcome.error = error.of(self._outcome.table)
+        return not self._alone
+
+
+def _below_prefix(wanted: Wanted, store: Store) -> Wanted:
+    """The same with a pattern that was copied from the listing, or from there without the store's address."""
+    pattern = wanted.pattern
+    return replace(wanted, pattern=pattern and pattern.removeprefix(store.uri("")).lstrip("/"))
+
+
+def _names(config: Config, store: Store, names: Sequence[str]) -> list[str]:
+    """The full names of the tables; of all that have a log if none is given."""
+    if not names:
+        return tables(store)
+    chosen = list(dict.fromkeys(full_name(config, store, n) for n in names))
+    known = set(tables(store))
+    for name in chosen:
+        if name not in known and name not in config.tables:
+            must_exist(config, name)
+    return chosen
+
+
+def _notes(removal: Removal) -> list[str]:
+    """What the user should know about a removal."""
+    notes = []
+    if removal.kept:
+        stay = "1 loaded file stays" if removal.kept == 1 else f"{removal.kept:,} loaded files stay"
+        notes.append(f"{stay} until the pending files before are loaded")
+    if removal.clean.given_up:
+        rows = sum(g.rows for g in removal.clean.given_up)
+        where = ""
+        if removal.clean.moved:
+            where = f" after {removal.position[0]}" if removal.position else " from the start"
+        notes.append(f"the next sync reads {counted(rows, 'row')} again that were not loaded{where}")
+    return notes
+
+
+def _shown(store: Store, name: str, file: Staged) -> dict[str, Any]:
+    return {
+        "table": name,
+        "uri": store.uri(file.path),
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "created_at": file.created_at,
+        "commit": file.commit,
+        "state": file.state,
+    }
+
+
+def _document(store: Store, outcomes: Sequence[Outcome], dry_run: bool) -> dict[str, Any]:
+    """What the command prints with `--json`; in a dry run, `files` and `bytes` are what would be removed."""
+    files = [_shown(store, o.table, f) for o in outcomes for f in o.removal.files]
+    return {
+        "ok": all(o.error is None for o in outcomes),
+        "exit_code": exit_code([o.error.code for o in outcomes if o.error]),
+        "dry_run": dry_run,
+        "files": files,
+        "deleted": sum(o.deleted for o in outcomes),
+        "bytes": sum(f["bytes"] for f in files) if dry_run else sum(o.bytes for o in outcomes),
+        "tables": [o.as_json() for o in outcomes],
+    }

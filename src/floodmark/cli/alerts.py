@@ -1,0 +1,81 @@
+"""The commands `alerts test` and `alerts check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from floodmark.cli.options import Command, Group, Settings, pass_settings
+from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.text import duration
+
+if TYPE_CHECKING:
+    from floodmark.observe.alerts import Alerts
+
+
+@click.group(cls=Group)
+def alerts() -> None:
+    """Tell people when a table fails, falls behind or differs.
+
+    The receivers are those of `alerts` in the configuration; sync and verify tell them by themselves.
+    """
+
+
+@alerts.command(cls=Command)
+@pass_settings
+def test(settings: Settings) -> int:
+    """Send one message to every receiver, and say which of them took it.
+
+    Exit code 4 when one did not.
+    """
+    with _configured(settings) as found:
+        document = found.test()
+    settings.result(document, lambda: _receiver_lines(document))
+    return 0 if document["ok"] else TransientError.code
+
+
+@alerts.command(cls=Command)
+@pass_settings
+def check(settings: Settings) -> int:
+    """Judge all tables by what the store knows, and tell the receivers what has changed.
+
+    For when the scheduler itself is dead: run it on another machine. It asks neither MySQL nor the warehouse, and what was
+    said before is not said again. Exit code 0 also when a table is not well; 4 when a receiver could not be told.
+    """
+    with _configured(settings) as found:
+        document = found.check()
+    settings.result(document, lambda: _table_lines(document))
+    return 0 if all(one["ok"] for one in document["receivers"]) else TransientError.code
+
+
+def _configured(settings: Settings) -> Alerts:
+    config = settings.load()
+    if config.alerts is None:
+        raise ConfigError(
+            f"{config.path} has no alerts", hint="add alerts: {webhook: ${HOOK_URL}}; see docs/monitoring.md"
+        )
+    from floodmark.observe.alerts import Alerts
+
+    return Alerts(config)
+
+
+def _receiver_lines(document: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{one['receiver']}: {'sent' if one['ok'] else 'not sent: ' + one['error']}"
+        for one in document["receivers"]
+    ]
+    return lines or ["there is nobody to tell: alerts names neither heartbeat, webhook nor to"]
+
+
+def _table_lines(document: dict[str, Any]) -> list[str]:
+    lines = []
+    for one in document["tables"]:
+        behind = one["behind_seconds"]
+        far = f", at most {duration(behind)} behind" if behind is not None else ""
+        detail = f": {one['detail']}" if one["detail"] else ""
+        lines.append(f"{one['table']}: {one['state']}{far}{detail}")
+    return [
+        *(lines or ["no table has been synced yet"]),
+        *(_receiver_lines(document) if document["receivers"] else []),
+    ]

@@ -1,0 +1,211 @@
+"""The command line: commands, exit codes, errors.
+
+Whatever happens below ends here as the contract's exit code, with one or two lines on stderr and, with
+`--json`, one document on stdout. Heavy imports wait inside the commands, so that help and mistakes are
+answered at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import click
+
+from floodmark import __version__
+from floodmark.cli import (
+    alerts,
+    clean,
+    demo,
+    plan,
+    setup,
+    sync,
+    verify,
+    watermark,
+    watermark_history,
+    web,
+)
+from floodmark.cli.options import Group, Settings
+from floodmark.cli.output import emit
+from floodmark.cli.signals import CODES, Signals, interrupted
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, bug
+
+MAIN = threading.main_thread()
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="floodmark")
+def app() -> None:
+    """Copies MySQL tables into a warehouse, incrementally: MySQL → S3 (Parquet) → Redshift or DuckDB.
+
+    Every committed row arrives exactly once, whatever fails on the way; after a failure, run the command again.
+
+    \b
+    First steps:
+      floodmark init --source mysql://reader:secret@host:3306/shop
+                                               writes floodmark.yaml, without the password
+      floodmark doctor                         checks the setup and says what to fix
+      floodmark plan -t shop.orders            what a sync would read, and each column's type
+      floodmark sync -t shop.orders            copies what is new; run it again for more
+      floodmark watermark get -t shop.orders   how far it got
+
+    \b
+    Exit codes: 0 done, 1 a bug, 2 usage or configuration, 3 another run holds the table,
+    4 a service failed (run again, nothing is lost), 5 the warehouse's answer was lost (run again),
+    6 data or state that is not safe to continue with, 7 differences found, 130/143 interrupted.
+    """
+
+
+for command in (
+    *setup.COMMANDS,
+    sync.sync,
+    plan.plan,
+    verify.verify,
+    watermark.watermark,
+    clean.s3clean,
+    *web.COMMANDS,
+    alerts.alerts,
+    demo.demo,
+):
+    app.add_command(command)
+
+for command in watermark_history.COMMANDS:
+    watermark.watermark.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, the process's own by default, and return its exit code."""
+    if arguments is not None:
+        return _private(arguments)
+    _open_streams()
+    # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
+    # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
+    for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
+        os.environ.setdefault(name, "1")
+    return _leave(_private(sys.argv[1:]))
+
+
+def _private(arguments: Sequence[str]) -> int:
+    """Whatever a command makes is for its user alone: also what DuckDB, Spark and their helpers make meanwhile."""
+    before = os.umask(0o077)
+    try:
+        return _main(arguments)
+    finally:
+        os.umask(before)
+
+
+def _open_streams() -> None:
+    """Whoever closed stdin, stdout or stderr gets /dev/null in its place.
+
+    Else the next file or connection would take its number, and what anybody prints would end up in that.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    given = list(arguments)
+    settings = Settings.foreseen(given)
+    with settings.stack, Signals(lambda error: _failed(error, error, settings)) as signals:
+        settings.stopped = lambda: signals.code
+        code = _code(given, settings, signals)
+        settings.end(code)
+        return code
+
+
+def _code(given: list[str], settings: Settings, signals: Signals) -> int:
+    """Runs the command; the exit code of however it ended, its error said."""
+    try:
+        code = _answer(given, settings)
+    except click.exceptions.Exit as done:
+        return int(done.exit_code)
+    except (FloodmarkError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
+        return _failed(_told(error, signals, settings.unquoted), error, settings)
+    except Exception as error:
+        return _failed(_told(error, signals), error, settings)
+    # A library may have wrapped the interruption: then the tables did not fail by themselves.
+    if signals.code is not None and code not in (0, signals.code):
+        settings.complain(interrupted(signals.code).as_json())
+        return signals.code
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process as the interpreter would, but does not take the modules apart.
+
+    Some threads may still be in them, those of Spark's bridge above all, and DuckDB's then complains on stderr. One
+    that was interrupted ends even where a thread still waits for a service: what that has not committed never happened.
+    """
+    waiting = any(not t.daemon for t in threading.enumerate() if t is not MAIN)
+    if code not in CODES.values() or not waiting:
+        try:
+            # What the interpreter does before it takes modules apart; it has no other names for that.
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        except KeyboardInterrupt:
+            code = CODES[signal.SIGINT]
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _answer(given: list[str], settings: Settings) -> int:
+    # Not click's own main: it takes any broken pipe, a service's too, for a closed stdout.
+    with app.make_context("floodmark", given, obj=settings) as ctx:
+        return int(app.invoke(ctx) or 0)
+
+
+def _told(error: BaseException, signals: Signals, unquoted: str | None = None) -> FloodmarkError:
+    """The error as the operator should see it."""
+    if isinstance(error, Interrupted):
+        return error
+    if signals.code is not None:
+        return interrupted(signals.code)
+    if isinstance(error, FloodmarkError):
+        return error
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return interrupted(130)
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx is not None else "floodmark"
+        quote = f'quote the timestamp, so that the shell keeps it together: "{unquoted}"'
+        return ConfigError(_sentence(error), hint=quote if unquoted else f"see `{where} --help`")
+    if isinstance(error, click.ClickException):
+        return ConfigError(error.format_message())
+    return bug(error)
+
+
+def _sentence(error: click.UsageError) -> str:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return "which command?"
+    message = error.format_message().rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _failed(told: FloodmarkError, error: BaseException, settings: Settings) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not (settings.json or settings.json_logs):
+        click.echo(error.format_message(), err=True)
+        return told.code
+    settings.complain(told.as_json(), error)
+    if settings.json:
+        try:
+            emit.emit_json(emit.failure(told), settings.scrub)
+        except FloodmarkError as unwritten:
+            settings.complain(unwritten.as_json())
+    return told.code

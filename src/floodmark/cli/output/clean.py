@@ -1,0 +1,78 @@
+"""`s3clean` for people and for pipes, from the documents of `--json`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from floodmark.cli.output.document import table
+from floodmark.cli.output.emit import Document
+from floodmark.model.text import clock, count, counted, duration, size
+from floodmark.model.times import parse_moment
+
+# Removed files that are listed on a terminal; pipes and dry runs get all.
+SHOWN = 50
+
+
+def files_lines(
+    document: Document, terminal: bool, timestamps: bool, now: datetime | None = None
+) -> list[str]:
+    """The staged files: a table with header and totals on a terminal, lines with tabs in a pipe."""
+    now = now or datetime.now(UTC)
+    rows = [_row(file, terminal, timestamps, now) for file in document["files"]]
+    if not terminal:
+        return ["\t".join(row) for row in rows]
+    if not rows:
+        return ["No staged files."]
+    head = ("STATE", "COMMIT", "ROWS", "BYTES", "CREATED" if timestamps else "AGE", "FILE")
+    return [*table([head, *rows], right=(1, 2, 3)), *_sums(document)]
+
+
+def _row(file: Document, terminal: bool, timestamps: bool, now: datetime) -> tuple[str, ...]:
+    made = file["created_at"]
+    if timestamps:
+        when = (clock(made) or "") if terminal else made
+    else:
+        when = duration((now - parse_moment(made)).total_seconds())
+    number = count if terminal else str
+    return (
+        file["state"],
+        "" if file["commit"] is None else str(file["commit"]),
+        "" if file["rows"] is None else number(file["rows"]),
+        size(file["bytes"]) if terminal else str(file["bytes"]),
+        when,
+        file["uri"],
+    )
+
+
+def _sums(document: Document) -> list[str]:
+    """The total of each state."""
+    lines = []
+    for state in ("loaded", "pending", "superseded", "orphan", "unknown"):
+        files = [f for f in document["files"] if f["state"] == state]
+        if files:
+            total = sum(f["rows"] or 0 for f in files)
+            rows = f", {counted(total, 'row')}" if total else ""
+            said = f"{counted(len(files), 'file')}, {size(sum(f['bytes'] for f in files))}"
+            lines.append(f"{state + ':':<12}{said}{rows}")
+    return lines
+
+
+def removed_lines(document: Document, terminal: bool) -> list[str]:
+    """What a clean removed, or would remove: the files, then a line for each table."""
+    dry_run = document["dry_run"]
+    uris = [file["uri"] for file in document["files"]]
+    most = SHOWN if terminal and not dry_run else len(uris)
+    lines = uris[:most]
+    if len(uris) > most:
+        lines.append(f"… and {count(len(uris) - most)} more; --json lists all")
+    for found in document["tables"]:
+        if found["error"] is not None:
+            continue  # printed on stderr
+        files = [f for f in document["files"] if f["table"] == found["table"]]
+        number = len(files) if dry_run else found["deleted"]
+        freed = sum(f["bytes"] for f in files) if dry_run else found["bytes"]
+        verb = "would remove" if dry_run else "removed"
+        said = f"{verb} {counted(number, 'file')}, {size(freed)}" if number else "nothing to remove"
+        lines.append(f"{found['table']}: {said}")
+        lines += [f"  {note}" for note in found["notes"]]
+    return lines or ["No table has staged files."]

@@ -1,0 +1,126 @@
+"""Results: documents as JSON for programs, as text for people; errors as one or two lines.
+
+The text is made from the same documents that `--json` prints, by pure functions, so the two can't disagree.
+Only results go to stdout; whoever reads it may stop reading at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from floodmark.model.errors import FloodmarkError, TransientError
+from floodmark.model.text import shown, shown_json
+
+Document = dict[str, Any]
+Scrub = Callable[[str], str]
+
+# Where free text of other systems can stand in a document; names and numbers are left as they are.
+_FREE_TEXT = frozenset({"message", "hint", "detail", "last_error", "notes"})
+_LONGEST = 1600  # characters of an error's line
+
+
+def coloured(stream: Any) -> bool:
+    """Whether colours are welcome there."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and bool(getattr(stream, "isatty", lambda: False)())
+
+
+def width(stream: Any) -> int | None:
+    """The columns of the terminal there; None where there is none."""
+    try:
+        return max(20, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def emit(text: str) -> None:
+    """A result to stdout. A reader that went away is no failure; a full disk is one."""
+    try:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would try once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        why = error.strerror or str(error)
+        hint = "the command's work is done; only its printed result is lost"
+        raise TransientError(f"the result could not be written to stdout: {why}", hint=hint) from error
+
+
+def emit_json(document: Document, scrub: Scrub, indent: int | None = 2) -> None:
+    """A document as `--json` prints it; on one line without an indent."""
+    utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    text = json.dumps(scrubbed(document, scrub), indent=indent, ensure_ascii=not utf8, default=str)
+    emit(shown_json(text))
+
+
+def emit_lines(lines: Sequence[str]) -> None:
+    """A result for people to stdout."""
+    painted = coloured(sys.stdout)
+    emit("\n".join(shown(line, painted) for line in lines))
+
+
+def scrubbed(value: Any, scrub: Scrub) -> Any:
+    """The document with secrets masked in its free text."""
+    return _scrubbed(value, scrub, free=False)
+
+
+def _scrubbed(value: Any, scrub: Scrub, free: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(inner, scrub, free) for inner in value]
+    return scrub(value) if free and isinstance(value, str) else value
+
+
+def error_lines(error: Document, listed: bool = False) -> list[str]:
+    """An error as people see it: what failed and for which table, then what to do; `listed`: its own lines stay."""
+    said, *hint = error_said(error, listed)
+    return [f"floodmark: {said}", *(f"  {line}" for line in hint)]
+
+
+def error_said(error: Document, listed: bool = False) -> list[str]:
+    """What failed, and what to do where something is known."""
+    message = str(error.get("message") or "failed").strip()
+    # A config's mistakes are a list; all else is one line, whatever a server or a document put into it.
+    message = "\n".join(printable(line) for line in (message.split("\n") if listed else [message]))
+    table = error.get("table")
+    said = f"{table}: {message}" if table and not message.startswith(str(table)) else message
+    hint = printable(str(error.get("hint") or ""))
+    return [said if listed else printable(said), *([hint] if hint else [])]
+
+
+def printable(line: str) -> str:
+    """The text on one line, without the control characters that would steer a terminal."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    text = indent + " ".join(line.split())
+    if len(text) > _LONGEST:  # only a document or a server that means harm says so much
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 4 :]}"
+    return shown(text)
+
+
+def together(errors: Sequence[Document]) -> list[Document]:
+    """The errors of several tables, those that say the same as one: what all share is wrong once."""
+    alike: dict[tuple[str, str, str], list[Document]] = {}
+    for error in errors:
+        same = (str(error.get("kind")), str(error.get("message")), str(error.get("hint")))
+        alike.setdefault(same, []).append(error)
+    return [{**same[0], "table": _named([str(e.get("table")) for e in same])} if len(same) > 1 else same[0]
+            for same in alike.values()]  # fmt: skip
+
+
+def _named(tables: Sequence[str]) -> str:
+    if len(tables) <= 3:
+        return f"{', '.join(tables[:-1])} and {tables[-1]}"
+    return f"{', '.join(tables[:2])} and {len(tables) - 2} more tables"
+
+
+def failure(error: FloodmarkError) -> Document:
+    """The document of a command that failed as a whole."""
+    return {"ok": False, "error": error.as_json()}

@@ -1,0 +1,57 @@
+"""What the next sync would do, for people: the words for a plan."""
+
+from __future__ import annotations
+
+from floodmark.load.preview import LoadPreview
+from floodmark.model.text import counted
+from floodmark.plan.decide import reason
+from floodmark.sync.preview import PlanReport, columns
+
+
+def plan_lines(report: PlanReport) -> list[str]:
+    """What the next sync of a table would do."""
+    plan, table = report.plan, report.plan.table
+    order = f"by ({', '.join(table.order)})" if table.order else "whole"
+    lines = [
+        f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
+    ]
+    if plan.empty:
+        lines.append("  Nothing to do")
+    if plan.window is not None and not plan.gives_way:
+        low = " ".join(map(str, plan.window.low)) if plan.window.low else "the first row"
+        high = " ".join(map(str, plan.window.high)) if plan.window.high else "the last row"
+        lines.append(f"  Window    after {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
+        lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
+        lines.append(f"  Because   {reason(report.request, plan)}")
+    lines += [f"  Changed   {change}" for change in plan.recipe]
+    for kind, rows in plan.read_again:
+        lines.append(f"  Rereads   {counted(rows, 'row')} ({kind})")
+    if not plan.empty:
+        lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(report.files, 'file')}")
+    lines += _load_lines(report.load_preview)
+    lines += [f"  Note      {note}" for note in report.notes]
+    listed = columns(table, report.warehouse, report.large_strings)
+    wide = [max(len(str(c[k])) for c in listed) for k in ("column", "mysql", "parquet", "warehouse")]
+    lines.append("  Columns")
+    for c in listed:
+        path = f"{c['column']:<{wide[0]}}  {c['mysql']:<{wide[1]}}  → {c['parquet']:<{wide[2]}}"
+        path += f"  → {c['warehouse']:<{wide[3]}}"
+        # Said where it is not simply the name in lower case.
+        renamed = c["target"] not in (None, str(c["column"]).lower())
+        path += f"  as {c['target']}" if renamed else ""
+        path += f"  ! {c['mark']}" if c["mark"] else ""
+        lines.append(f"    {path.rstrip()}")
+    lines += [f"    {name}  left out by `exclude`" for name in report.excluded]
+    return lines
+
+
+def _load_lines(seen: LoadPreview) -> list[str]:
+    """What waits for the load, and what it would run first."""
+    lines = []
+    if seen.files:
+        lines.append(f"  Waiting   {counted(seen.files, 'file')} to load, {counted(seen.rows or 0, 'row')}")
+    for statement in (s for c in seen.changes or () for s in c.statements):
+        lines.append(f"  Runs      {statement}")
+    if seen.unknown:
+        lines.append(f"  Warehouse not reachable: {' '.join(seen.unknown.split())}")
+    return lines

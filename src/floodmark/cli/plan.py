@@ -1,0 +1,56 @@
+"""The command that shows what would be copied: `plan`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from floodmark.cli.options import Command, Settings, many_tables, pass_settings
+from floodmark.cli.output import emit
+from floodmark.model.run import SyncOptions
+
+
+@click.command(cls=Command)
+@many_tables("A table, as schema.table; may be given several times.")
+@click.option("--all", "all_tables", is_flag=True, help="The tables that `sync --all` copies.")
+@pass_settings
+def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
+    """Show what the next sync would do.
+
+    The window and its slices; rows that need attention (before the start, without a cursor value, in the future); the
+    statements that the warehouse would run first; and the type of every column from MySQL to the warehouse, marked
+    where a policy decides. Needs no Spark and writes nothing.
+
+    \b
+    Examples:
+      floodmark plan -t shop.orders
+      floodmark plan -t shop.orders --json
+      floodmark plan --all
+    """
+    if tables and all_tables:
+        raise click.UsageError("-t and --all exclude each other")
+    if not tables and not all_tables:
+        raise click.UsageError("which tables? Give -t schema.table, or --all")
+    config = settings.load()
+    from floodmark.cli.output.plan import plan_lines
+    from floodmark.sync.preview import plan as plan_one
+    from floodmark.sync.preview import plan_several
+
+    options = SyncOptions(dry_run=True)
+    if len(tables) == 1:
+        report = plan_one(config, tables[0], options)
+        settings.result(report.as_json(), lambda: plan_lines(report))
+        if report.load_preview.refused is not None:
+            settings.complain(report.load_preview.refused.as_json())
+        return report.exit_code
+    done = plan_several(config, tables, all_tables, options)
+
+    def lines() -> list[str]:
+        return [line for one in done.plans for line in ("", *plan_lines(one))][1:]
+
+    document: dict[str, Any] = done.as_json()
+    settings.result(document, lines)
+    for error in emit.together([error.as_json() for error in done.errors]):
+        settings.complain(error)
+    return done.exit_code

@@ -1,0 +1,211 @@
+"""The command that moves rows: `sync`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from floodmark.cli.options import (
+    Command,
+    Settings,
+    duration_option,
+    many_tables,
+    pass_settings,
+    timestamp_option,
+)
+from floodmark.cli.output import emit
+from floodmark.cli.output.sync import Shown, sync_lines
+from floodmark.cli.progress import SilentProgress
+from floodmark.cli.resident import stay
+from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.run import SyncOptions, TableReport
+
+if TYPE_CHECKING:
+    from floodmark.config.load import Config
+
+Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
+
+
+def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """`127.0.0.1:9908`, `[::1]:9908` or `:9908`, which is loopback."""
+    if value is None:
+        return None
+    host, separator, port = value.rpartition(":")
+    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter("is not HOST:PORT, as 127.0.0.1:9908")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command(cls=Command)
+@many_tables("A table, as schema.table; repeatable.")
+@click.option(
+    "--all",
+    "all_tables",
+    is_flag=True,
+    help="The tables of the configuration, or every table of the source if it names none; not retired ones.",
+)
+@click.option(
+    "-s",
+    "--strategy",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "sequential", "inter-table", "intra-table"]),
+    help="sequential: slice after slice, in cursor order. inter-table: several tables in parallel. "
+    "intra-table: slices of one table in parallel.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Read at most the first N rows of each table. With --redshift-only: load whole commits, up to N rows.",
+)
+@click.option(
+    "--max-chunks",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="Read M chunks of N rows each (of slice_rows without --limit).",
+)
+@click.option("--backup-only", is_flag=True, help="Extract only (MySQL → S3); a later run loads the files.")
+@click.option(
+    "--redshift-only",
+    "--load-only",
+    "load_only",
+    is_flag=True,
+    help="Load only (S3 → warehouse): the files that wait.",
+)
+@click.option(
+    "--verify-data",
+    is_flag=True,
+    help="Compare the loaded rows with the source; exit code 7 if they differ.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be read, loaded and run in the warehouse; write nothing."
+)
+@timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark; it does not move.")
+@timestamp_option("--until", "With --since: only rows with cursor <= TS.")
+@click.option(
+    "--max-workers", type=click.IntRange(min=1), metavar="N", help="Sync at most N tables in parallel."
+)
+@duration_option(
+    "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
+)
+@click.option(
+    "--listen",
+    callback=_address,
+    metavar="HOST:PORT",
+    help="With --every: serve /metrics (Prometheus) and /healthz there, as 127.0.0.1:9908.",
+)
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the metrics of all tables to FILE after the run, for node_exporter (*.prom).",
+)
+@click.option("--force", is_flag=True, help="Proceed even if rows may be duplicated or removed.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each table in full, with all of its notes.")
+@pass_settings
+def sync(
+    settings: Settings, tables: tuple[str, ...], all_tables: bool, strategy: Strategy, limit: int | None,
+    max_chunks: int | None, backup_only: bool, load_only: bool, verify_data: bool, dry_run: bool,
+    since: str | None, until: str | None, max_workers: int | None, every: float | None, listen: tuple[str, int] | None,
+    metrics_file: Path | None, force: bool, verbose: bool,
+) -> int:  # fmt: skip
+    """Copy what is new: MySQL → S3 → warehouse.
+
+    Continues where the last run stopped, even after a crash: every committed row arrives exactly once.
+    A run copies what was committed when it began.
+
+    Timestamps are YYYY-MM-DD[ HH:MM:SS[.ffffff]], as the cursor column has them.
+
+    \b
+    Examples:
+      floodmark sync -t shop.orders
+      floodmark sync --all --max-workers 4
+      floodmark sync -t shop.orders --backup-only
+      floodmark sync -t shop.orders --redshift-only
+      floodmark sync -t shop.orders --verify-data
+      floodmark sync -t shop.orders --limit 10000 --max-chunks 3
+      floodmark sync -t shop.orders --since 2025-08-01 --until "2025-08-02 12:00:00"
+      floodmark sync --all --every 30s --listen 127.0.0.1:9908
+      floodmark sync --all --metrics-file /var/lib/node_exporter/floodmark.prom
+    """
+    if tables and all_tables:
+        raise click.UsageError("-t and --all can't be combined")
+    if not tables and not all_tables:
+        raise click.UsageError("which tables? Give -t schema.table, or --all")
+    options = SyncOptions(
+        strategy=strategy, limit=limit, max_chunks=max_chunks, backup_only=backup_only, load_only=load_only,
+        dry_run=dry_run, since=since, until=until, max_workers=max_workers, verify_data=verify_data,
+        force=force,
+    )  # fmt: skip
+    if mistake := options.mistake():
+        raise click.UsageError(mistake)
+    once = {"--dry-run": dry_run, "--since": since is not None, "--force": force}
+    if every is not None and any(once.values()):
+        raise click.UsageError(
+            f"--every repeats a sync and can't be combined with {next(n for n in once if once[n])}"
+        )
+    if listen is not None and every is None:
+        raise click.UsageError("--listen needs --every")
+    if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
+        raise click.UsageError(f"--metrics-file: there is no folder {metrics_file.absolute().parent}")
+    config = settings.load()
+    if every is not None:
+        _warn_of_exposed_secrets(settings, config)
+        return stay(settings, config, tables, all_tables, options, every, listen, metrics_file)
+    from floodmark.observe.run import Observer
+    from floodmark.sync.run import sync as run_sync
+
+    # Alerts are sent while the result is printed.
+    with Observer(config, metrics_file) as observer:
+        with settings.progress().gathering() as progress:
+            try:
+                report = run_sync(config, tables, all_tables, options, progress, settings.run)
+            except Interrupted:
+                progress.stop()
+                _tell_unfinished(settings, progress, dry_run, verbose)
+                raise
+            except FloodmarkError as failed:
+                if not dry_run:
+                    observer.ended(None, failed)
+                raise
+        if not dry_run:
+            observer.ended(report)
+        document = report.as_json()
+        if settings.json or not settings.quiet or dry_run:
+            settings.result(document, lambda: _lines(settings, document, progress, dry_run, verbose))
+        for error in emit.together([table["error"] for table in document["tables"] if table.get("error")]):
+            settings.complain(error)
+    if report.ok:  # a failure stays one or two lines
+        _warn_of_exposed_secrets(settings, config)
+    return int(report.exit_code)
+
+
+def _lines(
+    settings: Settings, document: emit.Document, progress: SilentProgress, dry_run: bool, verbose: bool
+) -> list[str]:
+    how = Shown(dry_run, verbose, emit.width(sys.stdout), emit.coloured(sys.stdout), progress.notes)
+    return [settings.scrub(line) for line in sync_lines(document, how)]
+
+
+def _tell_unfinished(settings: Settings, progress: SilentProgress, dry_run: bool, verbose: bool) -> None:
+    """What was finished before Ctrl-C, and what was not; with `--json`, the error alone is the document."""
+    found = [report.as_json() for report in progress.in_order()]
+    if settings.json or settings.quiet or not any(table["ok"] or table["commits"] for table in found):
+        return
+    left = [TableReport(name).as_json() | {"not_started": True} for name in progress.unfinished()]
+    document = {"run": settings.run, "seconds": progress.seconds, "tables": [*found, *left]}
+    emit.emit_lines(_lines(settings, document, progress, dry_run, verbose))
+
+
+def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
+    """A line each when others can read a secret of the configuration, or change it."""
+    from floodmark.setup.doctor.configuration import exposed, secrets
+
+    with settings.progress() as progress:
+        for check in (*secrets(config.path), *exposed(config)):
+            if check.status == "warning":
+                progress.note("", f"warning: {check.detail}; {check.hint}")

@@ -1,0 +1,112 @@
+"""The commands that show it in a browser: `serve` and `report`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from floodmark.cli.options import Command, Settings, pass_settings
+from floodmark.cli.output import emit
+from floodmark.cli.progress import to_stderr
+from floodmark.model.errors import ConfigError, Interrupted
+from floodmark.model.text import counted, size
+
+# What the extra brings.
+NEEDED = ("starlette", "uvicorn", "jinja2")
+
+
+def needs_extra() -> None:
+    """Refuses in a line where the extra is not installed."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the dashboard needs {', '.join(missing)}", hint="pip install 'floodmark[web]'")
+
+
+@click.command(cls=Command)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8808,
+    show_default=True,
+    metavar="P",
+    help="The port; 0: a free one.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="A file with a token that everybody has to give; needed when other machines are let in.",
+)
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which a proxy calls this machine; may be given several times.",
+)
+@pass_settings
+def serve(settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...]) -> int:
+    """Show a dashboard in the browser, until Ctrl-C.
+
+    Every table with the worst first, its lag, its runs, what runs now, what lies in the store. It reads the store
+    alone and changes nothing: it works while syncs run, and when MySQL or the warehouse is away. Pages follow by
+    themselves. Every page has its JSON under /api/; /healthz is for probes, /metrics for Prometheus.
+
+    Only this machine can see it, unless --host and --token-file let others in; put a proxy with TLS before it then.
+
+    \b
+    Examples:
+      floodmark serve
+      floodmark serve --port 9000
+      floodmark serve --host 0.0.0.0 --token-file /etc/floodmark/token
+    """
+    needs_extra()
+    config = settings.load()
+    from floodmark.web.serve import Asked, serve
+
+    def ready(address: str) -> None:
+        if settings.json:
+            emit.emit_json({"ok": True, "url": address}, settings.scrub)
+        elif not settings.quiet:
+            to_stderr(f"The dashboard is at {address} (Ctrl-C ends it).")
+
+    try:
+        serve(config, Asked(host, port, token_file, names), settings.scrub, ready)
+    except Interrupted as stopped:  # the usual end
+        raise Interrupted("the dashboard has ended", code=stopped.code) from None
+    return 0
+
+
+@click.command(cls=Command)
+@click.option(
+    "-o", "--output", "file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The HTML file to write.",
+)  # fmt: skip
+@pass_settings
+def report(settings: Settings, file: Path) -> int:
+    """Write the dashboard's overview and tables into one HTML file.
+
+    The file needs nothing else: no server, no internet. For mail and archives. Reads the store alone.
+
+    \b
+    Examples:
+      floodmark report -o report.html
+    """
+    needs_extra()
+    config = settings.load()
+    from floodmark.web.serve import report
+
+    document = report(config, file.absolute(), settings.scrub)
+
+    def lines() -> list[str]:
+        tables, large = int(str(document["tables"])), int(str(document["bytes"]))
+        return [f"{file}: {counted(tables, 'table')}, {size(large)}"]
+
+    settings.result({"ok": True, **document}, lines)
+    return 0
+
+
+COMMANDS = (serve, report)

@@ -1,0 +1,118 @@
+"""Claiming a table: the claim in the log is the fencing token.
+
+Every command that changes a table claims it first; a commit is valid only while its run holds the newest
+claim. A claim applies to exactly the state it was planned on: if another run has changed the table, the
+caller plans again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from floodmark.commit.fold import State
+from floodmark.commit.lease import LEASE_SECONDS, Lease, end_unsaid, holder, this_process
+from floodmark.commit.log import Log, Taken, draft
+from floodmark.model.commit import Claim, Open, Owner
+from floodmark.model.errors import ConflictError, TransientError
+from floodmark.model.lineage import with_lineage
+from floodmark.model.origin import Origin
+from floodmark.model.table import Table
+from floodmark.model.window import Window
+from floodmark.model.zones import Zone
+
+# Attempts to plan and claim before giving up because other runs keep committing in between.
+ATTEMPTS = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The table is ours: the state after our claim, and the lease to release."""
+
+    state: State
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The table is free but has changed since the plan was made: plan again on this state."""
+
+    state: State
+
+
+def claim(
+    log: Log,
+    state: State,
+    *,
+    run: str,
+    purpose: str,
+    table: Table | None = None,
+    window: Window | None = None,
+    reread: Window | None = None,
+    strategy: str | None = None,
+    zone: Zone | None = None,
+    origin: Origin | None = None,
+    owner: Owner | None = None,
+    seconds: float = LEASE_SECONDS,
+) -> Claimed | Changed:
+    """Claims the table in exactly the given state, opening its log if there is none.
+
+    Raises ConflictError if a live run holds the table. A crash after the claim leaves a claim without a
+    lease, which the next run takes over.
+    """
+    refuse_if_held(log, state, run, seconds)
+    if table is not None:
+        table = with_lineage(state.table, table, anew=state.read_upto is None)
+    try:
+        if state.n < 0:
+            state = log.append(state, draft(state, Open, run))
+        ours = draft(
+            state, Claim, run,
+            owner=owner or this_process(), purpose=purpose, table=table, window=window, reread=reread,
+            strategy=strategy, zone=zone, origin=origin,
+        )  # fmt: skip
+        try:
+            state = log.append(state, ours)
+        except TransientError:
+            end_unsaid(ours.id)  # it may have been written
+            raise
+    except Taken:
+        newer = log.read()
+        refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
+        return Changed(newer)
+    assert state.claim is not None
+    return Claimed(state, Lease(log.store, log.table_name, state.claim, seconds=seconds).start())
+
+
+def decide_and_claim(log: Log, state: State, attempt: Callable[[State], T | Changed]) -> T:
+    """Calls `attempt` to plan on a state and claim it; retries with the new state if the table changed."""
+    for _ in range(ATTEMPTS):
+        found = attempt(state)
+        if not isinstance(found, Changed):
+            return found
+        state = found.state
+    raise ConflictError(
+        "other runs keep changing the table", hint="try again when they are done", table=log.table_name
+    )
+
+
+def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> None:
+    """Raises ConflictError (exit code 3), with holder and lease end, if another live run holds the table."""
+    if state.claim is None or state.claim.id in log.over:
+        return
+    held = holder(log.store, log.table_name, state.claim, seconds=seconds)
+    if held is None:
+        log.over.add(state.claim.id)  # a released claim stays released
+    if held is not None and held.alive and held.run != run:
+        newest = log.read()
+        if newest.claim != state.claim:  # our claim is stale: a later run has taken the table since
+            return refuse_if_held(log, newest, None, seconds)
+        raise ConflictError(
+            f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
+            f"its lease runs until {held.until}",
+            hint="wait for it to end; a crashed run is taken over by itself",
+            table=log.table_name,
+        )

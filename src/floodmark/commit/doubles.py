@@ -1,0 +1,20 @@
+"""Tables without a key: reading or loading their rows again would duplicate them in the target."""
+
+from __future__ import annotations
+
+from floodmark.commit.fold import State
+from floodmark.model.errors import ConfigError
+from floodmark.model.table import Table
+
+
+def doubles(table: Table, state: State) -> bool:
+    """Whether reading or loading rows a second time would duplicate them in the target."""
+    return state.has_data and table.mode == "append" and not table.key
+
+
+def doubled(table: Table) -> ConfigError:
+    return ConfigError(
+        f"{table.name} has no key: rows that are read or loaded again would be doubled",
+        hint=f"empty {table.target} first, then --force does it",
+        table=table.name,
+    )

@@ -1,0 +1,90 @@
+"""A table held by one run: its state, our claim on it, and its published watermark."""
+
+from __future__ import annotations
+
+import time
+
+from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
+from floodmark.commit.fold import State
+from floodmark.commit.lease import Lease, holder
+from floodmark.commit.log import Log
+from floodmark.commit.publish import Watermark
+from floodmark.model.commit import Commit
+from floodmark.model.lineage import with_lineage
+from floodmark.model.origin import Origin
+from floodmark.model.table import Table
+from floodmark.model.window import Window
+from floodmark.model.zones import Zone
+from floodmark.services.store.store import Store
+
+
+class HeldTable:
+    """One table's log as one run reads, claims and writes it."""
+
+    def __init__(self, store: Store, name: str, run: str) -> None:
+        self.log = Log(store, name)
+        self.run = run
+        self.watermark = Watermark(store, name, run, log=self.log)
+        self.state = State(name)
+        self.known = False  # whether the state has been read from the store
+        self.lease: Lease | None = None
+        self.last_commit = time.monotonic()
+
+    def read(self) -> State:
+        """Reads the current state from the store."""
+        self.state = self.log.read()
+        self.known = True
+        return self.state
+
+    def claim(
+        self,
+        purpose: str,
+        *,
+        table: Table | None = None,
+        window: Window | None = None,
+        reread: Window | None = None,
+        strategy: str | None = None,
+        zone: Zone | None = None,
+        origin: Origin | None = None,
+    ) -> Claimed | Changed:
+        """Claims the table unless it has changed since it was read."""
+        taken = claim(
+            self.log, self.state, run=self.run, purpose=purpose,
+            table=table, window=window, reread=reread, strategy=strategy, zone=zone, origin=origin,
+        )  # fmt: skip
+        self.state = taken.state
+        if isinstance(taken, Claimed):
+            self.release()
+            self.lease = taken.lease
+            self.last_commit = time.monotonic()
+        return taken
+
+    def hold(self, purpose: str, table: Table | None = None) -> None:
+        """Claims the table unless we already hold it and its description in the log is current."""
+
+        def take(state: State) -> Claimed | Changed | None:
+            same = table is None or with_lineage(state.table, table) == state.table
+            return None if self.lease is not None and same else self.claim(purpose, table=table)
+
+        decide_and_claim(self.log, self.state, take)
+
+    def append(self, commit: Commit) -> None:
+        """Appends a commit to the log. The caller publishes it, because only the caller knows the ledger."""
+        self.state = self.log.append(self.state, commit)
+        self.last_commit = time.monotonic()
+
+    def may_speak(self) -> bool:
+        """Whether no other live run holds the table. Rereads the state to pick up other runs' commits."""
+        if self.lease is not None:
+            return True
+        before = self.state.digest
+        self.read()
+        if self.state.digest != before:  # changed by others: our view of the copies is out of date
+            self.watermark = Watermark(self.log.store, self.log.table_name, self.run, log=self.log)
+        held = holder(self.log.store, self.log.table_name, self.state.claim)
+        return held is None or not held.alive or held.run == self.run
+
+    def release(self) -> None:
+        """Releases the table."""
+        if self.lease is not None:
+            self.lease.release()

@@ -1,0 +1,357 @@
+"""The three copies of a watermark: how they are written, read and validated.
+
+A stale or lost copy does no harm. Each copy carries a checkpoint (the fold itself, with a checksum) from
+which a reader resumes with the log's newer commits, and the newest commits byte for byte, so that a commit
+lost from the log can be restored exactly. Nothing is written if nothing has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
+
+from floodmark.commit.copies_to import send
+from floodmark.commit.document import (
+    CHECKPOINT_VERSION,
+    Checkpoint,
+    Copy,
+    Failure,
+    Flaw,
+    commit_path,
+    daily_path,
+    document,
+    log,
+    observe,
+    primary_path,
+    session_path,
+)
+from floodmark.commit.fold import DataCommit, State, data_commit
+from floodmark.commit.load_status import Loaded
+from floodmark.model.commit import read_commit
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.json import digest, dump, load
+from floodmark.model.ledger import LedgerRow
+from floodmark.model.run import Stage
+from floodmark.model.times import parse_time, stamp
+from floodmark.services.store.store import NO_DOCUMENT, Store
+
+if TYPE_CHECKING:
+    from floodmark.commit.log import Log
+
+ATTEMPTS = 3
+READERS = 16
+LOCATIONS = ("primary", "daily", "session")
+# Commits that a copy carries byte for byte: at most this many, and this many bytes besides the newest.
+TAIL_COMMITS = 40
+TAIL_BYTES = 64_000
+# S3 rejects requests whose clock is more than 15 minutes off, so two clients differ by at most twice that.
+CLOCK_SKEW = timedelta(minutes=30)
+
+
+def render(body: dict[str, Any], seen: Checkpoint, tail: Iterable[bytes] = ()) -> bytes:
+    """A copy's bytes: the document, formatted for people, then checkpoint and commits on one line each."""
+    text = json.dumps(body, indent=2, ensure_ascii=False)
+    commits = json.dumps([c.decode() for c in tail], ensure_ascii=False, separators=(",", ":"))
+    inner = dump(seen)
+    return b'%s,\n  "checkpoint": {"sum": "%s", "body": %s,\n    "commits": %s}\n}\n' % (
+        text.removesuffix("\n}").encode(),
+        digest(inner).encode(),
+        inner,
+        commits.encode(),
+    )
+
+
+def parse(data: bytes | None, table_name: str) -> Copy | None:
+    """The copy in these bytes, or None unless they are a sound copy of this table's watermark."""
+    found = examine(data, table_name)
+    return found if isinstance(found, Copy) else None
+
+
+def examine(data: bytes | None, table_name: str, now: datetime | None = None) -> Copy | Flaw:
+    """The copy in these bytes, or what is wrong with them. Does not check it against the log."""
+    if data is None:
+        return Flaw("missing", "missing")
+    if data == NO_DOCUMENT:
+        return Flaw("damaged", "too large to be a watermark")
+    try:
+        body = json.loads(data)
+        if not isinstance(body, dict) or "table_name" not in body:
+            return Flaw("damaged", "not a watermark")
+        if body["table_name"] != table_name:
+            return Flaw("damaged", f"the watermark of {body['table_name']}")
+        inner = body["checkpoint"]["body"]
+        text = json.dumps(inner, ensure_ascii=False, separators=(",", ":")).encode()
+        if digest(text) != body["checkpoint"]["sum"]:
+            return Flaw("damaged", "damaged: its checksum is wrong")
+        # Sound, but written by an earlier or later Floodmark: this version must not read it.
+        if inner["version"] != CHECKPOINT_VERSION:
+            return Flaw("other_version", f"of another version ({inner['version']})")
+        found = load(Checkpoint, text)
+        # An unknown field means another version. A missing one was added since, and its default is right.
+        if not _holds(json.loads(dump(found)), inner):
+            return Flaw("other_version", "of another version")
+        if found.state.table_name != table_name:
+            return Flaw("damaged", f"the watermark of {found.state.table_name}")
+        saved = dict(body["backup_metadata"])
+        tail = tuple(str(c).encode() for c in body["checkpoint"].get("commits", ()))
+        why = _implausible(body, found, saved, now or datetime.now(UTC))
+        return Flaw("damaged", why) if why else Copy(found, saved, tail)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Flaw("damaged", "unreadable")
+
+
+def _holds(read: object, written: object) -> bool:
+    """Whether everything written was read back unchanged, except a table's notes, which are never read."""
+    if isinstance(read, dict) and isinstance(written, dict):
+        return all(
+            name == "notes" or (name in read and _holds(read[name], value)) for name, value in written.items()
+        )
+    if isinstance(read, list) and isinstance(written, list):
+        # Named tuples may have gained fields.
+        return len(read) >= len(written) and all(map(_holds, read, written))
+    return type(read) is type(written) and read == written
+
+
+def _implausible(body: dict[str, Any], seen: Checkpoint, saved: dict[str, Any], now: datetime) -> str | None:
+    """Why a copy with an intact checkpoint can't be right, or None; raises ValueError for an invalid time."""
+    state, loaded = seen.state, seen.load
+    if parse_time(saved["saved_at"]) > now + CLOCK_SKEW:
+        return f"saved in the future ({saved['saved_at']})"
+    times = [
+        state.created_at,
+        state.updated_at,
+        state.extraction.last_extraction_time,
+        state.progress.moved_at,
+        loaded.last,
+    ]
+    for moment in (*times, *(f.at for f in seen.failures)):
+        if moment is not None:
+            parse_time(moment)
+    if (
+        min(
+            state.totals.rows,
+            state.totals.files,
+            state.totals.bytes,
+            state.totals.batches,
+            loaded.rows,
+            loaded.files,
+            loaded.commits,
+        )
+        < 0
+    ):
+        return "counts below zero"
+    # The document must match its checkpoint, except for the file URIs: a store may have moved.
+    for key, value in document(seen, str, saved).items():
+        # Earlier versions called a table pending if its sync had found no rows.
+        looked = key.endswith("_status") and (body.get(key), value) == ("pending", "success")
+        if key in body and not key.endswith("_s3_files") and not looked and body[key] != value:
+            return f"changed by hand: {key}"
+    return None
+
+
+def chained(state: State, tail: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The commits of a tail, in order, that the digest chain from the state's own commit back proves."""
+    found: list[bytes] = []
+    expected = state.digest
+    for data in reversed(tuple(tail)):
+        try:
+            commit = read_commit(data)
+        except ValueError:
+            break
+        if digest(data) != expected or commit.n != state.n - len(found):
+            break
+        found.append(data)
+        expected = commit.prev
+    return tuple(reversed(found))
+
+
+def newest(
+    store: Store, state: State, last: Copy | None, own: Mapping[int, bytes] | None = None
+) -> tuple[bytes, ...]:
+    """The newest commits up to the state's, as a copy carries them, without those that can't be fetched.
+
+    `own` holds commits already in memory; the digests prove them like the others.
+    """
+    made = own or {}
+    first = max(0, state.n - TAIL_COMMITS + 1)
+    known: tuple[bytes, ...] = ()
+    if last is not None and last.tail and last.checkpoint.state.log == state.log:
+        known = last.tail
+        first = max(first, last.checkpoint.state.n + 1)
+    try:
+        fetched = [
+            made.get(n) or store.get(commit_path(state.table_name, n)) or b""
+            for n in range(first, state.n + 1)
+        ]
+    except FloodmarkError:
+        return ()
+    kept: list[bytes] = []
+    for data in reversed(chained(state, (*known, *fetched))):
+        if kept and (len(kept) == TAIL_COMMITS or sum(map(len, kept[1:])) + len(data) > TAIL_BYTES):
+            break
+        kept.append(data)
+    return tuple(reversed(kept))
+
+
+def data_commits(store: Store, table_name: str, numbers: Sequence[int]) -> list[DataCommit]:
+    """The data commits with these numbers, without the unreadable ones."""
+    found: list[DataCommit] = []
+    with ThreadPoolExecutor(READERS, thread_name_prefix="counts") as pool:
+        for data in pool.map(store.get, (commit_path(table_name, n) for n in numbers)):
+            try:
+                commit = read_commit(data or b"")
+            except ValueError:
+                continue
+            one = data_commit(commit, commit.stands_for or digest(data or b""), -1)
+            found += [one] if one is not None else []
+    return found
+
+
+class Watermark:
+    """One table's published watermark, as one run sees and publishes it. Thread-safe."""
+
+    def __init__(
+        self, store: Store, table_name: str, run: str, *, pause: float = 0.2, log: Log | None = None
+    ) -> None:
+        """`log` is the run's own log, which already has the primary copy and the run's commits in memory."""
+        self.store = store
+        self.table_name = table_name
+        self.run = run
+        self._log = log
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._last: Copy | None = None
+        self._asked = False
+        self._failed: frozenset[str] = frozenset()
+        self._warned = False
+        self._looked_up: dict[int, DataCommit | None] = {}
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The failures in the published watermark that no success has cleared yet."""
+        with self._lock:
+            last = self._published()
+            return last.checkpoint.failures if last else ()
+
+    def loaded_before(self, state: State) -> Loaded | None:
+        """The load status of the state's commits according to the published copy; None: it does not say."""
+        with self._lock:
+            last = self._published()
+        if last is None or last.checkpoint.state.log != state.log:
+            return None
+        loaded = last.checkpoint.load
+        return loaded if loaded.commits and loaded.epoch == state.load_epoch else None
+
+    def counts_as_before(self, state: State) -> bool:
+        """Whether the published copy still has an earlier version's counts while the state was recounted."""
+        with self._lock:
+            last = self._published()
+            return last is not None and state.data.apart and not last.checkpoint.state.data.apart
+
+    def current(
+        self, state: State, ledger: Iterable[LedgerRow] | None, failure: Failure | None = None
+    ) -> dict[str, Any]:
+        """The document as of now; writes nothing."""
+        with self._lock:
+            last = self._published()
+            seen = observe(state, ledger, last, failure=failure, lookup=self._lookup)
+            return document(seen, self.store.uri, last.saved if last else None)
+
+    def publish(
+        self,
+        state: State,
+        ledger: Iterable[LedgerRow] | None,
+        *,
+        failure: Failure | None = None,
+        succeeded: Collection[Stage] = (),
+    ) -> dict[str, Any]:
+        """Publishes the document to its three places if it has changed, and returns it.
+
+        A copy that can't be written is logged and retried with the next change; it stops nothing.
+        """
+        with self._lock:
+            last = self._published()
+            if (
+                last is not None
+                and last.checkpoint.state.log == state.log
+                and last.checkpoint.state.n > state.n
+            ):
+                # We are the slower thread of this run: the copies never go back.
+                state = last.checkpoint.state
+            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded, lookup=self._lookup)
+            if last is not None and seen == last.checkpoint and not self._failed:
+                return document(seen, self.store.uri, last.saved)
+            saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
+            body = document(seen, self.store.uri, saved)
+            tail = newest(self.store, seen.state, last, self._log.own if self._log else None)
+            data = render(body, seen, tail)
+            self._failed = self._write(data, str(saved["saved_at"]))
+            if self.store.places:
+                own = self._log.own if self._log else None
+                send(self.store, seen.state, data, str(saved["saved_at"]), own)
+            self._last = Copy(seen, saved, tail)
+            return body
+
+    def _lookup(self, numbers: Sequence[int]) -> list[DataCommit]:
+        """Old data commits, each fetched once; needed if the ledger has only some of the older commits."""
+        wanted = [n for n in numbers if n not in self._looked_up]
+        if wanted:
+            found = {d.n: d for d in data_commits(self.store, self.table_name, wanted)}
+            self._looked_up |= {n: found.get(n) for n in wanted}
+        return [d for n in numbers if (d := self._looked_up[n]) is not None]
+
+    def _published(self) -> Copy | None:
+        if not self._asked:
+            known = self._log.seen if self._log else None
+            if known is not None:
+                self._last = known.copy
+            else:
+                self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
+            self._asked = True
+        return self._last
+
+    def _write(self, data: bytes, saved_at: str) -> frozenset[str]:
+        paths = (
+            primary_path(self.table_name),
+            daily_path(self.table_name, saved_at),
+            session_path(self.table_name, self.run),
+        )
+        tag = md5(data, usedforsecurity=False).hexdigest()
+        with ThreadPoolExecutor(len(paths)) as pool:
+            failures = list(pool.map(lambda path: self._write_one(path, data, tag), paths))
+        failed = {where: why for where, why in zip(LOCATIONS, failures, strict=True) if why}
+        if failed:
+            # Warn once per run: whatever breaks the copies usually breaks the next commit too, which raises.
+            level = logging.INFO if self._warned else logging.WARNING
+            self._warned = True
+            log.log(
+                level, "%s: watermark copies could not be written (%s): %s",
+                self.table_name, ", ".join(failed), next(iter(failed.values())),
+                extra={"run": self.run, "table": self.table_name, "step": "publish"},
+            )  # fmt: skip
+        return frozenset(failed)
+
+    def _write_one(self, path: str, data: bytes, tag: str) -> str | None:
+        """Writes and verifies one copy; returns why it failed, or None.
+
+        Most servers return the MD5 of the stored bytes as the ETag; if it does not match, the copy is read
+        back.
+        """
+        why = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(self._pause * 2 ** (attempt - 1))
+            try:
+                if (self.store.put(path, data) or "").strip('"') == tag or self.store.get(path) == data:
+                    return None
+                why = "it reads back differently"
+            except FloodmarkError as error:
+                why = error.message
+        return f"{path}: {why}"

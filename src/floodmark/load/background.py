@@ -1,0 +1,319 @@
+"""The load stage of one table in one run, in a background thread during the extraction or after it.
+
+A failed load does not affect the extraction: its commits stay pending and load with the next run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from floodmark.commit import Log, State, Watermark
+from floodmark.commit.load_status import Loaded as LoadedBefore
+from floodmark.commit.pipeline import StorePipeline
+from floodmark.load.descriptions import loaded_as, shaped
+from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.ledger import Ledger
+from floodmark.model.run import LOAD, Finding, SyncOptions, TableReport, Wait
+from floodmark.model.table import Table
+from floodmark.model.text import counted
+from floodmark.model.times import stamp
+from floodmark.services.run import Services
+from floodmark.services.warehouse.decide import check_elsewhere, check_holder
+from floodmark.services.warehouse.protocol import LoadOutcome
+
+
+class Loader:
+    """Loads the commits that the log has and the ledger lacks."""
+
+    def __init__(
+        self,
+        services: Services,
+        pipeline: StorePipeline,
+        asked: SyncOptions,
+        log: Log,
+        watermark: Watermark,
+        report: TableReport,
+    ) -> None:
+        self._services = services
+        self._pipeline = pipeline
+        self._asked = asked
+        self._log = log
+        self._watermark = watermark
+        self._report = report
+        self._offered: State | None = None
+        self._table: Table | None = None
+        self._closing = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.ledger: Ledger | None = None
+        self.loaded: list[int] = []  # the commits loaded by this run
+        # Whether source and target are being compared: then rows changed by others don't stop a load.
+        self.repairs = False
+        self.expected = 0  # rows that the extraction is about to deliver
+        self._shown = False
+        # What was known to be loaded when this run began.
+        self._known: tuple[LoadedBefore | None] | None = None
+        self._loaded: str | None = None  # digest of the state up to which this run has loaded
+
+    @property
+    def failed(self) -> bool:
+        """Whether the load stage failed."""
+        return self._error is not None
+
+    def foresee(self, state: State, table: Table) -> None:
+        """Raises, before rows are read, what would make the load refuse them: a wrong URL, columns that don't fit.
+
+        Creates the pipeline once the warehouse has answered, so that a mistyped URL never claims the store.
+        """
+        if self._asked.backup_only:
+            return
+        self._recall(state)
+        try:
+            with self._waiting(Wait("warehouse")):
+                ledger = ledger_for(self._services.warehouse(), state, table.target)
+        except ConfigError:
+            raise
+        except FloodmarkError:
+            return  # it may have recovered by the time of the load; if not, the rows wait
+        try:
+            loaded = loaded_as(self._log, state, ledger)
+            before = shaped(self._log, state, ledger).table or state.table
+            self._services.warehouse().changes(table, loaded, before, anew=not ledger.rows)
+        except (ConfigError, DataError):
+            raise
+        except FloodmarkError:
+            return
+        check_elsewhere(ledger, state.load_epoch, table.name, table.target)
+        # A new log has no ledger rows yet. The load itself checks again, under the target's lock. If it is
+        # already running (resuming an open window), its view of the ledger is the newer one.
+        if self._thread is None:
+            self.ledger = ledger
+        identity = self._pipeline.known()
+        if not self._asked.force:
+            check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
+        self._pipeline.begun(stamp())
+
+    def lacks_target(self, state: State, table: Table) -> bool:
+        """Whether this run has yet to create the target; raises what would make the load refuse its rows."""
+        if self._asked.backup_only or self._asked.dry_run:
+            return False
+        self.foresee(state, table)
+        return any(change.kind == "create" for change in self._services.warehouse().changes(table))
+
+    def offer(self, state: State, table: Table) -> None:
+        """Loads new commits in the background while the extraction continues."""
+        with self._news:
+            self._offered, self._table = state, table
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name=f"load {table.name}", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def finish(self, state: State, claim: Callable[[State], State]) -> None:
+        """Loads the rest; raises an error that occurred in the background."""
+        self.close()
+        if self._error is not None:
+            raise self._error
+        table = self._table or self.aimed_anew(state) or state.table
+        if table is None:
+            return  # the log holds no data yet
+        manual = self._manual(state)
+        superseded = manual is not None
+        self._recall(state)
+        try:
+            fresh = self.ledger if self._loaded == state.digest else None
+            with self._waiting(Wait("warehouse")):
+                self.ledger = ledger_for(
+                    self._services.warehouse(), state, table.target, fresh, whole=superseded
+                )
+            check_elsewhere(self.ledger, state.load_epoch, table.name, table.target)
+            data = self._log.data(state, self.ledger.rows, superseded=superseded)
+            if pending(data, self.ledger, state.load_epoch, superseded=superseded):
+                self._load(claim(state), table)
+            elif manual is not None:
+                self._say_manual(manual, 0, 0)
+            self._hide()
+        except FloodmarkError as error:
+            self._error = error
+            raise
+
+    def accept_rows(self, state: State) -> None:
+        """Accepts the target's row count, once a comparison or repair has shown it equal to the source."""
+        if state.table is not None:
+            identity = self._pipeline.begun(stamp())
+            self._services.warehouse().recount(identity.id, state.log, state.table.target)
+
+    def aimed_anew(self, state: State) -> Table | None:
+        """The table with the configured target, if the log has another one; else None."""
+        if state.table is None:
+            return None
+        table = state.table
+        target = (self._services.config.options(state.table_name).target or table.source.table).lower()
+        return replace(table, recipe=replace(table.recipe, target=target)) if target != table.target else None
+
+    def close(self) -> None:
+        """Waits until everything offered has been loaded; accepts no more."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """Stops after the current transaction."""
+        with self._news:
+            self._offered = None
+        self.close()
+        self._hide()
+
+    def _follow(self) -> None:
+        while True:
+            with self._news:
+                while self._offered is None and not self._closing:
+                    self._news.wait()
+                state, table, self._offered = self._offered, self._table, None
+            if state is None or table is None:
+                return
+            try:
+                self._load(state, table)
+            except BaseException as error:
+                self._error = error
+                return
+
+    def _manual(self, state: State) -> str | None:
+        """The time after which files load, if a manual watermark sets one."""
+        return state.progress.manual_timestamp if self._asked.load_only and state.progress.manual else None
+
+    def _say_manual(self, manual: str, found: int, chosen: int) -> None:
+        for text in (
+            f"Using manual watermark-based incremental Redshift loading: files after {manual}",
+            f"Found {found} files, filtered to {chosen} files for loading",
+        ):
+            self._note(text)
+            # Said before the load too, not only in its result: the operator may want to stop it.
+            self._services.progress.note("", f"{self._report.table}: {text}")
+
+    def _say_again(self, choice: Choice) -> None:
+        """Notes that files loaded before will load again after those loading now; they don't count twice."""
+        files = sum(d.files for d in choice.commits if (d.n, d.digest) in choice.retake)
+        if files:
+            self._note(
+                f"{counted(files, 'later file')} loaded before will load again after them: the later read wins"
+            )
+
+    def _recall(self, state: State) -> None:
+        """Remembers what was known to be loaded before this run publishes anything."""
+        if self._known is None:
+            self._known = (self._watermark.loaded_before(state),)
+
+    def _say_missing(self, choice: Choice) -> None:
+        """Notes files missing from the warehouse that were loaded before: it was restored or replaced."""
+        before = self._known[0] if self._known else None
+        if before is None:
+            return
+        files = sum(
+            d.files
+            for d in choice.commits
+            if not d.superseded and (d.n, d.digest) not in choice.retake and before.has(d.n)
+        )
+        if files:
+            self._note(
+                f"{counted(files, 'file')} loaded before {'is' if files == 1 else 'are'} missing in the warehouse, which "
+                f"was replaced or restored: loading {'it' if files == 1 else 'them'} again from the store"
+            )
+
+    def _load(self, state: State, table: Table) -> None:
+        """Loads pending commits; the time counts towards the load stage, even during an extraction."""
+        began, seconds = time.monotonic(), self._report.stage_seconds
+        try:
+            self._load_now(state, table)
+        finally:
+            seconds["load"] = seconds.get("load", 0.0) + time.monotonic() - began
+
+    def _load_now(self, state: State, table: Table) -> None:
+        manual = self._manual(state)
+        sizes: dict[int, int] = {}
+        repeated: set[tuple[int, str]] = set()
+
+        def chosen(choice: Choice) -> None:
+            if manual is not None:
+                self._say_manual(manual, choice.found, choice.files)
+            self._say_again(choice)
+            self._say_missing(choice)
+            repeated.update(choice.retake)
+            if choice.commits:
+                sizes.update({d.n: d.bytes for d in choice.commits})
+                self._show(sum(d.rows for d in choice.commits))
+
+        def loaded(outcome: LoadOutcome) -> None:
+            first = [row for row in outcome.loaded if row.identity not in repeated]
+            self._report.rows_loaded += sum(row.rows for row in first)
+            self._report.files_loaded += sum(row.files for row in first)
+            size = sum(sizes.get(row.n, 0) for row in outcome.loaded)
+            self._services.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
+
+        with self._turn():
+            if self.ledger is None and self._pipeline.known() is None:
+                # Don't create a pipeline before its warehouse has answered.
+                self.ledger = ledger_for(self._services.warehouse(), state, table.target)
+            result: Loaded = load_pending(
+                self._services.warehouse(),
+                self._log,
+                state,
+                table,
+                pipeline=self._pipeline.begun(stamp()).id,
+                run=self._services.run,
+                manual=manual,
+                limit=self._asked.limit if self._asked.load_only else None,
+                adopt=self._asked.force,
+                repair=self.repairs,
+                ledger=self.ledger,
+                on_choice=chosen,
+                on_group=loaded,
+            )
+        self.ledger, self._loaded = result.ledger, state.digest
+        self.loaded += result.commits
+        self._add(result.findings)
+        self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
+
+    @contextmanager
+    def _waiting(self, on: Wait) -> Iterator[None]:
+        self._services.progress.wait(self._report.table, on)
+        try:
+            yield
+        finally:
+            self._services.progress.wait(self._report.table, None)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One load at a time."""
+        with self._waiting(Wait("turn")):
+            self._services.loading.acquire()
+        try:
+            yield
+        finally:
+            self._services.loading.release()
+
+    def _show(self, rows: int) -> None:
+        """Reports all loads of one run as a single stage."""
+        if not self._shown:
+            self._shown = True
+            self._services.progress.begin(self._report.table, "load", max(rows, self.expected))
+
+    def _hide(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._services.progress.end(self._report.table, "load")
+
+    def _note(self, text: str) -> None:
+        self._report.notes.append(text)
+        self._services.progress.note(self._report.table, text)
+
+    def _add(self, findings: tuple[Finding, ...]) -> None:
+        self._report.findings += [f for f in findings if f not in self._report.findings]

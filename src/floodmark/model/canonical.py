@@ -1,0 +1,238 @@
+"""The basis for comparing source and warehouse: a canonical form for every column, key ranges, digests. Pure.
+
+Each side prints a row as the same text and hashes it in place; only counts, sums and hashes cross the
+network. A form says how a column is printed, so that MySQL, DuckDB and Redshift agree byte for byte;
+`mysql/canonical.py` and `warehouse/canonical.py` render it in their SQL.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from floodmark.model.position import Key, Position, Value
+from floodmark.model.table import Column, Table
+from floodmark.model.types import Field, fields, is_moment
+
+# number, decimal: digits. flag: 0 or 1. float: the eight bytes in hex.
+# day, moment, instant: YYYY-MM-DD[ HH:MM:SS.ffffff]. text: its UTF-8 bytes. bytes: hex.
+# digest: the hash of long text or bytes. pieces: the hash of every 32,000 bytes.
+Print = Literal[
+    "number", "decimal", "flag", "float", "day", "moment", "instant", "text", "bytes", "text digest",
+    "bytes digest", "pieces",
+]  # fmt: skip
+
+# Hexadecimal digits of SHA-256 in a hash: few enough that a list of keys fits into one Data API statement.
+DIGITS = 32
+# Values up to this many bytes are printed as they are; longer ones as their hash.
+PRINTED = 1024
+# Redshift's text ends at 65,535 bytes, so a row is hashed in groups of columns that stay below that.
+GROUP = 48_000
+# Redshift hashes only text, and the hex digits of this many bytes still fit into one. Bytes beyond the last
+# piece are compared only by their number.
+PIECE = 32_000
+MOST_PIECES = 8
+
+
+@dataclass(frozen=True)
+class Form:
+    """One column of the target, and how its values are printed."""
+
+    field: Field
+    column: Column
+    print: Print
+    policy: bool = False  # whether the table's policies may have changed a value
+    limit: int | None = None  # the bytes that the warehouse can hold, if a value may exceed them
+    nul: bool = True  # whether the warehouse can hold U+0000
+
+    @property
+    def width(self) -> int:
+        """The maximum number of bytes in a printed value."""
+        match self.print:
+            case "text":
+                return self.field.max_bytes + 7 if self.field.max_bytes else 128
+            case "bytes":
+                return 2 * self.field.max_bytes + 1
+            case "pieces":
+                return 33 * MOST_PIECES + 12
+        return 48
+
+    @property
+    def pieces(self) -> int:
+        return min(MOST_PIECES, -(-self.field.max_bytes // PIECE))
+
+
+def form(field: Field, column: Column, *, redshift: bool, policy: bool, keyed: bool) -> Form:
+    """How a field is printed; `redshift`: under Redshift's limits. Keys are always printed in full."""
+    kind = field.arrow
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    limit = None
+    if redshift and policy:
+        limit = 65_535 if text else 16_777_216
+        limit = limit if field.max_bytes > limit else None
+    short = field.max_bytes <= PRINTED or keyed
+    nul = not (redshift and policy and text and column.charset)
+    return Form(field, column, _print(field, redshift, text, short), policy, limit, nul)
+
+
+def _print(field: Field, redshift: bool, text: bool, short: bool) -> Print:
+    kind = field.arrow
+    if pa.types.is_boolean(kind):
+        return "flag"
+    if pa.types.is_integer(kind):
+        return "number"
+    if pa.types.is_decimal(kind):
+        return "decimal" if kind.scale else "number"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_date(kind):
+        return "day"
+    if pa.types.is_timestamp(kind):
+        return "moment" if field.wall_clock else "instant"
+    if text:
+        return "text" if short else "text digest"
+    if short:
+        return "bytes"
+    return "pieces" if redshift else "bytes digest"
+
+
+def forms(table: Table, *, redshift: bool) -> tuple[Form, ...]:
+    """The columns that can be compared; not parsed JSON, because Redshift keeps its meaning, not its text."""
+    found = []
+    for field in fields(table):
+        column = table.column(field.column)
+        if field.file_only or not field.target or (redshift and field.redshift == "SUPER"):
+            continue
+        keyed = field.name in table.key
+        changed = (is_moment(field) or field.raw) and table.recipe.zero_dates != "error"
+        policy = (changed or table.recipe.overflow != "error") and not (keyed and table.mode != "full")
+        found.append(form(field, column, redshift=redshift, policy=policy, keyed=keyed))
+    return tuple(found)
+
+
+def groups(chosen: Sequence[Form]) -> tuple[tuple[Form, ...], ...]:
+    """The columns in groups, each short enough for one text."""
+    made: list[list[Form]] = [[]]
+    width = 0
+    for one in chosen:
+        if made[-1] and width + one.width + 1 > GROUP:
+            made.append([])
+            width = 0
+        made[-1].append(one)
+        width += one.width + 1
+    return tuple(tuple(group) for group in made)
+
+
+# ---------------------------------------------------------------- key ranges and their digests
+
+
+@dataclass(frozen=True)
+class Span:
+    """Keys greater than `after` and up to `upto`; None leaves that end open."""
+
+    after: Position | None = None
+    upto: Position | None = None
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A set of rows: how many, and the sum of their hashes."""
+
+    rows: int = 0
+    sum: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.sum + other.sum)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of the source's rows, as seen at one point in time."""
+
+    span: Span
+    digest: Digest
+    # Hashed keys of rows changed since the watermark, as far as they are listed.
+    beyond: tuple[str, ...] = ()
+    left_out: int = 0  # how many rows have changed since the watermark
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more rows have changed than are listed."""
+        return self.left_out > len(self.beyond)
+
+
+Membership = Literal["in", "beyond", "before"]
+
+
+class Entry(NamedTuple):
+    """One row: its printed key, its hash and, if requested, its printed columns. There may be millions."""
+
+    key: tuple[str | None, ...]
+    hash: str
+    columns: tuple[str, ...] = ()
+    place: Membership = "in"  # relative to the scope; only for the source's rows
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to compare of a table: these columns, of rows after `low` and up to `high` in the change order."""
+
+    table: Table
+    forms: tuple[Form, ...]
+    order: tuple[Form, ...] = ()  # the columns of the change order
+    low: Position | None = None
+    high: Position | None = None  # None: every row (a table without a cursor)
+    # Ranges that are not compared: after the first position, up to the second.
+    skipped: tuple[tuple[Position | None, Position], ...] = ()
+    recent: bool = False  # few rows at the end of the change order: use the cursor's index
+
+    @property
+    def index(self) -> str | None:
+        """The source's index to use for finding the rows."""
+        return self.table.source.cursor_index if self.recent else self.table.source.key_index
+
+    @property
+    def keys(self) -> tuple[Form, ...]:
+        by_name = {f.field.name: f for f in self.forms if f.field.name == f.field.column}
+        return tuple(by_name[name] for name in self.table.key)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the warehouse orders keys as MySQL does, so that both see the same key ranges."""
+        orders = ("number", "decimal", "day", "moment", "instant")
+        return all(
+            f.print in orders and f.column.data_type != "bit" and not f.column.nullable for f in self.keys
+        )
+
+
+_MEMBER = re.compile(r"'((?:[^']|'')*)'")
+
+
+def key_of(scope: Scope, printed: Sequence[str | None]) -> Key:
+    """A printed key as MySQL values."""
+    return tuple(_value(f, text) for f, text in zip(scope.keys, printed, strict=True))
+
+
+def _value(one: Form, text: str | None) -> Value | None:
+    column = one.column
+    if text is None:
+        return None
+    if column.data_type in ("enum", "set"):
+        members = [m.replace("''", "'") for m in _MEMBER.findall(column.type)]
+        if column.data_type == "enum":
+            return members.index(text) + 1 if text in members else 0
+        return sum(1 << members.index(v) for v in text.split(",")) if text else 0
+    match one.print:
+        case "number" | "flag":
+            # A DECIMAL without a scale stays text, as in a position.
+            return text if column.data_type == "decimal" else int(text)
+        case "float":
+            return repr(struct.unpack("<d", bytes.fromhex(text))[0])
+        case "bytes":
+            return "0x" + text.lower()
+    return text

@@ -1,0 +1,55 @@
+"""Values as the JSON in the store: a round trip changes nothing, and digests are computed from its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
+
+T = TypeVar("T")
+
+# JSON has no NaN or infinity; a document with one was not written by `dump`.
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Flat:
+    """A value made of several parts, whose JSON holds the fields of all parts at one level."""
+
+    PARTS: ClassVar[tuple[str, ...]]  # the names of the fields that are parts
+    STORED: ClassVar[tuple[str, ...]]  # the keys of its JSON, in order
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parted(cls, stored: Any) -> Any:
+        return {**stored, **dict.fromkeys(cls.PARTS, stored)} if isinstance(stored, dict) else stored
+
+    @model_serializer(mode="wrap")
+    def _flat(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = plain(self)
+        for part in self.PARTS:
+            fields.update(fields.pop(part))
+        return {name: fields[name] for name in self.STORED}
+
+
+# Cached: adapters are pure but slow to build.
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+def dump(value: object) -> bytes:
+    """The value as canonical JSON; digests are computed from these bytes."""
+    plain = _adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def load(kind: type[T], data: bytes) -> T:
+    """The value that `dump` wrote; ValueError if the bytes hold anything else."""
+    result: T = _adapter(kind).validate_json(data)
+    return result
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,222 @@
+"""The history of a table's columns since its log began, carried from claim to claim. Pure.
+
+It keeps everything that later runs still need: what earlier rows hold in a column added later, which columns
+are gone, their former names, and for which of them earlier rows have yet to be reread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from floodmark.model.definitions import described, rewritten
+from floodmark.model.table import Column, Lineage, Table
+from floodmark.model.taken_names import Known, name_taken
+from floodmark.model.times import TEMPORAL
+from floodmark.model.types import SUPER, fields, quote
+
+# Changes of `zero_dates` that leave values alone: `error` admits no zero dates, and a raw text stays.
+_HARMLESS = (("error", "null"), ("error", "keep"), ("keep", "null"))
+
+
+def current(name: str, renames: Sequence[tuple[str, str]]) -> str:
+    """A column's name after applying renames in order."""
+    for old, new in renames:
+        if name == old:
+            name = new
+    return name
+
+
+def with_lineage(
+    before: Table | None, now: Table, *, anew: bool = False, known: Sequence[Known] = ()
+) -> Table:
+    """The table as it is now, with the history from the previous description.
+
+    `anew`: no row was read yet, or all will be, so that none lacks anything. Otherwise, added or changed
+    columns and other parts of the recipe are owed: earlier rows must be reread, or shown to be right already.
+    `known`: see `parts_to_reread`.
+    """
+    if now.lineage.carried:
+        return now
+    if before is None:
+        return replace(now, lineage=replace(now.lineage, carried=True))
+    since = happened(before, now)
+    old = {current(c.name, since).lower(): c for c in before.columns}
+    here = {c.name.lower() for c in now.columns}
+    owed = {current(name, since).lower() for name in before.lineage.owed}
+    owed |= {
+        c.name.lower() for c in now.columns if c.name.lower() in old and rewritten(old[c.name.lower()], c)
+    }
+    columns = tuple(
+        replace(c, fill=old[c.name.lower()].fill) if c.name.lower() in old else c for c in now.columns
+    )
+    cursor = None if before.cursor is None else current(before.cursor, since)
+    unix = before.recipe.unix if cursor == now.cursor else None
+    lineage = Lineage(
+        carried=True,
+        renamed=(*before.lineage.renamed, *since),
+        dropped=tuple(
+            replace(c, name=current(c.name, since))
+            for c in (*before.lineage.dropped, *before.columns)
+            if current(c.name, since).lower() not in here
+        ),
+    )
+    if not anew and "full" not in (before.mode, now.mode):
+        parts = (*before.lineage.owed_parts, *parts_to_reread(before, now, known))
+        lineage = replace(
+            lineage,
+            owed=tuple(c.name for c in now.columns if c.name.lower() in owed or c.name.lower() not in old),
+            owed_parts=tuple(dict.fromkeys(parts)),
+        )
+    return Table(
+        replace(now.source, columns=columns),
+        replace(now.recipe, unix=unix, holds=now.recipe.holds or before.recipe.holds),
+        lineage,
+    )
+
+
+def parts_to_reread(before: Table, now: Table, known: Sequence[Known] = ()) -> tuple[str, ...]:
+    """The parts of the recipe, other than columns, whose change may affect any row read before.
+
+    `known`: rows that were read, as they are now. They can show whether a column has taken over another one's
+    name.
+    """
+    found = {
+        # A newly added condition only leaves rows out.
+        "where": before.recipe.where is not None
+        and (not same_where(before, now) or condition_rewritten(before, now)),
+        # Without a key, the target may hold several versions of a row; merging by key keeps the last one.
+        "key": bool(now.key and not before.key),
+        # Without a key a reread would be refused, and most dropped columns really are just dropped.
+        "order": _reordered(before, now) or (bool(now.key) and _name_taken(before, now, known)),
+        "zero_dates": before.recipe.zero_dates != now.recipe.zero_dates
+        and any(c.data_type in TEMPORAL for c in now.columns)
+        and (before.recipe.zero_dates, now.recipe.zero_dates) not in _HARMLESS,
+        # No value was ever changed under `error`, or in a warehouse that holds every value.
+        "overflow": before.recipe.overflow != "error"
+        and before.recipe.holds != "any"
+        and (before.recipe.overflow != now.recipe.overflow or other_room(before, now)),
+    }
+    return tuple(part for part, changed in found.items() if changed)
+
+
+def condition_rewritten(before: Table, now: Table) -> bool:
+    """Whether a column used only by `where` may have new values: rows may match now without a new cursor."""
+    if now.recipe.where is None:
+        return False
+    # Through a generated column, the condition may depend on a column that it does not name.
+    text = "\n".join([now.recipe.where, *(c.generated or "" for c in now.columns)])
+    was, read = dict(_layout(before, happened(before, now))), {c.name.lower() for c in now.columns}
+    return any(
+        rewritten(described(name, was[name]), described(name, type_))
+        for name, type_ in _layout(now)
+        if name in was and name not in read and _mentions(text, name)
+    )
+
+
+def _mentions(text: str, name: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(name.replace('`', '``'))}(?!\w)", text, re.IGNORECASE))
+
+
+def other_room(before: Table, now: Table) -> bool:
+    """Whether the warehouse can now hold different values of these columns than before."""
+    if None in (before.recipe.holds, now.recipe.holds) or before.recipe.holds == now.recipe.holds:
+        return False
+    found = [f for f in fields(now) if not f.file_only]
+    if now.recipe.holds == "any":
+        return any(f.max_bytes for f in found)
+    return any(f.redshift == SUPER for f in found)  # large strings affect only JSON documents
+
+
+def same_where(before: Table, now: Table) -> bool:
+    """Whether both read the same rows, judging by the text of their conditions."""
+    return _condition(before) == _condition(now)
+
+
+def _condition(table: Table) -> str:
+    """The `where`. Without a key no sync reads rows without a cursor, so `cursor IS NOT NULL` counts as empty."""
+    return "" if not table.key and only_asks_for_a_cursor(table) else (table.recipe.where or "").strip()
+
+
+def only_asks_for_a_cursor(table: Table) -> bool:
+    """Whether the `where` is just `cursor IS NOT NULL`."""
+    if table.recipe.where is None or table.cursor is None:
+        return False
+    name = f"(?:{re.escape(table.cursor)}|{re.escape(quote(table.cursor))})"
+    return bool(re.fullmatch(rf"\s*{name}\s+is\s+not\s+null\s*", table.recipe.where, re.IGNORECASE))
+
+
+def _reordered(before: Table, now: Table) -> bool:
+    """Whether the column order has changed: two columns of one type may have swapped names."""
+    was = [name for name, _ in _layout(before, happened(before, now))]
+    is_ = [name for name, _ in _layout(now)]
+    return [name for name in was if name in is_] != [name for name in is_ if name in was]
+
+
+def _name_taken(before: Table, now: Table, known: Sequence[Known]) -> bool:
+    since = happened(before, now)
+    old = {current(c.name, since).lower(): c for c in before.columns}
+    return name_taken(old, now, gone(before, now), known)
+
+
+def gone(before: Table, now: Table) -> dict[str, str]:
+    """The columns that the source no longer shows, including excluded ones: lower-case names and types."""
+    here = {name for name, _ in _layout(now)}
+    return {name: type_ for name, type_ in _layout(before, happened(before, now)) if name not in here}
+
+
+def _layout(table: Table, since: Sequence[tuple[str, str]] = ()) -> list[tuple[str, str]]:
+    """The source table's columns in order, as far as known: names after the renames, and types."""
+    every = table.source.layout or tuple((c.name, c.type) for c in table.columns)
+    return [(current(name, since).lower(), type_) for name, type_ in every]
+
+
+def came_back(before: Table, name: str) -> bool:
+    """Whether a column of that name existed before: the target may still hold its old values."""
+    return name.lower() in {dropped.name.lower() for dropped in before.lineage.dropped}
+
+
+def happened(before: Table, now: Table) -> tuple[tuple[str, str], ...]:
+    """The declared renames that have happened in the source since: the old name is gone, the new one exists.
+
+    Not if the new name existed before: the target still has that column, so the renamed one is reread as a
+    new one.
+    """
+    old = {c.name.lower(): c.name for c in before.columns}
+    new = {c.name.lower(): c.name for c in now.columns}
+    return tuple(
+        (old[was.lower()], new[is_.lower()])
+        for was, is_ in now.recipe.renames
+        if was.lower() in old
+        and was.lower() not in new
+        and is_.lower() in new
+        and is_.lower() not in old
+        and not came_back(before, is_)
+    )
+
+
+def renamed_since(before: Table, now: Table) -> tuple[tuple[str, str], ...]:
+    """The renames recorded since the earlier description."""
+    return now.lineage.renamed[len(before.lineage.renamed) :]
+
+
+def dropped_since(before: Table, now: Table) -> tuple[Column, ...]:
+    """The dropped columns recorded since the earlier description."""
+    known = {c.name.lower() for c in before.lineage.dropped}
+    return tuple(c for c in now.lineage.dropped if c.name.lower() not in known)
+
+
+def column_changes(before: Table, now: Table) -> tuple[str, ...]:
+    """The changes to the columns, in words; for new columns see `floodmark.plan.reread`."""
+    target = now.target
+    return (
+        *(
+            f"{old} is called {new} now: the column of {target} gets that name, too."
+            for old, new in renamed_since(before, now)
+        ),
+        *(
+            f"{c.name} is gone from the source: it stays in {target}, and rows that come now have NULL in it."
+            for c in dropped_since(before, now)
+        ),
+    )

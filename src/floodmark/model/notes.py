@@ -1,0 +1,47 @@
+"""What the user should know about a table, as found by discovery: values, worded by `note_words`. Pure.
+
+Notes travel alongside the table to the code that shows them. They are never stored, and don't affect table
+equality.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from floodmark.model.table import Cascade, Column
+
+Kind = Literal[
+    "unfit_index",  # a unique index that can't be the key
+    "no_unique_index",  # for the configured key
+    "no_key",  # so its cursor is useless
+    "no_key_and_no_cursor",
+    "no_cursor",
+    "not_a_time",  # a column named like a cursor
+    "likely_cursor",  # a column that could be the cursor if configured
+    "hidden_columns",  # the MySQL user may not read them
+    "unseen_excludes",  # excluded columns that the MySQL user can't see
+    "cascades",  # foreign keys that change columns without touching the cursor
+    "nullable_cursor",
+    "nullable_cursor_without_key",
+    "unindexed_cursor",
+    "whole_seconds",
+    "unmaintained_cursor",  # MySQL does not keep it current
+    "new_rows_only",
+    "unknown_collation",  # of the key
+]
+
+# Why a column, or an index, can't be the key.
+Unfit = Literal["nullable", "inexact", "unknown_collation", "in_part"]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note. Fields that its kind does not use keep their defaults."""
+
+    kind: Kind
+    column: Column | None = None  # the subject; for `cascades`, the cursor
+    columns: tuple[str, ...] = ()  # the key's, or those that cascades change
+    index: str | None = None
+    unfit: Unfit | None = None
+    cascades: tuple[Cascade, ...] = ()

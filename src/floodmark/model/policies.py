@@ -1,0 +1,37 @@
+"""Findings about values changed by a table's policies (`overflow`, `zero_dates`). Pure.
+
+A policy never changes a value silently: every run counts the values it changed in each column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from floodmark.model.run import Finding
+from floodmark.model.table import Table
+from floodmark.model.times import TEMPORAL
+
+
+def changed_values(table: Table | None, changed: Mapping[str, int]) -> list[Finding]:
+    """One finding for each column in which the run changed values."""
+    if table is None:
+        return []
+    found = []
+    for name in sorted(changed):
+        policy, became = _policy(table, name)
+        count = changed[name]
+        values = "1 value was" if count == 1 else f"{count:,} values were"
+        detail = f"column {name}: {values} {became} ({policy})"
+        more = {"column": name, "values": count, "policy": policy}
+        found.append(Finding("changed_values", table.name, detail, more))
+    return found
+
+
+def _policy(table: Table, column: str) -> tuple[str, str]:
+    """The policy that applies to a column, and what it does to the values."""
+    if table.column(column).data_type in TEMPORAL:
+        kept = table.recipe.zero_dates == "keep"
+        became = f"no date: NULL, with the exact text in {column}__raw" if kept else "no date, and made NULL"
+        return f"zero_dates: {table.recipe.zero_dates}", became
+    became = "made NULL" if table.recipe.overflow == "null" else "cut"
+    return f"overflow: {table.recipe.overflow}", f"more than the warehouse holds, and {became}"

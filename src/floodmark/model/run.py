@@ -1,0 +1,250 @@
+"""A run's options and its report: the contract's `sync` document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from floodmark.model.errors import FloodmarkError, exit_code
+from floodmark.model.plausible import MOST_ROWS
+from floodmark.model.times import compact, parse_time
+
+if TYPE_CHECKING:  # the command line imports this module before it needs the model
+    from floodmark.model.column_changes import ColumnChange
+
+Strategy = Literal["sequential", "inter-table", "intra-table"]
+Stage = Literal["extract", "load"]
+EXTRACT: tuple[Stage, ...] = ("extract",)
+LOAD: tuple[Stage, ...] = ("load",)
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the source is ahead of a table's position: in seconds of its cursor, or in ids."""
+
+    seconds: float | None = None
+    ids: int | None = None
+
+    def as_json(self) -> dict[str, float | int | None]:
+        return {"seconds": self.seconds, "ids": self.ids}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One discrepancy, or one thing that the user should know about a run."""
+
+    kind: str
+    table: str
+    detail: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "table": self.table, "detail": self.detail, **self.more}
+
+
+def new_run() -> str:
+    """A run's id: `20250819_153000_ab12`."""
+    return f"{compact(datetime.now(UTC))}_{token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class SyncOptions:
+    """The options of a run."""
+
+    strategy: Literal["auto", "sequential", "inter-table", "intra-table"] = "auto"
+    limit: int | None = None
+    max_chunks: int | None = None
+    backup_only: bool = False
+    load_only: bool = False
+    dry_run: bool = False
+    since: str | None = None
+    until: str | None = None
+    max_workers: int | None = None
+    verify_data: bool = False
+    force: bool = False
+    repeated: bool = False  # run by a resident sync, which checks for changes before it reads a whole table
+    # Not set by the user but filled in for each table: its slice size, and the number of tables in the run.
+    slice_rows: int = 250_000
+    tables: int = 1
+
+    @property
+    def chunk(self) -> int | None:
+        """Rows in one chunk, if the run is limited in rows."""
+        if self.limit is not None:
+            return min(self.limit, MOST_ROWS)
+        return self.slice_rows if self.max_chunks is not None else None
+
+    @property
+    def most(self) -> int | None:
+        """The maximum number of rows that the run may extract."""
+        return None if self.chunk is None else min(self.chunk * (self.max_chunks or 1), MOST_ROWS)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether slices are read one after another."""
+        return self.strategy in ("sequential", "inter-table")
+
+    def mistake(self) -> str | None:
+        """Which options can't be combined, in one sentence."""
+        if self.backup_only and self.load_only:
+            return "--backup-only and --redshift-only can't be combined; leave both out to extract and load"
+        if self.verify_data and self.backup_only:
+            return "--verify-data needs a load, and --backup-only does none"
+        if self.until is not None and self.since is None:
+            return "--until needs --since"
+        if self.since and self.until and parse_time(self.until) <= parse_time(self.since):
+            return f"--until {self.until} is not after --since {self.since}"
+        if self.since is not None and self.load_only:
+            return "--since reads rows from MySQL, and --redshift-only reads none"
+        return None
+
+
+WaitKind = Literal["settling", "open_work", "spark", "turn", "warehouse", "lock"]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a table is waiting for: settling rows, an open transaction, Spark, its turn, the warehouse or a lock."""
+
+    kind: WaitKind
+    who: str = ""  # the owner of the transaction or lock, if known
+
+
+class Progress(Protocol):
+    """Observer of a run. Methods are called from any thread; an exception from one ends the table's run."""
+
+    def tables(self, names: Sequence[str]) -> None:
+        """The run covers these tables."""
+
+    def note(self, table: str, text: str) -> None:
+        """Something worth knowing about a table, or about the run if `table` is empty."""
+
+    def begin(self, table: str, stage: str, rows: int | None) -> None:
+        """A stage (plan, extract, load, verify, clean) begins; `rows` is an estimate."""
+
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
+        """This many more rows, files and bytes are done."""
+
+    def underway(self, table: str, stage: str, rows: int) -> None:
+        """Rows so far of running tasks; replaces the last number, and may shrink when a task starts over."""
+
+    def wait(self, table: str, on: Wait | None) -> None:
+        """The table is waiting; None: no longer."""
+
+    def end(self, table: str, stage: str) -> None:
+        """The stage has ended, successfully or not."""
+
+    def finished(self, report: TableReport) -> None:
+        """The table's run has ended, successfully or not."""
+
+
+class Unwatched:
+    """A `Progress` that ignores everything; also a base class for observers of only some events."""
+
+    def tables(self, names: Sequence[str]) -> None: ...
+    def note(self, table: str, text: str) -> None: ...
+    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
+    def underway(self, table: str, stage: str, rows: int) -> None: ...
+    def wait(self, table: str, on: Wait | None) -> None: ...
+    def end(self, table: str, stage: str) -> None: ...
+    def finished(self, report: TableReport) -> None: ...
+
+
+@dataclass
+class TableReport:
+    """One table's part of a run, filled in as the run proceeds."""
+
+    table: str
+    strategy: str | None = None
+    rows_extracted: int = 0
+    rows_reread: int = 0
+    bytes_written: int = 0
+    files_written: int = 0
+    rows_deleted: int = 0
+    rows_loaded: int = 0
+    files_loaded: int = 0
+    files_cleaned: int = 0  # by `keep_files`
+    bytes_cleaned: int = 0
+    commits: list[int] = field(default_factory=list)
+    watermark: dict[str, Any] | None = None
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: FloodmarkError | None = None
+    seconds: float = 0.0
+    stage_seconds: dict[str, float] = field(default_factory=dict)  # for extract, load, verify
+    schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
+    plan: dict[str, Any] | None = None  # in a dry run: the document that `plan` prints
+    left_out: bool = False  # retired, and not named on the command line
+    lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
+    lag_after: Lag | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.code if self.error else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the run changed nothing for this table."""
+        return not self.commits and not self.files_loaded and self.error is None
+
+    def note(self, line: str) -> bool:
+        """Adds a line to the notes unless it is already there; returns whether it was new."""
+        new = line not in self.notes
+        if new:
+            self.notes.append(line)
+        return new
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "ok": self.error is None,
+            "exit_code": self.exit_code,
+            "strategy": self.strategy,
+            "rows_extracted": self.rows_extracted,
+            "rows_reread": self.rows_reread,
+            "bytes_written": self.bytes_written,
+            "files_written": self.files_written,
+            "rows_deleted": self.rows_deleted,
+            "rows_loaded": self.rows_loaded,
+            "files_loaded": self.files_loaded,
+            "files_cleaned": self.files_cleaned,
+            "bytes_cleaned": self.bytes_cleaned,
+            "commits": self.commits,
+            "seconds": round(self.seconds, 3),
+            "lag_before": self.lag_before.as_json() if self.lag_before else None,
+            "lag_after": self.lag_after.as_json() if self.lag_after else None,
+            "watermark": self.watermark,
+            "findings": [f.as_json() for f in self.findings],
+            "notes": self.notes,
+            "error": self.error.as_json() if self.error else None,
+            **({"plan": self.plan} if self.plan is not None else {}),
+        }
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """The outcome of a run over all its tables."""
+
+    run: str
+    seconds: float
+    tables: tuple[TableReport, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([t.exit_code for t in self.tables])
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "ok": self.ok,
+            "seconds": round(self.seconds, 3),
+            "tables": [t.as_json() for t in self.tables],
+        }

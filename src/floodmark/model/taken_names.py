@@ -1,0 +1,89 @@
+"""Whether a column that is gone may now go by another column's name. Pure.
+
+After `DROP price, CHANGE price_new price` only `price_new` seems to be gone, yet `price` has other values. A
+column's position proves nothing, since ALTER can put it anywhere, so once a column is gone every other one is
+suspect. The checksums of known rows decide; if they can't, a column of the same kind is suspicion enough. The
+key and the cursor need no check: whole rows would have moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from floodmark.model.definitions import described
+from floodmark.model.origin import Witness
+from floodmark.model.table import Column, Table
+from floodmark.model.witnesses import Answer, Cells, mark
+
+# A row that was read, and the rows that have its key now.
+Known = tuple[Witness, Sequence[Answer]]
+
+# Types that can be converted into each other without changing values, by `definitions`.
+_KINDS = (
+    {"tinyint", "smallint", "mediumint", "int", "bigint"},
+    {"char", "varchar", "tinytext", "text", "mediumtext", "longtext"},
+    {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"},
+    {"datetime", "timestamp"},
+    {"float", "double"},
+)
+
+
+def name_taken(
+    old: Mapping[str, Column], now: Table, gone: Mapping[str, str], known: Sequence[Known] = ()
+) -> bool:
+    """Whether one of the missing columns (`gone`: names and types) may have taken the name of one still read.
+
+    `old` holds the columns that were read, by their current names in lower case.
+    """
+    places = {name.lower() for name in (*now.key, *now.order)}
+    in_place = [
+        (dict(witness.cells), row.cells) for witness, rows in known for row in rows if row.cursor == 0
+    ]
+    return bool(gone) and any(
+        _taken(old[column.name.lower()], column, old, gone, in_place)
+        for column in now.columns
+        if column.name.lower() in old.keys() - places
+    )
+
+
+def _taken(
+    was: Column,
+    column: Column,
+    old: Mapping[str, Column],
+    gone: Mapping[str, str],
+    in_place: Sequence[tuple[Cells, Cells]],
+) -> bool:
+    """Whether the column may be a different one now; `in_place`: old and new cells of rows that did not move."""
+    before, now = mark(was), mark(column)
+    telling = in_place if _same_texts(was, column) else ()
+    rows = [(cells, answer) for cells, answer in telling if before in cells and now in answer]
+    if any(cells[before] != answer[now] for cells, answer in rows):
+        return True
+    return any(
+        _alike(column, described(name, type_))
+        and not _told_apart(was, old.get(name), [cells for cells, _ in rows])
+        for name, type_ in gone.items()
+    )
+
+
+def _told_apart(column: Column, lost: Column | None, rows: Sequence[Cells]) -> bool:
+    """Whether, in one of the rows, all with the column unchanged, the missing column had a different value.
+
+    A rename affects all rows at once, so one row is enough. NULL does not count: a new column starts with it,
+    and may have been filled since without touching the cursor.
+    """
+    if lost is None or not _same_texts(lost, column):
+        return False
+    own, other = mark(column), mark(lost)
+    return any(cells.get(other) is not None and cells[own] != cells[other] for cells in rows)
+
+
+def _same_texts(one: Column, other: Column) -> bool:
+    """Whether checksums of the two are comparable: a value has the same text in both."""
+    return mark(replace(one, name=other.name)) == mark(other)
+
+
+def _alike(one: Column, other: Column) -> bool:
+    both = {one.data_type, other.data_type}
+    return len(both) == 1 or any(both <= kind for kind in _KINDS)

@@ -1,0 +1,51 @@
+"""What a sync reads: a window of positions, and the slices of it that tasks read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from floodmark.model.json import Seconds
+from floodmark.model.position import Key, Position, Value
+
+
+@dataclass(frozen=True)
+class Window:
+    """The frozen interval (low, high] of positions, and the edges that divide it into slices.
+
+    `by` is the order of the edges: the cursor's (positions) or the key's (key values). Slice i runs from
+    after edge i-1 up to edge i; the first slice starts and the last one ends with the window.
+    """
+
+    id: str
+    low: Position | None
+    high: Position | None  # None only for snapshots
+    by: Literal["cursor", "key", "snapshot"]
+    edges: tuple[Position, ...] = ()
+    bound: Seconds | None = None  # the moment (UTC, epoch seconds) before which the source had settled
+    rows: int = 0  # an estimate
+    # Slices committed under the window's earlier id, before it was divided more finely.
+    done: tuple[int, ...] = ()
+    ahead: Seconds | None = None  # the source's clock minus ours, in seconds, when the bound was taken
+    whole: bool = False  # its rows are committed at once and replace everything in the target
+
+    @property
+    def slices(self) -> int:
+        return len(self.edges) + 1
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one Spark task reads: a range of a window, or rows to reread."""
+
+    kind: Literal["window", "overlap", "loose", "since", "snapshot", "keys"]
+    number: int
+    by: Literal["cursor", "key", "snapshot"] = "cursor"
+    after: Position | None = None  # in the order of `by`, exclusive
+    upto: Position | None = None  # in the order of `by`, inclusive
+    low: Position | None = None  # the window, as a filter if `by` is the key
+    high: Position | None = None
+    beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
+    zero: bool = False  # loose rows: also those with a cursor of 0000-00-00
+    keys: tuple[Key, ...] = ()  # the rows with these keys
+    rows: int = 0  # an estimate

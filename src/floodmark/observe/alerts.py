@@ -1,0 +1,344 @@
+"""Alerts: judges tables, tells receivers what has changed, and remembers in the store who has heard what.
+
+A sync never waits for it, but for its last few seconds, and never fails by it: a receiver that is dead is said once, left
+alone for a while, and hears later what it has missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from floodmark.commit.checks import Check, read_check
+from floodmark.commit.status import VerifyResult, put, read_verify
+from floodmark.config.load import AlertSpec, Config
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.json import dump, load
+from floodmark.model.run import SyncReport, TableReport
+from floodmark.model.times import parse_moment, stamp
+from floodmark.observe.facts import StoreFacts
+from floodmark.observe.judge import (
+    DIFFERS,
+    FAILED,
+    Event,
+    Standing,
+    TableSaid,
+    after_saying,
+    forgotten,
+    standing,
+    to_say,
+)
+from floodmark.observe.receivers import (
+    NO_ANSWER,
+    PATIENCE,
+    Message,
+    Receiver,
+    beat,
+    deliver,
+    message,
+    receivers,
+)
+from floodmark.services.store.store import Store
+
+log = logging.getLogger("floodmark")
+
+STATE = "status/alerts.json"
+HEARTBEAT = "heartbeat"
+# How long a receiver is left alone: one that did not answer, and one that answered with an error.
+SILENT_FOR = timedelta(minutes=10)
+REFUSED_FOR = timedelta(minutes=1)
+# How often a resident sync's good cycles are told at most: receivers count requests.
+BEAT_EVERY = timedelta(seconds=55)
+# How often the dashboard judges all tables.
+GUARD_EVERY = 60.0
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A receiver that could not be reached."""
+
+    at: str
+    why: str
+
+
+@dataclass(frozen=True)
+class AlertState:
+    """What was said to whom, and who could not be reached."""
+
+    tables: dict[str, TableSaid] = field(default_factory=dict)
+    receivers: dict[str, Trouble] = field(default_factory=dict)
+
+
+def read_state(store: Store) -> AlertState:
+    """What was said; nothing when that was lost or damaged: then it is said once more."""
+    try:
+        return load(AlertState, store.get(STATE) or b"")
+    except ValueError:
+        return AlertState()
+
+
+def good(codes: Sequence[int], behind: bool) -> bool | None:
+    """What the heartbeat tells of a run: good, failed, or nothing (what passes by itself, while nobody is behind)."""
+    if all(code == 0 for code in codes):
+        return True
+    if behind or any(code in (*FAILED, DIFFERS) for code in codes):
+        return False
+    return None
+
+
+def left_alone(trouble: Trouble | None, now: datetime) -> bool:
+    """Whether a receiver is not tried again yet."""
+    if trouble is None:
+        return False
+    try:
+        age = now - parse_moment(trouble.at)
+    except (ValueError, OverflowError):
+        return False
+    return timedelta(0) <= age < (SILENT_FOR if trouble.why == NO_ANSWER else REFUSED_FOR)
+
+
+def _of_this_run(check: Check | None, table: TableReport, run: str) -> Check | None:
+    """The check object; of a table that failed before it could leave one, with what the run says."""
+    if table.exit_code not in FAILED or table.error is None or (check is not None and check.run == run):
+        return check
+    last = check or Check(table.table, run, None)
+    return replace(last, exit_code=table.exit_code, error=table.error.message)
+
+
+class Alerts:
+    """The alerts of one configuration. A context manager, whose end waits for what is being sent, but not for long."""
+
+    def __init__(self, config: Config, patience: float = PATIENCE) -> None:
+        """Raises ConfigError when a receiver needs an extra that is not installed."""
+        self._config = config
+        self._spec = config.alerts or AlertSpec()
+        self._store = Store(config.store)
+        self._facts = StoreFacts(self._store)
+        self._patience = patience
+        self._receivers = receivers(self._spec)
+        self._thread: threading.Thread | None = None
+        self._beaten: datetime | None = None
+
+    def __enter__(self) -> Alerts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.join(self._patience + 1)
+
+    def after(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
+        """Tells, in the background, what a run has changed; while the last one is still being told, nothing."""
+        if self._config.alerts is None or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(
+            target=self.quietly, args=(partial(self._after, report, error),), name="alerts", daemon=True
+        )
+        self._thread.start()
+
+    def after_verify(self, names: Iterable[str]) -> None:
+        """The same for a verify of these tables, which is no run: the heartbeat stays silent."""
+        if self._config.alerts is None:
+            return
+        tables = tuple(names)
+
+        def tell() -> None:
+            found = ((n, read_check(self._store, n), read_verify(self._store, n)) for n in tables)
+            self._tell([self._standing(*one, datetime.now(UTC)) for one in found], None)
+
+        self._thread = threading.Thread(target=self.quietly, args=(tell,), name="alerts", daemon=True)
+        self._thread.start()
+
+    def check(self) -> dict[str, Any]:
+        """Judges every table by the store alone, and tells; for when the scheduler itself is dead."""
+        now = datetime.now(UTC)
+        standings = self._all(now)
+        unknown = [n for n in self._config.tables if "*" not in n and "?" not in n and "[" not in n]
+        known = {one.table for one in standings}
+        results = self._tell(standings, None)
+        tables: list[dict[str, Any]] = [
+            {
+                "table": one.table,
+                "state": one.word if one.exit_code is not None else "unknown",
+                "detail": one.detail,
+                "exit_code": one.exit_code,
+                "behind_seconds": None if one.behind_seconds is None else round(one.behind_seconds, 1),
+                "behind_limit_seconds": self._limit(one.table),
+            }
+            for one in standings
+        ]
+        tables += [
+            {"table": n, "state": "unknown", "detail": "", "exit_code": None, "behind_seconds": None,
+             "behind_limit_seconds": self._limit(n)}
+            for n in unknown if n not in known
+        ]  # fmt: skip
+        ok = all(t["state"] in ("ok", "unknown") for t in tables)
+        return {"ok": ok, "tables": tables, "receivers": self._results(results)}
+
+    def test(self) -> dict[str, Any]:
+        """Sends one message to every receiver, whatever was said before."""
+        said = Message(
+            "Floodmark: this is a test of your alerts",
+            ("Nothing is wrong; `floodmark alerts test` was run.",),
+        )
+        sends: dict[str, Callable[[], str | None]] = {r.name: partial(r.send, said) for r in self._receivers}
+        if self._spec.heartbeat is not None:
+            sends[HEARTBEAT] = partial(beat, self._spec.heartbeat, True, said.title)
+        results = self._results(deliver(sends, 2 * self._patience))
+        return {"ok": all(one["ok"] for one in results), "receivers": results}
+
+    # how tables stand
+
+    def _limit(self, table: str) -> float:
+        own = self._config.options(table).behind
+        return self._spec.behind if own is None else own
+
+    def _standing(
+        self, name: str, check: Check | None, verify: VerifyResult | None, now: datetime
+    ) -> Standing:
+        return standing(name, check, verify, self._limit(name), self._spec.on, now)
+
+    def _all(self, now: datetime) -> list[Standing]:
+        tables = (t for t in self._facts.look().tables if not t.retired)
+        return [self._standing(t.table, t.check, t.verify, now) for t in tables]
+
+    def _of_run(self, report: SyncReport, state: AlertState, now: datetime) -> list[Standing]:
+        """How the run's tables stand; those with nothing to say cost no request."""
+        found = []
+        for table in report.tables:
+            before = state.tables.get(table.table)
+            if before is None and not self._worth_a_look(table):
+                found.append(Standing(table.table, exit_code=0))
+                continue
+            differed = before is not None and any(s.word == "differs" for s in before.said.values())
+            check = _of_this_run(read_check(self._store, table.table), table, report.run)
+            verify = read_verify(self._store, table.table) if differed or table.exit_code == DIFFERS else None
+            found.append(self._standing(table.table, check, verify, now))
+        return found
+
+    def _worth_a_look(self, table: TableReport) -> bool:
+        lag = table.lag_after.seconds if table.lag_after else None
+        waits = bool(table.watermark and table.watermark["pending_s3_files"])
+        late = lag is not None and lag > self._limit(table.table)
+        return bool(table.exit_code or table.schema_changes or waits or late)
+
+    # telling
+
+    def quietly(self, tell: Callable[[], object]) -> None:
+        """Does it, and only logs what goes wrong."""
+        try:
+            tell()
+        except FloodmarkError as error:
+            log.info("alerts: %s", error.message)
+        except Exception:
+            log.debug("alerts", exc_info=True)
+
+    def _after(self, report: SyncReport | None, error: FloodmarkError | None) -> None:
+        now = datetime.now(UTC)
+        state = read_state(self._store)
+        standings = self._of_run(report, state, now) if report is not None else self._all(now)
+        codes = [t.exit_code for t in report.tables] if report is not None else [error.code if error else 1]
+        ok = good(codes, any(one.word == "behind" for one in standings))
+        said = next((one.detail for one in standings if one.word != "ok" and one.detail), "")
+        text = said or (error.message if error is not None and not ok else "")
+        self._tell(standings, report.run if report else None, heartbeat=self._beat(ok, text, now))
+
+    def _beat(self, ok: bool | None, text: str, now: datetime) -> Callable[[], str | None] | None:
+        url = self._spec.heartbeat
+        if url is None or ok is None:
+            return None
+        if ok and self._beaten is not None and now - self._beaten < BEAT_EVERY:
+            return None
+        self._beaten = now if ok else None
+        return partial(beat, url, ok, text)
+
+    def _tell(
+        self,
+        standings: Sequence[Standing],
+        run: str | None,
+        heartbeat: Callable[[], str | None] | None = None,
+    ) -> dict[str, str | None]:
+        """Sends what is to be said, and remembers who has heard it; by receiver why it failed, or None."""
+        now, on = datetime.now(UTC), self._spec.on
+        state = read_state(self._store)
+        willing = [r for r in self._receivers if not left_alone(state.receivers.get(r.name), now)]
+        names = [r.name for r in willing]
+        wanted = {one.table: to_say(state.tables.get(one.table), one, names, on, now) for one in standings}
+        sends: dict[str, Callable[[], str | None]] = {}
+        for receiver in willing:
+            if events := [e for said in wanted.values() for e in said.get(receiver.name, ())]:
+                sends[receiver.name] = partial(receiver.send, message(events, run))
+        if heartbeat is not None and not left_alone(state.receivers.get(HEARTBEAT), now):
+            sends[HEARTBEAT] = heartbeat
+        results = deliver(sends, self._patience) if sends else {}
+        self._complain(results, state)
+        # Once more: another run may have written while we were sending. What is of other tables stays as it is.
+        newest = read_state(self._store) if sends else state
+        after = self._remembered(newest, standings, wanted, results, now)
+        if after != newest:
+            put(self._store, STATE, dump(after), "what was said by alerts")
+        return results
+
+    def _remembered(
+        self,
+        state: AlertState,
+        standings: Sequence[Standing],
+        wanted: Mapping[str, Mapping[str, tuple[Event, ...]]],
+        results: Mapping[str, str | None],
+        now: datetime,
+    ) -> AlertState:
+        heard = {name for name, why in results.items() if why is None}
+        tables = dict(state.tables)
+        for one in standings:
+            said = {name: events for name, events in wanted[one.table].items() if name in heard}
+            kept = after_saying(tables.pop(one.table, None), one, said, now)
+            kept = forgotten(kept, one, self._spec.on) if kept is not None else None
+            if kept is not None and (kept.said or kept.schema):
+                tables[one.table] = kept
+        troubled = {n: t for n, t in state.receivers.items() if n not in heard}
+        troubled |= {n: Trouble(stamp(now), why) for n, why in results.items() if why is not None}
+        return replace(state, tables=dict(sorted(tables.items())), receivers=troubled)
+
+    def _complain(self, results: Mapping[str, str | None], state: AlertState) -> None:
+        """Says once that a receiver can't be reached, until it could be again."""
+        labels = {r.name: r.label for r in self._receivers} | {HEARTBEAT: HEARTBEAT}
+        for name, why in results.items():
+            if why is not None:
+                level = logging.INFO if name in state.receivers else logging.WARNING
+                log.log(level, "alerts.%s could not be told: %s", labels[name], why)
+
+    def _results(self, results: Mapping[str, str | None]) -> list[dict[str, Any]]:
+        order: list[Receiver] = self._receivers
+        labels = {HEARTBEAT: HEARTBEAT} | {r.name: r.label for r in order}
+        return [
+            {"receiver": label, "ok": results[name] is None, "error": results[name]}
+            for name, label in labels.items()
+            if name in results
+        ]
+
+
+@contextmanager
+def guarding(config: Config, every: float = GUARD_EVERY) -> Iterator[None]:
+    """Judges all tables again and again, in the background, where the configuration has `alerts`.
+
+    Raises ConfigError when a receiver needs an extra that is not installed. A store that can't be read is tried again.
+    """
+    if config.alerts is None:
+        yield
+        return
+    alerts, stop = Alerts(config), threading.Event()
+
+    def guard() -> None:
+        while not stop.wait(every):
+            alerts.quietly(alerts.check)
+
+    threading.Thread(target=guard, name="guard", daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()

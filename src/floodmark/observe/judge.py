@@ -1,0 +1,214 @@
+"""Which tables are well, and who is to be told what about the others. Pure: no store, no clock, no receiver.
+
+One message for every change of a table's state, then one a day while it lasts. What was said is kept for each receiver,
+so that one that was away hears it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from floodmark.commit.checks import Check
+from floodmark.commit.status import VerifyResult
+from floodmark.model.times import parse_moment, stamp
+
+Word = Literal["ok", "failed", "behind", "differs"]
+EventKind = Literal["failed", "behind", "differs", "schema", "recovered"]
+
+AGAIN = timedelta(days=1)
+# Codes that pass by themselves: they count once the table is behind. Another run's lease (3) never does.
+PASSING = (4, 5)
+FAILED = (1, 2, 6)
+DIFFERS = 7
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a table stands now."""
+
+    table: str
+    word: Word = "ok"
+    detail: str = ""
+    exit_code: int | None = None
+    behind_seconds: float | None = None  # at most so far behind its source; None: not known
+    schema_at: str | None = None
+    schema: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a receiver last heard of a table."""
+
+    word: Word
+    at: str
+
+
+@dataclass(frozen=True)
+class TableSaid:
+    """What was said of a table, by receiver."""
+
+    since: str  # when the state began that is told of
+    said: dict[str, Said] = field(default_factory=dict)
+    schema: dict[str, str] = field(
+        default_factory=dict
+    )  # the change of columns that was told last, by its time
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing to say of a table."""
+
+    kind: EventKind
+    table: str
+    detail: str
+    since: str
+    again: bool = False  # said before, a day ago or more
+    exit_code: int | None = None
+    behind_seconds: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "event": self.kind,
+            "table": self.table,
+            "since": self.since,
+            "again": self.again,
+            "exit_code": self.exit_code,
+            "behind_seconds": None if self.behind_seconds is None else round(self.behind_seconds, 1),
+            "detail": self.detail,
+        }
+
+
+def behind_seconds(check: Check, now: datetime) -> float | None:
+    """How far the table may be behind its source at most; None: no sync has caught up with it yet.
+
+    What the source had when a sync last caught up, and all the time since; or as long as files wait for the warehouse.
+    """
+    caught_up, waiting = _moment(check.caught_up_at), _moment(check.pending_since)
+    if caught_up is None:
+        return None
+    lag = check.lag.seconds if check.lag and check.lag.seconds is not None else 0.0
+    ages = [lag + (now - caught_up).total_seconds()]
+    if waiting is not None:
+        ages.append((now - waiting).total_seconds())
+    return max(0.0, *ages)
+
+
+def standing(
+    table: str,
+    check: Check | None,
+    verify: VerifyResult | None,
+    limit: float,
+    on: Collection[str],
+    now: datetime,
+) -> Standing:
+    """How a table stands, by what is to be told: the worst of failed, behind and differs."""
+    if check is None:
+        return Standing(table)
+    behind = behind_seconds(check, now)
+    changes = tuple(str(change) for change in check.schema_changes)
+    shown = Standing(
+        table, exit_code=check.exit_code, behind_seconds=behind, schema_at=check.schema_at, schema=changes
+    )
+    if "failed" in on and check.exit_code in FAILED:
+        return replace(shown, word="failed", detail=check.error or "")
+    if "behind" in on and behind is not None and behind > limit:
+        why = check.error if check.exit_code not in (0, None) else None
+        return replace(shown, word="behind", detail=why or "")
+    if "differs" in on and (check.exit_code == DIFFERS or (verify is not None and not verify.ok)):
+        return replace(shown, word="differs", detail=_differences(check, verify))
+    return shown
+
+
+def _differences(check: Check, verify: VerifyResult | None) -> str:
+    if verify is not None and not verify.ok:
+        rows = f"{verify.missing:,} missing, {verify.extra:,} extra, {verify.different:,} different"
+        return f"verify found {rows}" if verify.differences > 1 or verify.missing + verify.extra else rows
+    return check.error or ""
+
+
+def to_say(
+    before: TableSaid | None,
+    now_stands: Standing,
+    receivers: Iterable[str],
+    on: Collection[str],
+    now: datetime,
+) -> dict[str, tuple[Event, ...]]:
+    """What each receiver is to hear of a table now."""
+    found: dict[str, tuple[Event, ...]] = {}
+    since = since_when(before, now_stands, now)
+    for receiver in receivers:
+        last = before.said.get(receiver) if before else None
+        events: list[Event] = []
+        if now_stands.word == "ok":
+            if last is not None and last.word != "ok" and "recovered" in on:
+                events.append(_event("recovered", now_stands, last.at))
+        elif last is None or last.word != now_stands.word:
+            events.append(_event(now_stands.word, now_stands, since))
+        elif _age(last.at, now) >= AGAIN:
+            events.append(replace(_event(now_stands.word, now_stands, since), again=True))
+        if "schema" in on and _new_schema(before, now_stands, receiver, now):
+            assert now_stands.schema_at is not None
+            changed = replace(now_stands, detail="; ".join(now_stands.schema))
+            events.append(_event("schema", changed, now_stands.schema_at))
+        if events:
+            found[receiver] = tuple(events)
+    return found
+
+
+def after_saying(
+    before: TableSaid | None, now_stands: Standing, heard: Mapping[str, tuple[Event, ...]], now: datetime
+) -> TableSaid | None:
+    """What is remembered of a table after these receivers have heard these events; None: nothing is left to remember."""
+    said = dict(before.said) if before else {}
+    schema = dict(before.schema) if before else {}
+    for receiver, events in heard.items():
+        for event in events:
+            if event.kind == "schema":
+                schema[receiver] = now_stands.schema_at or ""
+            elif event.kind == "recovered":
+                said.pop(receiver, None)
+            else:
+                said[receiver] = Said(event.kind, stamp(now))
+    if not said and not schema and now_stands.word == "ok":
+        return None
+    return TableSaid(since_when(before, now_stands, now), said, schema)
+
+
+def forgotten(said: TableSaid, now_stands: Standing, on: Collection[str]) -> TableSaid:
+    """Where nobody wants to hear of recoveries, a table that is well again is forgotten without a word."""
+    return replace(said, said={}) if now_stands.word == "ok" and "recovered" not in on else said
+
+
+def since_when(before: TableSaid | None, now_stands: Standing, now: datetime) -> str:
+    """When the present state began, as far as it was seen."""
+    words = {s.word for s in before.said.values()} if before else set()
+    return before.since if before and now_stands.word in words else stamp(now)
+
+
+def _event(kind: EventKind, stands: Standing, since: str) -> Event:
+    return Event(
+        kind, stands.table, stands.detail, since, exit_code=stands.exit_code, behind_seconds=stands.behind_seconds
+    )  # fmt: skip
+
+
+def _new_schema(before: TableSaid | None, stands: Standing, receiver: str, now: datetime) -> bool:
+    """Whether the columns changed and the receiver has not heard of it; not what happened long before it was named."""
+    if stands.schema_at is None:
+        return False
+    told = before.schema.get(receiver) if before else None
+    return stands.schema_at > told if told is not None else _age(stands.schema_at, now) < AGAIN
+
+
+def _age(at: str, now: datetime) -> timedelta:
+    moment = _moment(at)
+    return now - moment if moment is not None else AGAIN
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else parse_moment(text)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,158 @@
+"""`/metrics` and `/healthz` of a resident sync, in threads beside it. Read-only: nothing that is asked here changes anything."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.model.times import stamp
+from floodmark.observe.facts import StoreFacts
+from floodmark.observe.metrics import CONTENT_TYPE, exposition
+from floodmark.services.store.store import Store
+
+# A client that is slower than this is left alone.
+PATIENCE = 10.0
+# Answers that are younger than this are given again: several who scrape cost no more than one.
+FRESH = 2.0
+CONNECTIONS = 16
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a path answers."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class Pulse:
+    """Whether the resident sync is alive: how its last cycle ended, and how long ago."""
+
+    def __init__(self, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: tuple[float, str, int] | None = None
+
+    def beat(self, exit_code: int) -> None:
+        """A cycle has ended."""
+        with self._lock:
+            self._last = self._clock(), stamp(), exit_code
+
+    def health(self) -> Answer:
+        """200 while the process answers; a probe that restarts it would help no failed table."""
+        with self._lock:
+            last = self._last
+        body: dict[str, Any] = {"ok": True, "every_seconds": self._every, "last_cycle": None}
+        if last is not None:
+            ago = round(self._clock() - last[0], 3)
+            body["last_cycle"] = {"at": last[1], "seconds_ago": ago, "exit_code": last[2]}
+        return Answer(200, "application/json", json.dumps(body).encode())
+
+
+class Metrics:
+    """The answer of `/metrics`: the store's facts, looked up when somebody asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._facts = StoreFacts(store)
+        self._lock = threading.Lock()
+        self._last: tuple[float, bytes] | None = None
+
+    def answer(self) -> Answer:
+        """The metrics; 503 while the store can't be read: no value is better than an old one."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last[0] > FRESH:
+                try:
+                    self._last = time.monotonic(), exposition(self._facts.look())
+                except FloodmarkError as error:
+                    return Answer(503, "text/plain; charset=utf-8", f"{error.message}\n".encode())
+            return Answer(200, CONTENT_TYPE, self._last[1])
+
+
+class Listener:
+    """An HTTP server of two paths. A context manager."""
+
+    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], Answer]]) -> None:
+        host, port = address
+        try:
+            self._server = _Server((host, port), paths)
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {host}:{port}: {error.strerror}",
+                hint="give another port: --listen HOST:PORT",
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="listen", daemon=True)
+
+    def __enter__(self) -> Listener:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], Answer]]) -> None:
+        self.paths = paths
+        self.slots = threading.BoundedSemaphore(CONNECTIONS)
+        if ":" in address[0]:
+            import socket
+
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is nobody's business."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE
+    server_version = "floodmark"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        found = self.server.paths.get(path)
+        answer = (
+            found()
+            if found
+            else Answer(404, "text/plain; charset=utf-8", b"/metrics and /healthz are here\n")
+        )
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: a scrape every few seconds is not news."""

@@ -1,0 +1,205 @@
+"""Whoever is told: a heartbeat, a webhook, and those that Apprise knows. Each is sent to in a thread of its own.
+
+Addresses are secrets: no error quotes one, or what a library says of it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+
+from floodmark import __version__
+from floodmark.config.load import AlertSpec
+from floodmark.model.errors import ConfigError
+from floodmark.model.text import counted, duration
+from floodmark.model.times import stamp
+from floodmark.observe.judge import Event
+
+# How long a receiver may take for one message.
+PATIENCE = 5.0
+# Tables that a message names one by one.
+NAMED = 20
+NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is sent: a headline, a line for each event, and the same as values."""
+
+    title: str
+    lines: tuple[str, ...]
+    events: tuple[Event, ...] = ()
+    run: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join((self.title, *self.lines))
+
+    def as_json(self) -> dict[str, object]:
+        """The webhook's document; `text` is what Slack and its like show."""
+        return {
+            "text": self.text,
+            "floodmark": __version__,
+            "at": stamp(),
+            "host": socket.gethostname(),
+            "run": self.run,
+            "events": [event.as_json() for event in self.events],
+        }
+
+
+def message(events: Sequence[Event], run: str | None = None) -> Message:
+    """The events in words."""
+    lines = [_line(event) for event in events[:NAMED]]
+    if len(events) > NAMED:
+        lines.append(f"and {len(events) - NAMED} more")
+    if len(events) == 1:
+        return Message(f"Floodmark: {lines[0]}", (), tuple(events), run)
+    kinds = {kind: sum(e.kind == kind for e in events) for kind in dict.fromkeys(e.kind for e in events)}
+    title = ", ".join(f"{count} {_WORDS[kind]}" for kind, count in kinds.items())
+    return Message(f"Floodmark: {counted(len(events), 'message')}: {title}", tuple(lines), tuple(events), run)
+
+
+_WORDS = {
+    "failed": "failed",
+    "behind": "behind",
+    "differs": "different from the source",
+    "schema": "with changed columns",
+    "recovered": "well again",
+}
+
+
+def _line(event: Event) -> str:
+    still = "still " if event.again else ""
+    since = f" since {event.since[:16].replace('T', ' ')} UTC" if event.again else ""
+    detail = f": {event.detail}" if event.detail else ""
+    match event.kind:
+        case "failed":
+            return f"{event.table} has {still}failed{since}{detail}"
+        case "behind":
+            far = duration(event.behind_seconds or 0.0)
+            return f"{event.table} is {still}{far} behind its source{since}{detail}"
+        case "differs":
+            return f"{event.table} {still}differs from its source{since}{detail}"
+        case "schema":
+            return f"{event.table}: the source's columns have changed{detail}"
+        case "recovered":
+            return f"{event.table} is well again"
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """One receiver: what people and the store call it, without a secret, and how to send to it.
+
+    `send` says why it failed, or None.
+    """
+
+    label: str  # as the configuration has it: webhook, to[0]
+    name: str
+    send: Callable[[Message], str | None]
+
+
+def receivers(spec: AlertSpec) -> list[Receiver]:
+    """Those who hear of events; raises ConfigError when the extra for one of them is not installed."""
+    found = []
+    if (hook := spec.webhook) is not None:
+        found.append(Receiver("webhook", _name("webhook", hook), lambda said: post(hook, said.as_json())))
+    if spec.to:
+        need_apprise()
+        found += [
+            Receiver(f"to[{n}]", _name("to", url), partial(_apprise, url)) for n, url in enumerate(spec.to)
+        ]
+    return found
+
+
+def _name(kind: str, url: str) -> str:
+    """A name by which a receiver is known in the store: it tells one from another, and nothing of the address."""
+    return f"{kind}-{sha256(url.encode()).hexdigest()[:12]}"
+
+
+def need_apprise() -> None:
+    """Raises ConfigError when floodmark[notify] is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("apprise") is None:
+        raise ConfigError(
+            "alerts.to needs Apprise, which is not installed", hint="pip install 'floodmark[notify]'"
+        )
+
+
+def beat(url: str, ok: bool, text: str = "") -> str | None:
+    """The heartbeat, by healthchecks.io's convention; why it failed, or None."""
+    place, mark, query = url.partition("?")
+    return post((place if ok else f"{place.rstrip('/')}/fail") + mark + query, text)
+
+
+def post(url: str, body: Mapping[str, object] | str) -> str | None:
+    """One POST; why it failed, in words that quote nothing of the address, or None."""
+    kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
+    data = body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
+    headers = {"Content-Type": kind, "User-Agent": f"floodmark/{__version__}"}
+    try:
+        request = urllib.request.Request(url, data=data, headers=headers, method="POST")
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            answer.read(1024)
+        return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"it answered {error.code}"
+    except urllib.error.URLError as error:
+        return _why(error.reason)
+    except (OSError, ValueError) as error:
+        return _why(error)
+    except Exception as error:  # http.client has errors of its own for what is no HTTP
+        return _why(error)
+
+
+def _why(reason: object) -> str:
+    if isinstance(reason, TimeoutError):
+        return NO_ANSWER
+    if isinstance(reason, OSError) and reason.strerror:
+        return str(reason.strerror).lower()
+    return type(reason).__name__ if isinstance(reason, BaseException) else "it could not be reached"
+
+
+def _apprise(url: str, message: Message) -> str | None:
+    import logging
+
+    import apprise
+
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it quotes addresses
+    sender = apprise.Apprise()
+    if not sender.add(url):
+        return "Apprise does not know such an address"
+    done = sender.notify(title=message.title, body="\n".join(message.lines) or message.title)
+    return None if done else "Apprise could not deliver it"
+
+
+def deliver(
+    sends: Mapping[str, Callable[[], str | None]], patience: float = PATIENCE
+) -> dict[str, str | None]:
+    """Sends side by side, and waits for all of them no longer than that; by name why it failed, or None."""
+    results: dict[str, str | None] = {}
+    threads: list[threading.Thread] = []
+
+    def one(name: str, send: Callable[[], str | None]) -> None:
+        try:
+            results[name] = send()
+        except Exception as error:
+            results[name] = type(error).__name__
+
+    for name, send in sends.items():
+        thread = threading.Thread(target=one, args=(name, send), name=f"alert {name}", daemon=True)
+        thread.start()
+        threads.append(thread)
+    end = time.monotonic() + patience
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return {name: results.get(name, NO_ANSWER) for name in sends}

@@ -1,0 +1,126 @@
+"""The plan for one table: what a run will do, and why. Pure: nothing here talks to a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from floodmark.model.commit import LoadAs
+from floodmark.model.errors import DataError
+from floodmark.model.notes import Note
+from floodmark.model.origin import Origin
+from floodmark.model.plausible import implausible
+from floodmark.model.position import Position
+from floodmark.model.run import Strategy, SyncOptions
+from floodmark.model.table import Table
+from floodmark.model.text import counted
+from floodmark.model.times import cursor_value, temporal
+from floodmark.model.window import Slice, Window
+from floodmark.model.zones import Zone
+from floodmark.plan.recipe import Change
+from floodmark.plan.window import KEY_SHARE
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do with one table."""
+
+    table: Table
+    strategy: Strategy
+    window: Window | None = None
+    resumed: bool = False
+    slices: tuple[Slice, ...] = ()  # of the window, those not committed yet
+    again: tuple[Slice, ...] = ()  # rows to read again, committed before the window's
+    overlap: str | None = None  # fingerprint of the overlap among them
+    reread: Window | None = None  # rows to read again because columns or the recipe changed
+    reread_slices: tuple[Slice, ...] = ()  # of it, those not committed yet
+    load_as: LoadAs = "merge"
+    in_order: bool = True  # one slice after the other, each a commit
+    about: tuple[Note, ...] = ()  # what the user should know about the table
+    notes: tuple[str, ...] = ()  # what the user should know about this run, in words
+    held: tuple[str, ...] = ()  # what holds the bound back
+    waits: bool = False  # the table has no position yet, and its first rows are not settled
+    before_start: int | None = None  # rows before the start, which are left out
+    start: str | None = None  # where the table begins, when it has no position yet
+    zone: Zone | None = None  # of the cursors, as they are read now
+    origin: Origin | None = None  # the source being read, as the claim stores it
+    recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
+
+    @property
+    def empty(self) -> bool:
+        return not (self.slices or self.again or self.reread_slices or self.gives_way)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether rows outside the order, or none, replace the target's: the window itself is empty."""
+        return self.window is not None and self.window.whole and self.window.by == "snapshot"
+
+    @property
+    def read_again(self) -> tuple[tuple[str, int], ...]:
+        """What is read again, with approximate row counts."""
+        columns = (("columns", sum(s.rows for s in self.reread_slices)),) if self.reread_slices else ()
+        return (*columns, *((s.kind, s.rows) for s in self.again))
+
+    @property
+    def rows(self) -> int:
+        return sum(s.rows for s in (*self.slices, *self.again, *self.reread_slices))
+
+
+def start_position(table: Table, start: str | None) -> Position | None:
+    """Where a table without state begins; None for ids, which have no time to begin at."""
+    return (cursor_value(table, start),) if start is not None and temporal(table) else None
+
+
+def strategy_of(request: SyncOptions, pieces: int) -> Strategy:
+    """The strategy actually used, as the watermark names it."""
+    if request.strategy != "auto":
+        return request.strategy
+    if pieces > 1:
+        return "intra-table"
+    return "inter-table" if request.tables > 1 else "sequential"
+
+
+def reason(request: SyncOptions, plan: Plan) -> str:
+    """Why the window is read the way it is, in a few words."""
+    window, table = plan.window, plan.table
+    if plan.gives_way:
+        return "no row lies behind the start, and the target's go by another recipe"
+    if window is None:
+        return "only rows that are read again" if plan.again else "there are no new rows"
+    if window.by == "snapshot":
+        return "one consistent read of the whole table, because its mode is full"
+    if plan.resumed:
+        return "a window that was left open goes on as it was cut"
+    if request.strategy in ("sequential", "inter-table"):
+        return f"one slice after the other in cursor order, because --strategy says {request.strategy}"
+    if request.most is not None:
+        return "in cursor order, because --limit takes the first rows"
+    if window.by == "key":
+        if table.source.cursor_index is None:
+            return f"along the key, because no index begins with {table.cursor}"
+        return f"along the key, because the window is {KEY_SHARE:.0%} of the table or more"
+    if table.order == table.key:
+        return "along the key, which is the cursor"
+    if len(plan.slices) == 1:
+        return f"no more rows than one slice holds ({request.slice_rows:,})"
+    if table.source.cursor_index is None:
+        return "in cursor order, without an index to lead the way"
+    return f"along the index {table.source.cursor_index}, because the window is a small part of the table"
+
+
+def load_as(table: Table) -> LoadAs:
+    """How the rows of a window go into the target."""
+    return {"upsert": "merge", "append": "insert", "full": "replace"}[table.mode]  # type: ignore[return-value]
+
+
+def in_order(request: SyncOptions, table: Table) -> bool:
+    """Whether slices are committed one after the other: on request, or because rows can't be merged."""
+    return request.in_order or (table.mode == "append" and not table.key)
+
+
+def check_snapshot(before: int, rows: int, force: bool) -> None:
+    """Keeps a truncated or wrong source from emptying the warehouse."""
+    if implausible(before, rows) and not force:
+        raise DataError(
+            f"the table has {counted(rows, 'row')}, where {before:,} were before: not swapped in",
+            hint="if that is right, run the sync again with --force",
+        )

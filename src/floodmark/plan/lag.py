@@ -1,0 +1,110 @@
+"""How far a watermark lags behind the source: measured quickly, or unknown. Never fails and never hangs.
+
+The work runs in a thread that is joined with a short timeout: resolving a name may take long, and so may a
+connection attempt to a server that is down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from floodmark.commit import State
+from floodmark.config.load import Config, SourceSpec
+from floodmark.model import zones as clock
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.position import Position
+from floodmark.model.run import Lag
+from floodmark.model.table import Table
+from floodmark.model.times import parse_time, temporal
+from floodmark.model.zones import FUTURE_SLACK
+from floodmark.services.mysql import open_work, time_zones
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.session import Session
+
+log = logging.getLogger("floodmark")
+
+CONNECT_SECONDS = 1
+STATEMENT_SECONDS = 2
+# For all tables together; tables not reached by then are unknown.
+PATIENCE = 3.0
+
+
+def lags(config: Config, states: Mapping[str, State], patience: float = PATIENCE) -> dict[str, Lag]:
+    """The lag of each table for which the source answers in time; other tables are missing."""
+    asked = {
+        name: (state.table, state.position)
+        for name, state in states.items()
+        if state.table is not None and state.table.cursor is not None and state.position
+    }
+    if not asked:
+        return {}
+    zones = {name: config.options(name).cursor_timezone for name in asked}
+    found: dict[str, Lag] = {}
+    give_up = time.monotonic() + patience
+
+    def ask() -> None:
+        try:
+            with _session(config.source) as session:
+                for name, (table, position) in asked.items():
+                    if time.monotonic() > give_up:
+                        return
+                    try:
+                        found[name] = _lag(session, table, position, zones[name])
+                    except (FloodmarkError, ValueError):
+                        continue  # a missing or slow table does not hide the others
+        except Exception as error:
+            log.debug("the lag is unknown: %s", error, extra={"step": "lag"})
+
+    thread = threading.Thread(target=ask, name="lag", daemon=True)
+    thread.start()
+    thread.join(patience)
+    return dict(found)
+
+
+def _session(spec: SourceSpec) -> Session:
+    session = Session(
+        spec, connect_timeout=CONNECT_SECONDS, read_timeout=STATEMENT_SECONDS + 1, purpose="lag"
+    )
+    # Let the server enforce the limit: this query must not cost it more than a moment.
+    mariadb = b"MariaDB" in (session.rows("SELECT VERSION()")[0][0] or b"")
+    limit = f"max_statement_time = {STATEMENT_SECONDS}"
+    session.rows(f"SET SESSION {limit if mariadb else f'max_execution_time = {STATEMENT_SECONDS * 1000}'}")
+    return session
+
+
+def cursor_now(session: Session, table: Table, timezone: str, ahead: float = 0.0) -> str:
+    """The server's clock, `ahead` seconds later, in the terms of the table's cursor."""
+    assert table.cursor is not None
+    kind = table.column(table.cursor).data_type
+    moment = open_work.now(session) + ahead
+    offset = time_zones.zone_offsets(session, "UTC" if kind == "timestamp" else timezone)([int(moment)])[0]
+    value = clock.text(moment, offset)
+    return value[:10] if kind == "date" else value
+
+
+def measured(session: Session, table: Table, position: Position | None, zone: str) -> Lag | None:
+    """One table's lag if an index answers at once; None if unknown."""
+    if not position or table.cursor is None or not (table.source.cursor_index or table.order == table.key):
+        return None
+    try:
+        return _lag(session, table, position, zone)
+    except (FloodmarkError, ValueError):
+        return None  # purely informational: must not fail a run
+
+
+def _lag(session: Session, table: Table, position: Position, zone: str) -> Lag:
+    if not temporal(table):
+        newest = edges.last(session, table, None)
+        here, there = position[0], newest[0] if newest else position[0]
+        return Lag(ids=max(0, there - here)) if isinstance(here, int) and isinstance(there, int) else Lag()
+    # Every sync reads cursors in the future again, so they never become a position.
+    assert table.cursor is not None
+    ahead = 86_400.0 if table.column(table.cursor).data_type == "date" else FUTURE_SLACK
+    newest = edges.last(session, table, cursor_now(session, table, zone, ahead))
+    if newest is None:
+        return Lag(seconds=0.0)
+    behind = parse_time(str(newest[0])) - parse_time(str(position[0]))
+    return Lag(seconds=max(0.0, behind.total_seconds()))

@@ -1,0 +1,275 @@
+"""Makes one table's plan for a run: queries the source, and lets `bound`, `window` and `overlap` decide."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from secrets import token_hex
+
+from floodmark.commit import Log, State, begun_anew
+from floodmark.commit.system import Start
+from floodmark.config.load import TableOptions
+from floodmark.model import events
+from floodmark.model.errors import ConfigError
+from floodmark.model.position import Position
+from floodmark.model.run import SyncOptions, Wait
+from floodmark.model.table import Table
+from floodmark.model.times import cursor_value, temporal
+from floodmark.model.window import Window
+from floodmark.plan import window as cutting
+from floodmark.plan.again import Again, read_again
+from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.decide import Plan, in_order, load_as, start_position, strategy_of
+from floodmark.plan.origin import check_origin
+from floodmark.plan.overlap import begins, by_application
+from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
+from floodmark.plan.set_back import clock_notes
+from floodmark.plan.wait import Source, clocked, settle
+from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
+from floodmark.services.mysql import open_work, sql
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.describe import Discovered
+from floodmark.services.mysql.errors import as_discovered
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.shared_looks import SharedLooks
+
+log = logging.getLogger("floodmark")
+
+
+@as_discovered()
+def survey(
+    session: Session,
+    found: Discovered,
+    state: State,
+    options: TableOptions,
+    request: SyncOptions,
+    log: Log,
+    start: Start | None = None,
+    expected: Callable[[], None] = lambda: None,
+    looks: SharedLooks | None = None,
+    waiting: Callable[[Wait | None], None] = lambda on: None,
+) -> Plan:
+    """One table's plan for a run; reads no rows and changes nothing.
+
+    `start` is where a table without a position begins, if not at `options.start`. `expected` is called when
+    fresh rows have to settle first and there will be some to read. `looks` are shared with the run's other
+    tables. `waiting` receives what the plan is waiting for.
+    """
+    looks = looks or SharedLooks()
+    state = begun_anew(state, found.table)
+    whole = begins_whole(state, found.table, request)
+    columns = follow(session, found.table, state, options, request, log)
+    if columns.table.mode == "full":
+        made = _snapshot(session, columns.table, request)
+        return replace(made, about=found.notes, notes=columns.notes, recipe=columns.recipe)
+    table = clocked(session, columns.table)
+    reading = Reading(table, state, options, looks.trust(session))
+    if request.since is not None:
+        return _since(Source(session, looks, reading, waiting), request)
+
+    begin = start or Start(options.start, "`start` in the configuration")
+    if whole and follows_a_copy(state):
+        begin = Start(None, "the whole copy that it follows")
+    first_time = state.position is None
+    low = start_position(table, begin.timestamp) if first_time else state.position
+    reading = replace(reading, low=low)
+    source = Source(session, looks, reading, waiting)
+
+    settled = settle(source, expected)
+    _log_bound(table, settled)
+    rewritten = begins(reading, settled) if by_application(table) else None
+    known = check_origin(source, settled.newest, settled.steady, settled.back_to, rewritten)
+    notes = [*columns.notes]
+    if not first_time:
+        notes += clock_notes(reading, settled)
+
+    chosen = _window(source, request, settled)
+    again = read_again(source, settled)
+    notes += again.notes
+    waits = first_time and chosen.window is None and _rows_wait(source, settled)
+    if whole and waits:  # rows by the new recipe must not be merged into the old ones still in the target
+        again, whole = Again(), False
+        notes.append(f"The rows that will replace those of {table.target} have not settled yet.")
+    elif whole:
+        notes.append(_said_whole(table, chosen))
+    if columns.changed and not (chosen.slices or again.slices or columns.slices):
+        again = replace(again, slices=carrier(session, table, state.position))
+    origin = None
+    if chosen.slices or again.slices or columns.slices:
+        origin = known.with_witnesses(session, table, chosen.window, low)
+    before = before_start(session, table, low) if first_time else None
+    if first_time and not chosen.resumed:
+        notes.append(_said_start(begin, low, before))
+    if settled.held and settled.high != settled.newest:
+        notes.append("newer rows wait for the " + "; ".join(settled.held))
+    if whole:
+        chosen = cutting.in_place_of_all(chosen, low)
+    return Plan(
+        table=table,
+        strategy=strategy_of(request, len(chosen.slices)),
+        window=chosen.window,
+        resumed=chosen.resumed,
+        slices=chosen.slices,
+        again=again.slices,
+        overlap=again.overlap,
+        reread=columns.window,
+        reread_slices=columns.slices,
+        recipe=columns.recipe,
+        load_as="replace" if whole else load_as(table),
+        in_order=in_order(request, table),
+        about=found.notes,
+        notes=tuple(notes),
+        held=settled.held,
+        waits=waits,
+        before_start=before,
+        start=str(low[0]) if first_time and low else None,
+        zone=settled.zone,
+        origin=origin,
+    )
+
+
+def _log_bound(table: Table, settled: Settled) -> None:
+    """Logs how far the table can be read, and what holds the rest back."""
+    newest = events.place(settled.newest, "none")
+    said = f"settled up to {events.place(settled.high, 'no row')}; the newest row is {newest}"
+    if settled.held:
+        said += f"; held back by the {'; '.join(settled.held)}"
+    events.tell(log, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
+
+
+def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
+    if low is None:
+        return "First sync: reads from the first row."
+    left_out = f"; {before:,} rows at or before that are left out" if before else ""
+    return f"First sync: reads rows after {begin.timestamp} ({begin.by}){left_out}."
+
+
+def _said_whole(table: Table, chosen: Chosen) -> str:
+    if chosen.window is None:
+        return f"No row lies after the start: {table.target} will be emptied."
+    return f"The rows read now replace all rows of {table.target}."
+
+
+# ---------------------------------------------------------------- queries to the source
+
+
+def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
+    """The window of this run: the one left open, or a new one that ends at the settled bound."""
+    state, low = source.reading.state, source.reading.low
+    todo = cutting.left_open(state, request)
+    if state.window is not None and todo == "resume":
+        return Chosen(state.window, cutting.slices(state.window, state.progress.done), resumed=True)
+    if state.window is not None and todo == "cut finer":
+        return _finer(source, state.window, request)
+    high = settled.high
+    if high is None or source.nth(low, high, 1) is None:
+        return Chosen()
+    if request.most is not None:
+        high = cutting.limited(source.table, low, high, request.most, source.nth, source.last)
+    size = _size(source.session, source.table, low, high)
+    by = cutting.cut_by(request, source.table, size.share, size.rows)
+    if by == "key":
+        parts = cutting.parts_of_the_key(request, size.rows)
+        found = edges.split_key(source.session, source.table, parts, request.slice_rows)
+    else:
+        found = _walk(source, low, high, request)
+    return cutting.opened(request, low, settled, high, by, found, size.rows)
+
+
+def _walk(source: Source, low: Position | None, high: Position, request: SyncOptions) -> tuple[Position, ...]:
+    """Slice boundaries along the cursor; without a key there is nowhere to cut."""
+    table, step = source.table, cutting.rows_of_a_slice(request)
+    return edges.walk(source.session, table, table.order, low, high, step) if table.key else ()
+
+
+def _finer(source: Source, window: Window, request: SyncOptions) -> Chosen:
+    session, table = source.session, source.table
+    by = table.key if window.by == "key" else table.order
+    also = sql.between(table, table.order, window.low, window.high) if window.by == "key" else []
+
+    def nth(after: Position | None, upto: Position | None, n: int) -> Position | None:
+        return edges.nth(session, table, by, after, upto, n, also)
+
+    def count(after: Position | None, upto: Position | None) -> int:
+        return edges.count(session, table, [*sql.between(table, by, after, upto), *also])
+
+    return cutting.finer(window, source.reading.state.progress.done, request, nth, count)
+
+
+def _size(session: Session, table: Table, low: Position | None, high: Position) -> Size:
+    """Roughly how many rows the window has, and its share of the table."""
+    total = edges.table_rows(session, table)
+    if table.source.cursor_index is None or low is None:
+        return Size(total)
+    conditions = sql.between(table, table.order, low, high)
+    inside = edges.estimate(session, table, table.source.cursor_index, conditions)
+    not_null = [f"{sql.quote(table.order[0])} IS NOT NULL"]
+    everything = edges.estimate(session, table, table.source.cursor_index, not_null)
+    counted = None
+    if inside <= COUNT_EXACTLY_BELOW:
+        counted = edges.count(session, table, conditions, table.source.cursor_index)
+    return cutting.size(total, inside, everything, counted)
+
+
+def _rows_wait(source: Source, settled: Settled) -> bool:
+    """Whether a later sync will read rows beyond `low`; not counting future ones, which every sync reads."""
+    last = source.last(below=settled.beyond) if settled.beyond is not None else settled.newest
+    return last is not None and source.nth(source.reading.low, last, 1) is not None
+
+
+def before_start(
+    session: Session, table: Table, start: Position | None, most: int = COUNT_EXACTLY_BELOW
+) -> int | None:
+    """How many rows a first sync leaves out; an estimate if that exceeds `most`."""
+    if start is None:
+        return None
+    conditions = [sql.upto(table, table.order, start)]
+    estimate = edges.estimate(session, table, table.source.cursor_index, conditions)
+    return estimate if estimate > most else edges.count(session, table, conditions, table.source.cursor_index)
+
+
+def _since(source: Source, request: SyncOptions) -> Plan:
+    """Reads a user-specified stretch again; the watermark does not move."""
+    table = source.table
+    if not temporal(table):
+        raise ConfigError("--since needs a cursor that tells the time", table=table.name)
+    if not table.key and not request.force:
+        raise ConfigError(
+            "--since would load rows twice: the table has no key to merge by", hint="--force does it anyway",
+            table=table.name,
+        )  # fmt: skip
+    low: Position = (cursor_value(table, request.since or ""),)
+    settled = settle(source.behind(low))
+    high: Position | None = (cursor_value(table, request.until),) if request.until else None
+    if high is None:
+        high = source.reading.state.position
+    if high is None or settled.high is None:
+        return Plan(
+            table, strategy_of(request, 0), notes=("nothing to read again: there is no watermark yet",)
+        )
+    if str(high[0]) > str(settled.high[0]):
+        high = settled.high
+    if source.nth(low, high, 1) is None:
+        return Plan(table, strategy_of(request, 0))
+    if request.most is not None:
+        high = cutting.limited(table, low, high, request.most, source.nth, source.last)
+    found = _walk(source, low, high, request)
+    rows = cutting.rows_of_a_slice(request) * (len(found) + 1)
+    window = Window("since", low, high, "cursor", found, None, rows)
+    pieces = tuple(replace(s, kind="since") for s in cutting.slices(window))
+    return Plan(table, strategy_of(request, len(pieces)), again=pieces, load_as="merge")
+
+
+def _snapshot(session: Session, table: Table, request: SyncOptions) -> Plan:
+    if request.most is not None:
+        raise ConfigError(
+            "--limit and --max-chunks don't go with mode full: a snapshot is whole or nothing",
+            table=table.name,
+        )
+    if request.since is not None:
+        raise ConfigError("--since needs a cursor; this table is read whole (mode full)", table=table.name)
+    rows = edges.table_rows(session, table)
+    window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
+    pieces = cutting.slices(window)
+    return Plan(table, strategy_of(request, 1), window, slices=pieces, load_as="replace")

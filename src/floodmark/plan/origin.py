@@ -1,0 +1,232 @@
+"""Refuses a source that was swapped or set back since it was read: queries it, and lets `witnesses` decide.
+
+After a restore, a failover to a lagging replica, a truncate and refill, or a switch to another server's table
+of the same name, rows at or below the watermark would never be read, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.commit import State
+from floodmark.model.errors import DataError, TransientError
+from floodmark.model.origin import Origin, Witness
+from floodmark.model.position import Position
+from floodmark.model.table import Table
+from floodmark.model.times import temporal
+from floodmark.model.window import Window
+from floodmark.model.witnesses import (
+    Answer,
+    Deep,
+    Fate,
+    Verdict,
+    compare_signs,
+    fates,
+    gtid_relation,
+    judge,
+    mark,
+    merged,
+)
+from floodmark.plan.decide import Plan
+from floodmark.plan.overlap import reaches
+from floodmark.plan.wait import Source
+from floodmark.services.mysql import identity, sql
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.mysql.trust import Trust
+
+
+@dataclass(frozen=True)
+class Known:
+    """A source that was checked and found to be the one read before."""
+
+    signs: Origin
+    witnesses: tuple[Witness, ...] = ()  # those of earlier claims
+    fates: tuple[Fate, ...] = ()
+
+    def with_witnesses(
+        self, session: Session, table: Table, window: Window | None, low: Position | None
+    ) -> Origin:
+        """What a claim stores about the source: its signs, and sample rows from what is about to be read."""
+        new = identity.witnesses(session, table, window, low, first=not self.witnesses)
+        return replace(self.signs, witnesses=merged(self.witnesses, self.fates, new))
+
+
+def check_origin(
+    source: Source,
+    newest: Position | None,
+    steady: bool = False,
+    back_to: str | None = None,
+    rewritten: Position | None = None,
+) -> Known:
+    """Checks that the source is the one read before; raises DataError, or TransientError if it may catch up.
+
+    If clocks were `steady` (never went back) since the watermark, a row with a lower cursor is an older
+    version of itself. If they did go back, rows written since then lie from `back_to` on. Where applications
+    write the cursor, each by its own clock, the row at the watermark may get a lower one: beyond `rewritten`
+    it is read again.
+    """
+    session, table, state = source.session, source.table, source.reading.state
+    trust = source.looks.trust(session)
+    now = identity.look(session, table, trust)
+    read, low = state.read_upto, state.position
+    if table.mode == "full":
+        return Known(now)
+    if read is None or state.progress.manual:
+        return Known(replace(now, table_id=identity.table_id(session, table, trust)))
+    retyped = _retyped(state.table, table)  # its values may differ
+    certain = not retyped and (steady or not temporal(table))
+    look = _Look(session, table, trust, state.extraction.origin or Origin(), now)
+    look, asked, found, at_low = look.check(low, read, certain)
+    whole = low is not None and len(low) == len(table.order)
+    in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)
+    if low is not None and whole and not in_place:
+        look.check_end(low, newest, back_to, rewritten, there=bool(at_low))
+    return Known(look.now, tuple(asked), tuple(found))
+
+
+def _retyped(before: Table | None, now: Table) -> bool:
+    """Whether the cursor's type differs from that of the positions read before."""
+    was = next((c for c in before.columns if c.name == now.cursor), None) if before else None
+    return was is not None and now.cursor is not None and mark(was) != mark(now.column(now.cursor))
+
+
+def check_still(
+    opened: Callable[[str], Session], made: Plan, state: State, results: int, looks: SharedLooks
+) -> None:
+    """Checks again before `results` close a window of several slices: all must come from the same table."""
+    window, origin = state.window, state.extraction.origin
+    if window is None or window.high is None or origin is None or len(made.slices) < 2:
+        return
+    if len(state.progress.done) + results < window.slices:
+        return
+    with opened("plan") as session:
+        trust = looks.trust(session)
+        look = _Look(session, made.table, trust, origin, identity.look(session, made.table, trust))
+        look.check(None, window.high, steady=False)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at a source, compared with what is known about it."""
+
+    session: Session
+    table: Table
+    trust: Trust
+    before: Origin
+    now: Origin
+
+    def check(
+        self, low: Position | None, read: Position, steady: bool
+    ) -> tuple[_Look, Sequence[Witness], Sequence[Fate], Sequence[Answer]]:
+        """The look, the witnesses, their fates, the rows at the watermark; raises if the source changed."""
+        session, table = self.session, self.table
+        asked = identity.to_ask(table, self.before.witnesses)
+        if low is not None and len(low) < len(table.order):
+            low = None
+        known = [w.position for w in asked].index(low) if low in [w.position for w in asked] else None
+        # Without a key, any row of that moment can stand in for the one at the watermark.
+        extra = [Witness(low)] if low is not None and (known is None or not table.key) else []
+        answers = identity.answers(session, table, [*asked, *extra])
+        at_low = answers[-1] if extra else answers[known] if known is not None else []
+        if extra and (table.key or not asked):
+            asked = [*asked, *extra]
+        found = fates(table, asked, answers[: len(asked)], steady=steady)
+        self._check_gtids(found)
+        look = replace(self, now=replace(self.now, table_id=self._table_id(found)))
+        verdict = judge(table, look.before, look.now, asked, found)
+        if verdict.kind == "deeper":
+            ends = identity.ends(session, table, read)
+            deep = Deep(ends.below, ends.lowest, ends.counter)
+            verdict = judge(table, look.before, look.now, asked, found, deep=deep)
+        if verdict.kind != "lives":
+            raise look._refused(verdict)
+        return look, asked, found, at_low
+
+    def _table_id(self, found: Sequence[Fate]) -> int | None:
+        """The table's id; not queried while nothing else has changed and the newest row is in place."""
+        before, now = self.before, self.now
+        same = (before.server, before.created) == (now.server, now.created) and found[-1:] == ["kept"]
+        if same and before.table_id is not None:
+            return before.table_id
+        return identity.table_id(self.session, self.table, self.trust)
+
+    @property
+    def _moved(self) -> bool:
+        return compare_signs(self.before, self.now)[0]
+
+    def _check_gtids(self, found: Sequence[Fate]) -> None:
+        """The server must have executed every transaction of the one read before."""
+        if gtid_relation(self.before.gtids, self.now.gtids) != "lacks":
+            return
+        if identity.applying(self.session, self.trust):
+            raise self._behind("it lacks transactions that were read before")
+        if self.trust.sight.mariadb and self._moved and found[-1:] == ["kept"]:
+            return  # MariaDB's GTIDs don't name their server: one filled from a dump starts counting anew
+        raise self._set_back("the server lacks transactions that were read before (GTID)")
+
+    def check_end(
+        self,
+        low: Position,
+        newest: Position | None,
+        back_to: str | None,
+        rewritten: Position | None,
+        there: bool,
+    ) -> None:
+        """The row at the watermark is not in its place: there must be newer rows, or it was just deleted."""
+        table = self.table
+        all_rows = replace(table, recipe=replace(table.recipe, where=None))
+        if edges.nth(self.session, all_rows, table.order, low, None, 1) is not None:
+            return  # rows that no longer match `where` count too
+        if newest is not None and back_to is not None and reaches(newest[0], back_to):
+            return  # the row was changed again, and will be read again
+        key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
+        if key is None and table.order == table.key:
+            key = low
+        if there and key is not None and rewritten is not None and not self._moved:
+            same = [sql.any_of(table, [key])]
+            if edges.nth(self.session, table, table.order, rewritten, low, 1, same) is not None:
+                return
+        if key is not None and len(table.key) == 1 and table.column(table.key[0]).auto_increment:
+            # The counter is past the lost row and no older version exists: it was deleted, nothing was set
+            # back.
+            counter = edges.next_auto_increment(self.session, table)
+            if counter and counter > int(key[0]) and not there:
+                return
+        said = " ".join(map(str, newest)) if newest else "none"
+        raise self._set_back(f"the row at the watermark {low} is gone and its newest row is older ({said})")
+
+    def _refused(self, verdict: Verdict) -> DataError | TransientError:
+        if verdict.kind == "set back":
+            behind = self._moved and identity.applying(self.session, self.trust)
+            return self._behind(verdict.why) if behind else self._set_back(verdict.why)
+        what = "the server is another one" if self._moved else "the table was made anew"
+        name = self.table.name
+        return DataError(
+            f"the source is not the one that was read: {what}, and {verdict.why}",
+            hint=f"if that was meant: floodmark watermark accept -t {name}, which reads {self._all()} again; "
+            "else look where `source.url` leads",
+            table=name,
+        )
+
+    def _behind(self, why: str) -> TransientError:
+        return TransientError(
+            f"the replica is behind what was read before: {why}",
+            hint="run the sync again when it has caught up; nothing is lost",
+            table=self.table.name,
+        )
+
+    def _set_back(self, why: str) -> DataError:
+        name = self.table.name
+        return DataError(
+            f"the source has been set back: {why}",
+            hint=f"after a restore or a failover: floodmark watermark accept -t {name}, which reads {self._all()} again; "
+            f"or floodmark watermark set -t {name} with the time of the backup, then floodmark verify -t {name} --repair; "
+            "if the newest rows were only deleted: the time of the newest row",
+            table=name,
+        )
+
+    def _all(self) -> str:
+        return f"all of it (about {edges.table_rows(self.session, self.table):,} rows)"

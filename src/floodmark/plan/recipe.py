@@ -1,0 +1,252 @@
+"""The recipe behind a target's rows: how it has changed since they were read, and what to do about it. Pure.
+
+Each part that differs gets one decision: nothing to do (proven), read all earlier rows again, or refuse and
+name the command that resolves it. Doing nothing is never the default. A part that an older description did
+not record counts as unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from floodmark.model.definitions import one_collation, rewritten
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.lineage import current, happened, parts_to_reread, same_where, with_lineage
+from floodmark.model.table import Column, Table
+from floodmark.model.taken_names import Known
+from floodmark.model.types import comparison
+
+Do = Literal["nothing", "reread", "refuse"]
+Part = Literal[
+    "mode", "key", "cursor", "where", "columns", "order", "zero_dates", "overflow", "deletes", "target"
+]
+
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_DONE = {"nothing": "nothing to read again", "reread": "all rows are read again, once", "refuse": "refused"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part of the recipe that has changed, and what to do about it."""
+
+    part: Part
+    do: Do
+    said: str  # what has changed
+    hint: str = ""  # for a refusal
+
+    def as_json(self) -> dict[str, str]:
+        return {"part": self.part, "decision": self.do, "detail": self.said}
+
+    def __str__(self) -> str:
+        return f"{self.said}: {_DONE[self.do]}"
+
+
+def changes(
+    before: Table,
+    now: Table,
+    *,
+    full_by_choice: bool = True,
+    chosen: bool = False,
+    loads_anew: bool = False,
+    known: Sequence[Known] = (),
+) -> tuple[Change, ...]:
+    """What has changed since rows were last read, each part with its decision.
+
+    `full_by_choice`: mode `full` is configured, not the fallback of a table that lost its cursor. `chosen`:
+    the configuration names a cursor or a mode. `loads_anew`: all files are about to be loaded again, into
+    whichever target. `known`: rows read earlier, as they are now.
+    """
+    found = [*_target(before, now, loads_anew), *_deletes(before, now)]
+    if before.mode == now.mode == "full" or (now.mode == "full" and full_by_choice):
+        found += [Change(c.part, "nothing", c.said) for c in _incremental(before, now)]
+        if before.mode != "full":
+            found.append(Change("mode", "nothing", f"mode was {before.mode} and is full"))
+        return tuple(found)
+    if before.mode == "full":
+        said = f"{now.name} was read whole, and is read by {now.cursor} now"
+        return (*found, Change("mode", "reread", said))
+    if now.mode == "full":
+        return (*found, _cursor(before, now, chosen))
+    return (*found, *_incremental(before, now, chosen, known))
+
+
+def refusal(found: Sequence[Change], table: Table) -> FloodmarkError | None:
+    """Why the table can't be read any further; None if it can."""
+    for change in found:
+        if change.do == "refuse":
+            kind = ConfigError if change.part == "target" else DataError
+            return kind(change.said, hint=change.hint, table=table.name)
+    return None
+
+
+def begins_whole(before: Table, now: Table) -> bool:
+    """Whether a table that starts over must replace the target's rows, because old and new don't mix."""
+    if now.mode == "full":
+        return False
+    if before.mode == "full" or (not now.key and with_lineage(before, now).lineage.owed):
+        return True
+    return any(c.do == "refuse" and c.part != "target" for c in changes(before, now))
+
+
+def unfit(before: Table | None, now: Table) -> FloodmarkError | None:
+    """Why rows read from a new position would not fit the target's rows; None if they do."""
+    if before is None or now.mode == "full":
+        return None
+    if before.mode == "full":
+        return DataError(
+            f"{now.name} was read whole until now, and is read by {now.cursor} from the next sync on",
+            hint=f"run floodmark sync -t {now.name} first",
+            table=now.name,
+        )
+    return refusal([c for c in changes(before, now) if c.part == "key"], now)
+
+
+def go_on(before: Table) -> str:
+    """The command after which all rows are read again and replace the old ones."""
+    reset = f"floodmark watermark reset -t {before.name}{_force(before)}"
+    return f"read it anew, into the place of the old rows: {reset}"
+
+
+def _force(before: Table) -> str:
+    """The option that a reset requires where rows could be duplicated if they didn't replace the old ones."""
+    return " --force" if not before.key and before.mode == "append" else ""
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def _target(before: Table, now: Table, loads_anew: bool) -> Iterator[Change]:
+    if before.target == now.target:
+        return
+    said = f"{now.name} was loaded into {before.target} until now, and its target is {now.target}"
+    if loads_anew:
+        yield Change("target", "nothing", said)
+        return
+    reset = f"floodmark watermark reset -t {now.name} --redshift-only{_force(before)}"
+    yield Change("target", "refuse", said, f"set the target back, or fill the new one: {reset}")
+
+
+def _deletes(before: Table, now: Table) -> Iterator[Change]:
+    # The next search for deletes compares all keys, whatever was done before.
+    was, is_ = before.recipe.deletes, now.recipe.deletes
+    if was is not None and is_ is not None and was != is_:
+        yield Change("deletes", "nothing", f"deletes was {was} and is {is_}")
+
+
+def _incremental(
+    before: Table, now: Table, chosen: bool = False, known: Sequence[Known] = ()
+) -> Iterator[Change]:
+    """All other parts, for a table that is read by a cursor."""
+    since = happened(before, now)
+    old = {current(c.name, since).lower(): c for c in before.columns}
+    key = tuple(current(k, since) for k in before.key)
+    cursor = None if before.cursor is None else current(before.cursor, since)
+    if now.mode != "full" and before.mode != "full":
+        if _other((cursor or "",), (now.cursor or "",)):
+            yield _cursor(before, now, chosen)
+        elif before.mode != now.mode:
+            yield _mode(before, now)
+    if key and _other(key, now.key):
+        yield Change(
+            "key",
+            "refuse",
+            f"the key of {now.name} was ({', '.join(before.key)}) and is ({', '.join(now.key) or 'none'}) now; "
+            f"the rows of {now.target} were merged by the old one",
+            f"set `key: [{', '.join(before.key)}]` if it still tells rows apart, or {go_on(before)}",
+        )
+    for change in (*_parts(before, now, known), *_columns(before, now, old)):
+        yield change if now.key or change.do != "reread" else _impossible(change, before)
+
+
+def _cursor(before: Table, now: Table, chosen: bool) -> Change:
+    is_ = f"by {now.cursor}" if now.cursor else "whole"
+    said = f"{now.name} was read by {before.cursor} until now, and would be read {is_}"
+    if chosen:
+        return Change("cursor", "refuse", said, f"set it back, or {go_on(before)}")
+    hint = f"set `cursor` or `mode` for it, or {go_on(before)}"
+    return Change("cursor", "refuse", f"{said}: its source has changed", hint)
+
+
+def _mode(before: Table, now: Table) -> Change:
+    said = f"mode was {before.mode} and is {now.mode}"
+    if now.mode == "upsert" and any(comparison(now.column(k)) == "weights" for k in now.key):
+        # Append-only rows are told apart by the bytes of their keys.
+        said = f"{said}; the rows of {now.target} were not merged by keys as MySQL compares them"
+        return Change("mode", "refuse", said, f"set it back, or {go_on(before)}")
+    return Change("mode", "nothing", said)
+
+
+def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[Change]:
+    again = parts_to_reread(before, now, known)
+    if not same_where(before, now):
+        if not now.key:  # rows that no longer match could not be removed either
+            yield Change("where", "refuse", "`where` has changed, and without a key rows can't be read again",
+                         f"set it back, or {go_on(before)}")  # fmt: skip
+        else:
+            yield Change("where", "reread" if "where" in again else "nothing", "`where` has changed")
+    elif "where" in again:
+        yield Change(
+            "where",
+            "reread",
+            "`where` may have other rows: an excluded column that it names has another type",
+        )
+    if now.key and not before.key:
+        yield _first_key(before, now)
+    if "order" in again:
+        yield Change("order", "reread", "columns may have taken each other's names")
+    for part in ("zero_dates", "overflow"):
+        was, is_ = getattr(before.recipe, part), getattr(now.recipe, part)
+        if was != is_:
+            yield Change(part, "reread" if part in again else "nothing", f"{part} was {was} and is {is_}")
+        elif part == "overflow" and part in again:
+            yield Change(part, "reread", f"the warehouse held other values before, and overflow was {was}")
+
+
+def _first_key(before: Table, now: Table) -> Change:
+    known = {c.name.lower() for c in before.columns}
+    said = f"{now.name} had no key, and has ({', '.join(now.key)}) now"
+    if all(k.lower() in known and comparison(now.column(k)) == "bytes" for k in now.key):
+        return Change("key", "reread", said)
+    said += f"; by that the rows of {now.target} can't be told apart"
+    return Change("key", "refuse", said, f"set it back, or {go_on(before)}")
+
+
+def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Change]:
+    for column in now.columns:
+        was = old.get(column.name.lower())
+        if was is None:
+            continue  # a new column: `reread` finds out which values rows have in it
+        why = rewritten(was, column)
+        if column.name in now.key and before.key and now.mode != "full":
+            compared = {comparison(was), comparison(column)}
+            if compared != {"bytes"} and not one_collation(was, column):
+                why = f"its collation was {was.collation} and is {column.collation}"
+            if why:
+                said = f"{column.name} is part of the key of {now.name}, and {why}"
+                said += f": the rows of {now.target} were merged as it was"
+                yield Change("key", "refuse", said, f"set it back at the source, or {go_on(before)}")
+                continue
+        if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
+            said = f"{now.name} is read by {column.name}, which was {was.type} and is {column.type}: "
+            said += "the position does not fit any more"
+            yield Change("cursor", "refuse", said, f"set it back at the source, or {go_on(before)}")
+        elif why:
+            yield Change("columns", "reread", f"{column.name} may have other values: {why}")
+        elif replace(was, name=column.name, fill=None, generated=None) != replace(column, generated=None):
+            yield Change("columns", "nothing", f"{column.name} is defined otherwise, with the same values")
+
+
+def same_kind(was: Column, now: Column) -> bool:
+    """Whether a position's value in this column still means the same."""
+    return was.data_type == now.data_type or {was.data_type, now.data_type} <= set(_INTEGERS)
+
+
+def _impossible(change: Change, before: Table) -> Change:
+    said = f"{change.said}, and without a key rows can't be read again"
+    return Change(change.part, "refuse", said, f"set it back, or {go_on(before)}")
+
+
+def _other(one: Sequence[str], two: Sequence[str]) -> bool:
+    return [name.lower() for name in one] != [name.lower() for name in two]

@@ -1,0 +1,338 @@
+"""How the recipe has changed since rows were read, and what those rows hold in new or changed columns.
+
+If all of them share one value in a new column, the target's column is filled with it and no row is read. If
+they differ, or another part of the recipe calls for it, every row read earlier is read again, once, and
+merged by key. The claim holds the window for that, like the ordinary one, so the next run can resume it after
+a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from secrets import token_hex
+
+from floodmark.commit import Log, State
+from floodmark.commit.stretches import Gap, lowest, stretches
+from floodmark.config.load import TableOptions
+from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.lineage import (
+    came_back,
+    column_changes,
+    current,
+    dropped_since,
+    gone,
+    happened,
+    renamed_since,
+    with_lineage,
+)
+from floodmark.model.position import Position
+from floodmark.model.run import SyncOptions
+from floodmark.model.table import Column, Table
+from floodmark.model.taken_names import Known
+from floodmark.model.types import fields
+from floodmark.model.window import Slice, Window
+from floodmark.plan import recipe
+from floodmark.plan.decide import start_position
+from floodmark.plan.recipe import Change
+from floodmark.plan.window import cut_by, parts_of_the_key, slices
+from floodmark.services.mysql import identity
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.describe import did_you_mean, sees_all
+from floodmark.services.mysql.session import Session
+
+# A larger table is read again rather than searched for a row that differs.
+SEARCHED_BELOW = 100_000_000
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A table with the history of its columns, and what has to be read again because of it."""
+
+    table: Table
+    window: Window | None = None  # of the rows to read again
+    slices: tuple[Slice, ...] = ()  # of it, those not committed yet
+    changed: bool = False  # whether the columns differ from before
+    notes: tuple[str, ...] = ()
+    recipe: tuple[Change, ...] = ()  # how it has changed
+
+
+def changes(
+    table: Table, state: State, options: TableOptions, known: Sequence[Known] = ()
+) -> tuple[Change, ...]:
+    """How the recipe has changed since rows were read; empty if none were read yet."""
+    if state.table is None:
+        return ()
+    found = recipe.changes(
+        state.table,
+        table,
+        full_by_choice=options.mode == "full",
+        chosen=options.cursor is not None or options.mode is not None,
+        loads_anew=state.load_epoch > state.described or not state.has_data,
+        known=known,
+    )
+    reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")
+    return (
+        found
+        if reading
+        else tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
+    )
+
+
+def check(table: Table, state: State, options: TableOptions) -> None:
+    """Refuses a table that no longer fits the log's position or the target's rows."""
+    refused = recipe.refusal(changes(table, state, options), table)
+    if refused is not None:
+        raise refused
+    refused = recipe.unfit(state.table, table) if state.has_data else None
+    if refused is not None:
+        raise refused
+
+
+def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
+    """Whether this sync's rows replace all rows of the target, which follow an incompatible recipe."""
+    if state.window is not None and state.window.whole:
+        whole = table.mode != "full"
+    else:
+        loaded = _has_rows(state) and state.read_upto is None and state.window is None
+        copied = (
+            bool(state.data.commits) and state.data.commits[-1].load_as == "replace" and table.mode != "full"
+        )
+        unlike = state.table is not None and recipe.begins_whole(state.table, table)
+        whole = loaded and (copied or unlike)
+    if whole and request.most is not None:
+        raise ConfigError(
+            "--limit and --max-chunks don't go with a sync whose rows take the place of the whole target",
+            hint="sync once without",
+            table=table.name,
+        )
+    return whole
+
+
+def follows_a_copy(state: State) -> bool:
+    """Whether the target holds a whole copy: its replacement must include the rows before the start."""
+    return (
+        bool(state.data.commits)
+        and state.data.commits[-1].load_as == "replace"
+        and not state.data.commits[-1].superseded
+    )
+
+
+def _has_rows(state: State) -> bool:
+    """Whether any row was committed since the last replacement of all; an empty table has a commit, too."""
+    replaced = (i for i, d in enumerate(state.data.commits) if d.load_as == "replace" and not d.superseded)
+    first = max(replaced, default=None)
+    if first is not None:
+        return any(d.rows for d in state.data.commits[first:])
+    return state.data.older.upto > 0 or any(d.rows for d in state.data.commits)
+
+
+def follow(
+    session: Session, table: Table, state: State, options: TableOptions, request: SyncOptions, log: Log
+) -> Followed:
+    """The table with its columns' history; refuses a key or an order other than the one used so far."""
+    before, upto = state.table, state.read_upto
+    _check_excluded(session, before, table, options)
+    if before is None:
+        return Followed(with_lineage(None, table))
+    found = changes(table, state, options)
+    refused = recipe.refusal(found, table)
+    if refused is not None:
+        raise refused
+    known = _known_rows(session, before, table, state)
+    found = changes(table, state, options, known)
+    now = with_lineage(before, table, anew=upto is None, known=known)
+    check_dropped(session, now, vanished(before, now, options))
+    notes = [*column_changes(before, now), *_said(found, options)]
+    others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed
+    changed = bool(others or _rereads(found)) or any(c.part == "where" for c in found)
+    low, skipped = span(log, now, state, options) if now.lineage.owes else (None, ())
+    if now.lineage.owed:
+        now = _filled(session, now, before, low, upto, notes)
+    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found)
+    if request.since is not None or now.mode == "full":
+        return replace(followed, changed=False)
+    if request.most is not None and (now.lineage.owes or state.extraction.reread):
+        notes.append("Rows are read again for that by the next sync without --limit.")
+        return replace(followed, notes=tuple(notes))
+    if not now.lineage.owes:
+        left = state.extraction.reread
+        return replace(followed, window=left, slices=_pieces(left) if left else ())
+    window = _window(session, now, low, upto, request, skipped)
+    settled = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
+    return replace(followed, table=settled, window=window, slices=_pieces(window))
+
+
+def _known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
+    """Rows read earlier, as they are now, if a column is gone: another one may have taken its values."""
+    order = tuple(current(name, happened(before, now)) for name in before.order)
+    if state.extraction.origin is None or not now.key or order != now.order or not gone(before, now):
+        return []
+    asked = identity.to_ask(now, state.extraction.origin.witnesses)
+    return list(zip(asked, identity.answers(session, now, asked), strict=True))
+
+
+def _check_excluded(session: Session, before: Table | None, now: Table, options: TableOptions) -> None:
+    """Refuses a name in `exclude` that nearly matches a column: probably a typo, and it would be copied."""
+    names = {name for name, _ in now.source.layout} | {c.name for c in now.columns}
+    if before is not None:
+        names |= {name for name, _ in before.source.layout}
+        names |= {c.name for c in (*before.columns, *before.lineage.dropped)}
+    known = {name.lower() for name in names}
+    for excluded in options.exclude:
+        meant = did_you_mean(excluded, [c.name for c in now.columns])
+        if excluded.lower() not in known and meant:
+            user = session.spec.user
+            raise ConfigError(
+                f"`exclude` has {excluded}, and {user} sees no such column of {now.name}",
+                hint=f"{meant} If not, take it out: what {user} may not read is not copied",
+                table=now.name,
+            )
+
+
+def vanished(before: Table, now: Table, options: TableOptions) -> tuple[str, ...]:
+    """The columns that the source no longer shows and that aren't excluded: dropped, or hidden."""
+    excluded = {name.lower() for name in options.exclude}
+    lost = dropped_since(before, with_lineage(before, now))
+    return tuple(c.name for c in lost if c.name.lower() not in excluded)
+
+
+def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
+    """Refuses columns that may only be hidden: MySQL does not show columns that the user may not read."""
+    if gone and not sees_all(session, table.source.schema, table.source.table):
+        names, user = ", ".join(gone), session.spec.user
+        raise ConfigError(
+            f"the source no longer shows {names}, and {user} may not read every column of {table.name}: it was dropped, or "
+            f"{user} has lost the right to read it",
+            hint=f"GRANT SELECT ({names}) ON {table.name} TO '{user}'@'…'; if it is meant to be gone: `exclude: [{names}]`",
+            table=table.name,
+        )
+
+
+def _rereads(found: tuple[Change, ...]) -> list[Change]:
+    """Parts of the recipe that require reading rows again; for columns see `_filled`."""
+    return [c for c in found if c.do == "reread" and c.part not in ("columns", "mode")]
+
+
+def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
+    """A sync's notes about changed parts of the recipe."""
+    notes = [f"{c.said}: all rows that were read before are read again, once." for c in _rereads(found)]
+    if any(c.part == "where" for c in found):
+        outside = "Rows of the target that are no longer in the `where`"
+        looked = (
+            "are looked for now"
+            if options.deletes != "ignore"
+            else "stay there, because of `deletes: ignore`"
+        )
+        notes.append(f"{outside} {looked}.")
+    return notes
+
+
+def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
+    """The last rows before the watermark, read again to carry a change of columns without new rows."""
+    if not table.key or position is None:
+        return ()
+    after = edges.last(session, table, position[0])
+    return (Slice("since", 0, "cursor", after, position, rows=1),)
+
+
+def span(
+    log: Log, table: Table, state: State, options: TableOptions
+) -> tuple[Position | None, tuple[Gap, ...]]:
+    """Where the target's rows begin, and the gaps in them: rows that were never read are not read again."""
+    if state.progress.moved_at is None:
+        return state.progress.began, ()
+    seen = stretches(log, state)
+    low = state.progress.began if state.progress.began is not None else seen.began
+    if not seen.taken_over and not state.extraction.epoch:
+        return low, () if seen.ragged else seen.skipped
+    # The position was taken over or reset: the target may also have rows from before.
+    return (
+        low if state.progress.began is not None else lowest(low, start_position(table, options.start))
+    ), ()
+
+
+def _filled(
+    session: Session,
+    table: Table,
+    before: Table,
+    low: Position | None,
+    upto: Position | None,
+    notes: list[str],
+) -> Table:
+    """The table without the owed columns in which earlier rows share one value, which becomes their fill."""
+    small = edges.table_rows(session, table) < SEARCHED_BELOW
+    owed: list[str] = []
+    filled: dict[str, Column] = {}
+    plain = {f.column for f in fields(table) if f.name == f.column}
+    since = renamed_since(before, table)
+    old = {current(c.name, since).lower() for c in before.columns}
+    for name in table.lineage.owed:
+        same, value = False, None
+        # For a column that existed before, we don't know here what the target has in it.
+        if small and name in plain and name.lower() not in old and not came_back(before, name):
+            same, value = edges.shared_value(session, table, name, low, upto)
+        if not same:
+            owed.append(name)
+            continue
+        filled[name] = replace(table.column(name), fill=value)
+        what = f"rows that were read before get {value} in it" if value is not None else "NULL so far"
+        notes.append(f"{name} is new: {what}.")
+    if owed and not table.key:
+        raise DataError(
+            f"rows that were read before differ in {', '.join(owed)}, and without a key they can't be read again",
+            hint=f"exclude it; or {recipe.go_on(before)}",
+            table=table.name,
+        )
+    if owed:
+        notes.append(
+            f"{', '.join(owed)} came or changed without the cursor: all rows that were read before are read again, once."
+        )
+    columns = tuple(filled.get(c.name, c) for c in table.columns)
+    source, lineage = replace(table.source, columns=columns), replace(table.lineage, owed=tuple(owed))
+    return replace(table, source=source, lineage=lineage)
+
+
+def _window(
+    session: Session,
+    table: Table,
+    low: Position | None,
+    upto: Position | None,
+    request: SyncOptions,
+    skipped: Sequence[Gap],
+) -> Window:
+    rows = edges.table_rows(session, table)
+    by = cut_by(request, table, 1.0, rows)
+    if skipped:
+        return around(
+            lambda a, b: edges.walk(session, table, table.order, a, b, request.slice_rows),
+            Window(token_hex(8), low, upto, "cursor", (), None, rows),
+            skipped,
+        )
+    if by == "key":
+        found = edges.split_key(session, table, parts_of_the_key(request, rows), request.slice_rows)
+    else:
+        found = edges.walk(session, table, table.order, low, upto, request.slice_rows)
+    return Window(token_hex(8), low, upto, by, found, None, rows)
+
+
+def around(
+    walk: Callable[[Position | None, Position | None], Sequence[Position]],
+    window: Window,
+    skipped: Sequence[Gap],
+) -> Window:
+    """The window cut along the cursor, with the gaps as slices that are already done."""
+    found: list[Position] = []
+    done: list[int] = []
+    place = window.low
+    for behind, upto in skipped:
+        found += [*walk(place, behind), behind] if behind is not None else []
+        done.append(len(found))
+        found.append(upto)
+        place = upto
+    found += walk(place, window.high)
+    return replace(window, edges=tuple(found), done=tuple(done))
+
+
+def _pieces(window: Window) -> tuple[Slice, ...]:
+    return tuple(replace(piece, kind="since") for piece in slices(window, window.done))

@@ -1,0 +1,228 @@
+"""Which tables a command means: by the names given, the configuration, the source, and the stored state.
+
+If the source no longer shows a table that was synced before, either it was dropped or a privilege was lost.
+We can't tell which, so every run reports it until someone retires it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from floodmark.commit import Log
+from floodmark.commit.log import tables
+from floodmark.config.load import Config, SourceSpec
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.run import TableReport
+from floodmark.services.mysql.describe import list_tables, resolve
+from floodmark.services.mysql.session import Session
+from floodmark.services.store.store import Store
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name in the configuration stands for several tables."""
+    return any(c in name for c in "*?[")
+
+
+class StoredTables:
+    """The store's tables, listed on first use."""
+
+    def __init__(self, config: Config, store: Store) -> None:
+        self._config = config
+        self._store = store
+        self._names: tuple[str, ...] | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """All tables that have state."""
+        if self._names is None:
+            self._names = tuple(tables(self._store))
+        return self._names
+
+    def retired(self, name: str) -> bool:
+        """Whether `--all` no longer includes the table; its schema may be omitted, as in the configuration.
+
+        A pattern is retired once all tables that match it are.
+        """
+        name = self._full(name)
+        if name not in self.names() and is_pattern(name):
+            fitting = self._fitting(name)
+            return bool(fitting) and all(map(self.retired, fitting))
+        try:
+            return name in self.names() and Log(self._store, name).read().retired
+        except DataError:  # a damaged log is reported by the code that needs it
+            return False
+
+    def known(self, names: Sequence[str], all_tables: bool) -> list[str]:
+        """The tables that the user means, as far as can be known while the source is unreachable."""
+        named = map(self._full, self._config.tables if all_tables else names)
+        found = dict.fromkeys(name for name in named if "." in name and not is_pattern(name))
+        if all_tables:
+            found |= dict.fromkeys(filter(self._meant, self.names()))
+        return list(found)
+
+    def resolve(
+        self, opened: Callable[[str], Session], names: Sequence[str], all_tables: bool
+    ) -> tuple[list[str], list[TableReport]]:
+        """The full names of the tables that the user means, and a report for each name without a table."""
+        with opened("plan") as session:
+            found, unknown = meant(session, self._config, names, all_tables, self.retired)
+        if all_tables:
+            unknown = [
+                *self.not_retired(unknown),
+                *self.gone([*found, *(u.table for u in unknown)]),
+            ]
+        if not found and not unknown:
+            raise no_table(self._config.source)
+        return found, unknown
+
+    def not_retired(self, unknown: Iterable[TableReport]) -> Iterator[TableReport]:
+        """Reports on configured tables and patterns that match nothing, without the retired ones."""
+        for report in unknown:
+            name = self._full(report.table)
+            if name not in self.names():
+                # `gone` reports each table of a pattern, unless it was retired.
+                if not (is_pattern(name) and self._fitting(name)):
+                    yield report
+            elif not self.retired(name):
+                report.table = name
+                if report.error is not None:
+                    report.error.hint = "; ".join(filter(None, (report.error.hint, _retire(name))))
+                yield report
+
+    def gone(self, shown: Collection[str]) -> Iterator[TableReport]:
+        """Tables that `--all` would include but the source no longer shows."""
+        user = self._config.source.user
+        known = {self._full(name) for name in shown}
+        for name in self.names():
+            if name not in known and self._meant(name) and not self.retired(name):
+                error = ConfigError(
+                    f"the source no longer shows {name}, which was synced before: it was dropped or renamed, or {user} "
+                    "has lost the right to read it",
+                    hint=f"GRANT SELECT ON … TO '{user}'@'…'; {_retire(name)}",
+                    table=name,
+                )
+                yield TableReport(name, error=error)
+
+    def _fitting(self, pattern: str) -> list[str]:
+        """The tables with state that match a pattern."""
+        return [name for name in self.names() if fnmatchcase(name, pattern)]
+
+    def _full(self, name: str) -> str:
+        database = self._config.source.database
+        return f"{database}.{name}" if database and "." not in name else name
+
+    def _meant(self, name: str) -> bool:
+        """Whether `--all` includes an unnamed table: by a pattern, or because it includes every table."""
+        if self._config.tables:
+            return any(is_pattern(p) and fnmatchcase(name, p) for p in self._config.tables)
+        database = self._config.source.database
+        return database is None or name.startswith(f"{database}.")
+
+
+def _retire(name: str) -> str:
+    return f"if it is meant to be gone: floodmark watermark retire -t {name}"
+
+
+def full_name(config: Config, store: Store, name: str) -> str:
+    """schema.table; the schema is optional if the URL names a database or only one schema has the table."""
+    if "." in name:
+        return name
+    if config.source.database:
+        return f"{config.source.database}.{name}"
+    known = [t for t in tables(store) if t.partition(".")[2] == name]
+    if len(known) == 1:
+        return known[0]
+    with Session(config.source, purpose="names") as session:
+        return resolve(session, name, None)
+
+
+def must_exist(config: Config, name: str, doubt: bool = True) -> None:
+    """Refuses a table without state that doesn't exist; `doubt` accepts it if the source is unreachable."""
+    try:
+        with Session(config.source, purpose="names") as session:
+            resolve(session, name, config.source.database)
+    except FloodmarkError as error:
+        if error.code == ConfigError.code or not doubt:
+            raise error.of(name) from None
+
+
+def meant(
+    session: Session,
+    config: Config,
+    names: Sequence[str],
+    all_tables: bool,
+    retired: Callable[[str], bool] = lambda name: False,
+) -> tuple[list[str], list[TableReport]]:
+    """The full names of the tables that the user means, and a report for each name without a table."""
+    found: dict[str, None] = {}
+    unknown: list[TableReport] = []
+    database = config.source.database
+    if all_tables and not config.tables:
+        found = dict.fromkeys(list_tables(session, database))
+    for name in config.tables if all_tables else names:
+        if all_tables and is_pattern(name):
+            shown = list_tables(session, database)
+            fitting = [t for t in shown if fnmatchcase(t, name)]
+            found |= dict.fromkeys(fitting)
+            if not fitting and _chooses(config, name, shown):
+                unknown.append(TableReport(name, error=_none_fits(config.source, name)))
+            continue
+        try:
+            found[resolve(session, name, database)] = None
+        except ConfigError as error:  # the other tables still get their turn
+            unknown.append(TableReport(name, error=error.of(name)))
+    shared = _shared_targets(config, found)
+    if all_tables and any(map(retired, shared)):
+        found = {name: None for name in found if name not in shared or not retired(name)}
+        shared = _shared_targets(config, found)
+    return [name for name in found if name not in shared], [*unknown, *shared.values()]
+
+
+def no_table(source: SourceSpec) -> ConfigError:
+    """The error for a source that shows no tables."""
+    where = f"in {source.database}" if source.database else "on the server"
+    return ConfigError(
+        f"{source.user} sees no table {where}",
+        hint=f"GRANT SELECT ON … TO '{source.user}'@'…', or correct the database in source.url",
+    )
+
+
+def _chooses(config: Config, pattern: str, shown: Iterable[str]) -> bool:
+    """Whether a pattern selects tables that should exist, rather than only setting options for any."""
+    schemas = {name.partition(".")[0] for name in shown}
+    return not config.entries.get(pattern) or not any(
+        fnmatchcase(schema, pattern.partition(".")[0]) for schema in schemas
+    )
+
+
+def _none_fits(source: SourceSpec, pattern: str) -> ConfigError:
+    where = f" in {source.database}, the database of source.url" if source.database else ""
+    return ConfigError(
+        f"{source.user} sees no table that fits the pattern{where}",
+        hint=f"correct it or take it out of `tables`, or GRANT SELECT ON … TO '{source.user}'@'…'",
+        table=pattern,
+    )
+
+
+def _shared_targets(config: Config, names: Iterable[str]) -> dict[str, TableReport]:
+    """Tables that would share a target: none of them is read, so that chance doesn't pick one."""
+    by_target: dict[str, list[str]] = {}
+    for name in names:
+        table = name.partition(".")[2]
+        # With more dots, only describing the table tells which part is the schema.
+        if "." not in table:
+            by_target.setdefault((config.options(name).target or table).lower(), []).append(name)
+    return {
+        name: TableReport(name, error=shared(target, next(n for n in sharing if n != name), name))
+        for target, sharing in by_target.items()
+        if len(sharing) > 1
+        for name in sharing
+    }
+
+
+def shared(target: str, other: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"{other} and {name} have the same target {target}",
+        hint=f"set tables.{name}.target in the configuration",
+        table=name,
+    )

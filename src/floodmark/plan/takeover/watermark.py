@@ -1,0 +1,301 @@
+"""The older tool's watermarks: found by the table name inside, taken over once, while a table has no state.
+
+Such a watermark holds a time but no id, and its list of files may be incomplete. So reading resumes at that
+time, inclusive, or before the oldest row of any file that was not loaded, and rows that are read twice are
+merged by key. If a value is ambiguous, the earlier meaning is used, and a note says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from floodmark.commit import State
+from floodmark.commit.system import Start
+from floodmark.config.load import TableOptions
+from floodmark.model.errors import DataError
+from floodmark.model.position import Position
+from floodmark.model.table import Table
+from floodmark.model.times import cursor_value, just_before, temporal
+from floodmark.plan.takeover.files import Unreadable, oldest
+from floodmark.plan.takeover.times import Reading, digits, parsed, shown
+from floodmark.services.mysql.session import Session
+from floodmark.services.store.store import Store
+
+# Where the older tool kept the staged files.
+FILES = "incremental/"
+READERS = 4
+
+
+@dataclass(frozen=True)
+class OlderWatermark:
+    """A watermark of the older tool, as far as it is usable."""
+
+    path: str
+    timestamp: str | None  # as written
+    loaded: frozenset[str]  # its files that are in the warehouse, below the prefix
+    listed: frozenset[str]  # all files that it names
+    files: int | None  # its own count of its files
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """Where a table resumes, and what was corrected to find out."""
+
+    position: (
+        Position | None
+    )  # None: the watermark holds nothing usable, and the table starts from the beginning
+    notes: tuple[str, ...]
+
+
+def untouched(state: State) -> bool:
+    """Whether the table has no state of ours: it was never read, set or reset."""
+    return (
+        state.position is None
+        and state.window is None
+        and not state.progress.started
+        and not state.extraction.epoch
+        and not state.totals.batches
+    )
+
+
+def paths(name: str) -> tuple[str, ...]:
+    """Where the older tool may have kept the table's watermark."""
+    if "/" in name:
+        return ()
+    flat = name.replace(".", "_")
+    folded = (flat, flat.lower(), flat.replace("-", "_"))
+    return tuple(dict.fromkeys([*(f"watermark/tables/{f}.json" for f in folded), f"watermarks/{name}.json"]))
+
+
+def find(store: Store, name: str) -> tuple[list[OlderWatermark], list[str]]:
+    """The table's watermarks in the older layouts, and notes on other tables' found in their place."""
+    found, notes = [], []
+    for path in paths(name):
+        data = store.get(path)
+        if data is None:
+            continue
+        try:
+            body = json.loads(data)
+            if not isinstance(body, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise _undecided(name, f"the older tool's watermark {path} can't be read", None) from None
+        inside = body.get("table_name")
+        if inside is None and path.startswith("watermarks/"):
+            notes.append(f"{path} does not name its table; it is taken for {name} by its own name")
+        elif not isinstance(inside, str) or not inside:
+            # `a_b.c` and `a.b_c` share one file name there.
+            raise _undecided(
+                name, f"the older tool's watermark {path} does not say which table it is of", None
+            )
+        elif inside != name:
+            notes.append(f"{path} is the older tool's watermark of {inside}, not of this table")
+            continue
+        found.append(_parse(path, body))
+    return found, notes
+
+
+def waiting(store: Store, taken: Container[str]) -> list[tuple[str, OlderWatermark]]:
+    """Every readable watermark in the older layouts whose table is not yet `taken`, by the name inside."""
+    found = [o.path for o in store.list("watermark/tables/") if "." not in _stem(o.path)]
+    found += [o.path for o in store.list("watermarks/")]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="takeover") as pool:
+        read = zip(found, pool.map(store.get, found), strict=True)
+        listed = [(path, _named(path, data)) for path, data in read]
+    return sorted(
+        ((one[0], _parse(path, one[1])) for path, one in listed if one and one[0] not in taken),
+        key=lambda one: (one[0], one[1].path),
+    )
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".json")
+
+
+def _named(path: str, data: bytes | None) -> tuple[str, dict[str, Any]] | None:
+    """The table and the body of a watermark; None if the object isn't one."""
+    try:
+        body = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict):
+        return None
+    name = body.get("table_name") or (_stem(path) if path.startswith("watermarks/") else None)
+    return (name, body) if isinstance(name, str) else None
+
+
+def timestamp(store: Store, name: str) -> str | None:
+    """For display: the time in the older tool's watermark of a table, if readable."""
+    try:
+        return min((f.timestamp for f in find(store, name)[0] if f.timestamp), default=None)
+    except DataError:
+        return None
+
+
+def _parse(path: str, body: dict[str, Any]) -> OlderWatermark:
+    state = body.get("mysql_state")
+    inner = state if isinstance(state, dict) else {}
+    written = body.get("last_mysql_data_timestamp") or inner.get("last_timestamp")
+    files = body.get("s3_file_count")
+    loaded = frozenset(_listed(body, "processed_s3_files", "processed_files"))
+    return OlderWatermark(
+        path,
+        str(written) if written else None,
+        loaded,
+        loaded | frozenset(_listed(body, "backup_s3_files", "pending_s3_files")),
+        files if isinstance(files, int) else None,
+    )
+
+
+def _listed(body: dict[str, Any], *names: str) -> Iterator[str]:
+    """Files of a watermark's lists, as paths below the prefix."""
+    inner = body.get("s3_state")
+    for place in (body, inner if isinstance(inner, dict) else {}):
+        for name in names:
+            for file in place.get(name) or ():
+                _, mark, rest = str(file).partition(FILES)
+                if mark:
+                    yield FILES + rest
+
+
+def takeover(session: Session, store: Store, table: Table, options: TableOptions, start: Start) -> Takeover:
+    """Where a table without state resumes; no position if the older tool didn't know the table."""
+    found, notes = find(store, table.name)
+    if not found:
+        return Takeover(None, tuple(notes))
+    # Of two, take the one further behind: rows that are read twice are merged.
+    chosen = min(found, key=lambda f: digits(f.timestamp))
+    if len(found) > 1:
+        notes.append(f"there are two watermarks of the older tool; {chosen.path}, which is behind, is taken")
+    if not table.key:
+        what = f"the older tool's watermark {chosen.path} can't be taken over: without a key, rows would be doubled"
+        raise _undecided(table.name, what, chosen.timestamp, full=table.mode == "full")
+    if not temporal(table):
+        how = "whole" if table.cursor is None else f"by {table.cursor}"
+        notes.append(
+            f"the older tool's watermark {chosen.path} holds a time, and the table is read {how}: not used"
+        )
+        return Takeover(None, tuple(notes))
+    reading = Reading(session, table, options)
+    starts = list(_starts(reading, chosen, start, notes))
+    loaded = frozenset().union(*(f.loaded for f in found))
+    row = _oldest_unloaded(store, reading, chosen, loaded, notes)
+    if row is not None:
+        starts.append(row)
+    if not starts:
+        return Takeover(None, tuple(notes))
+    begin = min(starts)
+    before = just_before(table, begin)
+    assert before is not None
+    notes.append(
+        f"taken over from the older tool's watermark {chosen.path}: goes on from {shown(begin)}, inclusively"
+    )
+    return Takeover((before,), tuple(notes))
+
+
+def _starts(reading: Reading, found: OlderWatermark, start: Start, notes: list[str]) -> Iterator[str]:
+    """The watermark's time, or the start if it has none."""
+    if found.timestamp is None:
+        notes.append(f"the older tool's watermark {found.path} has no last_mysql_data_timestamp")
+        if start.timestamp is not None:
+            notes.append(f"the table begins at {start.timestamp} ({start.by})")
+            yield cursor_value(reading.table, start.timestamp)
+        return
+    moment = parsed(found.timestamp)
+    if moment is None:
+        what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}"
+        raise _undecided(reading.table.name, what, None)
+    value = reading.earliest(moment)
+    if value > reading.latest():
+        what = f"the older tool's watermark {found.path} lies in the future ({found.timestamp})"
+        raise _undecided(reading.table.name, what, None)
+    if value != reading.plain(moment):
+        notes.append(
+            f"its timestamp {found.timestamp} can mean two moments; the earlier is taken: {shown(value)}"
+        )
+    yield value
+
+
+def _oldest_unloaded(
+    store: Store, reading: Reading, found: OlderWatermark, loaded: frozenset[str], notes: list[str]
+) -> str | None:
+    """The oldest row in any of the older tool's files that it had not loaded."""
+    table = reading.table
+    there = [
+        o.path
+        for o in store.list(FILES)
+        if o.path in found.listed or (o.path.endswith(".parquet") and belongs(o.path, table))
+    ]
+    if found.files is not None and found.files != len(there):
+        notes.append(f"its s3_file_count was {found.files:,}, and {len(there):,} files are there")
+    waiting = [path for path in there if path not in loaded]
+    if not waiting:
+        return None
+    assert table.cursor is not None
+    rows: list[str] = []
+    with ThreadPoolExecutor(min(READERS, len(waiting)), thread_name_prefix="older") as pool:
+        read = pool.map(lambda path: _first_row(store, path, table), waiting)
+        for path, row in zip(waiting, read, strict=True):
+            if row is None:
+                notes.append(f"{path} holds no rows of this table: not used")
+                continue
+            rows.append(reading.earliest(row))
+    if not rows:
+        return None
+    first = min(rows)
+    notes.append(
+        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is of {shown(first)}, "
+        "and from there on the source is read again"
+    )
+    return first
+
+
+def _first_row(store: Store, path: str, table: Table) -> datetime | None:
+    assert table.cursor is not None
+    try:
+        found = oldest(store, path, table.cursor, table.key)
+    except Unreadable as error:
+        raise _undecided(
+            table.name, f"the older tool's file {path} had not been loaded, and {error}", None
+        ) from None
+    if isinstance(found, str):
+        moment = parsed(found)
+        if moment is None:
+            what = f"the older tool's file {path} has {table.cursor} = {found!r}"
+            raise _undecided(table.name, what, None)
+        return moment
+    return found
+
+
+def belongs(path: str, table: Table) -> bool:
+    """Whether the path is one that the older tool would have given to a file of this table."""
+    parts = path.removeprefix(FILES).removesuffix(".parquet").split("/")
+    flat = table.name.replace(".", "_")
+    names = {n for f in (table.name, flat, flat.replace("-", "_")) for n in (f, f.lower())}
+    folders = [p.removeprefix("table=") for p in parts[:-1]]
+    named = (table.source.schema, table.source.table)
+    if any(f in names for f in folders) or named in itertools.pairwise(folders):
+        return True
+    return any(
+        parts[-1] == name or re.match(rf"{re.escape(name)}[_.-](\d|batch|chunk|part)", parts[-1])
+        for name in names
+    )
+
+
+def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) -> DataError:
+    """The error for a watermark that exists but can't be used: the user chooses between two commands."""
+    moment = parsed(timestamp) if timestamp else None
+    at = f'"{moment.replace(tzinfo=None).isoformat(sep=" ")}"' if moment else "TS"
+    force = "" if timestamp is None else " --force"
+    go_on = f"floodmark watermark set -t {name} --timestamp {at}{force}"
+    if full:
+        go_on += " (with mode: append and a cursor)"
+    hint = f"choose: {go_on} goes on behind that time; floodmark watermark reset -t {name}{force} begins anew"
+    return DataError(what, hint=hint, table=name)

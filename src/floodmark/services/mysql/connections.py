@@ -1,0 +1,155 @@
+"""The load that one run puts on the source: a limit on connections, and a pause while the server is busy.
+
+All tables and tasks of a run share one throttle. It can't deadlock a run: nothing waits long for a connection
+unless a task is running, and a pause that takes too long ends the run like an unreachable service.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from floodmark.config.load import PauseWhen, SourceSpec
+from floodmark.model.errors import ConfigError, Interrupted, TransientError
+from floodmark.model.text import duration
+from floodmark.services.mysql.server_load import replica_lag, threads_running
+from floodmark.services.mysql.session import Session
+
+# Seconds between checks whether the server is busy.
+LOOK_EVERY = 1.0
+# A server that has been busy for this long won't recover because we wait.
+LONGEST_PAUSE = 600.0
+# Seconds that a query to the source waits for tasks to free a connection; then it proceeds anyway.
+PATIENCE = 30.0
+
+
+class Throttle:
+    """The connections of one run to one source. All methods may be called from any thread."""
+
+    def __init__(self, source: SourceSpec, said: Callable[[str], None] = lambda text: None) -> None:
+        self._source = source
+        self._said = said
+        self._change = threading.Condition()
+        self._tasks = 0
+        self._sessions = 0
+        self._asking = 0
+        self._mine = threading.local()
+        self._looking = threading.Lock()
+        self._looked = float("-inf")
+        self._answer: str | None = None
+        self._paused: float | None = None  # start of the pause
+
+    # connections
+
+    def enter(self) -> Callable[[], None]:
+        """Reserves one of the driver's connections; returns the function that releases it, at most once.
+
+        A thread that already has one gets another at once: otherwise it would wait for itself.
+        """
+        with self._change:
+            nested = getattr(self._mine, "count", 0) > 0
+            self._asking += 1
+            if not nested:
+                self._change.wait_for(self._room_to_ask, PATIENCE)
+            self._asking -= 1
+            self._sessions += 1
+        self._mine.count = getattr(self._mine, "count", 0) + 1
+        left = threading.Event()
+        thread = threading.get_ident()
+
+        def leave() -> None:
+            with self._change:
+                if left.is_set():
+                    return
+                left.set()
+                self._sessions -= 1
+                self._change.notify_all()
+            if threading.get_ident() == thread:
+                self._mine.count -= 1
+
+        return leave
+
+    def _room_to_ask(self) -> bool:
+        return self._tasks + self._sessions < self._source.max_connections
+
+    @contextmanager
+    def task(self, cores: int | None, stopped: Callable[[], bool]) -> Iterator[None]:
+        """Room for one more slice in Spark; waits until there is some, and while the source is busy.
+
+        `cores` is the maximum number of concurrent tasks, None if unknown. Raises Interrupted when stopped.
+        """
+        self._wait_until_calm(stopped)
+        began = time.monotonic()
+        with self._change:
+            while not self._room_for_task(cores):
+                if self._tasks == 0 and time.monotonic() - began > PATIENCE:
+                    break  # the driver's sessions may be waiting for this very task
+                self._change.wait(0.5)
+                if stopped():
+                    raise Interrupted("stopped")
+            self._tasks += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._tasks -= 1
+                self._change.notify_all()
+
+    def _room_for_task(self, cores: int | None) -> bool:
+        if cores is not None and self._tasks >= cores:
+            return True  # a task that only queues inside Spark has no connection
+        # The driver's queries go first: a plan that waits holds up a whole table.
+        return self._tasks + self._sessions + self._asking < self._source.max_connections
+
+    # pauses
+
+    def _wait_until_calm(self, stopped: Callable[[], bool]) -> None:
+        """Returns once the source is not busy, as defined by `pause_when`."""
+        when = self._source.pause_when
+        while when is not None and (busy := self._look(when)) is not None:
+            if stopped():
+                raise Interrupted("stopped")
+            if self._paused is not None and time.monotonic() - self._paused > LONGEST_PAUSE:
+                raise TransientError(
+                    f"the source has been busy for {duration(LONGEST_PAUSE)}: {busy}",
+                    hint="run again later, nothing is lost; or raise source.pause_when",
+                )
+            time.sleep(LOOK_EVERY)
+
+    def _look(self, when: PauseWhen) -> str | None:
+        """Why the source counts as busy now, or None; one check at a time serves all tasks."""
+        with self._looking:
+            if time.monotonic() - self._looked < LOOK_EVERY / 2:
+                return self._answer
+            busy = None
+            # If the server is down, the task itself finds out and is retried.
+            with suppress(TransientError), Session(self._source, purpose="look at the load") as session:
+                busy = self._busy(session, when)
+            self._looked, self._answer = time.monotonic(), busy
+            if busy is not None and self._paused is None:
+                self._paused = time.monotonic()
+                self._said(f"paused: {busy}")
+            elif busy is None and self._paused is not None:
+                self._said(f"going on after a pause of {duration(time.monotonic() - self._paused)}")
+                self._paused = None
+            return busy
+
+    def _busy(self, session: Session, when: PauseWhen) -> str | None:
+        if when.threads_running is not None:
+            running = threads_running(session)
+            if running > when.threads_running:
+                return f"{running} threads run at the source, more than {when.threads_running}"
+        if when.replica_lag is not None:
+            try:
+                lag = replica_lag(session)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"source.pause_when.replica_lag: {error.message}",
+                    hint="GRANT REPLICATION CLIENT (MySQL) or REPLICA MONITOR (MariaDB) ON *.* to the source's user",
+                ) from error
+            if lag is not None and lag > when.replica_lag:
+                behind, most = duration(lag), duration(when.replica_lag)
+                return f"the source is a replica that is {behind} behind, more than {most}"
+        return None

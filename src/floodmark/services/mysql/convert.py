@@ -1,0 +1,367 @@
+"""Converts MySQL's cells (text, or already numbers and times) into Arrow arrays, exactly, column by column.
+
+Arrow's casts do the work; Python looks at single values only after a cast has failed. A value that can't be
+represented is never guessed: the table's policies (`zero_dates`, `overflow`) decide, and every value they
+change is counted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute
+
+from floodmark.model.table import Table
+from floodmark.model.types import (
+    MAX_LARGE_STRING,
+    MAX_VARBYTE,
+    MAX_VARCHAR,
+    MAX_WEIGHT,
+    SUPER,
+    Field,
+    is_moment,
+)
+from floodmark.services.mysql.rows.text import gathered
+
+# pyarrow's stubs can't type arrays whose type is known only at run time.
+Array: TypeAlias = Any
+Convert = Callable[[Array], Array]
+
+pc: Any = pyarrow.compute
+_cast = pc.get_function("cast").call
+_TEXT = pa.string()
+_ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the warehouse can hold: maximum bytes per value (None: any), and whether text may have U+0000."""
+
+    text: int | None = None
+    binary: int | None = None
+    document: int | None = None  # JSON, before it is parsed
+    weight: int | None = None  # of a key, in MySQL's collation
+    nul: bool = True
+
+
+UNLIMITED = Limits()
+
+
+def redshift(large_strings: bool = False) -> Limits:
+    """Redshift's limits; a cluster with large strings takes longer documents, not longer text."""
+    document = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
+    return Limits(MAX_VARCHAR, MAX_VARBYTE, document, MAX_WEIGHT, nul=False)
+
+
+class Unfit(Exception):
+    """A value that can't be represented, and its index in the converted array."""
+
+    def __init__(self, index: int, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.index = index
+        self.what = what
+        self.hint = hint
+
+
+class Changes:
+    """How many values the table's policies have changed, per column."""
+
+    def __init__(self) -> None:
+        self.columns: Counter[str] = Counter()
+
+    @property
+    def values(self) -> int:
+        return self.columns.total()
+
+    def add(self, of: Field, which: Array) -> None:
+        """Counts the marked values."""
+        self.columns[of.column] += pc.sum(which).as_py() or 0
+
+
+def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> Convert:
+    """The function from raw cells to the field's array. Made once per column, runs for every batch."""
+    if field.raw:
+        return _raw
+    if _tells_rows_apart(field, table):
+        table = replace(table, recipe=replace(table.recipe, zero_dates="error", overflow="error"))
+    if is_moment(field):
+        return _moments(field, table, changes)
+    if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
+        whole = field.redshift == SUPER
+        limit = limits.document if whole else limits.text
+        texts = _bounded(_texts(field), field, limit, table, changes)
+        if limits.nul:
+            return texts
+        return (_without_escaped_nul if whole else _without_nul)(texts, field, table, changes)
+    if field.file_only:
+        return _weights(limits.weight)
+    if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
+        return _bounded(_same, field, limits.binary, table, changes)
+    return _numbers(field)
+
+
+def _tells_rows_apart(field: Field, table: Table) -> bool:
+    """Whether rows are merged by this field: if a policy made two keys equal, two rows would become one."""
+    return field.column in table.key and table.mode != "full"
+
+
+def refused_above(field: Field, table: Table, limits: Limits) -> int | None:
+    """The length in bytes above which a value of the field stops the read; None if no length does."""
+    if field.raw or field.file_only or is_moment(field):
+        return None
+    whole = field.redshift == SUPER
+    if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
+        limit = limits.document if whole else limits.text
+    elif pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
+        limit = limits.binary
+    else:
+        return None
+    kept = table.recipe.overflow == "error" or (table.recipe.overflow == "truncate" and whole)
+    refused = kept or _tells_rows_apart(field, table)
+    return limit if refused and limit is not None and field.max_bytes > limit else None
+
+
+def way_out(field: Field, table: Table, limit: int) -> str:
+    """The hint for a value that is too long."""
+    return _document_choices(limit) if field.redshift == SUPER else _choices(field, table)
+
+
+def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limits = UNLIMITED) -> Array:
+    """Converts the cells of one column, for few values. The reader keeps its converters instead."""
+    return converter(field, table, limits, Changes())(pa.array(cells, gathered(field.arrow)))
+
+
+def _same(cells: Array) -> Array:
+    return cells
+
+
+def _weights(limit: int | None) -> Convert:
+    """A key's weights, unchanged; no policy may touch values that rows are merged by."""
+    if limit is None:
+        return _same
+
+    def convert(cells: Array) -> Array:
+        lengths = pc.binary_length(cells)
+        if (pc.max(lengths).as_py() or 0) <= limit:
+            return cells
+        index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
+        raise Unfit(
+            index,
+            f"a key with {lengths[index].as_py():,} bytes of weights in its collation, and Redshift compares at most "
+            f"{limit:,}",
+            "give the key column a _bin collation, or shorten the value",
+        )
+
+    return convert
+
+
+def _numbers(field: Field) -> Convert:
+    options = pc.CastOptions.safe(field.arrow)
+
+    def convert(cells: Array) -> Array:
+        try:
+            return _cast([_readable(cells)], options)
+        except pa.ArrowInvalid:
+            index = next(i for i in range(len(cells)) if not _casts(cells[i : i + 1], options))
+            what = f"{cells[index].as_py()!r}, which is no value of type {field.arrow}"
+            raise Unfit(index, what, "look at the column's type, or exclude the column") from None
+
+    return convert
+
+
+def _readable(cells: Array) -> Array:
+    """The cells as text, unless they are already numbers or times."""
+    return cells.view(_TEXT) if pa.types.is_binary(cells.type) else cells
+
+
+def _casts(cell: Array, options: Any) -> bool:
+    try:
+        _cast([_readable(cell)], options)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(field: Field) -> Convert:
+    options = pc.CastOptions.safe(field.arrow)
+
+    def convert(cells: Array) -> Array:
+        try:
+            return _cast([cells], options)  # checks UTF-8, copies nothing
+        except pa.ArrowInvalid:
+            index, value = next(
+                (i, v) for i, v in enumerate(cells.to_pylist()) if v is not None and not _is_utf8(v)
+            )
+            shown = value[:32].hex() + ("…" if len(value) > 32 else "")
+            raise Unfit(
+                index,
+                f"text that is not valid Unicode (0x{shown})",
+                "correct the value, or exclude the column",
+            ) from None
+
+    return convert
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- zero_dates
+
+
+def _moments(field: Field, table: Table, changes: Changes) -> Convert:
+    parsed = field.arrow if pa.types.is_date32(field.arrow) else pa.timestamp("us")
+    options = pc.CastOptions.safe(parsed)
+
+    def convert(cells: Array) -> Array:
+        text = _readable(cells)
+        try:
+            return _cast([text], options).view(field.arrow)
+        except pa.ArrowInvalid:
+            bad = _impossible(text)
+        if table.recipe.zero_dates == "error":
+            index = pc.index(bad, True).as_py()
+            raise Unfit(
+                max(index, 0),
+                f"the impossible date {text[index]}",
+                "correct the value: it is part of the key, and without it rows could not be told apart"
+                if _tells_rows_apart(field, table)
+                else "set zero_dates: null, or keep (the exact text in a second column)",
+            )
+        changes.add(field, bad)
+        possible = pc.if_else(bad, pa.scalar(None, _TEXT), text)
+        return _cast([possible], options).view(field.arrow)
+
+    return convert
+
+
+def _raw(cells: Array) -> Array:
+    """The text of impossible dates; NULL for all others."""
+    text = cells.view(_TEXT)
+    return pc.if_else(_impossible(text), text, pa.scalar(None, _TEXT))
+
+
+def _impossible(text: Array) -> Array:
+    """Which values are not dates; the answer itself is never NULL."""
+    zero = pc.fill_null(pc.match_substring_regex(text, _ZERO_PARTS), False)
+    rest = pc.if_else(zero, pa.scalar(None, _TEXT), pc.utf8_slice_codeunits(text, 0, 10))
+    try:
+        rest.cast(pa.date32())
+    except pa.ArrowInvalid:  # days that don't exist in their month, stored under ALLOW_INVALID_DATES
+        wrong = [v is not None and not _is_date(v) for v in rest.to_pylist()]
+        return pc.or_(zero, pa.array(wrong, pa.bool_()))
+    return zero
+
+
+def _is_date(text: str) -> bool:
+    try:
+        # Arrow and the warehouses know a year 0, Python doesn't; it has the same days as 2000.
+        datetime.date.fromisoformat(text.replace("0000-", "2000-", 1))
+    except ValueError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- overflow
+
+
+def _bounded(inner: Convert, field: Field, limit: int | None, table: Table, changes: Changes) -> Convert:
+    """The conversion with the warehouse's limit applied, if values of the column can exceed it."""
+    if limit is None or field.max_bytes <= limit:
+        return inner
+    return lambda cells: _within(inner(cells), limit, field, table, changes)
+
+
+def _within(values: Array, limit: int, field: Field, table: Table, changes: Changes) -> Array:
+    lengths = pc.binary_length(values)
+    if (pc.max(lengths).as_py() or 0) <= limit:
+        return values
+    long = pc.fill_null(pc.greater(lengths, limit), False)
+    whole = field.redshift == SUPER  # a truncated document is no longer a document
+    if table.recipe.overflow == "error" or (table.recipe.overflow == "truncate" and whole):
+        longest = pc.max(lengths)
+        raise Unfit(
+            pc.index(lengths, longest).as_py(),
+            f"a value of {longest.as_py():,} bytes, and the warehouse holds {limit:,}",
+            way_out(field, table, limit),
+        )
+    changes.add(field, long)
+    if table.recipe.overflow == "null":
+        return pc.if_else(long, pa.scalar(None, values.type), values)
+    cut = [
+        _cut(v, limit) if over else v for v, over in zip(values.to_pylist(), long.to_pylist(), strict=True)
+    ]
+    return pa.array(cut, values.type)
+
+
+def _cut(value: str | bytes, limit: int) -> str | bytes:
+    """The longest prefix of whole characters that fits."""
+    if isinstance(value, bytes):
+        return value[:limit]
+    return value.encode()[:limit].decode(errors="ignore")
+
+
+def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
+    """The conversion for a warehouse without U+0000 in text: values are refused, stripped of it, or NULL."""
+
+    def convert(cells: Array) -> Array:
+        values = inner(cells)
+        bad = pc.fill_null(pc.match_substring(values, "\0"), False)
+        if not pc.any(bad).as_py():
+            return values
+        if table.recipe.overflow == "error":
+            what = "text with the character U+0000, which the warehouse can't hold"
+            raise Unfit(pc.index(bad, True).as_py(), what, _choices(field, table))
+        changes.add(field, bad)
+        if table.recipe.overflow == "null":
+            return pc.if_else(bad, pa.scalar(None, values.type), values)
+        return pc.replace_substring(values, "\0", "")
+
+    return convert
+
+
+_ESCAPED_NUL = re.compile(r"(\\\\)|\\u0000")  # in a pair of backslashes, neither begins an escape
+
+
+def _without_escaped_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
+    """The same for JSON, where U+0000 is written as an escape."""
+
+    def convert(cells: Array) -> Array:
+        values = inner(cells)
+        if not pc.any(pc.match_substring(values, r"\u0000")).as_py():
+            return values
+        texts = values.to_pylist()
+        cleared = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in texts]
+        bad = [text != clear for text, clear in zip(texts, cleared, strict=True)]
+        if not any(bad):
+            return values
+        if table.recipe.overflow == "error":
+            what = "a document with the character U+0000, which the warehouse can't hold"
+            raise Unfit(bad.index(True), what, _choices(field, table))
+        changes.add(field, pa.array(bad))
+        if table.recipe.overflow == "null":
+            cleared = [None if wrong else text for text, wrong in zip(texts, bad, strict=True)]
+        return pa.array(cleared, values.type)
+
+    return convert
+
+
+def _document_choices(limit: int) -> str:
+    longer = "warehouse.large_strings: true where the cluster has enable_large_strings_opt_in, or "
+    return f"JSON can't be cut: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
+
+
+def _choices(field: Field, table: Table) -> str:
+    if _tells_rows_apart(field, table):
+        return "correct the value: it is part of the key, and without it rows could not be told apart"
+    return "set overflow: truncate or null, or exclude the column"

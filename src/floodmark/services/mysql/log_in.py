@@ -1,0 +1,383 @@
+"""Logs in to MySQL: with TLS as configured, and so that no eavesdropper can read the password.
+
+PyMySQL logs in, over our own socket and TLS context, so that rows can later be read off the same connection.
+The server's greeting decides before we send anything: if TLS is required and not offered, the server gets
+nothing. By design of caching_sha2_password and sha256_password the server itself learns the password, even
+one with an unverified certificate; a plug-in that sends it in clear text is used only if the configuration
+allows it. The log-in as a whole has a limit on time and on bytes received.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import socket
+import ssl
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from floodmark.config.load import SourceSpec, Tls
+from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
+from floodmark.services.mysql.rows import text as wire
+
+Address = tuple[str, int] | str
+
+# Plug-ins that prove the password without sending it, or send it only inside TLS or encrypted with RSA.
+SAFE = ("mysql_native_password", "caching_sha2_password", "sha256_password", "client_ed25519")
+CLEAR = "mysql_clear_password"
+
+_PROTOCOL = 10
+# Most bytes that a server may send until we are logged in; a tenth is plenty, RSA key included.
+_MOST_BYTES = 65_536
+# OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+_OTHER_HOST = (62, 64)
+
+
+class _Later:
+    """Hides a package from the imports of one thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._thread = name, threading.get_ident()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self._name and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{name} is imported when it is needed", name=name)
+
+
+def _import() -> Any:
+    """PyMySQL without cryptography: slow to import, and needed only to send a password without TLS."""
+    later = _Later("cryptography")
+    sys.meta_path.insert(0, later)
+    try:
+        import pymysql
+        from pymysql import _auth
+    finally:
+        sys.meta_path.remove(later)
+
+    one = threading.Lock()
+
+    def encrypt(*arguments: Any) -> Any:
+        with one:
+            if _auth.sha2_rsa_encrypt is encrypt:
+                again = importlib.util.module_from_spec(_auth.__spec__)  # with cryptography this time
+                _auth.__spec__.loader.exec_module(again)
+                if not again._have_cryptography:
+                    raise ConfigError(
+                        "the password has to be encrypted with the server's RSA key, which needs the package cryptography",
+                        hint="pip install cryptography, on a cluster's machines too",
+                    )
+                _auth.sha2_rsa_encrypt = again.sha2_rsa_encrypt
+        return _auth.sha2_rsa_encrypt(*arguments)
+
+    _auth.sha2_rsa_encrypt = encrypt
+    return pymysql
+
+
+pymysql = _import()
+
+
+class Link:
+    """A logged-in connection: PyMySQL's for queries, its socket for reading rows."""
+
+    def __init__(self, connection: Any, socket: socket.socket) -> None:
+        self.socket = socket  # free for others once a statement is answered, until the next statement
+        self._connection = connection
+        self._cursor: Any = None
+
+    def ask(self, sql: bytes) -> tuple[list[str], list[Any]]:
+        """The column names and rows of a small result; empty for a statement without one."""
+        try:
+            self._cursor = self._connection.cursor()
+            self._cursor.execute(sql)
+            about, rows = self._cursor.description, self._cursor.fetchall()
+            more = self._connection._result.has_next  # with more results, PyMySQL would keep reading
+        except pymysql.MySQLError as error:
+            code, text = _parts(error)
+            raise (wire.MySQLError(code, text) if _is_servers(code) else wire.lost()) from error
+        except Exception as error:  # a malformed packet can raise anything in its parser
+            self.close()
+            raise wire.malformed() from error
+        if more or (about is not None and any(len(row) != len(about) for row in rows)):
+            self.close()
+            raise wire.malformed()
+        if about is None:
+            return [], []
+        return [str(column[0]) for column in about], list(rows)
+
+    def warnings(self) -> int:
+        """How many warnings the last query left."""
+        return int(self._cursor.warning_count)
+
+    @property
+    def number(self) -> int:
+        """The server's id of this connection."""
+        return int(self._connection.thread_id())
+
+    def close(self) -> None:
+        with suppress(pymysql.MySQLError):
+            self._connection.close()
+
+
+def opened(spec: SourceSpec, address: Address, read_timeout: float, connect_timeout: float) -> Link:
+    """A connection to the server at this address, which may be a tunnel's; raises MySQLError."""
+    context = None if spec.tls is not None and spec.tls.mode == "disabled" else _context(spec.tls)
+    user, password, database = map(
+        _bytes, ("user", "password", "database"), (spec.user, spec.password, spec.database)
+    )
+    link = _reached(address, spec.host, connect_timeout)
+    seconds = read_timeout or None
+    try:
+        connection = _Connection(
+            host=spec.host,  # for its certificate
+            user=user,
+            password=password,
+            database=database or None,
+            charset="utf8mb4",
+            conv={},
+            use_unicode=False,
+            autocommit=None,
+            program_name="floodmark",
+            read_timeout=seconds,
+            write_timeout=seconds,
+            ssl_disabled=context is None,
+            ssl=context,
+            defer_connect=True,
+        )
+        connection.spec, connection.until = spec, time.monotonic() + connect_timeout
+        connection.connect(link)
+        connection.room = None
+    except Exception as error:
+        link.close()
+        if (meaning := _meaning(error)) is error:
+            raise
+        raise meaning from error
+    made = (context.made if context is not None else None) or link
+    made.settimeout(seconds)
+    return Link(connection, made)
+
+
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc, name-defined]
+    """PyMySQL's connection, which checks the server's demands before it complies."""
+
+    spec: SourceSpec
+    until: float
+    room: int | None = _MOST_BYTES  # bytes that may still arrive before we are logged in
+    ssl: bool
+    client_flag: int
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        if self.room is None:
+            return bytes(super()._read_bytes(num_bytes))
+        self.room -= num_bytes
+        if self.room < 0:
+            raise wire.malformed()
+        found = b""
+        while len(found) < num_bytes:
+            self._wait_no_longer()
+            piece = self._rfile.read1(
+                num_bytes - len(found)
+            )  # a single read, so that a trickle of bytes can't outlast the deadline
+            if not piece:
+                raise ConnectionError("the server has hung up")
+            found += piece
+        return found
+
+    def _write_bytes(self, data: bytes) -> None:
+        if self.room is not None:
+            self._wait_no_longer()
+        super()._write_bytes(data)
+
+    def _wait_no_longer(self) -> None:
+        """Limits the socket to the time left, so that its next operation, or a handshake, ends by then."""
+        if (left := self.until - time.monotonic()) <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+
+    def _get_server_information(self) -> None:
+        super()._get_server_information()
+        if self.protocol_version != _PROTOCOL:
+            raise wire.malformed()
+        if self.ssl and not self.server_capabilities & wire.CLIENT_SSL:
+            if self.spec.tls is not None:
+                raise _no_tls(self.spec, self.spec.tls)
+            self.ssl, self.client_flag = False, self.client_flag & ~wire.CLIENT_SSL
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
+        name = plugin_name.decode(errors="replace")
+        clear = name == CLEAR and self.spec.cleartext_password and _is_verified(self._sock, self.spec)
+        if name not in SAFE and not clear:
+            raise _unsafe(self.spec, name)
+        if name == "client_ed25519":
+            _need_pynacl(self.spec)
+        return super()._process_auth(plugin_name, auth_packet, handler)
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        """Does nothing: the session's first statement sets the character set, along with everything else."""
+
+
+def _is_verified(link: socket.socket, spec: SourceSpec) -> bool:
+    """Whether the other end has proven to be the server with that name."""
+    mode = spec.tls.mode if spec.tls is not None else None
+    return isinstance(link, ssl.SSLSocket) and mode == "verify_identity"
+
+
+# ---------------------------------------------------------------- sockets
+
+
+class _Context(ssl.SSLContext):
+    """Keeps the socket that it has encrypted."""
+
+    made: ssl.SSLSocket | None = None
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        self.made = super().wrap_socket(*args, **options)
+        return self.made
+
+
+def _context(tls: Tls | None) -> _Context:
+    """What the server must present, by mode; a `ca` is used in every mode that has one."""
+    mode = tls.mode if tls else "required"
+    ca = tls.ca if tls else None
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    # Public CAs certify anyone: without a check of the host name, their signature proves nothing.
+    context.check_hostname = mode == "verify_identity" or (mode == "verify_ca" and ca is None)
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+        elif mode == "required":
+            context.verify_mode = ssl.CERT_NONE
+        else:
+            context.load_default_certs()
+    except OSError as error:
+        raise _unreadable("ca", ca, error) from error
+    if tls is not None and tls.cert is not None:
+        for name, path in (("cert", tls.cert), ("key", tls.key or tls.cert)):
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                raise _unreadable(name, path, error) from error
+        try:
+            context.load_cert_chain(
+                tls.cert, tls.key, password=lambda: b""
+            )  # otherwise OpenSSL would prompt at the terminal
+        except OSError as error:
+            raise _unreadable("key" if tls.key else "cert", tls.key or tls.cert, error) from error
+    return context
+
+
+def _unreadable(name: str, path: object, error: OSError) -> ConfigError:
+    why = "it is no PEM file of that kind, or has a passphrase" if isinstance(error, ssl.SSLError) else ""
+    return ConfigError(
+        f"source.tls.{name}: {path} can't be read: {why or error.strerror}", hint="name a readable PEM file"
+    )
+
+
+def _bytes(name: str, text: str | None) -> bytes:
+    """The text as sent. Environment bytes that aren't UTF-8 are sent unchanged."""
+    try:
+        return (text or "").encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"source.url: the {name} holds half of a character, which can't be sent", hint="write it again"
+        ) from None
+
+
+def _reached(address: Address, host: str, seconds: float) -> socket.socket:
+    """A connection on which nothing has been exchanged yet."""
+    try:
+        if not isinstance(address, str):
+            link = socket.create_connection(address, seconds)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return link
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link.settimeout(seconds)
+            link.connect(address)
+            return link
+        except BaseException:
+            link.close()
+            raise
+    except (socket.gaierror, UnicodeError) as error:
+        raise wire.MySQLError(2005, f"the name {host} is unknown") from error
+    except TimeoutError as error:
+        raise _silent() from error
+    except ConnectionRefusedError as error:
+        raise wire.MySQLError(2003, "the connection was refused") from error
+    except OSError as error:
+        raise wire.MySQLError(2003, error.strerror or str(error)) from error
+
+
+# ---------------------------------------------------------------- failures
+
+
+def _no_tls(spec: SourceSpec, tls: Tls) -> TlsError:
+    return TlsError(
+        f"{spec.host} offers no TLS, and source.tls.mode is {tls.mode}",
+        hint="switch TLS on at the server, or set source.tls.mode: disabled",
+    )
+
+
+def _unsafe(spec: SourceSpec, name: str) -> ConfigError:
+    """The error for a server that wants the password in a way that we refuse."""
+    if name == CLEAR:
+        return ConfigError(
+            f"{spec.host} asks for the password in clear text ({name}), and got none",
+            hint="if that server is to have it: source.cleartext_password: true, with tls.mode: verify_identity",
+        )
+    return ConfigError(
+        f"{spec.host} asks for a log-in by {name[:64]}, which Floodmark does not have",
+        hint=f"give {spec.user} one of {', '.join(SAFE[:3])}, ed25519",
+    )
+
+
+def _need_pynacl(spec: SourceSpec) -> None:
+    try:
+        importlib.import_module("nacl.bindings")
+    except ImportError as error:
+        raise ConfigError(
+            f"{spec.user} logs in to {spec.host} by ed25519, which needs the package PyNaCl",
+            hint="pip install 'floodmark[ed25519]', on a cluster's machines too",
+        ) from error
+
+
+def _meaning(error: Exception) -> Exception:
+    """What a failed log-in means: our error, the server's refusal or certificate, no answer, or a cut."""
+    if isinstance(error, (FloodmarkError, wire.MySQLError)):
+        return error
+    code, text = _parts(error) if isinstance(error, pymysql.MySQLError) else (0, "")
+    if _is_servers(code):
+        return wire.MySQLError(code, text)
+    found = list(causes(error))
+    for cause in found:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = cause.verify_message.rstrip(".")
+            refused = wire.NotTrusted(2026, f"its certificate is not accepted: {why}")
+            refused.other_host = cause.verify_code in _OTHER_HOST
+            return refused
+        if isinstance(cause, TimeoutError):
+            return _silent()
+        # A server that shuts down or has too many connections sends plain text in place of a handshake.
+        cut = isinstance(cause, ssl.SSLEOFError) or getattr(cause, "reason", "") == "WRONG_VERSION_NUMBER"
+        if isinstance(cause, ssl.SSLError) and not cut:
+            return wire.MySQLError(2026, f"no TLS: {cause.reason or cause.strerror or cause}")
+    if any(isinstance(cause, OSError) for cause in found) or code:
+        return wire.MySQLError(2013, "Lost connection to server during the log-in")
+    return wire.malformed()
+
+
+def _silent() -> wire.MySQLError:
+    return wire.MySQLError(2003, "no answer")
+
+
+def _is_servers(code: int) -> bool:
+    """Whether the error code is the server's; the others are the client's own."""
+    return code >= 1000 and not 2000 <= code < 3000
+
+
+def _parts(error: Exception) -> tuple[int, str]:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    return code, str(error.args[-1]) if error.args else type(error).__name__

@@ -1,0 +1,143 @@
+"""What a MySQL server says about itself: version, clock, limits, role, encryption. Facts, not judgements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from floodmark.model.errors import ConfigError
+from floodmark.services.mysql import open_work, time_zones
+from floodmark.services.mysql.server_load import channels
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import Trust, trust_in
+from floodmark.services.mysql.version import parsed
+
+_VARIABLES = (
+    "version", "time_zone", "system_time_zone", "max_allowed_packet", "max_connections", "wait_timeout",
+    "max_statement_time", "max_execution_time", "read_only",
+)  # fmt: skip
+_STATUS = ("ssl_cipher", "ssl_version", "threads_connected")
+
+
+@dataclass(frozen=True)
+class Replication:
+    """A replica's own view of its progress."""
+
+    running: bool
+    behind: float | None  # seconds; None if unknown
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The facts."""
+
+    version: str
+    zone: str  # of the DATETIME values that the server writes
+    skew: float  # its clock minus this machine's, in seconds
+    unsure: float  # half the round-trip time of the query
+    max_allowed_packet: int
+    max_connections: int
+    connected: int
+    user_connections: int | None  # this user's own limit; None if there is none
+    wait_timeout: int
+    statement_seconds: float  # the server's time limit per statement; 0: none
+    cipher: str  # empty: not encrypted
+    tls_version: str
+    trust: Trust
+    read_only: bool
+    replication: Replication | None  # None: not a replica, or it doesn't say
+    zones: tuple[str, ...] | None = None  # of writing sessions, if not the server's; None: not shown
+
+    @property
+    def mariadb(self) -> bool:
+        return parsed(self.version).mariadb
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version's first two numbers."""
+        return parsed(self.version).numbers
+
+
+def look(session: Session) -> Server:
+    """Collects the facts, one query after the other."""
+    variables = _named(session, "SHOW GLOBAL VARIABLES", _VARIABLES)
+    status = _named(session, "SHOW SESSION STATUS", _STATUS)
+    skew, unsure = _skew(session)
+    zone = variables.get("time_zone", "")
+    if zone.upper() == "SYSTEM":
+        zone = f"SYSTEM ({variables.get('system_time_zone', 'unknown')})"
+    # MariaDB counts seconds, MySQL milliseconds.
+    seconds = (
+        _number(variables.get("max_statement_time")) or _number(variables.get("max_execution_time")) / 1000
+    )
+    own = _number(_text(session.rows("SELECT @@session.max_user_connections")[0][0]))
+    return Server(
+        version=variables.get("version", ""),
+        zone=zone,
+        skew=skew,
+        unsure=unsure,
+        max_allowed_packet=int(_number(variables.get("max_allowed_packet"))),
+        max_connections=int(_number(variables.get("max_connections"))),
+        connected=int(_number(status.get("threads_connected"))),
+        user_connections=int(own) or None,
+        wait_timeout=int(_number(variables.get("wait_timeout"))),
+        statement_seconds=seconds,
+        cipher=status.get("ssl_cipher", ""),
+        tls_version=status.get("ssl_version", ""),
+        trust=trust_in(session),
+        read_only=variables.get("read_only", "OFF").upper() in ("ON", "1"),
+        replication=_replication(session),
+        zones=time_zones.zones_beside(session),
+    )
+
+
+def _named(session: Session, show: str, names: Sequence[str]) -> dict[str, str]:
+    listed = ", ".join(f"'{name}'" for name in names)
+    rows = session.rows(f"{show} WHERE Variable_name IN ({listed})")
+    return {_text(name).lower(): _text(value) for name, value in rows}
+
+
+def _skew(session: Session) -> tuple[float, float]:
+    """The clock skew from the fastest of three queries, and its uncertainty."""
+    found = []
+    for _ in range(3):
+        before, tick = time.time(), time.monotonic()
+        server = open_work.now(session)
+        took = time.monotonic() - tick
+        found.append((took / 2, server - (before + took / 2)))
+    unsure, skew = min(found)
+    return skew, unsure
+
+
+def _replication(session: Session) -> Replication | None:
+    with suppress(ConfigError):  # no privilege
+        rows = channels(session)
+        return replication(rows) if rows else None
+    return None
+
+
+def replication(rows: Sequence[dict[str, str | None]]) -> Replication:
+    """The state of a replica's `channels`: all must be running, and the slowest counts."""
+    running, behind, error = True, 0.0, ""
+    for said in rows:
+        running = (
+            running and said.get("replica_io_running") == "Yes" and said.get("replica_sql_running") == "Yes"
+        )
+        seconds = said.get("seconds_behind_source")
+        behind = -1.0 if seconds is None or behind < 0 else max(behind, float(seconds))
+        error = error or said.get("last_io_error") or said.get("last_sql_error") or ""
+    return Replication(running, None if behind < 0 else behind, " ".join(error.split()))
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0
+
+
+def _text(cell: bytes | None) -> str:
+    return (cell or b"").decode(errors="replace")

@@ -1,0 +1,86 @@
+"""A source's time zones: that of its clock, and those of the sessions that write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+
+from floodmark.model import zones as clock
+from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.times import parse_time
+from floodmark.services.mysql.session import Session
+
+
+def offsets(session: Session, moments: Sequence[int]) -> list[int]:
+    """The offsets of the session's current zone at the given moments."""
+    asked = ", ".join(f"FROM_UNIXTIME({int(m)})" for m in moments)
+    row = session.rows(f"SELECT {asked}")[0]
+    return [_wall_seconds(cell or b"") - m for cell, m in zip(row, moments, strict=True)]
+
+
+def _wall_seconds(cell: bytes) -> int:
+    wall = parse_time(cell.decode())
+    return int((wall - datetime(1970, 1, 1)).total_seconds())
+
+
+def zone_offsets(session: Session, zone: str) -> clock.Offsets:
+    """The offsets of a cursor's zone: the server's default for DATETIME, or the one the user named."""
+    if zone.upper() == "UTC":
+        return clock.utc
+    if zone != "server":
+        return clock.named(zone)
+
+    named: list[bytes | None] = []
+
+    def of_server(moments: Sequence[int]) -> list[int]:
+        with _inside(session, "@@global.time_zone"):
+            named.append(session.rows("SELECT @@session.time_zone")[0][0])
+            if named[0] != named[-1]:
+                raise TransientError(
+                    f"the source's time zone changed while it was looked at, to {(named[-1] or b'').decode()}",
+                    hint="try again; rows that were written meanwhile may have cursors of either zone",
+                )
+            return offsets(session, moments)
+
+    return of_server
+
+
+@contextmanager
+def _inside(session: Session, zone: str) -> Iterator[None]:
+    """Switches the session to a zone, given as an SQL expression, and back to UTC at the end."""
+    session.rows(f"SET time_zone = {zone}")
+    try:
+        yield
+    finally:
+        session.rows("SET time_zone = '+00:00'")
+
+
+def behind(session: Session, zones: Iterable[str], ours: Mapping[int, int]) -> int:
+    """By how many seconds at most these zones lag the cursor's zone, whose offsets are given."""
+    widest = 0
+    for zone in zones:
+        with suppress(ConfigError), _inside(session, f"CONVERT(X'{zone.encode().hex()}' USING utf8mb4)"):
+            theirs = offsets(session, list(ours))
+            widest = max(widest, *(ours[m] - there for m, there in zip(ours, theirs, strict=True)))
+    return widest
+
+
+def zones_beside(session: Session) -> tuple[str, ...] | None:
+    """The time zones of sessions that may write, if not the server's; None if the server doesn't show them.
+
+    Sessions that declared themselves read-only, like ours, don't count. MySQL takes 0.3 ms per session.
+    """
+    try:
+        rows = session.rows(
+            "SELECT DISTINCT zone, read_only = 'OFF' AND zone <> @@global.time_zone FROM ("
+            "SELECT MAX(IF(VARIABLE_NAME = 'time_zone', VARIABLE_VALUE, NULL)) AS zone,"
+            " MAX(IF(VARIABLE_NAME = 'time_zone', NULL, VARIABLE_VALUE)) AS read_only"
+            " FROM performance_schema.variables_by_thread"
+            " WHERE VARIABLE_NAME IN ('time_zone', 'transaction_read_only') GROUP BY THREAD_ID) AS sessions"
+        )
+    except ConfigError:
+        return None
+    if not rows:  # not even this session is listed: the instrument is off
+        return None
+    return tuple(sorted((zone or b"").decode(errors="replace") for zone, other in rows if int(other or 0)))

@@ -1,0 +1,128 @@
+"""The services of one run: the source, the store, Spark and the warehouse, each opened when it is first needed.
+
+A run with nothing to do starts no Spark and touches no warehouse. Whatever is opened here is closed here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+from weakref import WeakSet
+
+from floodmark.config.load import Config
+from floodmark.model.run import Progress
+from floodmark.services.mysql.connections import Throttle
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.spark.context import Spark
+from floodmark.services.spark.job import Job
+from floodmark.services.spark.on_demand import WarmSpark
+from floodmark.services.store.places import finish
+from floodmark.services.store.store import Store
+from floodmark.services.warehouse.open import open_warehouse
+from floodmark.services.warehouse.protocol import Warehouse
+
+R = TypeVar("R")
+
+# Seconds that an embedded warehouse stays open for the next table's query or load.
+LINGER = 0.25
+# Read timeout in seconds. Counts and bounds of a large unindexed table take a while; a dead server is
+# noticed sooner.
+PATIENCE = 300
+
+
+class Services:
+    """What the tables of one run share. A context manager that stops what it started."""
+
+    def __init__(
+        self, config: Config, progress: Progress, run: str, spark: Spark | WarmSpark | None = None
+    ) -> None:
+        """A Spark that is passed in is used, but not stopped: it stays the caller's."""
+        self.config = config
+        self.progress = progress
+        self.run = run
+        self.store = Store(config.store)
+        # No reference to self here: in a resident sync, a reference cycle would keep connections open for long.
+        self.throttle = Throttle(config.source, partial(progress.note, ""))
+        self.looks = SharedLooks()
+        self.interrupted = False
+        # One load at a time: loads into one warehouse file would only queue inside it.
+        self.loading = threading.Lock()
+        self._lock = threading.Lock()
+        self._own_spark = not isinstance(spark, WarmSpark)
+        self._spark = (
+            spark if isinstance(spark, WarmSpark) else WarmSpark(config, f"floodmark {run}", running=spark)
+        )
+        self._warehouse: Warehouse | None = None
+        self._sessions: WeakSet[Session] = WeakSet()
+
+    def __enter__(self) -> Services:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        if self._warehouse is not None:
+            self._warehouse.close()
+        finish(self.store.places)
+
+    def interrupt(self) -> None:
+        """Ends running tasks and source queries at once."""
+        self.interrupted = True
+        with self._lock:
+            asking = list(self._sessions)
+        for session in asking:
+            session.abort()
+        self._spark.cancel()
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops the Spark that this run started, and everything running on it; safe to call twice."""
+        if self._own_spark:
+            if self._spark.trains:
+                self.progress.note("", "saving Spark's classes for faster starts (a few seconds, once)")
+            self._spark.stop()
+
+    def session(self, purpose: str) -> Session:
+        """A connection to the source, for queries."""
+        leave = self.throttle.enter()
+        try:
+            session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=leave)
+        except BaseException:
+            leave()
+            raise
+        with self._lock:
+            self._sessions.add(session)
+        if self.interrupted:
+            session.abort()
+        return session
+
+    def warm_up(self) -> None:
+        """Starts Spark in the background unless it is running, and says so."""
+        self._spark.warm_up(lambda: self.progress.note("", "starting Spark"))
+
+    def spark(self) -> Spark:
+        """Spark, running."""
+        self.warm_up()
+        return self._spark.get()
+
+    def submit(
+        self, jobs: Sequence[Job[R]], group: str, underway: Callable[[int], None] | None = None
+    ) -> Iterator[R]:
+        """Runs the jobs as Spark tasks and yields results as they finish, within this run's limits on the source.
+
+        `underway` receives the number of rows read so far by unfinished jobs.
+        """
+        table = jobs[0].table.name if jobs else ""
+        note = partial(self.progress.note, table)
+        return self.spark().submit(jobs, group, self.throttle, underway, note)
+
+    def warehouse(self) -> Warehouse:
+        """The warehouse that this pipeline fills."""
+        with self._lock:
+            if self._warehouse is None:
+                self._warehouse = open_warehouse(
+                    self.config.warehouse, linger=LINGER, waits=partial(self.progress.wait, "")
+                )
+            return self._warehouse

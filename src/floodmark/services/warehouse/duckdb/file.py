@@ -1,0 +1,358 @@
+"""A DuckDB file and how it is opened: only while it is needed; a new one appears whole or not at all.
+
+Opening a file takes DuckDB 60 ms, so concurrent threads share one open database, and it stays open briefly
+between uses if its owner says so. Another process that waits for the file gets it after two seconds plus the
+running query, however busy the machine is: opening requires passing a turnstile, in which the waiting process
+already stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from logging import DEBUG
+from pathlib import Path
+from typing import Any, cast
+
+import duckdb
+
+from floodmark.model import events
+from floodmark.model.errors import ConfigError
+from floodmark.model.run import Wait
+from floodmark.services.temp import cache_folder
+from floodmark.services.warehouse.duckdb.errors import is_lock, lock_holder, translated
+
+Connection = duckdb.DuckDBPyConnection
+
+# DuckDB processes this many rows at a time, however wide they are, and holds most of them twice.
+VECTOR = 2048
+ROW_GROUP = 122_880
+# A thread that inserts leaves its last row group partly filled; at a checkpoint DuckDB merges such groups,
+# which costs as much as writing them. With this many rows per thread, there are too few to be merged.
+THREAD_ROWS = 4 * ROW_GROUP
+# A file in constant use is released after this long, for whoever is waiting.
+HOLD = 2.0
+# Seconds between attempts to open a file that someone else holds.
+TRY_EVERY = 0.05
+
+
+@contextlib.contextmanager
+def _turnstile(path: Path, give_up: float) -> Iterator[None]:
+    """One process of this user passes at a time, so one that releases a file can't overtake a waiting one.
+
+    It orders, and protects nothing: after a timeout, or if its file can't be created, the caller proceeds
+    without it.
+    """
+    door = _door(path)
+    place = _taken(door, give_up) if door else None
+    try:
+        yield
+    finally:
+        if door is not None and place is not None:
+            with contextlib.suppress(OSError):
+                door.unlink()
+                # Closing is not enough: a process forked meanwhile would keep the lock.
+                fcntl.flock(place, fcntl.LOCK_UN)
+            os.close(place)
+
+
+def _door(path: Path) -> Path | None:
+    """The turnstile's own file: opening and closing the database itself would drop DuckDB's lock on it."""
+    try:
+        found = path.stat()
+        return cache_folder() / f"duckdb-{found.st_dev:x}-{found.st_ino:x}.lock"
+    except (OSError, ConfigError):  # DuckDB will explain it better
+        return None
+
+
+def _taken(door: Path, give_up: float) -> int | None:
+    while time.monotonic() < give_up:
+        place = None
+        try:
+            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(place), door.stat()):
+                return place
+        except BlockingIOError:
+            time.sleep(TRY_EVERY / 5)
+        except FileNotFoundError:  # its holder has just removed it
+            pass
+        except OSError:
+            give_up = 0
+        if place is not None:
+            os.close(place)
+    return None
+
+
+def _awaited(path: Path) -> bool:
+    """Whether another process is waiting in the turnstile."""
+    door = _door(path)
+    try:
+        place = os.open(door, os.O_RDWR | os.O_CLOEXEC) if door else None
+    except OSError:
+        return False
+    if place is None:
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(place)
+    return False
+
+
+class _Timed:
+    """A connection whose statements are logged with their times (`--debug`)."""
+
+    def __init__(self, con: Connection) -> None:
+        self._con = con
+
+    def execute(self, sql: str, *parameters: Any) -> Connection:
+        with events.statement("duckdb", sql):
+            return self._con.execute(sql, *parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._con, name)
+
+
+class DatabaseFile:
+    """Connections to one file. Threads may share it; only one of them writes at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        memory: int,
+        lock_seconds: float,
+        linger: float = 0.0,
+        waits: Callable[[Wait | None], None] = lambda on: None,
+    ) -> None:
+        """`linger`: seconds that the file stays open for the next use; `close` must then be called.
+
+        `waits` is called when a wait for someone else's lock begins, and with None when it ends.
+        """
+        self.path = path
+        self._waits = waits
+        self._memory = memory
+        self._lock_seconds = lock_seconds
+        self._linger = linger
+        self._writers = threading.RLock()
+        self._change = threading.Condition(threading.RLock())
+        self._anchor: Connection | None = None  # keeps the database open between connections
+        self._writable = False
+        self._failed = False  # after a failure, the open database is not reused
+        self._users: list[int] = []  # thread ids
+        self._limit = memory
+        self._opened = self._used = 0.0
+        self._inode: tuple[int, int] | None = None
+        self._timer: threading.Timer | None = None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection | None]:
+        """A connection for reading; None when there is no file yet."""
+        if not self.path.exists():
+            self._check_folder()
+            yield None
+            return
+        with self._connected(read_only=True) as con:
+            yield con
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection that may write; anything not committed at its end is rolled back."""
+        with self._writers:
+            if not self.path.exists():
+                self._create()
+            with self._connected(read_only=False) as con:
+                yield con
+
+    def close(self) -> None:
+        """Release the file once nobody uses it; safe to call twice."""
+        with self._change:
+            self._linger = 0.0
+            if not self._users:
+                self._close()
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    @contextlib.contextmanager
+    def _connected(self, read_only: bool) -> Iterator[Connection]:
+        thread = threading.get_ident()
+        try:
+            con = self._enter(read_only, thread)
+            try:
+                yield con
+            except BaseException:
+                self._failed = True
+                raise
+            finally:
+                try:
+                    con.close()
+                finally:
+                    self._leave(thread)
+        except duckdb.Error as error:
+            raise translated(error, self.path) from error
+
+    def _enter(self, read_only: bool, thread: int) -> Connection:
+        with self._change:
+            while self._users and (not self._fit(read_only) or self._gives_way(thread)):
+                self._change.wait(TRY_EVERY)
+            if self._anchor is not None and not self._fit(read_only):
+                self._close()
+            if self._anchor is None:
+                give_up = time.monotonic() + self._lock_seconds
+                with _turnstile(self.path, give_up):
+                    self._anchor = self._connect(read_only, give_up)
+                self._writable, self._failed, self._limit = not read_only, False, self._memory
+                self._opened, self._inode = time.monotonic(), self._identity()
+            try:
+                con = self._connect(not self._writable, time.monotonic() + self._lock_seconds)
+            except BaseException:
+                if not self._users:
+                    self._close()
+                raise
+            self._users.append(thread)
+            return cast(Connection, _Timed(con)) if events.STATEMENTS.isEnabledFor(DEBUG) else con
+
+    def _fit(self, read_only: bool) -> bool:
+        """Whether the open database will do: DuckDB opens a file either read-only or for writing."""
+        right = self._writable or read_only
+        return right and not self._failed and self._inode == self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _gives_way(self, thread: int) -> bool:
+        """Whether a new use lets the running ones end first, as another process has waited long enough."""
+        late = time.monotonic() - self._opened > HOLD
+        return late and thread not in self._users and _awaited(self.path)
+
+    def _leave(self, thread: int) -> None:
+        with self._change:
+            self._users.remove(thread)
+            self._used = time.monotonic()
+            if not self._users:
+                if self._failed or self._linger <= 0 or self._used - self._opened > HOLD:
+                    self._close()
+                elif self._timer is None:
+                    self._rest_after(self._linger)
+            self._change.notify_all()
+
+    def _rest_after(self, seconds: float) -> None:
+        # Not a daemon: native code must not still be running when the interpreter exits.
+        self._timer = threading.Timer(seconds, self._rest)
+        self._timer.start()
+
+    def _rest(self) -> None:
+        """Close a file that nobody has used for a while."""
+        with self._change:
+            self._timer = None
+            if self._users or self._anchor is None:
+                return
+            left = self._used + self._linger - time.monotonic()
+            if left > 0:
+                self._rest_after(left)
+            else:
+                with contextlib.suppress(duckdb.Error):  # committed data is safe in the WAL beside the file
+                    self._close()
+
+    def _close(self) -> None:
+        anchor, self._anchor = self._anchor, None
+        if anchor is not None:
+            anchor.close()
+
+    def _connect(self, read_only: bool, give_up: float) -> Connection:
+        """Open the file; wait a few seconds if someone else has it locked."""
+        waited = False
+        while True:
+            try:
+                con = duckdb.connect(self.path, read_only=read_only, config=self._settings())
+                con.execute("SET enable_progress_bar = false")  # on in notebooks; stdout is not DuckDB's
+                if waited:
+                    self._waits(None)
+                return con
+            except duckdb.Error as error:
+                if not is_lock(error) or time.monotonic() > give_up:
+                    if waited:
+                        self._waits(None)
+                    raise
+                waited = True
+                self._waits(Wait("lock", lock_holder(error)))
+            time.sleep(TRY_EVERY)
+
+    @contextlib.contextmanager
+    def threads_for(self, con: Connection, rows: int) -> Iterator[None]:
+        """Use only as many threads as pay off for an INSERT of this many rows.
+
+        A failure needs no reset: the file is reopened anyway.
+        """
+        if rows < ROW_GROUP:  # nothing is written before COMMIT, however many threads read
+            yield
+            return
+        row = con.execute("SELECT current_setting('threads')").fetchone()
+        con.execute(f"SET threads = {max(1, min(int(row[0]) if row else 1, rows // THREAD_ROWS))}")
+        yield
+        con.execute("RESET threads")
+
+    def make_room(self, con: Connection, width: int) -> None:
+        """Raise the memory limit if one batch of DuckDB's would not fit into it with rows this wide."""
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        needed = max(self._memory, min(2 * VECTOR * width, machine * 8 // 10))
+        if needed != self._limit:
+            con.execute(f"SET memory_limit = '{needed}B'")
+            self._limit = needed
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "memory_limit": f"{self._memory}B",
+            "temp_directory": f"{self.path}.tmp",
+            "preserve_insertion_order": False,
+            # Rows stay uncompressed until this many row groups are full: more costs memory and page faults.
+            "write_buffer_row_group_count": 2,
+            # Never fetch anything from the internet, and never take a Python variable for a table.
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+
+    def _create(self) -> None:
+        """Create an empty database, whole or not at all: a crash must not leave half a file behind."""
+        self._check_folder()
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}-{time.monotonic_ns():x}")
+        try:
+            duckdb.connect(draft).close()
+            draft.chmod(0o600)  # before it holds a row, whatever the umask
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                self._place(draft)
+        except duckdb.Error as error:
+            raise translated(error, self.path) from error
+        except OSError as error:
+            raise ConfigError(f"the warehouse {self.path} can't be created: {error.strerror}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _place(self, draft: Path) -> None:
+        try:
+            os.link(draft, self.path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            if not self.path.exists():
+                os.rename(draft, self.path)
+
+    def _check_folder(self) -> None:
+        if not self.path.parent.is_dir():
+            raise ConfigError(
+                f"the folder of the warehouse {self.path} does not exist",
+                hint="create it, or change warehouse.url",
+            )

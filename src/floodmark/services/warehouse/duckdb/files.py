@@ -1,0 +1,61 @@
+"""Parquet files as DuckDB reads them: exactly these files, as written, with nothing guessed from paths."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from floodmark.model.errors import DataError
+from floodmark.services.warehouse.duckdb.file import Connection
+
+# DuckDB would take a folder named region=eu for the value of the column region.
+_AS_WRITTEN = ", ".join(
+    f"{guess} = false"
+    for guess in (
+        "hive_partitioning",
+        "hive_types_autocast",
+        "union_by_name",
+        "filename",
+        "file_row_number",
+        "binary_as_string",
+        "allow_empty",
+    )
+)
+
+
+def reading(paths: Sequence[Path]) -> str:
+    """The rows of the files as a table expression."""
+    return f"read_parquet({_listed(paths)}, {_AS_WRITTEN})"
+
+
+def columns_of(con: Connection, paths: Sequence[Path]) -> list[tuple[str, str]]:
+    """The names and types of the files' columns, as DuckDB sees them."""
+    found = con.execute(f"DESCRIBE SELECT * FROM {reading(paths)}").fetchall()
+    return [(str(row[0]), str(row[1])) for row in found]
+
+
+def counted(con: Connection, paths: Sequence[Path]) -> list[int]:
+    """How many rows each file has by its footer; DataError if DuckDB would read any other file."""
+    found = con.execute(f"SELECT file_name, num_rows FROM parquet_file_metadata({_listed(paths)})").fetchall()
+    rows = {str(name): int(number) for name, number in found}
+    if others := sorted(rows.keys() ^ {str(path) for path in paths}):
+        raise DataError(
+            f"DuckDB reads other files than those of the load ({', '.join(others[:3])})",
+            hint="use a folder without *, ? and [ in its name",
+        )
+    return [rows[str(path)] for path in paths]
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    files = (_itself(str(path)).replace("'", "''") for path in paths)
+    return "[" + ", ".join(f"'{file}'" for file in files) + "]"
+
+
+def _itself(path: str) -> str:
+    """A pattern for exactly this path: DuckDB expands *, ? and [, as in a folder `lake[1]` beside `lake1`.
+
+    A path with a backslash can't be escaped. DuckDB then takes it literally unless other files match, which
+    `counted` detects.
+    """
+    return path if "\\" in path else glob.escape(path)

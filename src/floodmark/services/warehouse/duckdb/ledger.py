@@ -1,0 +1,179 @@
+"""The ledger's tables in a DuckDB file: one row per loaded commit, and two per target (holder, row count)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from floodmark.model.errors import ConflictError
+from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, TargetFiller, summed
+from floodmark.model.times import STAMP, parse_moment
+from floodmark.services.warehouse.duckdb.errors import AlreadyThere, NotThere, Unlike
+from floodmark.services.warehouse.duckdb.file import Connection
+from floodmark.services.warehouse.protocol import COUNTS, LEDGER, TARGETS, LoadRequest, quote
+
+# The primary keys are a second guard: if two loads race for one commit, only one can be committed.
+_LEDGER_COLUMNS = (
+    "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
+    "target VARCHAR, run VARCHAR, rows BIGINT, files BIGINT, loaded_at TIMESTAMP, "
+    "PRIMARY KEY (log_id, epoch, n, digest)"
+)
+_TARGETS_COLUMNS = (
+    "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT"
+)
+# A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
+_COUNTS_COLUMNS = "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT"
+
+
+def kind_of(con: Connection, schema: str, name: str) -> str | None:
+    """BASE TABLE, VIEW, or None when nothing has that name.
+
+    It probes the name itself: DuckDB's lists of tables get slower the more tables there are. It uses a second
+    cursor, because an unknown name would abort the transaction, and so does not see what that transaction
+    itself has created or dropped.
+    """
+    with con.cursor() as beside:
+        try:
+            beside.execute(f"SELECT rowid FROM {quote(schema, name)} LIMIT 0")
+            return "BASE TABLE"  # only tables have a rowid
+        except NotThere:
+            return None
+        except Unlike:
+            return _listed_as(beside, schema, name)
+
+
+def _listed_as(con: Connection, schema: str, name: str) -> str | None:
+    found = con.execute(
+        "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
+        "AND table_schema = ? AND lower(table_name) = lower(?)",
+        [schema, name],
+    ).fetchone()
+    return str(found[0]) if found else None
+
+
+_TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
+
+
+@dataclass(frozen=True)
+class LedgerTables:
+    """The ledger, seen through one connection."""
+
+    con: Connection
+    schema: str
+
+    def create(self) -> LedgerTables:
+        """Create the tables that don't exist yet."""
+        self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
+        for name, columns in _TABLES:
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
+        return self
+
+    def there(self) -> bool:
+        """Whether the tables have been created and committed."""
+        return kind_of(self.con, self.schema, TARGETS) is not None
+
+    def read(self, log: str, target: str, part: Part | None = None) -> Ledger:
+        """What the ledger says about a log and a target; its tables must exist."""
+        if part is None:
+            rows = self._rows("log_id = ?", [log])
+        else:
+            wanted = "log_id = ? AND epoch = ? AND n > ?"
+            rows = (*self._sums(log, part), *self._rows(wanted, [log, part.epoch, part.after]))
+        about = self.about(log, target)
+        return replace(about, rows=rows, part=part, counted=self._counted(log, target, about.epoch))
+
+    def counted(self, log: str, target: str) -> int | None:
+        """How many rows the last load left in the target; None: not counted. The tables must exist."""
+        return self._counted(log, target, self.about(log, target).epoch)
+
+    def _counted(self, log: str, target: str, epoch: int | None) -> int | None:
+        if kind_of(self.con, self.schema, COUNTS) is None:
+            return None
+        found = self.con.execute(
+            f"SELECT c.rows FROM {quote(self.schema, COUNTS)} AS c, ({self._loads}) AS l WHERE c.target = $target "
+            "AND c.log_id = $log AND c.epoch = $epoch AND c.commits = l.commits AND c.loaded_at = l.loaded_at",
+            {"target": target, "log": log, "epoch": epoch},
+        ).fetchone()
+        return int(found[0]) if found else None
+
+    @property
+    def _loads(self) -> str:
+        """The query for the state of one target's ledger: how many commits, and when the last was loaded."""
+        return (
+            f"SELECT count(*) AS commits, max(loaded_at) AS loaded_at FROM {quote(self.schema, LEDGER)} "
+            "WHERE log_id = $log AND epoch = $epoch AND target = $target"
+        )
+
+    def keep_count(self, log: str, target: str, epoch: int, rows: int) -> None:
+        """Record how many rows the target should have until the next load."""
+        self.con.execute(
+            f"INSERT OR REPLACE INTO {quote(self.schema, COUNTS)} "
+            f"SELECT $target, $log, $epoch, commits, loaded_at, $rows FROM ({self._loads})",
+            {"target": target, "log": log, "epoch": epoch, "rows": rows},
+        )
+
+    def _rows(self, where: str, values: list[object]) -> tuple[LedgerRow, ...]:
+        found = self.con.execute(
+            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{STAMP}'), target, 1, false, '' "
+            f"FROM {quote(self.schema, LEDGER)} WHERE {where} ORDER BY epoch, n, digest",
+            values,
+        ).fetchall()
+        return tuple(map(LedgerRow._make, found))
+
+    def _sums(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
+        """Sums of the rows that are not read one by one."""
+        # A malformed digest has no number: the sum then matches nothing, and the rows are read one by one.
+        end = f"TRY_CAST('0x' || substr(digest, {65 - SUMMED_DIGITS}, {SUMMED_DIGITS}) AS BIGINT)"
+        kept = " AND ".join(["files > 0", *(f"n NOT BETWEEN {a} AND {b}" for a, b in part.cleaned)])
+        found = self.con.execute(
+            f"SELECT max(n), {f'sum({end})' if part.proven else 'NULL'}, CASE WHEN epoch = $epoch THEN epoch ELSE -1 END, "
+            f"sum(rows), sum(files), strftime(max(loaded_at), '{STAMP}'), target, count(*), "
+            f"strftime(min(loaded_at) FILTER ({kept}), '{STAMP}') FROM {quote(self.schema, LEDGER)} "
+            "WHERE log_id = $log AND (epoch <> $epoch OR n <= $after) GROUP BY 3, n > $superseded, target",
+            {"log": log, "epoch": part.epoch, "after": part.after, "superseded": part.superseded},
+        ).fetchall()
+        return tuple(summed(*row) for row in found)
+
+    def about(self, log: str, target: str) -> Ledger:
+        """The load epoch of a log, and who fills a target."""
+        targets = self.con.execute(
+            f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
+            "WHERE target = ? OR log_id = ?",
+            [target, log],
+        ).fetchall()
+        return Ledger.about(targets, log, target)
+
+    def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
+        """Write the ledger rows of a load, and delete those that it takes back."""
+        ledger = quote(self.schema, LEDGER)
+        for n, digest in sorted(request.retake):
+            self.con.execute(
+                f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
+                [request.log, request.epoch, n, digest],
+            )
+        who = (request.pipeline, request.table.name, request.target, request.run)
+        values = [
+            [
+                request.log,
+                r.epoch,
+                r.n,
+                r.digest,
+                *who,
+                r.rows,
+                r.files,
+                parse_moment(r.loaded_at).replace(tzinfo=None),
+            ]
+            for r in loaded
+        ]
+        try:
+            self.con.executemany(f"INSERT INTO {ledger} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        except AlreadyThere as error:
+            raise ConflictError(
+                "another load has loaded these commits meanwhile", hint="run again"
+            ) from error
+
+    def set_holder(self, target: str, holder: TargetFiller) -> None:
+        """Record whose rows the target holds, and in which epoch."""
+        self.con.execute(
+            f"INSERT OR REPLACE INTO {quote(self.schema, TARGETS)} VALUES (?, ?, ?, ?, ?)",
+            [target, holder.pipeline, holder.log, holder.table, holder.epoch],
+        )

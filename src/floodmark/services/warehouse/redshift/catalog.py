@@ -1,0 +1,64 @@
+"""What Redshift's catalog says about some names in a schema: kinds and columns, in one query.
+
+The catalog also lists tables that the user may not read. It is on the leader node, so the same statement
+can't query other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from floodmark.model.errors import ConfigError
+from floodmark.services.warehouse.columns import TargetColumn
+from floodmark.services.warehouse.redshift.names import literal
+from floodmark.services.warehouse.redshift.steps import RedshiftSession, Row
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table, a view or the like in the schema."""
+
+    kind: str = "r"  # r a table, v a view, and so on
+    columns: tuple[TargetColumn, ...] = ()
+
+    def has(self, column: str) -> bool:
+        return any(found.name == column for found in self.columns)
+
+
+def relations(session: RedshiftSession, schema: str, names: Iterable[str]) -> dict[str, Relation]:
+    """Those of the names that exist, with what they are."""
+    listed = ", ".join(literal(name) for name in names)
+    rows = session.query(
+        "SELECT c.relname, c.relkind, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef, "
+        "a.attisdistkey FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({listed}) ORDER BY c.relname, a.attnum"
+    )
+    found: dict[str, Relation] = {}
+    for name, kind, *about in rows:
+        before = found.get(str(name), Relation(_text(kind)))
+        column = () if about[0] is None else (found_column(tuple(about)),)
+        found[str(name)] = Relation(before.kind, (*before.columns, *column))
+    return found
+
+
+def found_column(row: Row) -> TargetColumn:
+    """A row of the catalog as a column; of a default, only that there is one."""
+    name, type_, not_null, has_default, spread = row
+    default = "set" if has_default else None
+    return TargetColumn(str(name), str(type_).lower(), not not_null, default, bool(spread))
+
+
+def checked_columns(relation: Relation | None, target: str) -> tuple[TargetColumn, ...] | None:
+    """The target's columns; None when it does not exist. ConfigError if it is anything but a table."""
+    if relation is None:
+        return None
+    if relation.kind != "r":
+        what = {"v": "view", "m": "materialized view"}.get(relation.kind, "thing that is no table")
+        raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
+    return relation.columns
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,238 @@
+"""The files of a load as COPY gets them: their footers read and proven first, then listed in a manifest.
+
+COPY matches columns by position, not by name, and does not remember what it has loaded. So a footer must have
+exactly the columns and rows that its commit and schema say, no file is listed twice, and the footers' ranges
+of times and decimals are compared with what has arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodmark.model.commit import DataFile
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.model.table import Table
+from floodmark.model.times import wall_clock
+from floodmark.model.types import READ_FIELD, Field
+from floodmark.services.store.store import Store, encode
+from floodmark.services.temp import scratched
+from floodmark.services.warehouse.files import differs, fetch, missing, parallel
+
+PARALLEL = 16
+_FOOTER = 64 << 10  # bytes at a file's end; most footers fit
+_LENGTH = 8  # bytes: the footer's length, and "PAR1"
+
+Range = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A file whose footer matches its commit."""
+
+    file: DataFile
+    ranges: dict[str, Range]  # by column: lowest and highest; no entry if all are NULL
+    read: tuple[int, int] | None = None  # the range of READ_FIELD; None: the file lacks it
+
+    @staticmethod
+    def rows(files: Sequence[Proven]) -> int:
+        return sum(proven.file.rows for proven in files)
+
+
+def prove(store: Store, files: Sequence[DataFile], fields: Sequence[Field], table: str) -> list[Proven]:
+    """The files, each checked; DataError for one that is gone or does not match its commit."""
+    if not store.uri("x").startswith("s3://"):
+        raise ConfigError(
+            "Redshift reads files from S3 only, and the store is a folder",
+            hint="set store.url to s3://bucket/prefix, in the warehouse's Region",
+        )
+
+    def one(file: DataFile) -> Proven:
+        return _proven(store, file, fields, table)
+
+    if len({file.path for file in files}) != len(files):
+        raise DataError("a file is in the log twice", table=table)
+    return parallel(one, files, PARALLEL, "footers")
+
+
+def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:
+    uri = store.uri(file.path)
+    footer = _footer(store, file, uri, table)
+    found = footer.schema_arrow
+    expected = [(field.name, _in_file(field.arrow)) for field in fields]
+    told = found.names[len(expected) :] == [READ_FIELD]
+    if found.names[: len(found.names) - told] != [name for name, _ in expected]:
+        raise DataError(
+            f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
+        )
+    for (name, type_), is_type in zip(expected, found.types, strict=False):
+        if _in_file(is_type) != type_:
+            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
+    rows = footer.metadata.num_rows
+    if rows != file.rows:
+        raise DataError(
+            f"the file {file.path} has {rows:,} rows, and its commit says {file.rows:,}", table=table
+        )
+    return Proven(file, _ranges(footer.metadata, fields), _read(footer.metadata) if told and rows else None)
+
+
+def _read(metadata: pq.FileMetaData) -> tuple[int, int]:
+    """The range of the last column, the read time; the widest possible if it is not known."""
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
+        if statistics is None or not statistics.has_min_max or statistics.null_count:
+            return (0, 2**63 - 1)
+        lows.append(statistics.min)
+        highs.append(statistics.max)
+    return min(lows), max(highs)
+
+
+def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFile:
+    """The file's footer, once its size has been compared; usually one small request."""
+    wanted = _FOOTER
+    while True:
+        answer = store.end(file.path, wanted)
+        if answer is None:
+            raise missing(uri, table)
+        size, end, etag = answer
+        if size != file.bytes:
+            raise differs(uri, table, f"{size:,} bytes instead of {file.bytes:,}")
+        if file.etag is not None and etag is not None and etag != file.etag:
+            # Rewritten since: a copy of the same bytes may have another ETag, so compare the bytes.
+            with scratched("floodmark-load-") as folder:
+                fetch(store, [file], folder, table)
+        length = struct.unpack("<I", end[-_LENGTH:-4])[0] + _LENGTH if len(end) >= _LENGTH else 0
+        if end[-4:] != b"PAR1" or length > size:
+            raise differs(uri, table, "no Parquet footer")
+        if length <= len(end):
+            break
+        wanted = length
+    try:
+        return pq.ParquetFile(pa.BufferReader(end))
+    except (pa.ArrowException, OSError) as error:
+        raise differs(uri, table, f"a footer that can't be read: {error}") from error
+
+
+def _ranges(metadata: pq.FileMetaData, fields: Sequence[Field]) -> dict[str, Range]:
+    """The ranges of the compared columns over all row groups; UNKNOWN if a group does not give one."""
+    found: dict[str, Range] = {}
+    for i, field in enumerate(fields):
+        if not _is_ordered(field):
+            continue
+        lows: list[Any] = []
+        highs: list[Any] = []
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(i).statistics
+            rows = metadata.row_group(group).num_rows
+            if statistics is not None and statistics.has_min_max:
+                try:
+                    lows.append(statistics.min)
+                    highs.append(statistics.max)
+                except OverflowError:  # the year 0, which Python lacks
+                    break
+            elif statistics is None or statistics.null_count != rows:
+                break
+        else:
+            if lows:
+                found[field.name] = (min(lows), max(highs))
+            continue
+        found[field.name] = UNKNOWN
+    return found
+
+
+UNKNOWN: Range = (None, None)
+
+
+def ranges(files: Sequence[Proven], fields: Sequence[Field]) -> dict[str, Range | None]:
+    """What the staged rows must have, by column: lowest and highest, None if all NULL; absent if unknown."""
+    found: dict[str, Range | None] = {}
+    for field in fields:
+        parts = [p.ranges[field.name] for p in files if field.name in p.ranges]
+        if _is_ordered(field) and UNKNOWN not in parts:
+            found[field.name] = (min(p[0] for p in parts), max(p[1] for p in parts)) if parts else None
+    return found
+
+
+def key_ranges(files: Sequence[Proven], keys: Sequence[Field]) -> dict[str, Range]:
+    """The ranges of a key's columns, where they are known."""
+    return {name: span for name, span in ranges(files, keys).items() if span is not None}
+
+
+def is_ranged(field: Field) -> bool:
+    """Whether a wrong width or unit would show in the field's range."""
+    kind = field.arrow
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or pa.types.is_decimal(kind))
+
+
+def _is_ordered(field: Field) -> bool:
+    """Whether Redshift orders the field's values as the footers' ranges do."""
+    return is_ranged(field) or bool(pa.types.is_integer(field.arrow))
+
+
+def as_text(value: Any) -> str:
+    """A value of a range as text for Redshift."""
+    if isinstance(value, datetime):
+        return wall_clock(value)
+    return value.isoformat() if isinstance(value, date) else f"{Decimal(value):f}"
+
+
+def _in_file(type_: pa.DataType) -> pa.DataType:
+    """The type as a file stores it: Parquet does not record how wide Arrow's offsets are."""
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(type_) else type_
+
+
+# ---------------------------------------------------------------- manifests
+
+
+class Manifests:
+    """One load's manifests, in the store only while it runs."""
+
+    def __init__(self, store: Store, table: Table, run: str) -> None:
+        self._store = store
+        self._prefix = f"manifests/{encode(table.source.schema)}.{encode(table.source.table)}/{run}-{secrets.token_hex(4)}"
+        self._written: list[str] = []
+
+    def write(self, files: Sequence[Proven]) -> str:
+        """Write a manifest of the files that have rows; returns its address."""
+        entries = [
+            {
+                "url": self._store.uri(proven.file.path),
+                "mandatory": True,
+                "meta": {"content_length": proven.file.bytes},
+            }
+            for proven in files
+            if proven.file.rows
+        ]
+        path = f"{self._prefix}-{len(self._written)}.manifest"
+        self._store.put(path, json.dumps({"entries": entries}).encode())
+        self._written.append(path)
+        return self._store.uri(path)
+
+    def remove(self) -> None:
+        """Delete them from the store; one that stays behind does no harm."""
+        with suppress(FloodmarkError):
+            self._store.delete(self._written)
+
+
+@contextmanager
+def manifests(store: Store, table: Table, run: str) -> Iterator[Manifests]:
+    """Manifests that are deleted afterwards."""
+    made = Manifests(store, table, run)
+    try:
+        yield made
+    finally:
+        made.remove()

@@ -1,0 +1,257 @@
+"""The files of a load in a Redshift table, with proof that they arrived intact. Pure: steps out.
+
+COPY matches columns by position and reports neither where a row came from nor what it misread. So the staging
+table has the files' columns in their order, and row counts and ranges are compared with the footers. If files
+have a read time (`READ_FIELD`), so has the table: it puts the rows of one key in order. An empty target that
+takes the rows as they are needs no staging table: the same COPY fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from floodmark.model.errors import DataError
+from floodmark.model.names import OUR_TABLES
+from floodmark.model.table import Table
+from floodmark.model.types import KEY_FIELD, READ_FIELD, SUPER, Field
+from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.redshift.ddl import UNKEYABLE, staging_type
+from floodmark.services.warehouse.redshift.files import Proven, as_text, is_ranged, ranges
+from floodmark.services.warehouse.redshift.names import literal, path
+from floodmark.services.warehouse.redshift.steps import Check, Choose, Do, Step
+
+STAGE = f"{OUR_TABLES}stage"
+
+
+@dataclass(frozen=True)
+class Heap:
+    """The table that holds the files' rows: the staging table, or a target that was empty."""
+
+    name: str  # the qualifier of its columns
+    path: str  # the table, in statements
+
+
+STAGED = Heap(STAGE, quote(STAGE))
+
+
+@dataclass(frozen=True)
+class Put:
+    """A target, and the files whose rows go into it."""
+
+    table: Table
+    schema: str
+    target: str  # as Redshift knows it
+    side: str  # the table beside it: MySQL's weight of a text key -> the key as stored
+    fields: tuple[Field, ...]  # of the files, in their order
+    parsed: frozenset[str]  # the target's columns that hold parsed JSON
+    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what rows get in them
+    iam_role: str | None
+    filled: bool  # whether the target has rows
+    side_filled: bool
+    manifest: Callable[[Sequence[Proven]], str]
+    dist_key: str | None = None  # the target's
+    created: str | None = None  # the statement that creates the target, if this load does
+    direct: bool = False  # whether COPY may fill the target itself, once it is empty
+    documents: frozenset[str] = frozenset()  # JSON columns longer than a VARCHAR: staged as SUPER
+
+    @property
+    def columns(self) -> list[tuple[Field, str]]:
+        """The fields that the target has too, with their names there."""
+        return [(field, field.target) for field in self.fields if not field.file_only]
+
+    @property
+    def keys(self) -> list[tuple[Field, str]]:
+        key = self.table.key
+        return [(f, name) for f, name in self.columns if f.column in key and f.name == f.column]
+
+    @property
+    def weighed(self) -> bool:
+        """Whether keys are compared by MySQL's weights instead of their bytes."""
+        return any(field.file_only for field in self.fields)
+
+    @property
+    def into(self) -> str:
+        return path(self.schema, self.target)
+
+    @property
+    def beside(self) -> str:
+        return path(self.schema, self.side)
+
+    @property
+    def staged(self) -> list[str]:
+        """The names of the files' columns in the staging table, in order."""
+        return [staged_as(field) for field in self.fields]
+
+
+def staged_as(field: Field) -> str:
+    """The name of a file's column in the staging table."""
+    return KEY_FIELD if field.file_only else field.target
+
+
+def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
+    """The files in the staging table, which is distributed as the target is; not proven yet."""
+    types = {
+        staged_as(field): SUPER if field.target in spec.documents else staging_type(field)
+        for field in spec.fields
+    }
+    columns = [f"{quote(name)} {type_}" for name, type_ in types.items()]
+    if is_told(files):
+        columns.append(f"{quote(READ_FIELD)} BIGINT")
+    key = spec.dist_key
+    spread = key is not None and key in types and not types[key].startswith(UNKEYABLE)
+    style = f" DISTSTYLE KEY DISTKEY ({quote(key)})" if spread and key else ""
+    return [
+        Do(f"CREATE TEMP TABLE {quote(STAGE)} ({', '.join(columns)}){style}"),
+        *copies(spec, STAGED, files),
+        *_document_check(spec),
+    ]
+
+
+def proven_stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
+    """The files in the staging table, with proof."""
+    return [*stage(spec, files), proof(spec, STAGED, files)]
+
+
+def is_told(files: Sequence[Proven]) -> bool:
+    """Whether any of the files has a read time."""
+    return any(file.read for file in files)
+
+
+def copied(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+    """The files in an empty table, with proof."""
+    return [*copies(spec, heap, files), proof(spec, heap, files)]
+
+
+def copied_or(
+    spec: Put, heap: Heap, files: Sequence[Proven], otherwise: Callable[[], tuple[Step, ...]]
+) -> list[Step]:
+    """The files in an empty table; `otherwise` if the table does not show what they hold."""
+    return [*copies(spec, heap, files), Choose(_first_wrong(heap, _wrong(spec, files)), "", (), otherwise)]
+
+
+def copies(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+    """One COPY, or two if older files lack the read time."""
+    told, untold = [f for f in files if f.read], [f for f in files if not f.read]
+    return [
+        *_copy(spec, heap, told, [*spec.staged, READ_FIELD]),
+        *_copy(spec, heap, untold, spec.staged),
+    ]
+
+
+def _copy(spec: Put, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:
+    if not Proven.rows(files):
+        return []
+    into = f"{heap.path} ({', '.join(quote(name) for name in columns)})"
+    source = literal(spec.manifest(files))
+    # The SUPER holds the document as one string, which is parsed on its way into the target.
+    more = " SERIALIZETOJSON" if spec.documents else ""
+    # No STATUPDATE: by default COPY gathers statistics for an empty table, and joins are planned by them.
+    return [Do(f"COPY {into} FROM {source} {role_clause(spec.iam_role)} MANIFEST FORMAT AS PARQUET{more}")]
+
+
+def role_clause(iam_role: str | None) -> str:
+    """The role that COPY reads with; the cluster's default role is a keyword, not a name."""
+    if iam_role is None or iam_role.lower() == "default":
+        return "IAM_ROLE default"
+    return f"IAM_ROLE {literal(iam_role)}"
+
+
+def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
+    """The values of READ_FIELD that several commits share; None if they don't follow the commits' order.
+
+    If they do, a higher value means a later commit; only rows with a shared value can't be told apart by it.
+    """
+    spans = []
+    for commit in commits:
+        reads = [file.read for file in commit if file.file.rows]
+        if not all(reads):
+            return None
+        spans.append((min(read[0] for read in reads if read), max(read[1] for read in reads if read)))
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        return None
+    return frozenset(later[0] for earlier, later in pairwise(spans) if later[0] == earlier[1])
+
+
+# ---------------------------------------------------------------- proof
+
+
+def proof(spec: Put, heap: Heap, files: Sequence[Proven]) -> Step:
+    """Check that the table has the files' number of rows and their lowest and highest values, in one scan."""
+    rows = Proven.rows(files)
+
+    def error(found: object) -> DataError:
+        what, _, which = str(found or "").partition(" ")
+        if what == "rows":
+            return DataError(
+                f"{heap.name} has {int(which):,} rows, and the commits have {rows:,}; nothing was loaded",
+                hint="floodmark watermark validate compares the files with the log",
+            )
+        differs = (
+            f"the values of column {which} have another range in Redshift than in the files"
+            if which
+            else "Redshift has other rows than the files: their number differs, or a range of times, decimals or keys"
+        )
+        return DataError(
+            f"{differs}; nothing was loaded",
+            hint="the files were not read as they were written; please report it with the files' schema",
+        )
+
+    return Check(_first_wrong(heap, _wrong(spec, files)), "", error)
+
+
+def fine(spec: Put, heap: Heap, files: Sequence[Proven], doubles: str) -> str:
+    """The query whose answer is empty if the proof holds and the query `doubles` returns 0."""
+    return _first_wrong(heap, [*_wrong(spec, files), f"WHEN ({doubles}) <> 0 THEN 'twice'"])
+
+
+def _first_wrong(heap: Heap, cases: Sequence[str]) -> str:
+    return f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}"
+
+
+def _wrong(spec: Put, files: Sequence[Proven]) -> list[str]:
+    """The CASE branches for what differs from the files: row count, a column's lowest or highest value."""
+    cases = [f"WHEN count(*) <> {Proven.rows(files)} THEN 'rows ' || CAST(count(*) AS VARCHAR)"]
+    keys = {field.name for field, _ in spec.keys}
+    expected = ranges(files, spec.fields)
+    for field in spec.fields:
+        if field.name not in expected or not (is_ranged(field) or field.name in keys):
+            continue
+        column, span = quote(staged_as(field)), expected[field.name]
+        if span is None:
+            wrong = f"count({column}) <> 0"
+        else:
+            low, high = (f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in span)
+            wrong = f"coalesce(min({column}) <> {low} OR max({column}) <> {high}, TRUE)"
+        cases.append(f"WHEN {wrong} THEN {literal(f'column {field.name}')}")
+    return cases
+
+
+def _document_check(spec: Put) -> list[Step]:
+    """Check that casting out of SUPER loses no long document.
+
+    By default (`cast_super_null_on_error`) a cast that fails returns NULL.
+    """
+    if not spec.documents:
+        return []
+    lost = " OR ".join(
+        f"({quote(name)} IS NOT NULL AND CAST({quote(name)} AS VARCHAR(MAX)) IS NULL)"
+        for name in sorted(spec.documents)
+    )
+
+    def error(found: object) -> DataError:
+        rows = f" ({int(str(found)):,})" if found is not None else ""
+        return DataError(
+            f"Redshift does not turn the JSON of some rows{rows} back into text; nothing was loaded",
+            hint="set warehouse.large_strings: false, or exclude the column",
+        )
+
+    return [Check(f"SELECT count(*) FROM {STAGED.path} WHERE {lost}", 0, error)]
+
+
+def exact_type(field: Field) -> str:
+    """The type of a value that is compared with the field."""
+    return field.redshift if pa.types.is_decimal(field.arrow) else staging_type(field)

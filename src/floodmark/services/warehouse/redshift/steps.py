@@ -1,0 +1,153 @@
+"""How a load is put to Redshift: a list of steps in; committed, rolled back or unknown out.
+
+Both transports (socket, Data API) run the same steps. A decision inside the transaction is a `Check`, which
+fails it, or a `Choose`, whose `otherwise` is right in any case: the Data API can't look at an answer
+half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from floodmark.model.errors import DataError, FloodmarkError, TransientError
+from floodmark.model.run import Wait
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Do:
+    """A statement; `rows`: how many it must change, checked where the transport reports it."""
+
+    sql: str
+    rows: int | None = None
+    # How long it may wait for others' locks; None: as long as any statement of a load may take.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A query that must return this one value, or the transaction ends with the error."""
+
+    sql: str
+    want: int | str
+    error: Callable[[object], FloodmarkError]  # from the value returned; None if it can't be seen
+    again: bool = False  # whether retrying the whole transaction may succeed
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Steps chosen by a query's answer; `otherwise` is built only when needed, and right for any answer."""
+
+    sql: str
+    want: int | str
+    then: tuple[Step, ...]
+    otherwise: Callable[[], tuple[Step, ...]]
+
+
+Step: TypeAlias = "Do | Check | Choose"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The table that a transaction locks first, and how long it waits for it."""
+
+    table: str  # quoted
+    seconds: float
+    waits: Callable[[Wait | None], None] = lambda on: None  # called before and after (socket)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a transaction ended."""
+
+    state: Literal["committed", "rolled back", "unknown"]
+    error: FloodmarkError | None = None
+    again: bool = False  # rolled back, and retrying the whole transaction may succeed
+    locked: bool = False  # someone else held the lock for too long
+    lost: bool = False  # the session is gone; its backend may live on
+
+
+class Failed(Exception):
+    """A statement that was refused or not answered, as our error."""
+
+    def __init__(
+        self,
+        error: FloodmarkError,
+        *,
+        again: bool = False,
+        lost: bool = False,
+        canceled: bool = False,
+        code: str = "",
+        said: str = "",
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.again = again  # retrying the whole transaction may succeed
+        self.lost = lost  # no answer: the session is unusable
+        self.canceled = canceled  # it took longer than allowed
+        self.code = code  # SQLSTATE, where there is one
+        self.said = said  # Redshift's own words, if it answered
+
+
+class Busy(TransientError):
+    """A change to a table waited too long for its users."""
+
+    def __init__(self, sql: str, seconds: float, who: str = "others") -> None:
+        self.sql, self.seconds = sql, seconds
+        super().__init__(
+            f"{sql} waited {seconds:g} s for {who}",
+            hint="run again when nobody reads the target for long; svv_transactions shows who does",
+        )
+
+
+class RedshiftSession(Protocol):
+    """One session, not to be shared between threads. Its methods raise Failed."""
+
+    pid: int | None  # of the backend, once it is known
+
+    def query(
+        self, sql: str, lock: Lock | None = None, *, seconds: float | None = None, waits: float | None = None
+    ) -> list[Row]:
+        """The rows of a query; run while holding the lock, if one is given.
+
+        `seconds`: time limit for it and those after it, else `Limits.question`; `waits`: time limit for this
+        one.
+        """
+
+    def execute(self, sql: str, *, seconds: float | None = None) -> None:
+        """Run one statement outside any transaction; `seconds`: its time limit, else as in a load."""
+
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
+        """Run the steps in one transaction that begins with the lock; never raises Failed."""
+
+    def close(self) -> None: ...
+
+
+class TooLong(DataError):
+    """More than this transport takes in one transaction; fewer commits at once may fit."""
+
+
+class Transport(Protocol):
+    """A way into one database."""
+
+    longest: int  # the longest statement allowed, in bytes
+
+    def open(self, label: str = "") -> RedshiftSession:
+        """A session whose statements carry the label in Redshift's query history. Raises Failed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits, in seconds, and how often a transaction is tried."""
+
+    connect: float = 30.0
+    question: float = 300.0  # a query of the catalog or the ledger, or a count
+    lock: float = 60.0  # waiting for another load, or for users of a table that has to change
+    statement: float = 43_200.0  # one statement of a load; a first load may have a billion rows
+    idle: float = 30.0  # a session of ours that holds the lock and is idle for this long is dead
+    grace: float = 60.0  # how late an answer may be after the server should have given up
+    attempts: int = 6
+    pause: float = 0.5  # after the first attempt; doubled each time

@@ -1,0 +1,176 @@
+"""Whole transactions, retried until one is committed, and what becomes of a COMMIT that was not answered.
+
+The invariant: nothing is guessed. A lost answer is settled by taking the target's lock, which is free only
+once the old transaction has ended, one way or the other, and reading the ledger under it. If someone holds
+the lock, we wait for it, then take it from a dead session of ours, or name its holder.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome
+from floodmark.model.ledger import Part
+from floodmark.model.run import Wait
+from floodmark.services.warehouse.protocol import Numbered
+from floodmark.services.warehouse.redshift.ledger import LedgerTables, ledger_rows
+from floodmark.services.warehouse.redshift.lock import end_stale, keepers, kept
+from floodmark.services.warehouse.redshift.steps import (
+    Failed,
+    Limits,
+    Lock,
+    Outcome,
+    RedshiftSession,
+    Transport,
+)
+
+T = TypeVar("T")
+_IMPATIENT = 5.0  # seconds to wait for a lock that a backend we lost may hold
+
+
+class Tries:
+    """Sessions with one database, each for one try."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        limits: Limits,
+        tables: LedgerTables,
+        waits: Callable[[Wait | None], None] = lambda on: None,
+    ) -> None:
+        self._waits = waits
+        self._transport = transport
+        self._limits = limits
+        self._tables = tables
+        # By target: backends whose sessions broke, and which will never continue.
+        self._lost: dict[str, frozenset[int]] = {}
+        self._hurried: set[str] = set()  # targets whose lock such a backend may hold
+
+    def session(self, label: str = "") -> AbstractContextManager[RedshiftSession]:
+        """A session for the duration of a `with`."""
+        return closing(self._transport.open(label))
+
+    def asked(self, question: Callable[[RedshiftSession], T]) -> T:
+        """The answer to a query; a broken connection is retried a few times."""
+        for left in reversed(range(min(3, self._limits.attempts))):
+            try:
+                with self.session() as session:
+                    return question(session)
+            except Failed as failed:
+                if not failed.again or not left:
+                    raise failed.error from failed
+                time.sleep(self._limits.pause)
+        raise AssertionError
+
+    def lock(self, target: str) -> Lock:
+        """The target's lock, and how long to wait for it."""
+        seconds = self._limits.lock
+        seconds = min(seconds, _IMPATIENT) if target in self._hurried else seconds
+        return replace(self._tables.lock(target, seconds), waits=self._waits)
+
+    def run(
+        self,
+        pipeline: str,
+        target: str,
+        attempt: Callable[[RedshiftSession], Outcome],
+        happened: Callable[[], bool] | None = None,
+    ) -> None:
+        """Try whole transactions, each in a new session, until one is committed or retrying is pointless.
+
+        `happened` tells whether a COMMIT without an answer took effect; without it, the transaction is simply
+        repeated.
+        """
+        label = _label(pipeline, target)
+        error: FloodmarkError = TransientError("the load was not tried")
+        for number in range(self._limits.attempts):
+            self._wait(number)
+            try:
+                with self.session(label) as session:
+                    outcome = attempt(session)
+                    # Only a backend lost before COMMIT may be ended later; any other may be committing.
+                    if outcome.lost and outcome.state != "unknown" and session.pid is not None:
+                        self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
+                        self._hurried.add(target)
+                if outcome.state == "unknown" and happened is not None:
+                    done = happened()
+                    outcome = replace(outcome, state="committed" if done else "rolled back", again=True)
+                if outcome.state == "committed":
+                    self._lost.pop(target, None)  # we have had the lock, so they are gone
+                    self._hurried.discard(target)
+                    return
+            except Failed as failed:
+                if failed.canceled:
+                    error = self._unlock(target, label, failed.error)
+                elif failed.again:
+                    error = failed.error
+                else:
+                    raise failed.error from failed
+                continue
+            if outcome.locked:
+                error = self._unlock(target, label)
+                continue
+            error = outcome.error or error
+            if outcome.state == "unknown":
+                error = UnknownOutcome(error.message, hint="run again: the ledger will tell")
+            elif not outcome.again:
+                raise error
+        raise error
+
+    def loaded(self, pipeline: str, target: str, log: str, epoch: int, new: Sequence[Numbered]) -> bool:
+        """Whether commits whose COMMIT was not answered were loaded, by the ledger under the lock."""
+        label = _label(pipeline, target)
+        since = Part(epoch, min(commit.n for commit, _ in new) - 1)
+        question = self._tables.rows_query(log, since)
+        problem = ""
+        for number in range(self._limits.attempts):
+            self._wait(number)
+            try:
+                with self.session(label) as session:
+                    rows = ledger_rows(session.query(question, self.lock(target)))
+            except Failed as failed:
+                problem = failed.error.message
+                if failed.canceled:
+                    with suppress(FloodmarkError):
+                        self._unlock(target, label)
+                continue
+            found = {row.identity for row in rows if row.epoch == epoch and row.target == target}
+            return all((commit.n, digest) in found for commit, digest in new)
+        raise UnknownOutcome(
+            f"COMMIT was not answered, and the ledger can't be read: {problem}",
+            hint="run again: the ledger will tell",
+        )
+
+    def _wait(self, number: int) -> None:
+        """Pause before an attempt: not before the first, then twice as long each time."""
+        if number:
+            time.sleep(min(self._limits.pause * 2 ** (number - 1), 10.0) * random.uniform(0.5, 1.0))
+
+    def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> FloodmarkError:
+        """Someone holds the target's lock: end a dead session of ours, else raise who holds it.
+
+        Returns the error to raise if no later try gets further. `slow`: a query took too long, which may also
+        mean that Redshift is busy; so if nobody is seen holding the lock, a later try may succeed.
+        """
+        self._hurried.discard(target)  # a lost backend that holds the lock is ended here
+        try:
+            with self.session(label) as session:
+                held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
+                ended = end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle)
+        except Failed as failed:
+            if failed.again or failed.canceled:
+                return failed.error
+            raise failed.error from failed
+        error = kept(target, held, slow)
+        if ended or (slow and not held):
+            return error
+        raise error
+
+
+def _label(pipeline: str, target: str) -> str:
+    """The label of our statements in Redshift's query history."""
+    return f"floodmark:{pipeline}:{target}"

@@ -1,0 +1,121 @@
+"""A check and its outcome, and lanes of checks that run in parallel, each within a time limit.
+
+A lane is an iterator that yields checks as they are made. When its time is over, what it has found counts, and that it
+did not finish is a failure of its own. So `doctor` always ends, however silent a service is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.text import size
+
+Status = Literal["ok", "warning", "failure", "skipped"]
+STATUSES: tuple[Status, ...] = ("ok", "warning", "failure", "skipped")
+# Bytes on a disk.
+LITTLE_SPACE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was checked, the result, and what to do about it."""
+
+    section: str
+    name: str
+    status: Status
+    detail: str
+    hint: str | None = None
+    table: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The checks of one service, or of one table."""
+
+    name: str
+    table: str | None = None
+
+    def ok(self, name: str, detail: str) -> Check:
+        return Check(self.name, name, "ok", detail, None, self.table)
+
+    def warning(self, name: str, detail: str, hint: str | None = None) -> Check:
+        return Check(self.name, name, "warning", detail, hint, self.table)
+
+    def failure(self, name: str, detail: str, hint: str | None = None) -> Check:
+        return Check(self.name, name, "failure", detail, hint, self.table)
+
+    def failed(self, name: str, error: FloodmarkError) -> Check:
+        """An error as a failed check, in the error's own words."""
+        return self.failure(name, " ".join(error.message.split()), error.hint)
+
+    def space(self, name: str, folder: Path, shown: str, hint: str) -> Check:
+        """The free space of a folder's disk."""
+        free = shutil.disk_usage(folder).free
+        if free < LITTLE_SPACE:
+            return self.warning(name, f"{shown}: only {size(free)} free", hint)
+        return self.ok(name, f"{shown}, {size(free)} free")
+
+    def skipped(self, names: str | Sequence[str], because: str) -> list[Check]:
+        """Checks that could not be made because of an earlier one."""
+        listed = [names] if isinstance(names, str) else names
+        return [Check(self.name, name, "skipped", because, None, self.table) for name in listed]
+
+
+class Lane:
+    """Checks that run one after another in a thread of their own."""
+
+    def __init__(self, section: str, checks: Iterable[Check], seconds: float) -> None:
+        self._section = section
+        self._until = time.monotonic() + seconds
+        self._seconds = seconds
+        self._found: list[Check] = []
+        self._bug: BaseException | None = None
+        # A daemon: a driver that waits for a silent service can't be stopped, only abandoned.
+        self._thread = threading.Thread(
+            target=self._run, args=(checks,), name=f"check {section}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, checks: Iterable[Check]) -> None:
+        try:
+            for check in checks:
+                self._found.append(check)
+        except FloodmarkError as error:
+            self._found.append(Section(self._section).failed("answer", error))
+        except BaseException as error:
+            self._bug = error
+
+    def wait(self) -> list[Check]:
+        """What was found when the lane has ended or its time is over; raises a bug in a check."""
+        self._thread.join(max(0.0, self._until - time.monotonic()))
+        found = list(self._found)
+        if self._bug is not None:
+            raise self._bug
+        if self._thread.is_alive():
+            section = found[-1].section if found else self._section
+            after = f" (last answer: {found[-1].name})" if found else ""
+            found.append(
+                Section(section).failure(
+                    "time",
+                    f"not finished within {self._seconds:g} s{after}",
+                    "the service is silent or very slow: check it, the network, and any firewalls in between",
+                )
+            )
+        return found
+
+
+def at_once(lanes: Iterable[tuple[str, Iterable[Check], float]]) -> Iterator[list[Check]]:
+    """The checks of each lane in order, as soon as it has ended; all lanes start at once."""
+    begun = [Lane(*lane) for lane in lanes]
+    for lane in begun:
+        yield lane.wait()

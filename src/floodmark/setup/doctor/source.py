@@ -1,0 +1,282 @@
+"""Checks the source: that it can be reached, the login, and what the server says about itself.
+
+Thin functions ask, pure ones decide (`check_server`). A check says what a missing privilege or a replica costs, not only
+that it is so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from floodmark.config.load import Config, SourceSpec, Ssh
+from floodmark.model.errors import FloodmarkError, TlsError
+from floodmark.model.text import duration, size
+from floodmark.plan.overlap import OVERLAP_SECONDS
+from floodmark.services import ssh as tunnel
+from floodmark.services.mysql.server import Server, look
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.version import parsed
+from floodmark.setup.doctor.check import Check, Section
+from floodmark.setup.doctor.reach import nearby, reach
+from floodmark.setup.doctor.tables import examine_tables
+
+SECTION = Section("source")
+TABLES = Section("tables")
+CONNECT_SECONDS = 4
+ANSWER_SECONDS = 8
+SKEW_SECONDS = 30.0
+SMALL_PACKET = 16 << 20
+# Connections beside those of the tasks: to plan several tables at once, and to ask about locks and lag.
+BESIDE = 5
+_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "limits")
+
+
+def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.Lock) -> Iterator[Check]:
+    """The source, then its tables, over one connection."""
+    spec = config.source
+    for check in _way(spec):
+        yield check
+        if check.status == "failure":
+            yield from SECTION.skipped(("log-in", *_LATER), f"see {check.name}")
+            yield from TABLES.skipped("tables", f"see {check.name} of the source")
+            return
+    try:
+        session = Session(
+            spec,
+            read_timeout=ANSWER_SECONDS,
+            connect_timeout=CONNECT_SECONDS,
+            purpose="doctor",
+        )
+    except FloodmarkError as error:
+        step = "TLS" if isinstance(error, TlsError) else "log-in"
+        yield SECTION.failed(step, error)
+        yield from SECTION.skipped([name for name in _LATER if name != step], f"see {step}")
+        yield from TABLES.skipped("tables", f"see {step} of the source")
+        return
+    with session:
+        yield SECTION.ok(
+            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
+        )
+        try:
+            yield from check_server(look(session), spec)
+        except FloodmarkError as error:
+            yield SECTION.failed("answer", error)
+            yield from TABLES.skipped("tables", "the source does not answer")
+            return
+        yield from examine_tables(session, config, names, file_lock)
+
+
+# ---------------------------------------------------------------- the way there
+
+
+def _way(spec: SourceSpec) -> Iterator[Check]:
+    if spec.socket is not None:
+        if Path(spec.socket).is_socket():
+            yield SECTION.ok("socket", spec.socket)
+        else:
+            yield SECTION.failure(
+                "socket",
+                f"there is no socket {spec.socket}",
+                "check ?socket= in source.url, and that MySQL is running",
+            )
+    elif spec.ssh is not None:
+        yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
+    else:
+        yield from reach(SECTION, spec.host, spec.port)
+
+
+def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
+    """A bastion's name and port, and whether it accepts us; the login shows what is behind it."""
+    for check in reach(section, ssh.host, ssh.port, "bastion"):
+        yield check
+        if check.status == "failure":
+            return
+    try:
+        tunnel.local_port(ssh, host, port)
+    except FloodmarkError as error:
+        yield section.failed("tunnel", error)
+        return
+    who = f" as {ssh.user}" if ssh.user else ""
+    yield section.ok("tunnel", f"{ssh.host}:{ssh.port} accepts us{who}; its host key is known")
+
+
+# ---------------------------------------------------------------- what the server says
+
+
+def check_server(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    """The server's facts as checks."""
+    yield encryption(server, spec)
+    yield _version(server)
+    yield clock(server.skew, server.unsure, server.zone)
+    yield _zones(server)
+    yield from _privileges(server, spec)
+    yield from _role(server)
+    yield from _limits(server, spec)
+
+
+def encryption(server: Server, spec: SourceSpec) -> Check:
+    """Whether someone in between could read the traffic or pose as the server."""
+    mode = spec.tls.mode if spec.tls else None
+    private = spec.socket is not None or nearby(spec.host)
+    if not server.cipher:
+        if private:
+            return SECTION.ok("TLS", "not encrypted; not needed, because the server is on this machine")
+        if spec.ssh is not None:
+            return SECTION.ok("TLS", f"encrypted by ssh up to {spec.ssh.host}, not from there to {spec.host}")
+        return SECTION.warning(
+            "TLS",
+            f"passwords and rows travel to {spec.host} in plain text",
+            "enable TLS on the server and set source.tls: {mode: verify_identity, ca: …}",
+        )
+    how = f"{server.tls_version}, {server.cipher}"
+    if spec.tls is not None and (mode in ("verify_ca", "verify_identity") or spec.tls.ca is not None):
+        named = mode == "verify_identity" or spec.tls.ca is None
+        checked = "authority and host name" if named else "its authority, not its host name"
+        return SECTION.ok("TLS", f"{how}; certificate verified ({checked})")
+    if private and mode is None:
+        return SECTION.ok("TLS", f"{how}; certificate not verified")
+    return SECTION.warning(
+        "TLS",
+        f"{how}; but the certificate is not verified: another server could pose as {spec.host}",
+        "set source.tls: {mode: verify_identity, ca: the server's CA}",
+    )
+
+
+def _version(server: Server) -> Check:
+    least = (10, 3) if server.mariadb else (5, 6)
+    if server.numbers and server.numbers < least:
+        return SECTION.warning(
+            "version",
+            f"{server.version} is older than any version Floodmark is tested with",
+            f"upgrade to {'MariaDB 10.11' if server.mariadb else 'MySQL 8'} or later",
+        )
+    name = server.version if server.mariadb else f"MySQL {server.version}"
+    return SECTION.ok("version", name)
+
+
+def clock(skew: float, unsure: float, zone: str) -> Check:
+    """The server's clock against this machine's."""
+    apart = abs(skew) - unsure
+    if apart > SKEW_SECONDS:
+        way = "ahead of" if skew > 0 else "behind"
+        return SECTION.warning(
+            "clock",
+            f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}",
+            "set both clocks by NTP: `watermark set today` and the like use this machine's clock",
+        )
+    return SECTION.ok("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}")
+
+
+def _zones(server: Server) -> Check:
+    """Whether sessions write DATETIME cursors in another zone than the server's."""
+    zones = server.zones
+    if zones is None:
+        return SECTION.ok(
+            "zones",
+            f"the server does not show its sessions' time zones: DATETIME cursors are taken to be in {server.zone}",
+        )
+    if not zones:
+        return SECTION.ok("zones", "all sessions are in the server's time zone")
+    return SECTION.warning(
+        "zones",
+        f"some sessions use other time zones ({', '.join(zones)}): the CURRENT_TIMESTAMP that they write to a DATETIME"
+        " cursor may be before the watermark, so every sync reads that many hours again",
+        "set the table's cursor_timezone to its writers' zone, or use TIMESTAMP, which has no zone",
+    )
+
+
+def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    sight = server.trust.sight
+    if sight.process and (sight.locks or not parsed(server.version).shows_locks):
+        also = ", and what they have locked" if sight.locks else ""
+        yield SECTION.ok("privileges", f"open transactions are visible{also}")
+        return
+    if sight.process:
+        yield SECTION.warning(
+            "privileges",
+            "performance_schema can't be read or is off: anyone who writes to any table, and any long report in READ"
+            " COMMITTED, holds back the new rows of all tables",
+            f"GRANT SELECT ON performance_schema.* TO '{spec.user}'@'…'",
+        )
+        return
+    yield SECTION.warning(
+        "privileges",
+        "no PROCESS privilege: open transactions can't be seen, so every sync reads the last "
+        f"{OVERLAP_SECONDS:g} s before the watermark again, and rows of longer transactions can be missed",
+        f"GRANT PROCESS ON *.* TO '{spec.user}'@'…'",
+    )
+
+
+def _role(server: Server) -> Iterator[Check]:
+    again = f"the last {OVERLAP_SECONDS:g} s are read again by every sync"
+    replica = server.replication
+    if replica is not None and not replica.running:
+        yield SECTION.warning(
+            "role",
+            f"a replica whose replication is not running: {replica.error or 'it was stopped'}",
+            "START REPLICA (START SLAVE): until then nothing new arrives; if it is the primary now, RESET REPLICA ALL",
+        )
+    elif replica is not None or server.trust.replica:
+        lag = "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
+        if replica is not None:
+            lag = "lag unknown" if replica.behind is None else f"{replica.behind:g} s behind its primary"
+        yield SECTION.warning(
+            "role",
+            f"a replica, {lag}; rows arrive later than their cursor says, so {again}",
+            "keep overlap_seconds above the largest lag, or read from the primary",
+        )
+    elif server.trust.cluster:
+        yield SECTION.warning(
+            "role",
+            f"a member of a multi-primary cluster: other members' transactions can't be seen, so {again}",
+        )
+    else:
+        yield SECTION.ok("role", "primary" + (", read-only" if server.read_only else ""))
+
+
+def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
+    packet = server.max_allowed_packet
+    if packet < SMALL_PACKET:
+        yield SECTION.warning(
+            "packet size",
+            f"max_allowed_packet is {size(packet)}: longer values stop the sync (exit code 6)",
+            "SET GLOBAL max_allowed_packet = 67108864, and in the server's configuration",
+        )
+    else:
+        yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
+    yield _connections(server, spec)
+    if server.wait_timeout < 60:
+        yield SECTION.warning(
+            "timeouts",
+            f"the server closes connections that are idle for {server.wait_timeout} s",
+            "raise wait_timeout to 600 or more",
+        )
+    else:
+        limit = "no limit on statements"
+        if server.statement_seconds:
+            limit = f"statements end after {duration(server.statement_seconds)}, except ours"
+        yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
+
+
+def _connections(server: Server, spec: SourceSpec) -> Check:
+    needed = spec.max_connections + BESIDE
+    free = server.max_connections - server.connected
+    if server.user_connections is not None and server.user_connections < needed:
+        return SECTION.warning(
+            "connections",
+            f"{spec.user} may have {server.user_connections} connections, but a sync may need {needed}",
+            f"lower source.max_connections to {max(1, server.user_connections - BESIDE)}, or raise the user's limit",
+        )
+    if free < needed:
+        return SECTION.warning(
+            "connections",
+            f"{server.connected} of the server's {server.max_connections} connections are in use, and a sync may need "
+            f"{needed} more",
+            f"raise the server's max_connections, or lower source.max_connections ({spec.max_connections})",
+        )
+    return SECTION.ok(
+        "connections",
+        f"{free} of {server.max_connections} free; the tasks of a sync use up to {spec.max_connections}",
+    )

@@ -1,0 +1,246 @@
+"""Checks Spark: Java, the version, memory, space for temporary files, and the Python packages where tasks run.
+
+On this machine tasks run under this Python, so checking it is enough. On other machines only a task can tell. That needs
+a Spark, with a JVM and a place in the cluster's queue, so it is done only on request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from floodmark.config.load import Config
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.text import counted
+from floodmark.services.spark.context import Spark
+from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings, spark_home
+from floodmark.setup.doctor import packages
+from floodmark.setup.doctor.check import Check, Section
+from floodmark.setup.doctor.memory import available, check_executors, check_memory, cores
+from floodmark.setup.doctor.reach import reach
+
+SECTION = Section("spark")
+LEAST_JAVA = 17
+JAVA_SECONDS = 10
+SPARK_SECONDS = 150.0
+# Each of them encrypts what goes from driver to executors.
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+)
+
+
+def examine_engine(config: Config, start: bool) -> Iterator[Check]:
+    """What Spark needs with this configuration; with `start`, starts it and asks its executors."""
+    conf = settings(config.spark_master, config.spark_conf, "floodmark-doctor")
+    master = conf["spark.master"]
+    local = is_local(conf)
+    java = _java()
+    yield java
+    yield _spark(conf)
+    yield secrecy(conf)
+    if local:
+        duckdb = config.warehouse.kind == "duckdb"
+        yield check_memory(
+            SECTION, available(), cores(master), conf.get("spark.driver.memory", "512m"), duckdb
+        )
+    else:
+        yield from check_executors(SECTION, conf)
+        yield from _master(master)
+    yield space(Path(conf.get("spark.local.dir", "").split(",")[0] or tempfile.gettempdir()))
+    if start and java.status == "failure":
+        yield from SECTION.skipped("packages", "see Java")
+    elif start:
+        yield from _asked(config)
+    elif local:
+        yield from _packages_here(conf)
+    else:
+        yield from SECTION.skipped("packages", "only a task can tell: `floodmark doctor --spark` starts one")
+
+
+# ---------------------------------------------------------------- Java and Spark
+
+
+def _java() -> Check:
+    try:
+        program = find_java()
+        done = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
+        )
+    except FloodmarkError as error:
+        return SECTION.failed("Java", error)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return SECTION.failure("Java", f"java can't be run: {error}", JAVA_HINT)
+    return java(done.stderr or done.stdout, program)
+
+
+def java(said: str, program: str) -> Check:
+    """What `java -version` says."""
+    found = re.search(r'version "(?:1\.)?(\d+)[^"]*"', said)
+    if found is None:
+        return SECTION.failure(
+            "Java", f"{program} does not report a version: {said.strip()[:100]}", JAVA_HINT
+        )
+    if int(found[1]) < LEAST_JAVA:
+        return SECTION.failure(
+            "Java", f"{program} is Java {found[1]}, but Spark needs {LEAST_JAVA} or newer", JAVA_HINT
+        )
+    return SECTION.ok("Java", f"{found[0].split(chr(34))[1]}, {program}")
+
+
+def _spark(conf: Mapping[str, str]) -> Check:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        spark_home()
+        ours = version("pyspark")
+    except (FloodmarkError, PackageNotFoundError):
+        return SECTION.failure("Spark", "the package pyspark is not installed", "pip install floodmark")
+    other = os.environ.get("SPARK_HOME")
+    if other:
+        release = Path(other) / "RELEASE"
+        told = re.search(r"Spark (\S+)", release.read_text(errors="replace")) if release.is_file() else None
+        if told and told[1] != ours:
+            return SECTION.warning(
+                "Spark",
+                f"SPARK_HOME is Spark {told[1]}, but the package pyspark is {ours}",
+                "unset SPARK_HOME, or install pyspark in the same version",
+            )
+    return SECTION.ok("Spark", f"{ours}, master {conf['spark.master']}")
+
+
+def secrecy(conf: Mapping[str, str]) -> Check:
+    """Whether others can read what tasks carry. Spark's own files may enable encryption too; they are not read."""
+
+    def on(*names: str) -> bool:
+        return any(conf.get(name, "").lower() == "true" for name in names)
+
+    if is_local(conf):
+        if on("spark.authenticate"):
+            return SECTION.ok("secrecy", "Spark's ports answer only to this run")
+        return SECTION.warning(
+            "secrecy",
+            "spark.authenticate is off: any process on this machine can connect to Spark's ports and run code",
+            "remove it from spark.conf",
+        )
+    wanted = {
+        "spark.authenticate": on("spark.authenticate"),
+        "spark.network.crypto.enabled": on(*_ENCRYPTED),
+    }
+    if all(wanted.values()):
+        return SECTION.ok(
+            "secrecy", "what tasks carry is encrypted, and only the application's own processes can read it"
+        )
+    lacking = " and ".join(name for name, there in wanted.items() if not there)
+    return SECTION.warning(
+        "secrecy",
+        f"tasks carry passwords and keys, but spark.conf lacks {lacking}: anyone who reaches Spark's ports can read them",
+        "set them (docs/cluster.md), unless Spark's own configuration does",
+    )
+
+
+def _master(master: str) -> Iterator[Check]:
+    """Whether a standalone master can be reached; where YARN's or Kubernetes' is, only Spark knows."""
+    if master.startswith("spark://"):
+        host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+        if host and port.isdigit():
+            yield from reach(SECTION, host.strip("[]"), int(port), "master")
+
+
+def space(folder: Path) -> Check:
+    """Where tasks and loads put their temporary files."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return SECTION.failure(
+            "temp files",
+            f"{folder} is not a folder that this user may write to",
+            "set TMPDIR, or spark.local.dir",
+        )
+    return SECTION.space("temp files", folder, str(folder), "free some space, or set TMPDIR to a larger disk")
+
+
+# ---------------------------------------------------------------- Python packages
+
+
+def check_packages(ours: Mapping[str, Any], theirs: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
+    """The tasks' Python and packages against these; one check for each host that differs, or one for all."""
+    seen = {str(one["host"]): one for one in theirs}
+    good = True
+    for host, one in seen.items():
+        wrong = [f"{name} can't be imported ({why})" for name, why in one["missing"].items()]
+        wrong += [
+            f"{name} {version}, here {ours['packages'].get(name)}"
+            for name, version in one["packages"].items()
+            if version != ours["packages"].get(name)
+        ]
+        if one["python"].split(".")[:2] != ours["python"].split(".")[:2]:
+            wrong.insert(0, f"Python {one['python']}, here {ours['python']}")
+        if wrong:
+            good = False
+            yield SECTION.failure(
+                "packages",
+                f"tasks on {host}: {'; '.join(wrong)}",
+                "install the same versions there, or name the right Python in spark.conf's spark.pyspark.python",
+            )
+        elif not one["compiled"]:
+            yield SECTION.warning(
+                "packages",
+                f"tasks on {host} have no compiled row reader: syncs are correct, but up to a third slower",
+                "install Floodmark there with a C compiler (Debian: gcc, python3-dev), not as a zip",
+            )
+    if good:
+        listed = ", ".join(f"{name} {version}" for name, version in ours["packages"].items())
+        yield SECTION.ok("packages", f"Python {ours['python']}, {listed}; tasks on {', '.join(sorted(seen))}")
+
+
+def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
+    """Tasks on this machine run under this Python, or the configured one."""
+    named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    theirs = packages.tell()
+    if shutil.which(named) != shutil.which(sys.executable):
+        try:
+            done = subprocess.run(
+                [named, packages.__file__], capture_output=True, text=True, timeout=JAVA_SECONDS, check=True
+            )
+            theirs = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            yield SECTION.failure(
+                "packages",
+                f"the Python of the tasks, {named}, can't be run: {error}",
+                "correct spark.pyspark.python or PYSPARK_PYTHON",
+            )
+            return
+    yield from check_packages(packages.tell(), [theirs])
+
+
+def asker() -> Callable[[Iterable[int]], list[dict[str, Any]]]:
+    """A task that reports its packages. It carries the source text: our own modules may be missing there."""
+    text = Path(packages.__file__).read_text()
+
+    def run(_: Iterable[int]) -> list[dict[str, Any]]:
+        scope: dict[str, Any] = {"__name__": "told"}
+        exec(text, scope)
+        return [scope["tell"]()]
+
+    return run
+
+
+def _asked(config: Config) -> Iterator[Check]:
+    """Starts Spark and has a few tasks report their packages."""
+    spark = Spark(config.spark_master, config.spark_conf, name="floodmark-doctor")
+    try:
+        spark.start()
+        yield SECTION.ok("start", f"Spark starts and runs {counted(spark.parallelism, 'task')} at once")
+        yield from check_packages(packages.tell(), spark.answers(asker(), 2 * spark.parallelism))
+    except FloodmarkError as error:
+        yield SECTION.failed("start", error)
+    finally:
+        spark.stop()

@@ -1,0 +1,269 @@
+"""Checks the warehouse: whether a load can reach, open and write it, and what it would find there."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from floodmark.config.load import Config, WarehouseSpec
+from floodmark.model.errors import FloodmarkError, TlsError
+from floodmark.model.text import counted, size
+from floodmark.services.warehouse.protocol import LEDGER, quote
+from floodmark.services.warehouse.redshift.facts import DatabaseFacts, look, region, transport
+from floodmark.services.warehouse.redshift.rights import Rights, assuming, table_grants, taking_over
+from floodmark.setup.doctor.check import Check, Section
+from floodmark.setup.doctor.reach import nearby, reach
+from floodmark.setup.doctor.s3_head import bucket_head
+from floodmark.setup.doctor.source import bastion
+
+SECTION = Section("warehouse")
+LOCK_SECONDS = 3.0
+ANSWER_SECONDS = 6.0
+MANY_COMMITS = 100_000  # in a ledger; fewer are read at once without a sort key too
+_REDSHIFT = ("log-in", "schema", "temp tables", "tables", "isolation", "IAM role", "sessions", "ledger")
+
+
+def examine_warehouse(config: Config, file_lock: threading.Lock) -> Iterator[Check]:
+    """DuckDB, whose file is open only under the lock, or Redshift."""
+    if config.warehouse.path is not None:
+        yield from _duckdb(config.warehouse.path, config.warehouse.schema, file_lock)
+    else:
+        yield from _redshift(config)
+
+
+# ---------------------------------------------------------------- DuckDB
+
+
+def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Check]:
+    folder = path.parent
+    if not folder.is_dir():
+        yield SECTION.failure("folder", f"there is no folder {folder}", "create it, or change warehouse.url")
+        yield from SECTION.skipped(("file", "ledger"), "see folder")
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield SECTION.failure(
+            "folder", f"no permission to write to {folder}", "grant it to this user, or change warehouse.url"
+        )
+        yield from SECTION.skipped(("file", "ledger"), "see folder")
+        return
+    yield SECTION.space("folder", folder, str(folder), "free some space for loads and their temporary files")
+    if not path.exists():
+        yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
+        return
+    from floodmark.services.warehouse.duckdb import facts as duckdb_facts
+
+    try:
+        with file_lock:
+            facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
+    except FloodmarkError as error:
+        yield SECTION.failed("file", error)
+        yield from SECTION.skipped("ledger", "see file")
+        return
+    yield SECTION.ok(
+        "file", f"{path.name}, {size(path.stat().st_size)}, can be written; DuckDB {facts.version}"
+    )
+    if path.stat().st_mode & stat.S_IROTH:
+        yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
+    yield _ledger(facts.commits)
+
+
+def _ledger(commits: int | None) -> Check:
+    if commits is None:
+        return SECTION.ok("ledger", "none yet: the first load creates it")
+    return SECTION.ok("ledger", f"{counted(commits, 'commit')} loaded")
+
+
+# ---------------------------------------------------------------- Redshift
+
+
+def _redshift(config: Config) -> Iterator[Check]:
+    spec = config.warehouse
+    for check in _way(spec):
+        yield check
+        if check.status == "failure":
+            yield from SECTION.skipped(_REDSHIFT, f"see {check.name}")
+            return
+    try:
+        facts = look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role)
+    except FloodmarkError as error:
+        step = "TLS" if isinstance(error, TlsError) else "log-in"
+        yield SECTION.failed(step, error)
+        yield from SECTION.skipped([name for name in _REDSHIFT if name != step], f"see {step}")
+        return
+    yield _encryption(spec)
+    yield from check_database(facts, spec)
+    if config.store.endpoint is None:
+        yield regions(region(spec), bucket_head(config.store.url, None).region)
+
+
+def _way(spec: WarehouseSpec) -> Iterator[Check]:
+    if spec.transport == "data_api" or spec.host is None or spec.port is None:
+        yield SECTION.ok("port", "through AWS's Data API")
+    elif spec.ssh is not None:
+        yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
+    else:
+        yield from reach(SECTION, spec.host, spec.port)
+
+
+def _encryption(spec: WarehouseSpec) -> Check:
+    mode = spec.tls.mode if spec.tls else "verify_identity"
+    if spec.transport == "data_api":
+        return SECTION.ok("TLS", "https to AWS")
+    if mode == "disabled":
+        if nearby(spec.host or "") or spec.ssh is not None:
+            return SECTION.ok("TLS", "not encrypted, by configuration")
+        return SECTION.warning(
+            "TLS",
+            f"passwords and rows travel to {spec.host} in plain text",
+            "remove warehouse.tls.mode: disabled",
+        )
+    checked = "authority and host name" if mode == "verify_identity" else "authority"
+    return SECTION.ok("TLS", f"encrypted; certificate verified ({checked})")
+
+
+def _targets(config: Config) -> tuple[str, ...]:
+    """The targets of the tables that the configuration names."""
+    named = [name for name in config.tables if not re.search(r"[*?\[]", name)]
+    return tuple(config.options(name).target or name.partition(".")[2] or name for name in named)
+
+
+def check_database(facts: DatabaseFacts, spec: WarehouseSpec) -> Iterator[Check]:
+    """The database's facts as checks."""
+    yield SECTION.ok("log-in", f"as {facts.user}; {facts.version}")
+    yield _schema(facts.rights)
+    if facts.rights.temp_grant is None:
+        yield SECTION.ok("temp tables", "may be created")
+    else:
+        yield SECTION.failure(
+            "temp tables",
+            f"{facts.user} may not create temporary tables in {facts.rights.database}, and each load needs one",
+            facts.rights.temp_grant,
+        )
+    yield from _tables(facts.rights)
+    yield isolation(facts.isolation)
+    yield iam_role(spec.iam_role, facts.default_role)
+    if facts.assume_role is not None:
+        yield _assume_role(facts, spec)
+    yield _sessions(facts)
+    if any(table.name == LEDGER and table.missing for table in facts.rights.tables):
+        yield from SECTION.skipped("ledger", "see tables")
+    elif facts.sorted_ledger is False and (facts.commits or 0) >= MANY_COMMITS:
+        yield _unsorted(facts.commits or 0, quote(facts.rights.schema, LEDGER))
+    else:
+        yield _ledger(facts.commits)
+
+
+def _schema(rights: Rights) -> Check:
+    schema, grant = rights.schema, rights.schema_grant
+    if not rights.schema_exists:
+        if grant is None:
+            return SECTION.ok("schema", f"{schema} is not there yet: the first load makes it")
+        return SECTION.failure(
+            "schema", f"there is no schema {schema}, and {rights.user} may not create it", grant
+        )
+    if grant is None:
+        return SECTION.ok("schema", f"{schema}: tables may be created")
+    return SECTION.failure("schema", f"{rights.user} may not create tables in schema {schema}", grant)
+
+
+def _tables(rights: Rights) -> Iterator[Check]:
+    """Targets and our own tables, if they exist."""
+    if not rights.use_schema:
+        yield from SECTION.skipped("tables", "see schema")
+        return
+    lacking = [table for table in rights.tables if table.missing]
+    if lacking:
+        named = "; ".join(f"{', '.join(table.missing)} on {table.name}" for table in lacking[:5])
+        more = f"; and {counted(len(lacking) - 5, 'more table')}" if len(lacking) > 5 else ""
+        yield SECTION.failure(
+            "tables",
+            f"{rights.user} lacks {named}{more}",
+            "; ".join(table_grants(rights.schema, rights.tables, rights.user)),
+        )
+    elif rights.tables:
+        yield SECTION.ok("tables", f"{counted(len(rights.tables), 'table')} can be read and written")
+    foreign = [table for table in rights.tables if not table.owned and not rights.superuser]
+    if foreign:
+        named = ", ".join(f"{table.name} ({table.owner})" for table in foreign[:5])
+        yield SECTION.warning(
+            "owners",
+            f"{counted(len(foreign), 'table')} with other owners: rows can be loaded, but perhaps not columns changed: {named}",
+            "; ".join(taking_over(rights.schema, table.name, rights.user) for table in foreign[:5]),
+        )
+
+
+def _assume_role(facts: DatabaseFacts, spec: WarehouseSpec) -> Check:
+    if facts.assume_role:
+        return SECTION.ok("ASSUMEROLE", f"{facts.user} may COPY with the role")
+    return SECTION.failure(
+        "ASSUMEROLE",
+        f"{facts.user} may not COPY with the role {spec.iam_role or facts.default_role}",
+        assuming(spec.iam_role or "default", facts.user),
+    )
+
+
+def _sessions(facts: DatabaseFacts) -> Check:
+    """Redshift shows who holds a lock only to some users."""
+    if facts.sees_others:
+        return SECTION.ok("sessions", "other users' sessions are visible: whoever holds a lock can be named")
+    known = "not visible" if facts.sees_others is False else "perhaps not visible"
+    return SECTION.ok(
+        "sessions",
+        f"other users' sessions are {known}; to see who holds a lock: "
+        f"ALTER USER {quote(facts.user)} SYSLOG ACCESS UNRESTRICTED",
+    )
+
+
+def isolation(level: str | None) -> Check:
+    """The isolation level; loads are correct under either."""
+    if level is None:
+        return SECTION.ok("isolation", "not visible to this user; loads are correct under either level")
+    if "serial" in level.lower():
+        return SECTION.warning(
+            "isolation",
+            "SERIALIZABLE: loads don't conflict with each other, but a transaction of yours that reads and writes the same "
+            "tables as a load may end one of the two with error 1023; the load is then retried",
+            "ALTER DATABASE … ISOLATION LEVEL SNAPSHOT, the default of new clusters",
+        )
+    return SECTION.ok("isolation", "SNAPSHOT")
+
+
+def iam_role(configured: str | None, default: str | None) -> Check:
+    """The role that COPY reads the bucket with; only a COPY can prove its rights."""
+    if configured is not None and configured.lower() != "default":
+        return SECTION.ok("IAM role", f"{configured}; the first load shows whether it can read the bucket")
+    if default is None:
+        return SECTION.ok("IAM role", "the cluster's default; the first load shows whether there is one")
+    if not default or default.lower() == "none":
+        return SECTION.failure(
+            "IAM role",
+            "warehouse.iam_role is not set, and the cluster has no default role: COPY can't read the bucket",
+            "set warehouse.iam_role, or give the cluster a default role",
+        )
+    return SECTION.ok("IAM role", f"the cluster's default, {default}")
+
+
+def _unsorted(commits: int, ledger: str) -> Check:
+    return SECTION.warning(
+        "ledger",
+        f"{counted(commits, 'commit')} loaded; it was created by an earlier release without a sort key, so every load reads all of it",
+        f"while nothing loads: ALTER TABLE {ledger} ALTER DISTSTYLE ALL; "
+        f"ALTER TABLE {ledger} ALTER SORTKEY (log_id, epoch, n)",
+    )
+
+
+def regions(cluster: str | None, bucket: str | None) -> Check:
+    """COPY of Parquet can't read from another Region than the cluster's."""
+    if cluster and bucket and cluster != bucket:
+        return SECTION.failure(
+            "region",
+            f"the warehouse is in {cluster} and the bucket in {bucket}: COPY of Parquet can't cross Regions",
+            f"use a bucket in {cluster}",
+        )
+    if cluster and bucket:
+        return SECTION.ok("region", f"{cluster}, the same as the bucket's")
+    return SECTION.ok("region", "unknown; bucket and warehouse must be in the same Region")

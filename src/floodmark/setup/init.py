@@ -1,0 +1,305 @@
+"""`init`: writes a commented floodmark.yaml with the tables of the source.
+
+The password appears neither in the file nor on the screen: it stays in a variable. If the source does not answer, the
+file just has no tables. An existing file is overwritten only with --force.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from floodmark.commit.system import Start
+from floodmark.config.load import SourceSpec, TableOptions, source_from
+from floodmark.config.values import expand
+from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.model.names import OUR_TABLES, reserved
+from floodmark.model.text import counted
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.describe import discover_with_notes, list_tables, proposed_cursor
+from floodmark.services.mysql.session import Session
+from floodmark.setup.doctor.tables import check_table, left_out_by
+
+VARIABLE = "MYSQL_PASSWORD"
+EXAMPLE = f"mysql://reader:${{{VARIABLE}}}@127.0.0.1:3306/mydatabase"
+CONNECT_SECONDS = 5
+SECONDS = 20.0  # after this, the remaining tables are listed without a closer look
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source as the user gave it: what to connect to, and what to write to the file."""
+
+    spec: SourceSpec
+    written: str  # the URL for the file, without a password
+    variable: str | None  # to be exported before the file can be used
+
+
+@dataclass(frozen=True)
+class ListedTable:
+    """One table of the source."""
+
+    table: str
+    reading: str | None = None  # None: not examined
+    remarks: tuple[str, ...] = ()
+    error: str | None = None  # why it can't be copied
+    target: str | None = None  # if its own name is taken or reserved
+    cursor: str | None = None  # a column that may be a better cursor than the one discovered
+
+
+@dataclass(frozen=True)
+class Initial:
+    """What was written, and what remains to be done."""
+
+    path: Path
+    source: str | None  # where the tables come from; None: no source was given
+    tables: tuple[ListedTable, ...]
+    export: str | None  # the variable that needs the password; None: it is set, or none is needed
+    unanswered: FloodmarkError | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": True,
+            "path": str(self.path),
+            "tables": [asdict(found) for found in self.tables],
+            "export": self.export,
+            "source_error": self.unanswered.as_json() if self.unanswered else None,
+        }
+
+    def lines(self) -> list[str]:
+        """What the user sees."""
+        if self.source is None:
+            what = ""
+        elif self.unanswered is not None:
+            what = ", without tables: the source could not be read"
+        else:
+            remarks = sum(bool(found.remarks or found.error) for found in self.tables)
+            what = f", with {counted(len(self.tables), 'table')} of {self.source}"
+            what += f"; see the remarks on {remarks} of them in the file" if remarks else ""
+        lines = [f"Wrote {self.path}{what}"]
+        if self.unanswered is not None:
+            lines += [f"  {' '.join(self.unanswered.message.split())}"]
+            lines += [f"  {self.unanswered.hint}"] if self.unanswered.hint else []
+        command = "floodmark doctor"
+        if self.path != Path("floodmark.yaml").absolute():
+            command = f"floodmark --config {self.path} doctor"
+        steps = ["edit source.url in it"] if self.source is None else []
+        if self.export is not None:
+            steps.append(
+                f"put the password in the environment: read -rs {self.export} && export {self.export}"
+            )
+        steps.append(command)
+        return [*lines, *(f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))]
+
+
+def initial(path: Path, url: str | None, force: bool) -> Initial:
+    """Reads the source's tables, if a source is given, and writes the file."""
+    _check(path, force)
+    if url is None:
+        _write(path, text(EXAMPLE, (), None), force)
+        return Initial(path, None, (), None if VARIABLE in os.environ else VARIABLE, None)
+    given = understood(url)
+    tables: tuple[ListedTable, ...] = ()
+    unanswered: FloodmarkError | None = None
+    try:
+        with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
+            tables = tuple(_tables(session, given.spec.database))
+    except FloodmarkError as error:
+        unanswered = error
+        if given.variable is None and not given.spec.password:
+            given = _with_variable(given)
+    where = given.spec.socket or f"{given.spec.host}:{given.spec.port}"
+    where += f"/{given.spec.database}" if given.spec.database else ""
+    listed = None if unanswered else f"{where}, {date.today()}"
+    _write(path, text(given.written, tables, listed), force)
+    known = given.variable is None or os.environ.get(given.variable) == given.spec.password
+    return Initial(path, where, tables, None if known else given.variable, unanswered)
+
+
+# ---------------------------------------------------------------- the URL
+
+
+def understood(url: str) -> Given:
+    """The URL split into what connects and what may be written: a password becomes a variable."""
+    spec = source_from(url)
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, _, password = login.partition(":")
+    if re.fullmatch(r"\$\{[^}]*\}", url) or "${" in password.replace("$${", ""):
+        used = re.findall(r"(?<!\$)\$\{(\w+)\}", url)
+        return Given(spec, url, used[-1] if used else None)
+    if not password and VARIABLE in os.environ:
+        return _with_variable(Given(replace(spec, password=expand(f"${{{VARIABLE}}}")), url, None))
+    if not password:
+        return Given(spec, url, None)
+    return Given(spec, f"{scheme}://{user}:${{{VARIABLE}}}{at}{place}", VARIABLE)
+
+
+def _with_variable(given: Given) -> Given:
+    """The same with a password from the variable."""
+    scheme, _, rest = given.written.partition("://")
+    login, at, place = rest.rpartition("@")
+    written = f"{scheme}://{login.partition(':')[0]}:${{{VARIABLE}}}{at}{place}"
+    return replace(given, written=written, variable=VARIABLE)
+
+
+# ---------------------------------------------------------------- the tables
+
+
+def _tables(session: Session, database: str | None) -> Iterator[ListedTable]:
+    names = list_tables(session, database)
+    taken = Counter(name.partition(".")[2].lower() for name in names)
+    until = time.monotonic() + SECONDS
+    for name in names:
+        own = name.partition(".")[2].lower()
+        target = name.replace(".", "_").lower() if taken[own] > 1 or reserved(own) else None
+        yield (
+            _table(session, name, database, target)
+            if time.monotonic() < until
+            else ListedTable(name, target=target)
+        )
+
+
+def _table(session: Session, name: str, database: str | None, target: str | None) -> ListedTable:
+    try:
+        options = TableOptions(target=target)
+        discovered = discover_with_notes(session, name, options, database)
+        table = discovered.table
+        rows = edges.table_rows(session, table)
+        left_out = left_out_by(session, table, rows, Start(options.start, "`start` above"))
+        first, *others = check_table(discovered, rows, "duckdb", left_out=left_out)
+    except FloodmarkError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return ListedTable(name, target=target, error=" ".join(f"{error.message}{hint}".split()))
+    likely = proposed_cursor(table)
+    return ListedTable(
+        name,
+        first.detail,
+        tuple(check.detail for check in others),
+        target=target,
+        cursor=likely.name if likely else None,
+    )
+
+
+# ---------------------------------------------------------------- the file
+
+_HEAD = """\
+# Floodmark copies MySQL tables into a warehouse, incrementally: every committed row, exactly once.
+#   floodmark doctor        finds what would fail, and says what to do
+#   floodmark sync --all    copies what is new; run it as often as you like
+# Only source.url is required. Paths are relative to this file; ${{NAME}} is replaced by an environment variable.
+
+source:
+  url: {url}
+  # tls: {{mode: verify_identity, ca: ca.pem}}         # disabled | required | verify_ca | verify_identity
+  # ssh: {{host: bastion.example.com, user: me}}       # through a bastion whose host key is known
+  # max_connections: 8                               # the most that Spark tasks open
+
+store:                                               # holds the Parquet files and the commit log
+  url: ./lake                                        # or s3://bucket/prefix
+  # region: us-east-1
+  # endpoint: http://127.0.0.1:8333                  # S3-compatible servers
+  # access_key_id: ${{S3_KEY}}                         # default: AWS's variables, profile file or instance role
+  # secret_access_key: ${{S3_SECRET}}
+  # copies_to: [/var/lib/floodmark]                  # further copies of watermarks: s3://other-bucket/prefix, folders
+
+warehouse:
+  url: duckdb:///warehouse.duckdb                    # or redshift://loader:${{REDSHIFT_PASSWORD}}@host:5439/dev
+  # schema: main                                     # Redshift: public
+  # iam_role: arn:aws:iam::123456789012:role/loader  # lets Redshift read the bucket
+  # statement_timeout: 12h                           # how long one statement of a load may take in Redshift
+
+# spark: {{master: "local[*]"}}
+
+defaults:                                            # takes any key of a table
+  start: "2025-01-01 00:00:00"                       # skip rows whose cursor is not after this; null reads everything
+"""
+_NO_TABLES = """
+# Without `tables`, `sync --all` copies every table of the source; with it, only those listed:
+# tables:
+#   {schema}.orders:
+#     cursor: updated_at                             # the column that shows what has changed
+#     key: [id]
+#     mode: upsert                                   # upsert | append | full
+"""
+_TABLES = """
+# Found at {where}. `sync --all` copies the tables listed here; without `tables`, every table.
+# Every sync discovers how to read each one; keys such as cursor, key, mode, where or exclude override that.
+tables:
+"""
+
+
+def text(url: str, tables: Sequence[ListedTable], where: str | None) -> str:
+    """The file."""
+    head = _HEAD.format(url=_scalar(url))
+    copied = [found for found in tables if found.error is None]
+    if where is None or not copied:
+        schema = re.sub(r"\W.*", "", url.rpartition("/")[2]) or "shop"
+        return head + _NO_TABLES.format(schema=schema)
+    return head + _TABLES.format(where=where) + "".join(_entry(found) for found in tables)
+
+
+def _entry(found: ListedTable) -> str:
+    if found.error is not None:
+        return f"  # can't be copied: {found.error}\n  # {_scalar(found.table)}:\n"
+    lines = [f"  # {found.reading}"] if found.reading else []
+    lines += [f"  #   ! {remark}" for remark in found.remarks]
+    lines.append(f"  {_scalar(found.table)}:")
+    if found.target is not None:
+        why = (
+            f"{OUR_TABLES}… is reserved for Floodmark's own tables"
+            if reserved(found.table.partition(".")[2])
+            else "another schema has a table of the same name"
+        )
+        lines.append(f"    target: {_scalar(found.target)}  # {why}")
+    if found.cursor is not None:
+        lines.append(
+            f"    # cursor: {_scalar(found.cursor)}  # uncomment this if every change of a row sets it"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _scalar(value: str) -> str:
+    """A text as a YAML scalar, quoted where necessary."""
+    return (
+        value
+        if re.fullmatch(r"[A-Za-z_][\w.$/:@{}?=%+&~-]*\w", value)
+        else json.dumps(value, ensure_ascii=False)
+    )
+
+
+def _check(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise ConfigError(
+            f"{path} already exists and was not changed",
+            hint="--force overwrites it; --output FILE writes another file",
+        )
+
+
+def _write(path: Path, content: str, force: bool) -> None:
+    """Writes the whole file or nothing; without `force`, only if there is none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if not force:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(content)
+            return
+        draft.write_text(content, encoding="utf-8")
+        draft.replace(path)
+    except FileExistsError:
+        _check(path, force)
+        raise
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{path} can't be written: {error.strerror}",
+            hint="name a file in a folder that exists: --output FILE",
+        ) from None

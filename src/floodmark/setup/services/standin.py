@@ -1,0 +1,50 @@
+"""The stand-in for Redshift, for demo and benchmarks. It lives with the tests, so only a checkout has it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, Self
+
+from floodmark.model.errors import ConfigError
+from floodmark.setup.services.databases import Row
+from floodmark.setup.services.s3 import SeaweedFS
+
+
+class StandIn(Protocol):
+    """What the demo, the benchmarks and the comparison need of it. A context manager that stops it on exit."""
+
+    host: str
+    port: int
+    role: str
+
+    def start(self) -> object:
+        """Start it; entering the context does so, too."""
+
+    def execute(self, sql: str) -> list[Row]:
+        """Run a query and return its rows."""
+
+    def url(self) -> str:
+        """Its address, as written in the configuration."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def stand_in() -> Callable[[SeaweedFS], StandIn]:
+    """A factory for stand-ins (not yet started) that read from an S3 server; ConfigError where there are none."""
+    root = Path(__file__).parents[4]
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        module = import_module("tests.support.redshift")
+    except ImportError:  # not a checkout, or another package is called `tests`
+        raise ConfigError(
+            "the stand-in for Redshift comes with the source code only",
+            hint="run it from a checkout: make demo WAREHOUSE=redshift",
+        ) from None
+    made: Callable[[SeaweedFS], StandIn] = module.RedshiftStandIn
+    return made

@@ -1,0 +1,159 @@
+"""Changes that no cursor reveals: rows deleted at the source, and columns changed by foreign keys.
+
+One comparison, run now and then, finds both. A key counts as deleted only if the source, queried again under
+the claim, has no row with it that matches `where`; and never if that would leave next to nothing, unless the
+user insists. Rows that came back unchanged, and rows that differ in a column of a cascade, are read again by
+key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from floodmark.commit import State
+from floodmark.config.load import TableOptions
+from floodmark.extract.key_file import write_keys
+from floodmark.model.commit import DataFile
+from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.plausible import implausible
+from floodmark.model.position import Key
+from floodmark.model.table import Table
+from floodmark.model.times import parse_moment
+from floodmark.model.window import Slice
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.cascades import of as cascades
+from floodmark.services.mysql.cascades import touched
+from floodmark.services.mysql.describe import discover
+from floodmark.services.mysql.keys import gone, weights
+from floodmark.services.run import Services
+from floodmark.verify.compare import compare
+
+# Most keys that one task reads; a small number is spread over several tasks.
+KEYS_PER_SLICE = 20_000
+SPREAD = 8
+FEWEST = 500
+# Most missing rows to read again by key, which the driver holds in memory. More than that didn't just come back.
+HELD = 1_000_000
+FORCE = "look at the source; if that is right, run again with --force"
+
+
+def check(table: Table, options: TableOptions) -> None:
+    """Refuses `deletes` and `cascades` if rows can't be told apart or can't be marked."""
+    where = f"tables.{table.name}.deletes"
+    if options.cascades == "follow" and table.mode != "full" and not table.key:
+        raise ConfigError(
+            "cascades: follow needs a key: without one, rows can't be told apart",
+            hint=f"set tables.{table.name}.cascades: ignore, or mode: full",
+            table=table.name,
+        )
+    if options.deletes == "ignore" or (table.mode == "full" and options.deletes == "hard"):
+        return  # a full copy has exactly the source's rows, without a search for deletes
+    if table.mode == "full":
+        raise ConfigError(
+            "deletes: soft does not go with mode full: a full copy replaces all rows, so none is left to be marked",
+            hint=f"set {where}: ignore",
+            table=table.name,
+        )
+    if not table.key:
+        raise ConfigError(
+            f"deletes: {options.deletes} needs a key: without one, rows can't be told apart",
+            hint=f"set {where}: ignore, or mode: full",
+            table=table.name,
+        )
+
+
+def due(state: State, options: TableOptions, now: datetime) -> bool:
+    """Whether it is time to look for deletes and cascades: at most once per `deletes_every`."""
+    if options.deletes == "ignore" and options.cascades == "ignore":
+        return False
+    if state.table is None or state.table.mode == "full":
+        return False
+    if not state.data.commits and not state.data.older.commits:
+        return False  # nothing was ever replicated
+    if (
+        state.extraction.deletes_at is None
+        or (state.table.recipe.where or "").strip() != (options.where or "").strip()
+    ):
+        return True  # never so far, or only with another `where`
+    elapsed = (now - parse_moment(state.extraction.deletes_at)).total_seconds()
+    return (
+        not 0 <= elapsed < options.deletes_every
+    )  # a time in the future comes from another host's wrong clock
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a search for deletes and cascades has found."""
+
+    table: Table
+    back: tuple[Key, ...] = ()  # rows of the source that the target does not have
+    changed: tuple[Key, ...] = ()  # rows that differ in a column of a cascade
+    gone: tuple[Key, ...] = ()  # rows of the target that the source may no longer have
+    rows: int = 0  # in the warehouse
+
+
+def look(services: Services, state: State, options: TableOptions, force: bool) -> Swept | None:
+    """Looks for deletes and cascades if due, else returns None. All commits must have been loaded."""
+    if not due(state, options, datetime.now(UTC)):
+        return None
+    with services.session("deletes") as session:
+        table = discover(session, state.table_name, options, services.config.source.database)
+        changing = touched(table, cascades(session, table)) if options.cascades == "follow" else ()
+    check(table, options)
+    if options.deletes == "ignore" and not changing:
+        return None
+
+    def totals(source: int, warehouse: int) -> None:
+        if options.deletes != "ignore" and implausible(warehouse, source) and not force:
+            raise _implausible(table, warehouse - source, warehouse)
+
+    found = compare(services, table, state, only_keys=True, also=changing, totals=totals, most=HELD)
+    return Swept(
+        table,
+        # These rows came back with their old cursor, or match `where` again without a change: no window
+        # contains them. If a cascade changed a key, the row is missing under its new key.
+        back=found.missing,
+        changed=tuple(key for key, _ in found.different),
+        gone=found.extra if options.deletes != "ignore" else (),
+        rows=found.rows_warehouse,
+    )
+
+
+def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:
+    """The keys as slices, one per task."""
+    each = min(KEYS_PER_SLICE, max(FEWEST, -(-len(keys) // SPREAD)))
+    parts = (tuple(keys[i : i + each]) for i in range(0, len(keys), each))
+    return tuple(Slice("keys", n, keys=part, rows=len(part)) for n, part in enumerate(parts))
+
+
+def deleted(
+    services: Services, table: Table, state: State, keys: Sequence[Key], rows: int, force: bool
+) -> tuple[int, tuple[DataFile, ...]]:
+    """How many of these keys the source lacks, queried now under our claim, and the files that name them.
+
+    Refuses to delete nearly all of the warehouse's `rows`, unless the user insists.
+    """
+    absent: list[Key] = []
+    weighed: list[bytes | None] = []
+    if keys:
+        with services.session("deletes") as session:
+            absent = gone(session, table, keys)
+            weighed = weights(session, table, absent)
+            empty = len(absent) >= rows and edges.empty(session, table)
+        if absent and not force and (empty or implausible(rows, rows - len(absent))):
+            raise _implausible(table, len(absent), rows)
+    assert state.claim is not None
+    files = write_keys(
+        services.store, table, absent, weighed, run=services.run, claim=state.claim.n, log=state.log
+    )
+    return len(absent), files
+
+
+def _implausible(table: Table, deleted: int, rows: int) -> DataError:
+    return DataError(
+        f"{deleted:,} of the {rows:,} rows in {table.target} are gone from the source: nothing was deleted",
+        hint=FORCE,
+        table=table.name,
+    )

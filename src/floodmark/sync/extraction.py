@@ -1,0 +1,217 @@
+"""Extract and commit: runs a plan's slices as Spark tasks, and commits their files under the table's claim.
+
+A commit gathers the slices of a few seconds, so that a crash costs little and the log stays short. Committed
+files are loaded while reading continues.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from floodmark.commit import draft
+from floodmark.commit.held import HeldTable
+from floodmark.extract.jobs import jobs
+from floodmark.extract.task import SliceResult
+from floodmark.load.background import Loader
+from floodmark.model import events
+from floodmark.model.commit import Batch, Commit, LoadAs, WithFiles, files_of
+from floodmark.model.errors import TransientError
+from floodmark.model.run import EXTRACT, SyncOptions, TableReport, Wait
+from floodmark.model.text import counted, duration
+from floodmark.model.window import Slice
+from floodmark.plan.decide import Plan, check_snapshot
+from floodmark.plan.origin import check_still
+from floodmark.services.mysql.errors import as_discovered
+from floodmark.services.mysql.sql import selects
+from floodmark.services.run import Services
+from floodmark.sync.snapshots import mark
+
+log = logging.getLogger("floodmark")
+
+COMMIT_EVERY = 2.0
+
+
+class Extraction:
+    """Reads one table as its plans say, and commits the result."""
+
+    def __init__(
+        self, services: Services, asked: SyncOptions, held: HeldTable, loader: Loader, report: TableReport
+    ) -> None:
+        self._services = services
+        self._asked = asked
+        self._held = held
+        self._loader = loader
+        self._report = report
+        self._name = held.log.table_name
+        self._slice_rows = services.config.options(self._name).slice_rows
+        self.changed: Counter[str] = Counter()  # values changed by policies, per column
+
+    @as_discovered()
+    def read(self, plan: Plan) -> None:
+        """Extracts and commits what the plan says, under our claim; loads run in parallel."""
+        if plan.rows:
+            self._services.progress.wait(self._name, Wait("spark"))
+            self._services.spark()  # its start must not count in rates and times left
+            self._services.progress.wait(self._name, None)
+        self._services.progress.begin(self._name, "extract", plan.rows)
+        self._loader.expected = plan.rows
+        if plan.reread_slices:
+            self._gather(plan, plan.reread_slices, self._commit_reread)
+        if plan.again and plan.load_as != "replace":
+            self._read_again(plan)
+        if plan.slices:
+            self._gather(plan, plan.slices, self._commit_window)
+        if plan.gives_way:
+            self._commit_window(plan, list(self._slices(plan, plan.again)) if plan.again else [])
+        elif plan.again and plan.load_as == "replace":  # after the rows that replace all others
+            self._read_again(plan)
+        self._services.progress.end(self._name, "extract")
+
+    def append(self, commit: Commit) -> None:
+        """Appends a commit to the log, then publishes the watermark."""
+        self._held.append(commit)
+        n = self._held.state.n
+        self._report.commits.append(n)
+        if isinstance(commit, WithFiles):
+            self._report.files_written += len(commit.files)
+            self._report.bytes_written += commit.bytes
+        self._log_commit(commit, n)
+        ledger = self._loader.ledger  # read late: a parallel load may have ended meanwhile
+        self._held.watermark.publish(self._held.state, ledger.rows if ledger else None, succeeded=EXTRACT)
+
+    def _log_commit(self, commit: Commit, n: int) -> None:
+        position = self._held.state.position
+        files = files_of(commit)
+        rows, size = sum(f.rows for f in files), sum(f.bytes for f in files)
+        seconds = commit.seconds if isinstance(commit, WithFiles) else 0.0
+        said = f"commit {n} ({commit.kind}): {counted(rows, 'row')} in {counted(len(files), 'file')}"
+        events.tell(
+            log, logging.INFO, "step_end", said, table=self._name, step="commit", commit=n, rows=rows, files=len(files),
+            bytes=size, seconds=seconds, position=position,
+        )  # fmt: skip
+
+    def check_gives_way(self, plan: Plan, rows: int) -> None:
+        """Refuses to replace the target's rows with so few, unless the user insists.
+
+        Called before the commit, because a commit moves the position. The load checks again, and sees what we
+        can't.
+        """
+        before = next((d.rows for d in reversed(self._held.state.data.commits) if d.load_as == "replace"), 0)
+        if plan.table.mode != "full" and not self._asked.backup_only and not self._asked.force:
+            with suppress(TransientError):
+                before = max(before, self._services.warehouse().rows(plan.table.target))
+        check_snapshot(before, rows, self._asked.force)
+
+    def _read_again(self, plan: Plan) -> None:
+        results = list(self._slices(plan, plan.again))
+        way: LoadAs = "merge" if plan.table.key else plan.load_as
+        self._report.rows_reread += sum(r.rows for r in results)
+        self._commit(plan, results, window_id=None, load_as=way, overlap=plan.overlap)
+
+    def _gather(
+        self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
+    ) -> None:
+        """Reads the pieces and commits them every few seconds, or as planned: one by one, or all at once."""
+        if plan.load_as == "replace":
+            commit(plan, list(self._slices(plan, pieces)))
+            return
+        if plan.in_order:
+            for piece in pieces:
+                commit(plan, list(self._slices(plan, [piece])))
+            return
+        waiting: list[SliceResult] = []
+        for result in self._slices(plan, pieces):
+            waiting.append(result)
+            if time.monotonic() - self._held.last_commit >= COMMIT_EVERY:
+                commit(plan, waiting)
+                waiting = []
+        if waiting:
+            commit(plan, waiting)
+
+    def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
+        """Runs each piece as a Spark task; yields results as they finish."""
+        made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, self._asked.repeated)
+        watch, name = self._services.progress, self._name
+        for piece in pieces:
+            self._log_slice(plan, piece, None)
+        for result in self._services.submit(made, name, lambda rows: watch.underway(name, "extract", rows)):
+            self._log_slice(plan, result.slice, result)
+            watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
+            yield result
+
+    def _log_slice(self, plan: Plan, piece: Slice, result: SliceResult | None) -> None:
+        """Logs a slice before it is read, and after."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        low, high = piece.after or piece.low, piece.upto or piece.high
+        ends = f"after {events.place(low, 'the first row')}, up to {events.place(high, 'the last')}"
+        which = f"slice {piece.number} ({piece.kind}, by {piece.by}, {ends})"
+        if result is None:
+            said = f"{which}: about {counted(piece.rows, 'row')}"
+        else:
+            read = f"{counted(result.rows, 'row')} in {counted(len(result.files), 'file')}"
+            said = f"{which}: read {read}, {duration(result.seconds)}"
+            for question in selects(plan.table, piece):
+                events.told("mysql", question, result.seconds)
+        events.tell(
+            log, logging.DEBUG, "slice", said, table=self._name, step="extract", slice=piece.number, kind=piece.kind,
+            low=low, high=high, rows=result.rows if result else piece.rows,
+            files=len(result.files) if result else None, bytes=result.bytes if result else None,
+            seconds=round(result.seconds, 3) if result else None,
+        )  # fmt: skip
+
+    def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
+        assert plan.window is not None
+        state, rows, marked = self._held.state, sum(r.rows for r in results), None
+        if plan.table.mode == "full":
+            marked = mark(state, results[0].fingerprint)
+        if plan.load_as == "replace":
+            self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
+        check_still(self._services.session, plan, state, len(results), self._services.looks)
+        self._report.rows_extracted += rows
+        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
+
+    def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
+        assert plan.reread is not None
+        self._report.rows_reread += sum(r.rows for r in results)
+        self._commit(plan, results, window_id=None, load_as="merge", reread_id=plan.reread.id)
+
+    def _commit(
+        self,
+        plan: Plan,
+        results: Sequence[SliceResult],
+        *,
+        window_id: str | None,
+        load_as: LoadAs,
+        overlap: str | None = None,
+        reread_id: str | None = None,
+    ) -> None:
+        """Commits the files of these slices and offers them to the loader."""
+        files = tuple(f for r in results for f in r.files)
+        if not files and window_id is None and overlap is None and reread_id is None:
+            return
+        commit = draft(
+            self._held.state,
+            Batch,
+            self._held.run,
+            schema=plan.table.fingerprint,
+            window_id=window_id,
+            reread_id=reread_id,
+            slices=tuple(sorted(r.slice.number for r in results)) if window_id or reread_id else (),
+            files=files,
+            load_as=load_as,
+            overlap=overlap,
+            seconds=round(time.monotonic() - self._held.last_commit, 3),
+        )
+        self.append(commit)
+        for result in results:
+            self.changed.update(dict(result.changed))
+        more = (
+            load_as == "replace" and plan.again and not plan.gives_way
+        )  # rows that the load must see as well
+        if (files or plan.gives_way) and not more and not self._asked.backup_only:
+            self._loader.offer(self._held.state, plan.table)

@@ -1,0 +1,128 @@
+"""What people see when a table's run ends: success or failure, and when it looked.
+
+Every failed attempt is published, even one that never got as far as a plan, but only by a run that may speak
+for the table: while another run holds it, that one does.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from floodmark.commit import Failure, holder
+from floodmark.commit.activity import activity
+from floodmark.commit.checks import checked, read_check, write_check
+from floodmark.commit.held import HeldTable
+from floodmark.commit.status import add_days
+from floodmark.load.background import Loader
+from floodmark.model.errors import ConflictError, FloodmarkError
+from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport
+from floodmark.model.times import parse_moment, stamp
+
+log = logging.getLogger("floodmark")
+
+# Minimum time before the same failure of a table is published again.
+TOLD_EVERY = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is shown of a failed run, and whether it was ours to report."""
+
+    shown: dict[str, Any] | None
+    failure: Failure | None = None  # goes into the check object only, because there is no log
+    ours: bool = True
+
+
+def succeeded(
+    held: HeldTable, loader: Loader, asked: SyncOptions, *, idle: bool, looked: str | None
+) -> dict[str, Any]:
+    """The document to show after a success; published only if something changed."""
+    stages: tuple[Stage, ...] = (
+        *(() if asked.load_only else EXTRACT),
+        *(() if asked.backup_only else LOAD),
+    )
+    overcome = any(f.stage in stages for f in held.watermark.failures)
+    # Until a new count is published, every run has to count the whole log again.
+    untold = not asked.dry_run and (overcome or held.watermark.counts_as_before(held.state))
+    # A claim is a commit, too.
+    if not idle or held.lease is not None or (untold and _may_speak(held, loader)):
+        shown = held.watermark.publish(held.state, _ledger_rows(loader), succeeded=stages)
+    else:
+        shown = held.watermark.current(held.state, _ledger_rows(loader))
+    return _with_activity(held, shown, looked or _last_look(held))
+
+
+def failed(
+    held: HeldTable, loader: Loader, asked: SyncOptions, error: FloodmarkError, *, looked: str | None
+) -> Told:
+    """Publishes the reason for a failure with the watermark, unless another run holds the table."""
+    unlogged = None
+    try:
+        looked = looked or _last_look(held)
+        conflict = error.code == ConflictError.code
+        if conflict or asked.dry_run or not _may_speak(held, loader):
+            shown = held.watermark.current(held.state, _ledger_rows(loader))
+            return Told(_with_activity(held, shown, looked), ours=False)
+        failure = Failure("load" if loader.failed else "extract", error.message, stamp())
+        if held.state.n < 0:  # no log yet, so there is no copy of it to publish
+            unlogged = failure
+            shown = held.watermark.current(held.state, _ledger_rows(loader), failure)
+        elif held.lease is None and any(_same(f, failure) for f in held.watermark.failures):
+            shown = held.watermark.current(held.state, _ledger_rows(loader), failure)
+        else:
+            shown = held.watermark.publish(held.state, _ledger_rows(loader), failure=failure)
+        return Told(_with_activity(held, shown, looked), unlogged)
+    except FloodmarkError as other:
+        name = held.log.table_name
+        log.info("the failure could not be published: %s", other.message, extra={"table": name})
+        return Told(None, ours=False)
+
+
+def leave_check(held: HeldTable, report: TableReport, looked: str | None, failure: Failure | None) -> None:
+    """Writes the check object and the day's totals; failing to read or write them stops nothing."""
+    store, name = held.log.store, held.log.table_name
+    try:
+        before = read_check(store, name)
+    except FloodmarkError as error:
+        log.info("the check could not be read: %s", error.message, extra={"table": name})
+        return
+    check, days = checked(before, report, held.run, stamp(), looked=looked, failure=failure)
+    add_days(store, name, days)  # first: a crash in between counts a run twice rather than not at all
+    write_check(store, check)
+
+
+def _may_speak(held: HeldTable, loader: Loader) -> bool:
+    """Whether no other run holds the table."""
+    before = held.state.digest
+    free = held.may_speak()
+    if held.state.digest != before:  # changed by another run: our copy of the ledger is out of date
+        loader.ledger = None
+    return free
+
+
+def _same(known: Failure, now: Failure) -> bool:
+    """Whether the failure was published recently: a resident sync must not leave a copy per failed cycle."""
+    if replace(known, at=now.at) != now:
+        return False
+    age = parse_moment(now.at) - parse_moment(known.at)
+    return timedelta(0) <= age < TOLD_EVERY
+
+
+def _last_look(held: HeldTable) -> str | None:
+    check = read_check(held.log.store, held.log.table_name)
+    return check.last_check_time if check else None
+
+
+def _ledger_rows(loader: Loader) -> Any:
+    return loader.ledger.rows if loader.ledger is not None else None
+
+
+def _with_activity(held: HeldTable, shown: dict[str, Any], looked: str | None) -> dict[str, Any]:
+    """The document as `watermark get` would show it once the run has released the table."""
+    other = None
+    if held.lease is None:
+        other = holder(held.log.store, held.log.table_name, held.state.claim)
+    return {**shown, "activity": activity(held.state, other), "last_check_time": looked}

@@ -1,0 +1,247 @@
+"""What the next sync would do, for people and programs. Needs no Spark and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from floodmark.commit import Log, begun_anew, system
+from floodmark.config.load import Config
+from floodmark.load.preview import Asking, LoadPreview
+from floodmark.model.errors import FloodmarkError, Interrupted, exit_code
+from floodmark.model.lineage import with_lineage
+from floodmark.model.note_words import sentence
+from floodmark.model.run import SyncOptions
+from floodmark.model.table import Table
+from floodmark.model.types import (
+    GEOMETRIES,
+    MAX_LARGE_STRING,
+    MAX_VARBYTE,
+    MAX_VARCHAR,
+    SUPER,
+    Field,
+    fields,
+    is_moment,
+)
+from floodmark.model.window import Slice
+from floodmark.plan import decide as planning
+from floodmark.plan.decide import Plan
+from floodmark.plan.make import survey
+from floodmark.plan.tables import StoredTables
+from floodmark.plan.takeover import watermark as legacy
+from floodmark.services.mysql.describe import discover_with_notes, resolve
+from floodmark.services.mysql.session import Session
+from floodmark.services.store.store import Store
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan, as shown to the user."""
+
+    plan: Plan
+    commit: int
+    warehouse: str
+    large_strings: bool
+    request: SyncOptions
+    excluded: tuple[str, ...] = ()
+    load_preview: LoadPreview = field(default_factory=LoadPreview)
+    takeover: tuple[str, ...] = ()  # notes on an older tool's watermark
+
+    @property
+    def exit_code(self) -> int:
+        """Non-zero if the warehouse would refuse the plan's rows; the plan is shown all the same."""
+        return self.load_preview.refused.code if self.load_preview.refused else 0
+
+    @property
+    def files(self) -> int:
+        """About how many files the sync would write."""
+        most = self.request.slice_rows
+        return sum(max(1, -(-s.rows // most)) for s in self._slices)
+
+    @property
+    def _slices(self) -> tuple[Slice, ...]:
+        return (*self.plan.slices, *self.plan.again, *self.plan.reread_slices)
+
+    @property
+    def notes(self) -> list[str]:
+        """All notes on the table and the plan."""
+        return [*self.takeover, *(sentence(note) for note in self.plan.about), *self.plan.notes]
+
+    def as_json(self) -> dict[str, Any]:
+        plan, table = self.plan, self.plan.table
+        window = None if plan.gives_way else plan.window
+        return {
+            "table": table.name,
+            "target": table.target,
+            "mode": table.mode,
+            "key": list(table.key),
+            "cursor": table.cursor,
+            "commit": self.commit if self.commit >= 0 else None,
+            "strategy": plan.strategy,
+            "reason": planning.reason(self.request, plan),
+            "rows": plan.rows,
+            "slices": len(self._slices),
+            "files": self.files,
+            "nothing_to_do": plan.empty,
+            "window": None
+            if window is None
+            else {
+                "low": list(window.low) if window.low else None,
+                "high": list(window.high) if window.high else None,
+                "by": window.by,
+                "slices": len(plan.slices),
+                "rows": sum(s.rows for s in plan.slices),
+                "resumed": plan.resumed,
+            },
+            "recipe": [change.as_json() for change in plan.recipe],
+            "read_again": [{"kind": kind, "rows": rows} for kind, rows in plan.read_again],
+            "start": plan.start,
+            "rows_before_start": plan.before_start,
+            "held_back_by": list(plan.held),
+            "notes": self.notes,
+            "columns": columns(table, self.warehouse, self.large_strings),
+            "excluded": list(self.excluded),
+            **load_json(self.load_preview),
+        }
+
+
+def load_json(seen: LoadPreview) -> dict[str, Any]:
+    """The files that wait to be loaded, and what the load would first do to the target."""
+    return {
+        "pending": None if seen.files is None else {"files": seen.files, "rows": seen.rows},
+        "ddl": None if seen.changes is None else [s for c in seen.changes for s in c.statements],
+        "refused": seen.refused.as_json() if seen.refused else None,
+        "warehouse_unknown": seen.unknown,
+    }
+
+
+def columns(table: Table, warehouse: str, large_strings: bool = False) -> list[dict[str, Any]]:
+    """Every column's type at each stage, and its name in the target."""
+    return [
+        {
+            "column": f.name,
+            "mysql": table.column(f.column).type if f.column else "",
+            "parquet": str(f.arrow),
+            "warehouse": "(files only)"
+            if f.file_only
+            else (f.duckdb if warehouse == "duckdb" else f.redshift),
+            "target": None if f.file_only else f.target,
+            "mark": mark(f, table, warehouse, large_strings),
+        }
+        for f in fields(table)
+    ]
+
+
+def mark(column: Field, table: Table, warehouse: str, large_strings: bool = False) -> str | None:
+    """What to know about a column: a policy that applies, or a change of form; None if it is copied as is."""
+    if column.file_only:
+        return "tells keys apart as MySQL does"
+    if column.raw:
+        return "the exact text of dates that are none"
+    # Rows are merged by key: no policy may turn two keys into one.
+    zero_dates, overflow = table.recipe.zero_dates, table.recipe.overflow
+    if column.column in table.key and table.mode != "full":
+        zero_dates = overflow = "error"
+    if is_moment(column):
+        return f"zero dates: {zero_dates}"
+    if (limit := exceeded(column, warehouse, large_strings)) is not None:
+        return f"over {limit:,} bytes: {overflow}"
+    kind = table.column(column.column).data_type
+    if kind == "decimal" and column.redshift.startswith("VARCHAR"):
+        return "as text: more than 38 digits"
+    if kind == "time":
+        return "as text: up to 838 hours"
+    if kind in GEOMETRIES and not column.name.endswith("__srid"):
+        return "as well-known binary, its SRID beside it"
+    return None
+
+
+def exceeded(column: Field, warehouse: str, large_strings: bool = False) -> int | None:
+    """How many bytes of a value the warehouse can hold, if the column's values may be longer."""
+    if warehouse != "redshift" or column.file_only or column.raw or is_moment(column):
+        return None
+    limit = {"VARCHAR": MAX_VARCHAR, "VARBYTE": MAX_VARBYTE}.get(column.redshift.partition("(")[0])
+    if column.redshift == SUPER:
+        limit = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
+    return limit if limit is not None and column.max_bytes > limit else None
+
+
+@dataclass(frozen=True)
+class PlanReports:
+    """The plans of several tables, and the errors of those that can't be planned."""
+
+    plans: tuple[PlanReport, ...]
+    failed: tuple[FloodmarkError, ...]
+
+    @property
+    def errors(self) -> list[FloodmarkError]:
+        refused = [
+            one.load_preview.refused.of(one.plan.table.name) for one in self.plans if one.load_preview.refused
+        ]
+        return [*self.failed, *refused]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([error.code for error in self.errors])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": not self.errors,
+            "tables": [one.as_json() for one in self.plans],
+            "errors": [error.as_json() for error in self.failed],
+        }
+
+
+def plan_several(config: Config, names: Sequence[str], all_tables: bool, options: SyncOptions) -> PlanReports:
+    """What the next sync of these tables would do; a table that can't be planned does not hide the others."""
+    stored = StoredTables(config, Store(config.store))
+    tables, unknown = stored.resolve(
+        lambda purpose: Session(config.source, purpose=purpose), names, all_tables
+    )
+    plans: list[PlanReport] = []
+    failed = [one.error.of(one.table) for one in unknown if one.error is not None]
+    for name in tables:
+        if all_tables and stored.retired(name):
+            continue
+        try:
+            plans.append(plan(config, name, replace(options, tables=len(tables))))
+        except Interrupted:
+            raise
+        except FloodmarkError as error:
+            failed.append(error.of(name))
+    return PlanReports(tuple(plans), tuple(failed))
+
+
+def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
+    """What the next sync of a table would do."""
+    with Session(config.source, purpose="plan") as session:
+        name = resolve(session, name, config.source.database)
+        chosen = config.options(name)
+        found = discover_with_notes(session, name, chosen, config.source.database)
+        table = found.table
+        store = Store(config.store)
+        log = Log(store, name)
+        state = begun_anew(log.read(), table)
+        known = with_lineage(state.table, table, anew=state.read_upto is None)
+        asking = Asking(config.warehouse, log, state, known)
+        start = None
+        if state.position is None:
+            start = system.start(system.read(store), config, name)
+        taken = (
+            legacy.takeover(session, store, table, chosen, start)
+            if start and legacy.untouched(state)
+            else None
+        )
+        if taken is not None and taken.position is not None:
+            progress = replace(state.progress, position=taken.position, started=True)
+            state = replace(state, progress=progress)
+        request = replace(options, slice_rows=chosen.slice_rows)
+        made = survey(session, found, state, chosen, request, log, start)
+        if made.table.columns != known.columns:  # now with the values that existing rows get in new columns
+            asking = Asking(config.warehouse, log, state, made.table)
+        spec = config.warehouse
+        return PlanReport(
+            made, state.n, spec.kind, spec.large_strings, request, chosen.exclude, asking.answer(),
+            taken.notes if taken is not None else (),
+        )  # fmt: skip

@@ -1,0 +1,85 @@
+"""What the tables of one run share besides its services: the options, the pipeline, the choice of tables."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from floodmark.commit import Log, State
+from floodmark.commit.claim import refuse_if_held
+from floodmark.commit.live import LiveProgress
+from floodmark.commit.pipeline import StorePipeline
+from floodmark.commit.system import Starts
+from floodmark.model.errors import Interrupted
+from floodmark.model.run import SyncOptions, SyncReport, TableReport
+from floodmark.model.table import Table
+from floodmark.plan.tables import StoredTables, shared
+from floodmark.services.run import Services
+
+T = TypeVar("T")
+
+TABLES_AT_ONCE = 8
+# Seconds that an interrupted run may take to leave its tables in good order.
+GRACE = 5.0
+
+
+class Work:
+    """The shared part of one run."""
+
+    def __init__(self, services: Services, options: SyncOptions, live: LiveProgress | None = None) -> None:
+        self.services = services
+        self.live = live  # None: the run leaves no progress in the store
+        self.options = options
+        self.tables_at_once = TABLES_AT_ONCE
+        self.pipeline = StorePipeline(services.store, services.config.warehouse.label)
+        self.starts = Starts(services.store, services.config)
+        self.stored = StoredTables(services.config, services.store)
+        self.all_tables = False  # whether the user asked for all tables rather than naming them
+        self._lock = threading.Lock()
+        self._targets: dict[str, str] = {}
+
+    def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of one run per table, in parallel if the strategy allows it, else in sequence."""
+        together = self.options.strategy in ("auto", "inter-table")
+        workers = min(len(runs), self.options.max_workers or self.tables_at_once) if together else 1
+        pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="table")
+        futures = [pool.submit(run) for run in runs]
+        try:
+            # Short waits let the main thread handle signals.
+            while not all(f.done() for f in futures):
+                wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
+        except (Interrupted, KeyboardInterrupt):
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.services.interrupt()
+            wait(futures, GRACE)  # a thread still blocked on a service by then is abandoned
+            raise
+        pool.shutdown()
+        return [f.result() for f in futures]
+
+    def resolve(self, names: Sequence[str], all_tables: bool) -> tuple[list[str], list[TableReport]]:
+        """The full names of the tables that the user means, and a report for each name without a table."""
+        self.all_tables = all_tables
+        if self.options.load_only and not all_tables and all("." in name for name in names):
+            return list(dict.fromkeys(names)), []  # loading doesn't need the source, which may be down
+        return self.stored.resolve(self.services.session, names, all_tables)
+
+    def check_target(self, table: Table) -> None:
+        """Refuses a second table with the same target."""
+        with self._lock:
+            other = self._targets.setdefault(table.target, table.name)
+        if other != table.name:
+            raise shared(table.target, other, table.name)
+
+    def write_run(self, report: SyncReport) -> None:
+        """Writes the completion object that orchestrators wait for; comes last."""
+        body = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
+        self.services.store.put(f"runs/{self.services.run}.json", body.encode())
+
+    def warm_up_for(self, log: Log, state: State) -> None:
+        """Starts Spark in the background for a table with rows; ConflictError if another run holds it."""
+        if not self.options.dry_run:
+            refuse_if_held(log, state, self.services.run)
+            self.services.warm_up()

@@ -1,0 +1,525 @@
+"""One table's run: plan → extract → commit → load → verify. Nothing else moves a watermark.
+
+A crash on the way leaves committed files that the next run loads, an open window that it finishes, and
+orphans that no commit names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from floodmark.clean.after_load import due_files
+from floodmark.clean.remove import Outcome, remove
+from floodmark.commit import Failure, State, begun_anew, draft
+from floodmark.commit.claim import Changed, Claimed, decide_and_claim
+from floodmark.commit.held import HeldTable
+from floodmark.commit.status import write_verify
+from floodmark.commit.system import Start
+from floodmark.config.load import TableOptions
+from floodmark.load.background import Loader
+from floodmark.load.pending import ledger_for
+from floodmark.load.preview import LoadPreview, look
+from floodmark.model import events
+from floodmark.model.column_changes import column_changes
+from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
+from floodmark.model.errors import DataError, FloodmarkError, VerificationError, bug
+from floodmark.model.note_words import sentence
+from floodmark.model.policies import changed_values
+from floodmark.model.position import Key, Position
+from floodmark.model.run import TableReport
+from floodmark.model.table import Table
+from floodmark.model.text import counted, duration, size
+from floodmark.model.times import stamp
+from floodmark.plan.decide import Plan, reason, strategy_of
+from floodmark.plan.lag import measured
+from floodmark.plan.make import survey
+from floodmark.plan.reread import check as check_recipe
+from floodmark.plan.takeover import watermark as legacy
+from floodmark.services.mysql.convert import redshift
+from floodmark.services.mysql.describe import Discovered, discover_with_notes
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.too_long import bounded, check_lengths
+from floodmark.sync import deletes, outcome
+from floodmark.sync.extraction import Extraction
+from floodmark.sync.preview import PlanReport, load_json
+from floodmark.sync.repair import Mending, what_to_mend
+from floodmark.sync.resources import Work
+from floodmark.sync.snapshots import only_if_changed
+from floodmark.verify.after_sync import verify_loaded
+from floodmark.verify.compare import Differences, check_compared, compare
+from floodmark.verify.run import Verified, status_of
+
+log = logging.getLogger("floodmark")
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair found, did, and left."""
+
+    table: Table
+    before: Differences
+    after: Differences
+    report: TableReport
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read again or removed."""
+        return self.report.rows_reread + self.report.rows_extracted + self.report.rows_deleted
+
+
+class TableRun:
+    """One table's run."""
+
+    def __init__(self, work: Work, name: str, tables: int) -> None:
+        self._work = work
+        self._services = work.services
+        self._asked = asked = work.options
+        self._name = name
+        self._options: TableOptions = work.services.config.options(name)
+        self._request = replace(asked, slice_rows=self._options.slice_rows, tables=tables)
+        self._report = TableReport(name)
+        self._held = held = HeldTable(work.services.store, name, work.services.run)
+        self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, self._report)
+        self._extraction = Extraction(work.services, asked, held, self._loader, self._report)
+        self._looked: str | None = None  # when the source was last checked for rows to read
+        self._described_before: Table | None = None  # the table as the last run knew it
+        self._ours = False  # whether it is up to us to report how the run ended
+        self._unlogged: Failure | None = None  # a failure of a table that has no log yet
+
+    def go(self) -> TableReport:
+        """The whole run; an error goes into the report and does not affect other tables."""
+        began = time.monotonic()
+        try:
+            state = self._held.read()
+            self._described_before = state.table
+            if state.retired and self._work.all_tables:
+                self._report.left_out = True
+                self._services.progress.finished(self._report)
+                return self._report
+            self._work.pipeline.known()
+            if not self._asked.load_only:
+                with self._timed("extract"):
+                    self._extract()
+                if self._held.state.retired and not self._asked.dry_run:
+                    self._held.hold("sync")  # brings it back
+            if self._asked.load_only and self._asked.dry_run and self._held.state.table is not None:
+                self._report.plan = load_json(self._looked_ahead(self._held.state.table))
+            if not self._asked.backup_only and not self._asked.dry_run:
+                self._load()
+                if not self._asked.load_only and self._sweep():
+                    self._loader.repairs = True  # every key of the target was compared with the source's
+                    self._load()
+                    self._loader.accept_rows(self._held.state)
+                self._remove_due()
+            self._succeed()
+            with self._timed("verify"):
+                self._verify()
+        except FloodmarkError as error:
+            self._fail(error.of(self._name))
+        except Exception as error:  # a bug in one table must not lose the others' reports
+            log.debug("unexpected", exc_info=True, extra={"table": self._name})
+            self._fail(bug(error).of(self._name))
+        finally:
+            self._held.release()
+        found = changed_values(self._held.state.table, self._extraction.changed)
+        self._report.findings += [*self._held.log.findings, *found]
+        self._report.seconds = time.monotonic() - began
+        self._report.schema_changes = column_changes(self._described_before, self._held.state.table)
+        self._leave_check()
+        self._services.progress.finished(self._report)
+        log_end(self._report, self._held.state.position if self._held.known else None)
+        return self._report
+
+    def repair(self) -> Repaired:
+        """Loads what is pending, compares, repairs the differences, and compares again."""
+        self._loader.repairs = True
+        try:
+            self._held.read()
+            self._work.pipeline.known()
+            self._load()
+            with self._services.session("verify") as session:
+                table = self._described(session).table
+            found = after = compare(self._services, table, self._held.state)
+            check_compared(table, found)
+            if found:
+                self._mend(table, found)
+                self._load()
+                after = compare(self._services, table, self._held.state)
+            if not after:
+                self._loader.accept_rows(self._held.state)
+            return Repaired(table, found, after, self._report)
+        finally:
+            self._loader.abandon()
+            self._held.release()
+
+    def not_begun(self, error: FloodmarkError) -> dict[str, Any] | None:
+        """Reports an error that came before the table's turn; returns the watermark as far as it is known."""
+        try:
+            if not self._held.read().retired:
+                self._fail(error)
+                self._leave_check()
+        except FloodmarkError:
+            pass  # there is no store to report it to
+        return self._report.watermark
+
+    # plan, extract, commit
+
+    def _extract(self) -> None:
+        """Plans, claims and reads until the run has nothing left to read."""
+        for _ in range(2):  # first a window left open, then what has arrived since
+            plan = decide_and_claim(self._held.log, self._held.state, self._planned)
+            if plan is None:
+                return
+            self._extraction.read(plan)
+            if not plan.resumed or self._request.most is not None:
+                return
+
+    def _planned(self, state: State) -> Plan | Changed | None:
+        """The plan to read, under our claim; None if there is nothing to read, or this is a dry run."""
+        self._held.state = state
+        self._services.progress.begin(self._name, "plan", None)
+        began = time.monotonic()
+        try:
+            plan = self._plan()
+        finally:
+            self._services.progress.end(self._name, "plan")
+        self._log_plan(plan, time.monotonic() - began)
+        if not self._asked.dry_run:
+            self._looked = stamp()
+        if not plan.empty or self._report.strategy is None:
+            self._report.strategy = plan.strategy
+        # Notes on the table itself appear on its first sync and in `plan`, not in every run from cron.
+        self._say([sentence(note) for note in plan.about], aloud=self._held.state.position is None)
+        changes = [f"{change}." for change in plan.recipe] if self._asked.dry_run else []
+        self._say([*plan.notes, *changes])
+        if self._asked.dry_run:
+            self._foresee(plan)
+            return None
+        if plan.empty:
+            self._nothing_to_read(plan)
+            return None
+        if plan.gives_way:
+            self._extraction.check_gives_way(plan, plan.rows)
+        self._warm_up(self._held.state)
+        try:
+            self._loader.foresee(self._held.state, plan.table)
+        except DataError:
+            # Another run may have changed the target while this one was planning: it may fit the newest log.
+            newest = self._held.log.read()
+            if newest.digest == self._held.state.digest:
+                raise
+            return Changed(newest)
+        self._check_lengths(plan)
+        taken = self._held.claim(
+            "sync", table=plan.table, window=plan.window, reread=plan.reread,
+            strategy=plan.strategy, zone=plan.zone, origin=plan.origin,
+        )  # fmt: skip
+        return taken if isinstance(taken, Changed) else plan
+
+    def _foresee(self, plan: Plan) -> None:
+        """Puts a dry run's plan into the report; raises the error that would refuse its rows."""
+        seen = LoadPreview() if self._asked.backup_only else self._looked_ahead(plan.table)
+        spec = self._services.config.warehouse
+        self._report.plan = PlanReport(
+            plan, self._held.state.n, spec.kind, spec.large_strings, self._request, self._options.exclude, seen
+        ).as_json()  # fmt: skip
+        if seen.refused is not None:
+            raise seen.refused
+
+    def _looked_ahead(self, table: Table) -> LoadPreview:
+        return look(self._services.warehouse(), self._held.log, self._held.state, table)
+
+    def _check_lengths(self, plan: Plan) -> None:
+        """Looks for overlong values while Spark starts, since a large read would stumble over them late."""
+        spec = self._services.config.warehouse
+        limits = redshift(spec.large_strings)
+        large = plan.window is not None and not plan.resumed and len(plan.slices) > 1
+        if spec.kind == "redshift" and large and bounded(plan.table, limits):
+            with self._services.session("plan") as session:
+                check_lengths(session, plan.table, plan.window, limits)
+
+    def _plan(self) -> Plan:
+        with self._services.session("plan") as session:
+            described = self._described(session)
+            table = described.table
+            self._work.check_target(table)
+            deletes.check(table, self._options)
+            state, start = begun_anew(self._held.state, table), None
+            if state.position is None:
+                start = self._work.starts.of(self._name)
+                state = begun_anew(self._taken_over(session, table, start), table)
+            elif self._report.lag_before is None:
+                self._report.lag_before = lag = measured(
+                    session, table, state.position, self._options.cursor_timezone
+                )
+                if lag is not None and self._work.live is not None:
+                    self._work.live.lag(self._name, lag)
+            expected = partial(self._warm_up, self._held.state)
+            plan = survey(
+                session, described, state, self._options, self._request, self._held.log, start, expected, self._services.looks,
+                partial(self._services.progress.wait, self._name),
+            )  # fmt: skip
+        return only_if_changed(self._services, plan, state) if self._asked.repeated else plan
+
+    def _log_plan(self, plan: Plan, seconds: float) -> None:
+        window, pieces = plan.window, len(plan.slices) + len(plan.again) + len(plan.reread_slices)
+        low, high = (window.low, window.high) if window is not None else (None, None)
+        said = "planned: nothing to read"
+        if not plan.empty:
+            ends = f"after {events.place(low, 'the first row')}, up to {events.place(high, 'the last')}"
+            what = f"a window {'that was left open, ' * plan.resumed}{ends}" if window else "no window"
+            again = "".join(f", {counted(rows, 'row')} again ({kind})" for kind, rows in plan.read_again)
+            rows, slices = counted(plan.rows, "row"), counted(pieces, "slice")
+            said = f"planned: {what}{again}; about {rows} in {slices}, {plan.strategy}: {reason(self._request, plan)}"
+        events.tell(
+            log, logging.INFO, "step_end", said, table=self._name, step="plan", rows=plan.rows, slices=pieces,
+            strategy=plan.strategy, low=low, high=high, seconds=round(seconds, 3),
+        )  # fmt: skip
+
+    def _described(self, session: Session) -> Discovered:
+        return discover_with_notes(session, self._name, self._options, self._services.config.source.database)
+
+    def _warm_up(self, state: State) -> None:
+        self._work.warm_up_for(self._held.log, state)
+
+    def _taken_over(self, session: Session, table: Table, start: Start) -> State:
+        """The state, with the older tool's position if we have none; committed, except in a dry run."""
+
+        def take_over(state: State) -> State | Changed:
+            if not legacy.untouched(state) or self._request.since is not None:
+                return state
+            found = legacy.takeover(session, self._services.store, table, self._options, start)
+            self._say(found.notes)
+            if found.position is None:
+                return state
+            if self._asked.dry_run:
+                progress = replace(state.progress, position=found.position, started=True)
+                return replace(state, progress=progress)
+            taken = self._held.claim("sync", table=table)
+            if isinstance(taken, Changed):
+                return taken
+            note = "; ".join(found.notes)
+            moved = draft(taken.state, Restore, self._held.run, position=found.position, note=note)
+            self._held.state = self._held.log.append(taken.state, moved)
+            self._report.commits.append(self._held.state.n)
+            return self._held.state
+
+        return decide_and_claim(self._held.log, self._held.state, take_over)
+
+    def _nothing_to_read(self, plan: Plan) -> None:
+        """Creates the target of a table that was never read, and commits once that it was looked at."""
+        state, schema = self._held.state, plan.table.fingerprint
+        if legacy.untouched(state) and self._loader.lacks_target(state, plan.table):
+            way: LoadAs = "replace"
+        elif not plan.waits and self._request.since is None and not state.looked_at:
+            way = plan.load_as
+        else:
+            return
+        taken = self._held.claim("sync", table=plan.table)
+        if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
+            self._extraction.append(draft(taken.state, Batch, self._held.run, schema=schema, load_as=way))
+
+    # load
+
+    def _load(self) -> None:
+        """Loads everything still pending."""
+        self._loader.finish(self._held.state, self._claim_load)
+
+    def _claim_load(self, state: State) -> State:
+        """The state under our claim, for a load."""
+        self._held.state = state
+        self._hold("load", self._loader.aimed_anew(state))
+        return self._held.state
+
+    def _hold(self, purpose: str, table: Table | None = None) -> None:
+        """Makes sure that we hold the table, as described; refuses one that no longer fits its rows."""
+        if table is not None:
+            check_recipe(table, self._held.state, self._options)
+        self._held.hold(purpose, table)
+
+    # changes that no cursor reveals
+
+    def _sweep(self) -> bool:
+        """Looks for deletes and cascades if due; returns whether there is something to load now.
+
+        A search that finds nothing leaves a commit without files, which records its time. A crash before that
+        commit means that the search is repeated.
+        """
+        found = deletes.look(self._services, self._held.state, self._options, self._asked.force)
+        if found is None:
+            return False
+        self._read_keys(found.table, (*found.back, *found.changed), "deletes")
+        if found.back:
+            rows = counted(len(found.back), "row")
+            self._tell(f"{rows} of the source, unchanged, that the target did not have: read again")
+        removed = self._remove(found.table, found.gone, found.rows, "deletes", always=True)
+        if found.changed:
+            self._tell(f"{counted(len(found.changed), 'row')} that foreign keys have changed: read again")
+        if removed:
+            done = "marked as deleted" if self._options.deletes == "soft" else "deleted"
+            self._tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
+        return bool(removed or found.back or found.changed)
+
+    def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:
+        """Reads and commits the rows of these keys under our claim; they move no position."""
+        if pieces := deletes.slices(keys):
+            self._hold(purpose, table)
+            strategy = strategy_of(self._request, len(pieces))
+            self._extraction.read(Plan(table, strategy, again=pieces, load_as="merge"))
+
+    def _remove(
+        self, table: Table, keys: Sequence[Key], rows: int, purpose: str, *, always: bool = False
+    ) -> int:
+        """Commits deletes for those keys that the source lacks when queried now; returns their number.
+
+        `rows` is the warehouse's row count. With `always` there is a commit even without deletes, to record
+        the time.
+        """
+        if not keys and not always:
+            return 0
+        began = time.monotonic()
+        self._hold(purpose, table)
+        state = self._held.state
+        count, files = deletes.deleted(self._services, table, state, keys, rows, self._asked.force)
+        if not count and not always:
+            return 0
+        self._extraction.append(
+            draft(
+                state, Deletes, self._held.run, schema=table.fingerprint, files=files,
+                load_as="mark" if self._options.deletes == "soft" else "delete",
+                seconds=round(time.monotonic() - began, 3),
+            )
+        )  # fmt: skip
+        self._report.rows_deleted += count
+        return count
+
+    def _mend(self, table: Table, found: Differences) -> None:
+        """Reads missing and differing rows again, and removes extra ones."""
+        if table.mode == "full":
+            self._extract()  # a new snapshot replaces everything
+            return
+        mending: Mending = what_to_mend(self._services, table, self._held.state, self._options, found)
+        self._hold("repair", table)
+        absent = mending.absent(self._services)
+        self._read_keys(table, mending.to_read(absent), "repair")
+        self._remove(table, tuple(absent), found.rows_warehouse, "repair")
+
+    def _remove_due(self) -> None:
+        """Removes loaded files whose time is up (`keep_files`)."""
+        keep, ledger, table = self._options.keep_files, self._loader.ledger, self._held.state.table
+        if keep is None or ledger is None or table is None:
+            return
+        held, warehouse, now = self._held, self._services.warehouse(), datetime.now(UTC)
+        removal, _ = due_files(warehouse, held.log, held.state, ledger, keep, now)
+        if removal.empty:
+            return
+        held.hold("clean")
+        # Read again under the claim: another run may have reset the table meanwhile.
+        self._loader.ledger = ledger = ledger_for(warehouse, held.state, table.target)
+        removal, self._loader.ledger = due_files(warehouse, held.log, held.state, ledger, keep, now)
+        if removal.empty:
+            return
+        gone = Outcome(self._name, removal)
+        self._extraction.append(draft(held.state, Clean, held.run, clean=removal.clean))
+        try:
+            remove(self._services.store, gone, None)
+        finally:
+            self._report.files_cleaned += gone.deleted
+            self._report.bytes_cleaned += gone.bytes
+        what = f"{counted(gone.deleted, 'file')}, {size(gone.bytes)}"
+        self._tell(f"removed {what} that were loaded more than {duration(keep)} ago (keep_files)")
+        for note in gone.notes:
+            self._tell(note)
+
+    # the end
+
+    def _succeed(self) -> None:
+        report, state = self._report, self._held.state
+        self._ours = not self._asked.dry_run
+        report.lag_after = report.lag_before
+        if report.rows_extracted and state.table is not None:
+            try:
+                with self._services.session("lag") as session:
+                    zone = self._options.cursor_timezone
+                    report.lag_after = measured(session, state.table, state.position, zone)
+            except FloodmarkError:
+                pass  # the rows were read and committed all the same
+        report.watermark = outcome.succeeded(
+            self._held, self._loader, self._asked, idle=report.idle, looked=self._looked
+        )
+
+    def _fail(self, error: FloodmarkError) -> None:
+        self._loader.abandon()
+        self._report.error = error
+        if self._services.interrupted or not self._held.known:
+            return  # the table did not fail, or there is no store to write to
+        told = outcome.failed(self._held, self._loader, self._asked, error, looked=self._looked)
+        self._report.watermark = told.shown or self._report.watermark
+        self._ours, self._unlogged = told.ours, told.failure
+
+    def _leave_check(self) -> None:
+        """Records in the store how the run ended, if that is up to us."""
+        if self._ours and not self._services.interrupted:
+            outcome.leave_check(self._held, self._report, self._looked, self._unlogged)
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Adds the time spent to a stage's seconds."""
+        began, seconds = time.monotonic(), self._report.stage_seconds
+        try:
+            yield
+        finally:
+            seconds[stage] = seconds.get(stage, 0.0) + time.monotonic() - began
+
+    def _verify(self) -> None:
+        """`--verify-data`: differences become the report's findings and its error."""
+        if not self._asked.verify_data or not self._loader.loaded:
+            return
+        loaded = self._held.log.commits(self._loader.loaded)
+        commits = [commit for commit, _ in loaded if isinstance(commit, WithFiles)]
+        checked = verify_loaded(self._services, self._name, self._held.state, commits)
+        if checked.waiting:
+            self._tell(f"not verified: {counted(checked.waiting, 'row')} still wait to be loaded")
+        if checked.compared is not None:
+            self._tell(f"verified: {counted(checked.compared, 'row')} compared with the source")
+        if found := checked.findings:
+            self._report.findings += found
+            result = Verified(self._name, checked.differences or Differences(agree=False), found)
+            # Only if it found something: it saw part of the table, and must not hide the findings of a full
+            # verify.
+            write_verify(self._services.store, replace(status_of(result, self._held.run), by="sync"))
+            self._report.error = VerificationError(
+                f"source and warehouse don't agree on what this run has loaded: {found[0].detail}"
+                + (f", and {counted(len(found) - 1, 'more finding')}" if len(found) > 1 else ""),
+                hint=f"floodmark verify -t {self._name} looks at the whole table, --repair mends it",
+                table=self._name,
+            )
+
+    # words
+
+    def _tell(self, note: str) -> None:
+        """Adds a note about this run."""
+        self._say((note,))
+
+    def _say(self, lines: Sequence[str], *, aloud: bool = True) -> None:
+        for line in lines:
+            if self._report.note(line) and aloud:
+                self._services.progress.note(self._name, line)
+
+
+def log_end(report: TableReport, position: Position | None = None) -> None:
+    """Logs how a table's part of a run ended."""
+    ended = f"ended with exit code {report.exit_code} after {duration(report.seconds)}"
+    rows = f"{counted(report.rows_extracted, 'row')} extracted, {counted(report.rows_loaded, 'row')} loaded"
+    events.tell(
+        log, logging.INFO, "table_end", f"{ended}: {rows}", table=report.table, exit_code=report.exit_code,
+        rows=report.rows_extracted, rows_reread=report.rows_reread, rows_loaded=report.rows_loaded,
+        files=report.files_written, bytes=report.bytes_written, seconds=round(report.seconds, 3), position=position,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""`sync --verify-data`: compares what a run has loaded with the source before the run counts as a success.
+
+It compares the rows from the lowest cursor in the loaded files up to the watermark, along the cursor's index
+if they are few. For a snapshot it only counts: changes at the source since the read can't be told from
+errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.commit import State
+from floodmark.model.commit import Batch, WithFiles
+from floodmark.model.position import Position
+from floodmark.model.run import Finding
+from floodmark.model.table import Table
+from floodmark.model.times import just_before
+from floodmark.services.mysql.describe import discover
+from floodmark.services.run import Services
+from floodmark.verify.compare import Differences, compare, waiting
+from floodmark.verify.run import findings
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome: how many rows were compared, or still waited to be loaded, and the findings."""
+
+    compared: int | None = None
+    waiting: int = 0
+    findings: tuple[Finding, ...] = ()
+    differences: Differences | None = None  # None: rows were only counted, or nothing was compared
+
+
+def verify_loaded(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
+    """Compares what these commits have loaded into the warehouse with the source."""
+    with services.session("verify") as session:
+        table = discover(session, name, services.config.options(name), services.config.source.database)
+    if rows := waiting(services, table, state):
+        return Checked(waiting=rows)
+    if table.mode == "full":
+        return Checked(findings=_snapshot(services, table, commits))
+    read = [commit for commit in commits if isinstance(commit, Batch)]
+    firsts = [file.first for commit in read for file in commit.files if file.first]
+    if not firsts or state.position is None:
+        return Checked()
+    moved = sum(commit.rows for commit in read)
+    differences = compare(services, table, state, since=before(table, firsts), expected_rows=moved)
+    # A row that the source no longer has was deleted after it was read: that is up to `deletes`.
+    kept = replace(differences, extra=())
+    return Checked(kept.rows_source, findings=findings(table, kept), differences=kept)
+
+
+def _snapshot(services: Services, table: Table, commits: Iterable[WithFiles]) -> tuple[Finding, ...]:
+    expected = next((c.rows for c in reversed(list(commits)) if c.load_as == "replace"), None)
+    rows = services.warehouse().rows(table.target)
+    if expected is None or rows == expected:
+        return ()
+    detail = f"{table.target} has {rows:,} rows, and the snapshot that was loaded has {expected:,}"
+    return (Finding("count_mismatch", table.name, detail, {"rows": rows, "expected": expected}),)
+
+
+def before(table: Table, firsts: Iterable[Position]) -> Position | None:
+    """A position right before the lowest cursor; None if the cursor's type has no such value."""
+    value = just_before(table, *(first[0] for first in firsts))
+    return None if value is None else (value,)

@@ -1,0 +1,373 @@
+"""Compares source and warehouse by key: which rows are missing, extra or different. Read-only.
+
+Only what was promised is compared: rows that match `where`, after the start and up to the watermark. Rows
+that have changed since, or have no cursor, are left out on both sides by their keys; whether a row exists is
+judged by its key alone. Nothing is reported until both sides have been queried a second time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.commit import Log, State, holder, system
+from floodmark.commit.stretches import Stretches, stretches
+from floodmark.load.pending import ledger_for, pending
+from floodmark.model.canonical import Entry, Scope, forms, key_of
+from floodmark.model.errors import ConfigError, ConflictError, DataError
+from floodmark.model.position import Key, Position
+from floodmark.model.table import Column, Table
+from floodmark.model.text import counted
+from floodmark.model.types import comparison
+from floodmark.plan.decide import start_position
+from floodmark.plan.reread import check as check_recipe
+from floodmark.plan.reread import check_dropped, vanished
+from floodmark.services.mysql import canonical as source_sql
+from floodmark.services.mysql.errors import as_discovered
+from floodmark.services.mysql.ranges import nth
+from floodmark.services.mysql.session import Session
+from floodmark.services.run import Services
+from floodmark.services.warehouse import canonical
+from floodmark.verify.search import Printed, Search, ask
+from floodmark.verify.task import entry
+
+# Suspects per query to either side.
+AT_ONCE = 2000
+# How many times suspects are checked while other runs change the table, and the pause between.
+TRIES = 10
+PAUSE = 1.0
+# Seconds to wait for a run that is loading.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The confirmed disagreements."""
+
+    missing: tuple[Key, ...] = ()  # promised by the watermark but not in the warehouse
+    extra: tuple[
+        Key, ...
+    ] = ()  # in the warehouse but not at the source or not matching `where`; or there twice
+    different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
+    rows_source: int = 0  # compared, on either side
+    rows_warehouse: int = 0
+    left_out: int = 0  # rows that have changed since the watermark, or have no cursor
+    agree: bool = True  # False with no key named: a table without a key, whose checksums differ
+    notes: tuple[str, ...] = ()
+    low: Position | None = None  # rows after this position were compared; None: from the first
+    high: Position | None = None  # up to this one; None: to the last
+
+    def __bool__(self) -> bool:
+        return not self.agree or bool(self.missing or self.extra or self.different)
+
+
+@as_discovered()
+def compare(
+    services: Services,
+    table: Table,
+    state: State,
+    *,
+    only_keys: bool = False,
+    also: Sequence[str] = (),
+    totals: Callable[[int, int], None] = lambda source, warehouse: None,
+    since: Position | None = None,
+    expected_rows: int | None = None,
+    most: int | None = None,
+) -> Differences:
+    """The differences between a table and its target, judged by what the log's state promises.
+
+    `table` is the table as it is now (discovered), `state` the log's. Every commit in the log must have been
+    loaded. `only_keys` compares which rows exist, plus the columns in `also`, but not the rest of their
+    contents: cheaper, and enough for deletes. `totals` receives the row counts of both sides (the source's in
+    full) before the search for differences, and may raise. `since` restricts it to the rows after a position,
+    about `expected_rows` of them. If more than `most` rows are missing, it gives up.
+    """
+    scope, notes = scope_of(services, table, state, only_keys, also)
+    if since is not None and (scope.low is None or _sortable(since[0]) > _sortable(scope.low[0])):
+        scope = replace(scope, low=since)
+    found = Search(services, scope, totals, expected_rows, most).go()
+    services.progress.end(table.name, "verify")
+    differences = Differences(
+        rows_source=found.source.rows,
+        rows_warehouse=found.warehouse.rows,
+        left_out=found.beyond,
+        agree=not found.suspicious,
+        notes=tuple(notes),
+        low=scope.low,
+        high=scope.high,
+    )
+    if not found.suspects:
+        return differences
+    confirmed = _confirmed(services, table, state, list(found.suspects), only_keys, also)
+    return replace(
+        confirmed,
+        rows_source=differences.rows_source,
+        rows_warehouse=differences.rows_warehouse,
+        left_out=differences.left_out,
+        notes=differences.notes,
+        low=differences.low,
+        high=differences.high,
+    )
+
+
+def check_compared(table: Table, found: Differences) -> None:
+    """Refuses a comparison that left out every row: it has proven nothing."""
+    if not found and not found.rows_source and found.left_out:
+        rows = counted(found.left_out, "row")
+        raise DataError(
+            f"nothing could be compared: {rows} changed since the watermark or have no cursor, and there are no others",
+            hint=f"run floodmark sync -t {table.name} first",
+            table=table.name,
+        )
+
+
+# ---------------------------------------------------------------- what to compare
+
+
+def scope_of(
+    services: Services, table: Table, state: State, only_keys: bool, also: Sequence[str] = ()
+) -> tuple[Scope, list[str]]:
+    """The columns and rows to compare, and notes about those left out."""
+    if state.table is None or not (state.progress.started or state.has_data):
+        raise ConfigError(
+            "there is nothing to compare yet: the table was never synced",
+            hint=f"run floodmark sync -t {table.name}",
+            table=table.name,
+        )
+    options = services.config.options(table.name)
+    check_recipe(table, state, options)
+    if gone := vanished(state.table, table, options):
+        with services.session("verify") as session:
+            check_dropped(session, table, gone)
+    kept, notes = comparable(table, state.table)
+    if also or not only_keys:
+        _must_fit(services, replace(table, source=replace(table.source, columns=kept)))
+    redshift = services.config.warehouse.kind == "redshift"
+    every = tuple(f for f in forms(table, redshift=redshift) if f.column in kept)
+    named = {f.field.name: f for f in every}
+    if redshift and (parsed := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
+        notes.append(f"parsed JSON is not compared: {', '.join(parsed)}")
+    beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
+    chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
+    order = tuple(named[name] for name in table.order if name in named)
+    if table.mode == "full" or table.cursor is None:
+        notes.append(
+            "a table that is read whole has no watermark: changes since its last sync are differences"
+        )
+        return Scope(table, chosen), notes
+    if state.position is None and state.has_data:
+        return Scope(table, chosen, order, _untouched(services, table)), notes
+    if state.progress.moved_at is None or (state.progress.began is not None and not only_keys):
+        return Scope(table, chosen, order, state.progress.began, state.position), notes
+    seen = stretches(Log(services.store, table.name), state)
+    low = state.progress.began if state.progress.began is not None else seen.began
+    if not only_keys:
+        notes += never_read(seen)
+        return Scope(table, chosen, order, low, state.position), notes
+    # A search for deletes reads missing rows again, but not rows that someone skipped on purpose.
+    return Scope(table, chosen, order, low, state.position, skipped=seen.skipped), notes
+
+
+def never_read(seen: Stretches) -> list[str]:
+    """The note about rows from before a takeover: another tool brought them, and nothing says which."""
+    if not seen.taken_over or seen.began is None:
+        return []
+    upto = str(seen.began[0]).removesuffix(".000000")
+    return [f"the position was taken over from another tool: rows up to {upto} are not compared"]
+
+
+def _untouched(services: Services, table: Table) -> Position | None:
+    """The start of a table without a position and with no rows after it: a sync would find nothing to do."""
+    low = start_position(
+        table, system.start(system.read(services.store), services.config, table.name).timestamp
+    )
+    with services.session("verify") as session:
+        if nth(session, table, table.order, low, None, 1) is None:
+            return low
+    raise DataError(
+        "the extraction has not come to its first end, or was reset: no watermark says which rows to compare",
+        hint=f"run floodmark sync -t {table.name} first",
+        table=table.name,
+    )
+
+
+def _must_fit(services: Services, table: Table) -> None:
+    """Refuses a target that lacks columns: an interrupted run may have described some but loaded nothing."""
+    lacking = [c for c in services.warehouse().changes(table) if c.kind in ("add", "rename")]
+    if lacking:
+        raise DataError(
+            f"{table.target} does not have every column yet ({'; '.join(c.statement for c in lacking)}): "
+            "until then source and warehouse can't agree",
+            hint=f"run floodmark sync -t {table.name} first; if it has nothing to do, floodmark watermark reset "
+            f"-t {table.name} reads the table again",
+            table=table.name,
+        )
+
+
+def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
+    """The columns unchanged since rows were last read; the next sync takes care of the others."""
+    before = {c.name: c for c in then.columns}
+    needed = {*now.key, *now.order}
+    kept = tuple(
+        c
+        for c in now.columns
+        if c.name in needed
+        or (c.name in before and (before[c.name].type, before[c.name].charset) == (c.type, c.charset))
+    )
+    left = [c.name for c in now.columns if c not in kept]
+    notes = [f"changed since the last sync, and left out: {', '.join(left)}"] if left else []
+    return kept, notes
+
+
+def _sortable(value: int | str) -> tuple[int, str]:
+    return (value, "") if isinstance(value, int) else (0, value)
+
+
+# ---------------------------------------------------------------- second query
+
+
+def _confirmed(
+    services: Services,
+    table: Table,
+    state: State,
+    keys: Sequence[Printed],
+    only_keys: bool,
+    also: Sequence[str] = (),
+) -> Differences:
+    """The suspects that really differ, judged at a moment when no other run is changing the table."""
+    for number in range(TRIES):
+        if number:
+            time.sleep(PAUSE)
+            state = Log(services.store, table.name).read()
+        before = _loaded(services, table, state)
+        if before is None:
+            continue
+        scope, _ = scope_of(services, table, state, only_keys, also)
+        found = _differences(services, scope, keys)
+        if not found or _loaded(services, table, Log(services.store, table.name).read()) == before:
+            return found
+    raise ConflictError(
+        "other runs keep changing the table: what differs can't be told from what is under way",
+        hint="run verify again when they are done",
+        table=table.name,
+    )
+
+
+def _loaded(services: Services, table: Table, state: State) -> object:
+    """The log's version once everything is loaded; None while something waits to be loaded."""
+    if waiting(services, table, state):
+        return None
+    return state.n, state.digest
+
+
+def waiting(services: Services, table: Table, state: State) -> int:
+    """How many of the log's rows are not in the warehouse yet."""
+    ledger = ledger_for(services.warehouse(), state, table.target)
+    data = Log(services.store, table.name).data(state, ledger.rows)
+    return sum(max(1, d.rows) for d in pending(data, ledger, state.load_epoch))
+
+
+def _differences(services: Services, scope: Scope, keys: Sequence[Printed]) -> Differences:
+    missing: list[Key] = []
+    extra: list[Key] = []
+    different: dict[Key, tuple[str, ...]] = {}
+    with services.session("verify") as session:
+        for at in range(0, len(keys), AT_ONCE):
+            some = keys[at : at + AT_ONCE]
+            mine = _at_source(session, scope, some)
+            theirs = _in_warehouse(services, scope, some)
+            for key in some:
+                row, stored = mine.get(key), theirs.get(key, [])
+                if row is None:
+                    row = _equal_to_mysql(session, scope, key)
+                    if row is not None and row.place == "in" and stored:
+                        # MySQL considers the keys equal though spelled differently: the row exists but is out
+                        # of date.
+                        different[key_of(scope, row.key)] = _columns(scope, row, stored[0])
+                        continue
+                if row is None:
+                    extra += [key_of(scope, key)] * bool(stored)
+                elif row.place != "in":
+                    continue
+                elif not stored:
+                    missing.append(key_of(scope, key))
+                elif any(s.hash != row.hash for s in stored):
+                    different[key_of(scope, key)] = _columns(
+                        scope, row, next(s for s in stored if s.hash != row.hash)
+                    )
+                elif len(stored) > 1:
+                    different[key_of(scope, key)] = ()
+    return Differences(
+        tuple(sorted((k for k in missing if k not in different), key=_place)),
+        tuple(sorted(extra, key=_place)),
+        tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
+    )
+
+
+def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:
+    """A sort key for keys, as far as they have an order."""
+    return [(v is not None, isinstance(v, str), v) for v in key]
+
+
+def _columns(scope: Scope, row: Entry, stored: Entry) -> tuple[str, ...]:
+    """The columns that differ; the source returns elements, the warehouse their hashes."""
+    pairs = zip(scope.forms, row.columns, stored.columns, strict=True)
+    return tuple(f.field.name for f, mine, theirs in pairs if canonical.element_hash(mine) != theirs)
+
+
+def _at_source(session: Session, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, Entry]:
+    found = session.rows(source_sql.rows(scope, [key_of(scope, key) for key in keys]))
+    return {e.key: e for e in (entry(scope, row) for row in found)}
+
+
+def _equal_to_mysql(session: Session, scope: Scope, key: Printed) -> Entry | None:
+    """The row whose key MySQL considers equal although its bytes differ."""
+    if all(comparison(form.column) == "bytes" for form in scope.keys):
+        return None
+    found = session.rows(source_sql.rows(scope, [key_of(scope, key)]))
+    return entry(scope, found[0]) if found else None
+
+
+def _in_warehouse(services: Services, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, list[Entry]]:
+    found: dict[Printed, list[Entry]] = {}
+    for hashed, *cells in ask(services, scope, lambda place: canonical.rows(place, scope, keys)):
+        texts = [None if cell is None else str(cell) for cell in cells]
+        key = tuple(texts[: len(scope.keys)])
+        columns = tuple(text or "" for text in texts[len(scope.keys) :])
+        found.setdefault(key, []).append(Entry(key, str(hashed), columns))
+    return found
+
+
+def loaded_state(services: Services, table: Table) -> State:
+    """The log's state once all of it is loaded; waits while a live run is about to load the rest.
+
+    Raises ConflictError if that run takes too long, DataError if rows wait and no run is loading them.
+    """
+    log, until, told = Log(services.store, table.name), time.monotonic() + PATIENCE, False
+    while True:
+        state = log.read()
+        # Read before the ledger: a holder that is gone by now has loaded all that it will.
+        held = holder(log.store, log.table_name, state.claim)
+        rows = waiting(services, table, state)
+        if not rows:
+            return state
+        if held is None or not held.alive or services.interrupted:
+            raise DataError(
+                f"{counted(rows, 'row')} {'waits' if rows == 1 else 'wait'} to be loaded: "
+                "until then source and warehouse can't agree",
+                hint=f"run floodmark sync -t {table.name} first",
+                table=table.name,
+            )
+        if time.monotonic() > until:
+            raise ConflictError(
+                f"{held.describe()} still has {counted(rows, 'row')} to load",
+                hint="run verify again when it is done",
+                table=table.name,
+            )
+        if not told:
+            services.progress.note(
+                table.name, f"waiting for {held.describe()} to load {counted(rows, 'row')}"
+            )
+            told = True
+        time.sleep(PAUSE)

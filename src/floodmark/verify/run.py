@@ -1,0 +1,189 @@
+"""`verify`: compares the source's tables with their targets, and turns the differences into findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.commit import pipeline
+from floodmark.commit.status import VerifyResult, write_verify
+from floodmark.config.load import Config
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
+from floodmark.model.position import Key
+from floodmark.model.run import Finding, Progress
+from floodmark.model.table import Table
+from floodmark.model.times import stamp
+from floodmark.plan.tables import StoredTables
+from floodmark.services.mysql.describe import discover
+from floodmark.services.run import Services
+from floodmark.services.spark.context import Spark
+from floodmark.verify.compare import Differences, check_compared, compare, loaded_state
+
+# Default number of rows named per kind.
+NAMED = 20
+# Seconds that an interrupted verify may take to end its tasks.
+GRACE = 5.0
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One table's part of the result."""
+
+    table: str
+    differences: Differences = field(default_factory=Differences)
+    findings: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+    error: FloodmarkError | None = None
+    repaired: int | None = None  # rows; None if there was nothing to repair
+
+    @property
+    def exit_code(self) -> int:
+        if self.error is not None:
+            return self.error.code
+        return VerificationError.code if self.differences else 0
+
+    def as_json(self) -> dict[str, Any]:
+        found, known = self.differences, self.error is None
+        repaired = {} if self.repaired is None else {"repaired": self.repaired}
+        return {
+            "table": self.table,
+            "ok": self.exit_code == 0,
+            "rows_source": found.rows_source if known else None,
+            "rows_warehouse": found.rows_warehouse if known else None,
+            "rows_left_out": found.left_out if known else None,
+            "missing": len(found.missing),
+            "extra": len(found.extra),
+            "different": len(found.different),
+            "findings": [f.as_json() for f in self.findings],
+            **repaired,
+            "notes": list(found.notes),
+            "seconds": round(self.seconds, 3),
+            "error": self.error.as_json() if self.error else None,
+        }
+
+
+def verify(
+    config: Config,
+    names: Sequence[str],
+    progress: Progress,
+    run: str,
+    *,
+    named: int = NAMED,
+    spark: Spark | None = None,
+    one: Callable[[Services, str, int], Verified] | None = None,
+    all_tables: bool = False,
+) -> tuple[dict[str, Any], int]:
+    """The contract's document for the tables, one after the other, and the exit code.
+
+    `all_tables` means the same tables as `sync --all`. `one` is what to do with each table if not just
+    compare it: a repair.
+    """
+    with (
+        Services(config, progress, run, spark) as services,
+        ThreadPoolExecutor(1, "verify") as pool,
+    ):
+        stored = StoredTables(config, services.store)
+        tables, unknown = stored.resolve(services.session, names, all_tables)
+        if all_tables:
+            tables = [name for name in tables if not stored.retired(name)]
+        if not tables and not unknown:
+            raise ConfigError(
+                "there is nothing to compare: every table is retired",
+                hint="name them: verify -t schema.table",
+            )
+        results = [Verified(t.table, error=t.error) for t in unknown]
+        services.warm_up()
+        for name in tables:
+            future = pool.submit(one or _one, services, name, named)
+            try:
+                while not future.done():  # short waits let the main thread handle signals
+                    wait([future], 0.5)
+            except (Interrupted, KeyboardInterrupt):
+                pool.shutdown(wait=False, cancel_futures=True)
+                services.interrupt()
+                wait([future], GRACE)
+                raise
+            results.append(result := future.result())
+            if result.error is None:
+                write_verify(services.store, status_of(result, run))
+    code = exit_code([r.exit_code for r in results])
+    return {"ok": code == 0, "tables": [r.as_json() for r in results]}, code
+
+
+def status_of(result: Verified, run: str) -> VerifyResult:
+    """The part of a result that is stored as the table's last verify."""
+    found = result.differences
+    return VerifyResult(
+        result.table, run, stamp(), round(result.seconds, 3), not found,
+        by="verify" if result.repaired is None else "repair",
+        low=found.low, high=found.high,
+        rows_source=found.rows_source, rows_warehouse=found.rows_warehouse, rows_left_out=found.left_out,
+        missing=len(found.missing), extra=len(found.extra), different=len(found.different),
+        repaired=result.repaired, findings=tuple(f.as_json() for f in result.findings),
+    )  # fmt: skip
+
+
+def _one(services: Services, name: str, named: int) -> Verified:
+    began = time.monotonic()
+    try:
+        config = services.config
+        identity = pipeline.check(services.store, config.warehouse.label)
+        with services.session("verify") as session:
+            table = discover(session, name, config.options(name), config.source.database)
+        state = loaded_state(services, table)
+        found = compare(services, table, state)
+        check_compared(table, found)
+        if not found:
+            with suppress(FloodmarkError):  # the warehouse may be read-only; the rows agree all the same
+                services.warehouse().recount(identity.id if identity else "", state.log, table.target)
+    except FloodmarkError as error:
+        services.progress.end(name, "verify")
+        return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
+    return Verified(name, found, findings(table, found, named), time.monotonic() - began)
+
+
+def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Finding, ...]:
+    """The differences as findings: the first few of each kind."""
+
+    def shown(key: Key) -> str:
+        pairs = zip(table.key, key, strict=True)
+        return ", ".join(f"{column} = {'NULL' if value is None else value}" for column, value in pairs)
+
+    made = [
+        Finding("missing_row", table.name, f"{shown(k)} is not in the warehouse", {"key": list(k)})
+        for k in found.missing[:named]
+    ]
+    made += [
+        Finding(
+            "extra_row", table.name, f"{shown(k)} is in the warehouse and not at the source", {"key": list(k)}
+        )
+        for k in found.extra[:named]
+    ]
+    made += [
+        Finding(
+            "different_row",
+            table.name,
+            f"{shown(k)} differs in {', '.join(columns)}"
+            if columns
+            else f"{shown(k)} is there more than once",
+            {"key": list(k), "columns": list(columns)},
+        )
+        for k, columns in found.different[:named]
+    ]
+    if not found.agree:
+        made.append(_keyless(table, found))
+    return tuple(made)
+
+
+def _keyless(table: Table, found: Differences) -> Finding:
+    """The finding for a table without a key, where single rows can't be named."""
+    more = {"rows_source": found.rows_source, "rows_warehouse": found.rows_warehouse}
+    if found.rows_source != found.rows_warehouse:
+        said = f"{found.rows_source:,} rows at the source, {found.rows_warehouse:,} in the warehouse"
+        return Finding("count_mismatch", table.name, said, more)
+    said = "as many rows on both sides, but not the same; without a key they can't be named"
+    return Finding("different_row", table.name, said, more)

@@ -1,0 +1,163 @@
+"""The body of a Spark task that compares: digests of a range of the source, or its rows' keys and hashes.
+
+MySQL computes, and the task returns only a few numbers. The digest and the left-out keys come from the same
+snapshot, so that the later query to the warehouse leaves out exactly the rows that the digest does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from floodmark.config.load import SourceSpec
+from floodmark.model.canonical import Digest, Entry, Membership, Part, Scope, Span
+from floodmark.model.errors import DataError
+from floodmark.model.table import Table
+from floodmark.services.mysql import canonical
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.session import Row, Session
+
+# How many rows changed since the watermark are listed per range.
+LISTED = 2000
+# A range is a single answer, which takes as long as reading all its rows.
+READ_SECONDS = 1800
+# MySQL's only warning when it turns an expression longer than max_allowed_packet into NULL.
+_TOO_LONG = 1301
+
+
+@dataclass(frozen=True)
+class DigestJob:
+    """One range to digest; with `step`, first cut into ranges of that many rows."""
+
+    source: SourceSpec
+    scope: Scope
+    span: Span
+    step: int | None = None
+    digits: int = 0  # group by this many first digits of the keys' hashes
+
+    @property
+    def table(self) -> Table:
+        return self.scope.table
+
+    def title(self, of: int) -> str:
+        """The task's name in Spark's UI."""
+        return f"verify {self.table.name}, one of {of} ranges"
+
+    def go(self, told: Callable[[int], None] = lambda rows: None) -> Digested:
+        """The digests from one snapshot of the source; raises FloodmarkError."""
+        with _looking(self.source, self.table) as session:
+            cuts = (
+                edges.walk(session, self.table, self.table.key, self.span.after, self.span.upto, self.step)
+                if self.step
+                else ()
+            )
+            spans = [
+                Span(after, upto)
+                for after, upto in zip((self.span.after, *cuts), (*cuts, self.span.upto), strict=True)
+            ]
+            if self.digits:
+                return self._grouped(session)
+            return Digested(tuple(self._part(session, span) for span in spans))
+
+    def _part(self, session: Session, span: Span) -> Part:
+        [(rows, total)] = session.rows(canonical.digest(self.scope, span))
+        _check(session, self.table)
+        beyond = self._beyond(session, span, LISTED)
+        return Part(span, Digest(int(rows or 0), int(total or 0)), *beyond)
+
+    def _grouped(self, session: Session) -> Digested:
+        found = session.rows(canonical.digest(self.scope, self.span, self.digits))
+        _check(session, self.table)
+        groups = {
+            (part or b"").decode(): Digest(int(rows or 0), int(total or 0)) for part, rows, total in found
+        }
+        return Digested((), groups, *self._beyond(session, self.span, 50 * LISTED))
+
+    def _beyond(self, session: Session, span: Span, most: int) -> tuple[tuple[str, ...], int]:
+        """The hashed keys of left-out rows, up to `most`, and their total number."""
+        question, count = (canonical.beyond(self.scope, span, n) for n in (most + 1, None))
+        if question is None or count is None:
+            return (), 0
+        found = tuple((cell or b"").decode() for (cell,) in session.rows(question))
+        if len(found) <= most:
+            return found, len(found)
+        return found[:most], int(session.rows(count)[0][0] or 0)
+
+
+@dataclass(frozen=True)
+class Digested:
+    """What a task found."""
+
+    parts: tuple[Part, ...] = ()
+    groups: dict[str, Digest] | None = None
+    beyond: tuple[str, ...] = ()
+    left_out: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(p.digest.rows for p in self.parts) + sum(d.rows for d in (self.groups or {}).values())
+
+
+@dataclass(frozen=True)
+class EntriesJob:
+    """Ranges whose rows are to be listed: all rows, or those whose hashed keys have one of the prefixes."""
+
+    source: SourceSpec
+    scope: Scope
+    spans: tuple[Span, ...]
+    prefixes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Table:
+        return self.scope.table
+
+    def title(self, of: int) -> str:
+        return f"verify {self.table.name}, rows of {len(self.spans)} ranges"
+
+    def go(self, told: Callable[[int], None] = lambda rows: None) -> Listing:
+        """The rows' keys and hashes; raises FloodmarkError."""
+        found: list[Entry] = []
+        with _looking(self.source, self.table) as session:
+            for span in self.spans:
+                rows = session.rows(canonical.entries(self.scope, span, self.prefixes))
+                _check(session, self.table)
+                found += [entry(self.scope, row) for row in rows]
+        return Listing(self.spans, tuple(found))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The rows of some ranges."""
+
+    spans: tuple[Span, ...]
+    entries: tuple[Entry, ...]
+
+
+def entry(scope: Scope, row: Row) -> Entry:
+    """A row of `canonical.entries` or `canonical.rows`."""
+    place, hashed, *cells = [None if cell is None else cell.decode() for cell in row]
+    keys = len(scope.table.key)
+    return Entry(
+        tuple(cells[:keys]), hashed or "", tuple(c or "" for c in cells[keys:]), cast(Membership, place)
+    )
+
+
+@contextmanager
+def _looking(source: SourceSpec, table: Table) -> Iterator[Session]:
+    """A session whose queries all see the same snapshot."""
+    with Session(source, read_timeout=READ_SECONDS, purpose=f"verify {table.name}") as session:
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        yield session
+
+
+def _check(session: Session, table: Table) -> None:
+    if session.warnings() and any(
+        int(code or 0) == _TOO_LONG for _, code, _ in session.rows("SHOW WARNINGS")
+    ):
+        raise DataError(
+            "a value is longer than max_allowed_packet: MySQL can't compute its checksum",
+            hint="raise max_allowed_packet on the source, or exclude the column",
+            table=table.name,
+        )

@@ -1,0 +1,104 @@
+"""The published copies: `watermark backups` shows them, `watermark cleanup` removes old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from floodmark.clean.copies import Keep, Old, choose, delete
+from floodmark.commit import Copy, Flaw, Log
+from floodmark.commit import published_copies as copies
+from floodmark.commit.copies_to import daily_paths, numbers
+from floodmark.commit.recovery.recover import recoveries
+from floodmark.config.load import Config
+from floodmark.model.errors import FloodmarkError
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.services.store.places import Place
+from floodmark.services.store.store import Store
+
+
+def watermark_backups(config: Config, name: str) -> dict[str, Any]:
+    """Where a table's copies are, which are valid, their size, and the latest recoveries; changes nothing."""
+    store = Store(config.store)
+    name = full_name(config, store, name)
+    found = {
+        "primary": [copies.primary(store, name)],
+        "daily": list(copies.stored(store, name, "daily", daily_paths(store, name))),
+        "sessions": list(copies.stored(store, name, "session", copies.session_paths(store, name))),
+    }
+    history = Log(store, name, mend=False)
+    if not any(c.data for each in found.values() for c in each) and not history.numbers():
+        must_exist(config, name)
+    if store.places:
+        found["copies_to"] = list(copies.elsewhere(store, name))
+    places: dict[str, dict[str, Any]] = {}
+    for place, each in found.items():
+        listed = [_shown(store, history, copy) for copy in each]
+        # By their content, not their name: two runs may begin in the same second.
+        newest = max((c["commit"] for c in listed if c["status"] == "valid"), default=None)
+        places[place] = {
+            "status": listed[0]["status"] if listed else "missing",
+            "bytes": sum(c["bytes"] for c in listed),
+            "commit": newest,
+        }
+        if place != "primary":
+            valid = sum(1 for c in listed if c["status"] == "valid")
+            places[place] |= {"count": len(listed), "valid": valid}
+        places[place]["copies"] = listed
+    if store.places:
+        places["copies_to"]["places"] = [_place(place, name) for place in store.places]
+    return {"table_name": name, "backup_locations": places, "recoveries": recoveries(store, name)}
+
+
+def flaw(history: Log, stored: copies.Stored) -> Flaw | None:
+    """What is wrong with a copy: its content, or that the log does not have its commit; None: it is valid."""
+    if isinstance(stored.found, Flaw):
+        return stored.found
+    state = stored.found.checkpoint.state
+    if history.confirms(state):
+        return None
+    return Flaw("damaged", f"the log does not have its commit {state.n}")
+
+
+def _place(place: Place, name: str) -> dict[str, Any]:
+    """A further place, and how many commits of the table it has; None: the log does not go there, or it can't be asked."""
+    commits = None
+    if place.with_log:
+        with suppress(FloodmarkError):
+            commits = len(numbers(place.store, name))
+    return {"url": place.label, "log": place.with_log, "commits": commits}
+
+
+def _shown(store: Store, history: Log, stored: copies.Stored) -> dict[str, Any]:
+    wrong = flaw(history, stored)
+    copy = stored.found if isinstance(stored.found, Copy) else None
+    missing = wrong is not None and wrong.kind == "missing"
+    unknown = wrong is not None and wrong.kind == "unknown"
+    shown = {
+        "uri": stored.path if stored.place == "copies_to" else store.uri(stored.path),
+        "status": "valid" if wrong is None else "missing" if missing else "unknown" if unknown else "damaged",
+        "bytes": stored.bytes,
+        "commit": copy.checkpoint.state.n if copy else None,
+        "saved_at": copy.saved.get("saved_at") if copy else None,
+    }
+    return shown if wrong is None or missing else {**shown, "detail": wrong.said}
+
+
+def watermark_cleanup(
+    config: Config, days: int = 7, dry_run: bool = False, confirm: Callable[[Old], None] = lambda old: None
+) -> dict[str, Any]:
+    """Removes copies older than so many days; `confirm` may object by raising."""
+    store = Store(config.store)
+    old = choose(store, Keep.all(days), datetime.now(UTC))
+    if not dry_run:
+        confirm(old)
+        delete(store, old.all)
+    return {
+        "cleaned_daily_backups": len(old.daily),
+        "cleaned_session_backups": len(old.sessions),
+        "cleaned_recoveries": len(old.records),
+        "bytes": old.bytes,
+        "dry_run": dry_run,
+    }

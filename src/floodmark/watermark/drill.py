@@ -1,0 +1,187 @@
+"""`watermark drill`: what would come back of a table after a loss, tried with the real recovery, on the state as it is.
+
+Each loss is tried on a view of the store that hides the lost objects and keeps in memory whatever the recovery writes:
+the store itself and its further places are only read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from floodmark.commit import Log, State, pipeline
+from floodmark.commit import published_copies as copies
+from floodmark.commit.document import Copy, commit_path, primary_path
+from floodmark.commit.log import tables
+from floodmark.commit.recovery.recover import RECORDS, recoveries
+from floodmark.config.load import Config
+from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
+from floodmark.model.text import counted
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.services.store.store import Store, encode
+
+# A run that commits meanwhile changes what should come back: then the loss is tried again.
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is lost: kinds of copies, the log, or all that the store has, but for one of its further places."""
+
+    lost: tuple[str, ...]
+    hides: Callable[[str], bool]
+    place: int | None = None  # of the further places, the one that is left; None: all are there
+    files_too: bool = False  # data files are lost with it
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What came of one loss."""
+
+    lost: tuple[str, ...]
+    recovered: bool
+    source: str | None  # primary, daily, session, copies_to, log; None: nothing came back
+    copy: str | None  # the copy that the table was recovered from
+    commit: int | None
+    seconds: float
+    commits_put_back: int = 0
+    commits_lost: int = 0  # older ones, whose sums are known; they are history alone
+    left: str | None = None  # of several further places, the only one that was left
+    detail: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "lost": list(self.lost),
+            "left": self.left,
+            "recovered": self.recovered,
+            "from": self.source,
+            "copy": self.copy,
+            "commit": self.commit,
+            "seconds": self.seconds,
+            "commits_put_back": self.commits_put_back,
+            "commits_lost": self.commits_lost,
+            "detail": self.detail,
+        }
+
+
+def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> dict[str, Any]:
+    """Tries each loss for each table; `ok` says that all of it would come back. Changes nothing."""
+    store = Store(config.store)
+    chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
+    found = [_table(config, store, name) for name in chosen]
+    codes = [t["error"]["code"] for t in found if t["error"]]
+    codes += [VerificationError.code for t in found if not t["ok"] and not t["error"]]
+    return {"ok": not codes, "exit_code": exit_code(codes) if codes else 0, "tables": found}
+
+
+def _table(config: Config, store: Store, name: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"table": name, "ok": True, "commit": None, "drills": [], "error": None}
+    try:
+        state = Log(store, name, mend=False, aloud=False).read()
+        if state.n < 0:
+            must_exist(config, name)
+            return result  # nothing to lose yet
+        drills = [_tried(store, name, loss) for loss in losses(store, name)]
+    except FloodmarkError as error:
+        return {**result, "ok": False, "error": error.of(name).as_json()}
+    ok = all(d.recovered for d in drills)
+    return {**result, "ok": ok, "commit": state.n, "drills": [d.as_json() for d in drills]}
+
+
+def losses(store: Store, name: str) -> Iterator[Loss]:
+    """Each kind of copy, all copies, the log, the log with each kind of copy; and, where there are further places, the store."""
+    folder = commit_path(name, 0).rpartition("/")[0] + "/"
+    stem = f"{copies.DAILY}{encode(name)}_"
+    kinds: dict[str, Callable[[str], bool]] = {
+        "primary": lambda path: path == primary_path(name),
+        "daily": lambda path: path.startswith(stem),
+        "sessions": lambda path: path.startswith(copies.SESSIONS),
+    }
+
+    def log(path: str) -> bool:
+        return path.startswith(folder)
+
+    def any_copy(path: str) -> bool:
+        return any(hides(path) for hides in kinds.values())
+
+    for kind, hides in kinds.items():
+        yield Loss((kind,), hides)
+    yield Loss(tuple(kinds), any_copy)
+    yield Loss(("log",), log)
+    for kind, hides in kinds.items():
+        yield Loss(("log", kind), lambda path, hides=hides: log(path) or hides(path))  # type: ignore[misc]
+    for n in range(len(store.places)):
+        yield Loss(("log", *kinds), lambda path: log(path) or any_copy(path), n)
+        yield Loss(("store",), lambda path: True, n, files_too=True)
+
+
+def _tried(store: Store, name: str, loss: Loss) -> Drilled:
+    left = None if loss.place is None else store.places[loss.place].label
+    for attempt in range(ATTEMPTS):
+        before = Log(store, name, mend=False, aloud=False).read()
+        outcome = replace(_once(store, name, loss, before), left=left)
+        if outcome.recovered or attempt == ATTEMPTS - 1:
+            return outcome
+        if Log(store, name, mend=False, aloud=False).read().digest == before.digest:
+            return outcome
+    raise AssertionError("unreachable")
+
+
+def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
+    """Loses it, recovers, and compares: what came back must be the state to the last field."""
+    places = range(len(store.places)) if loss.place is None else (loss.place,)
+    view = store.after_losing(lambda path: path.startswith(RECORDS) or loss.hides(path), places)
+    log, real = Log(view, name, aloud=False), Log(store, name, mend=False, aloud=False)
+    left = len(log.numbers())
+    began = time.monotonic()
+    try:
+        state = log.read()
+        waiting = _waiting(real, log, state)
+    except FloodmarkError as error:
+        return Drilled(loss.lost, False, None, None, None, _since(began), detail=error.message)
+    seconds = _since(began)
+    record = next(iter(recoveries(view, name)[-1:]), None)  # the first: it decided
+    there = len(log.numbers())
+    if state.n < 0:
+        detail = "nothing would come back, and the table would start over"
+        return Drilled(loss.lost, False, None, None, None, seconds, detail=detail)
+    return Drilled(
+        lost=loss.lost,
+        recovered=(wrong := _wrong(view, loss, state, expected, waiting)) is None,
+        source=str(record["source"]) if record else "primary",
+        copy=str(record["copy"]) if record and record["copy"] else None,
+        commit=state.n,
+        seconds=seconds,
+        commits_put_back=there - left,
+        commits_lost=max(0, len(real.numbers()) - there),
+        detail=wrong,
+    )
+
+
+def _wrong(view: Store, loss: Loss, state: State, expected: State, waiting: int) -> str | None:
+    """What would be missing, although the table has a state again; None: nothing."""
+    if state != expected:
+        return f"came back at commit {state.n}, and not as it is now, at commit {expected.n}"
+    if loss.files_too and waiting:
+        return f"{counted(waiting, 'file')} that wait to be loaded would be lost with the store"
+    if loss.files_too and pipeline.read(view) is None:
+        return "it would not be known which pipeline this is"
+    return None
+
+
+def _waiting(real: Log, log: Log, state: State) -> int:
+    """How many files wait to be loaded, by the published copy; raises Damaged when one of their commits is lost."""
+    published = copies.primary(real.store, real.table_name).found
+    loaded = published.checkpoint.load if isinstance(published, Copy) else None
+    if loaded is not None and loaded.epoch != state.load_epoch:
+        loaded = None
+    waiting = [d for d in state.live if loaded is None or not loaded.has(d.n)]
+    for data in waiting:
+        log.commit(data.n)
+    return sum(data.files for data in waiting)
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 3)

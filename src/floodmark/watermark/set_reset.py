@@ -1,0 +1,355 @@
+"""`watermark set`, `reset`, `retire` and `move`: each is a commit under a claim, or a new warehouse in pipeline.json.
+
+No commit is rewritten and no file removed, so each command says how to undo it. A reset of the load stage is written to
+the log first and to the ledger second; if it dies in between, the next load finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from floodmark.commit import Log, State, draft, pipeline
+from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
+from floodmark.commit.doubles import doubled, doubles
+from floodmark.commit.log import tables
+from floodmark.config.load import Config
+from floodmark.load.ledgers import ledger_of
+from floodmark.load.pending import created_after, ledger_for, pending
+from floodmark.model import times
+from floodmark.model.commit import Commit, Reset, Set, files_of
+from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError
+from floodmark.model.ledger import Ledger
+from floodmark.model.position import Position
+from floodmark.model.run import EXTRACT, Stage
+from floodmark.model.table import Table
+from floodmark.model.times import cursor_value, stamp, temporal
+from floodmark.plan import recipe
+from floodmark.plan.lag import cursor_now
+from floodmark.plan.reread import check_dropped, vanished
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.services.mysql.describe import discover
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.sql import NUMERIC
+from floodmark.services.store.store import Store
+from floodmark.services.warehouse.decide import check_holder
+from floodmark.services.warehouse.open import open_warehouse
+from floodmark.services.warehouse.protocol import LEDGER, Warehouse
+from floodmark.watermark.show import next_start, published
+
+# Seconds that a cursor may be ahead of the clock: clocks differ.
+SLACK = 60.0
+# Files that an error lists: it is one line.
+NAMED = 10
+
+
+def watermark_set(
+    config: Config, name: str, timestamp: str | None, key: str | None, run: str, force: bool = False
+) -> dict[str, Any]:
+    """Sets a table's start by hand, as a commit; returns the new document and how to undo it."""
+    try:
+        text = None if timestamp is None else times.timestamp(timestamp, datetime.now(UTC))
+    except ValueError as error:
+        raise ConfigError(str(error), table=name) from None
+    if text is None and key is None:
+        raise ConfigError("give a timestamp, or an id for a table read by id", table=name)
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+
+    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+        table = known_table(config, log.table_name, state, text)
+        position = _position(table, text, key)
+        if doubles(table, state) and back(state.position, position) and not force:
+            raise doubled(table)
+        refused = recipe.unfit(state.table, table) if state.has_data else None
+        if refused is not None:
+            raise refused
+        anew = None if state.table is not None and state.table.order == table.order else table
+        return anew, lambda claimed: draft(claimed, Set, run, position=position)
+
+    before, after = set_position(log, run, "set", decide, force=force)
+    document = published(config, store, after, run)
+    return {**document, "undo": _restore(log.table_name, before.n)}
+
+
+def watermark_reset(
+    config: Config,
+    name: str,
+    run: str,
+    *,
+    mysql_only: bool = False,
+    redshift_only: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Puts one stage of a table, or both, back to the start; returns the new document and how to undo it."""
+    if mysql_only and redshift_only:
+        raise ConfigError("--mysql-only and --redshift-only exclude each other", hint="give neither for both")
+    stages: tuple[Stage, ...] = (
+        ("extract",) if mysql_only else ("load",) if redshift_only else ("extract", "load")
+    )
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+    if "load" in stages:
+        pipeline.check(store, config.warehouse.label)
+    seen: Ledger | None = None
+
+    def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
+        nonlocal seen
+        if state.n < 0 and log.table_name not in config.tables:
+            must_exist(config, log.table_name, doubt=False)
+        if state.table is not None and doubles(state.table, state) and not force:
+            raise doubled(state.table)
+        if redshift_only:
+            _refuse_cleaned(log, state)
+        seen = ledger_of(config, state)
+        return None, lambda claimed: draft(claimed, Reset, run, stages=stages)
+
+    notes: list[str] = []
+
+    def tell(state: State) -> None:
+        if "load" in stages:
+            notes.extend(_tell_warehouse(config, store, state, force, answered=seen is not None))
+
+    before, after = set_position(log, run, "reset", decide, tell, force)
+    document = published(config, store, after, run)
+    if after.position is None:
+        document |= next_start(config, store, after)
+    if redshift_only:
+        document |= _loads_again(log, after)
+    return {**document, "notes": notes, "undo": _undo_reset(log, before, seen, stages)}
+
+
+def watermark_move(config: Config, run: str) -> dict[str, Any]:
+    """Moves the pipeline to the configured warehouse; returns what waits to be loaded there, and how to undo it.
+
+    Its ledger says what is already loaded (it may be a restored snapshot, or a file that was moved); the next sync loads
+    the rest. Nothing in the old warehouse changes.
+    """
+    store, label = Store(config.store), config.warehouse.label
+    found = pipeline.read(store)
+    if found is None:
+        raise ConfigError(
+            f"{store.uri('')} has no pipeline yet", hint="the first sync creates it: floodmark sync"
+        )
+    warehouse = open_warehouse(config.warehouse)
+    try:
+        waiting = [_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store)]
+        if not waiting:
+            warehouse.rows(LEDGER)  # it must answer even so
+    finally:
+        warehouse.close()
+    if found.warehouse != label:
+        pipeline.move(store, found, label)
+    undo = f"set warehouse.url back to {found.warehouse}, then: floodmark watermark move"
+    return {"pipeline": found.id, "from": found.warehouse, "to": label, "tables": waiting, "undo": undo}
+
+
+def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> dict[str, Any]:
+    """What a warehouse lacks of a table; raises ConflictError if a run holds it."""
+    state = log.read()
+    refuse_if_held(log, state, run)
+    if state.table is None:
+        return {"table": log.table_name, "files": 0, "rows": 0, "files_gone": 0}
+    ledger = ledger_for(warehouse, state, state.table.target)
+    check_holder(ledger.holder, identity, state.log, log.table_name, state.table.target)
+    left = pending(log.data(state, ledger.rows), ledger, state.load_epoch)
+    last = max((i for i, d in enumerate(left) if d.load_as == "replace"), default=0)
+    return {
+        "table": log.table_name,
+        "files": sum(d.files for d in left[last:]),
+        "rows": sum(d.rows for d in left[last:]),
+        "files_gone": sum(d.files for d in left[last:] if d.cleaned),
+    }
+
+
+def watermark_retire(config: Config, name: str, run: str) -> dict[str, Any]:
+    """Leaves the table out of `sync --all`; its log, files and rows stay. Returns the new document."""
+    store = Store(config.store)
+    log = Log(store, full_name(config, store, name))
+
+    def retire(state: State) -> State | Changed:
+        if state.n < 0:
+            raise ConfigError(
+                f"{log.table_name} was never synced, so there is nothing to retire",
+                hint="floodmark watermark list shows the tables that were synced",
+                table=log.table_name,
+            )
+        if state.retired:
+            return state
+        taken = claim(log, state, run=run, purpose="retire")
+        if isinstance(taken, Changed):
+            return taken
+        taken.lease.release()
+        return taken.state
+
+    state = decide_and_claim(log, log.read(), retire)
+    # The source no longer shows it: from now on that is not a failure.
+    document = published(config, store, state, run, succeeded=EXTRACT)
+    return {**document, "undo": f"floodmark sync -t {log.table_name}"}
+
+
+def set_position(
+    log: Log,
+    run: str,
+    purpose: str,
+    decide: Callable[[State], tuple[Table | None, Callable[[State], Commit]]],
+    then: Callable[[State], None] = lambda state: None,
+    force: bool = False,
+) -> tuple[State, State]:
+    """Appends the commit that `decide` makes, under a claim on the very state that it saw; the states before and after."""
+
+    def move(state: State) -> tuple[State, State] | Changed:
+        table, commit = decide(state)
+        taken = claim(log, state, run=run, purpose=purpose, table=table)
+        if isinstance(taken, Changed):
+            return taken
+        with taken.lease:
+            after = log.append(taken.state, commit(taken.state))
+            then(after)
+        return taken.state, after
+
+    return decide_and_claim(log, log.begin(force), move)
+
+
+def known_table(config: Config, name: str, state: State, timestamp: str | None) -> Table:
+    """The table as it is now, or as last seen if the source is unreachable."""
+    options = config.options(name)
+    try:
+        with Session(config.source, purpose="set") as session:
+            table = discover(session, name, options, config.source.database)
+            if state.table is not None and state.table.order != table.order:  # the set describes it anew
+                check_dropped(session, table, vanished(state.table, table, options))
+            if timestamp is not None and temporal(table):
+                now = cursor_now(session, table, options.cursor_timezone, SLACK)
+                if cursor_value(table, timestamp) > now:
+                    raise ConfigError(
+                        f"{timestamp} is in the future: rows up to then would be skipped",
+                        hint=f"in terms of {table.cursor} it is now {now[:19]}",
+                        table=name,
+                    )
+            return table
+    except FloodmarkError as error:
+        if state.table is None or error.code == ConfigError.code:
+            raise
+        return state.table
+
+
+def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
+    if table.mode == "full":
+        raise ConfigError(
+            "the table has no position: every sync reads all of it (mode full)", table=table.name
+        )
+    if timestamp is not None and not temporal(table):
+        raise ConfigError(
+            f"the cursor {table.cursor} is not a time",
+            hint="use --id alone for a table read by id",
+            table=table.name,
+        )
+    position: Position = (cursor_value(table, timestamp),) if timestamp is not None else ()
+    if key is None:
+        return position
+    if timestamp is None and temporal(table):
+        raise ConfigError(
+            f"the table is read by {table.cursor}",
+            hint="give --timestamp, with --id or without",
+            table=table.name,
+        )
+    rest = table.order[len(position) :]
+    if len(rest) != 1:
+        raise ConfigError("--id takes one value, but the key has several columns", table=table.name)
+    column = table.column(rest[0])
+    if column.data_type in NUMERIC:
+        try:
+            return (*position, int(key))
+        except ValueError:
+            raise ConfigError(
+                f"--id {key!r} is not a number, but {rest[0]} is one", table=table.name
+            ) from None
+    return (*position, key)
+
+
+def back(here: Position | None, there: Position) -> bool:
+    """Whether a move goes back, or may go back."""
+    if here is None or type(here[0]) is not type(there[0]):
+        return True
+    if there[0] != here[0]:
+        return str(there[0]) < str(here[0]) if isinstance(here[0], str) else there[0] < here[0]  # type: ignore[operator]
+    return len(there) > 1 and there != here
+
+
+def _refuse_cleaned(log: Log, state: State) -> None:
+    """Raises DataError unless every file that would load again is still there."""
+    data = log.data(state, ())
+    # A snapshot replaces all that was before it: older files are not read again.
+    last = max((i for i, d in enumerate(data) if d.load_as == "replace"), default=0)
+    files = {c.n: [f.path for f in files_of(c)] for c, _ in log.commits(d.n for d in data[last:])}
+    wanted = [path for paths in files.values() for path in paths]
+    there: set[str] = set()
+    for folder in {path.rpartition("/")[0].rpartition("/")[0] for path in wanted}:
+        there.update(o.path for o in log.store.list(f"{folder}/"))
+    for n in (d.n for d in data[last:] if d.cleaned):
+        if there.issuperset(files[n]):  # a clean has named them and died, or is about to remove them
+            there.difference_update(files[n])
+    gone = [path for path in wanted if path not in there]
+    if gone:
+        names = ", ".join(log.store.uri(path) for path in gone[:NAMED])
+        more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+        raise DataError(
+            f"{len(gone)} of {len(wanted)} files can't load again, because they are no longer in the store: {names}{more}",
+            hint=f"to read the table again from the source: floodmark watermark reset -t {log.table_name}",
+            table=log.table_name,
+        )
+
+
+def _loads_again(log: Log, state: State) -> dict[str, int]:
+    """How many files the next sync loads; under a manual watermark also how many `sync --redshift-only` would."""
+    data = log.data(state, (), superseded=state.progress.manual)
+    found = {"files_to_load": sum(d.files for d in data if not d.superseded)}
+    if state.progress.manual_timestamp is not None:
+        waiting = [d for d in data if not d.superseded or not d.cleaned]
+        after = created_after(
+            (c for c, _ in log.commits(d.n for d in waiting)), state.progress.manual_timestamp
+        )
+        found["files_to_load_by_hand"] = sum(d.files for d in waiting if d.n in after)
+    return found
+
+
+def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, answered: bool) -> list[str]:
+    """Writes the load epoch to the ledger; if that fails, the next load does it first."""
+    if state.table is None:
+        return []  # nothing was ever extracted, so nothing can be loading
+    if not answered and pipeline.read(store) is None:
+        return []  # nothing was ever loaded, and no pipeline begins with a warehouse that has never answered
+    identity = pipeline.establish(store, config.warehouse.label, stamp()).id
+    target = (config.options(state.table_name).target or state.table.source.table).lower()
+    try:
+        warehouse = open_warehouse(config.warehouse)
+        try:
+            warehouse.set_epoch(identity, state.log, state.table_name, target, state.load_epoch, adopt=force)
+        finally:
+            warehouse.close()
+    except ConflictError as error:
+        raise error.of(state.table_name) from None
+    except FloodmarkError as error:
+        return [
+            f"the warehouse does not know of the reset yet ({error.message}); the next load tells it first"
+        ]
+    return []
+
+
+def _undo_reset(log: Log, before: State, ledger: Ledger | None, stages: tuple[Stage, ...]) -> str:
+    if "extract" not in stages:
+        keyless = before.table is not None and doubles(before.table, before)
+        if keyless:
+            return f"empty {before.table.target if before.table else 'the target'} before the next sync"
+        return "nothing to undo: rows that load again are merged by key"
+    if "load" in stages and ledger is not None:
+        waiting = pending(log.data(before, ledger.rows), ledger, before.load_epoch)
+        if waiting:  # superseded now: their rows have to be read again
+            return _restore(log.table_name, waiting[0].n - 1)  # restore refuses a later position
+    return _restore(log.table_name, before.n)
+
+
+def _restore(name: str, n: int) -> str:
+    return f"floodmark watermark restore -t {name} --commit {n}"

@@ -1,0 +1,126 @@
+"""How far tables have got: `watermark get` and `list`, from the commit log and the ledger.
+
+Only the store is needed. MySQL and the warehouse may be unreachable; whatever is unknown then says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from floodmark.commit import Log, State, Watermark, system
+from floodmark.commit.activity import activity_now
+from floodmark.commit.checks import read_check
+from floodmark.commit.log import tables
+from floodmark.config.load import Config
+from floodmark.load.ledgers import Ledgers, ledger_of
+from floodmark.model.commit import files_of
+from floodmark.model.ledger import Ledger
+from floodmark.model.run import Stage
+from floodmark.model.times import temporal
+from floodmark.plan.lag import lags
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.plan.takeover import watermark as legacy
+from floodmark.services.store.places import finish
+from floodmark.services.store.store import Store
+
+# Seconds that the warehouse has to answer: how far the extraction got must be shown within ten.
+LOOK_SECONDS = 3.5
+# Marks of file lists that have only the newest files.
+ALL_FILES = ("processed_s3_files_truncated", "pending_s3_files_truncated")
+
+
+def watermark_get(config: Config, name: str, show_files: bool = False) -> dict[str, Any]:
+    """One table's watermark as the contract's document, with its mode, its lag and where the next sync starts."""
+    store = Store(config.store)
+    return _documents(config, store, [full_name(config, store, name)], show_files)[0]
+
+
+def watermark_list(config: Config, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The watermarks of all tables that have a log, or of the given ones.
+
+    Without names also the older tool's watermarks that the first sync of their table will take over.
+    """
+    store = Store(config.store)
+    chosen = [full_name(config, store, n) for n in names] if names else tables(store)
+    document: dict[str, Any] = {"tables": _documents(config, store, chosen, False, named=bool(names))}
+    if not names:
+        taken = {d["table_name"] for d in document["tables"] if d["commit"] is not None}
+        document["older_watermarks"] = [
+            {"table_name": name, "timestamp": older.timestamp, "uri": store.uri(older.path)}
+            for name, older in legacy.waiting(store, taken)
+        ]
+    return document
+
+
+def _documents(
+    config: Config, store: Store, names: Sequence[str], show_files: bool, named: bool = True
+) -> list[dict[str, Any]]:
+    """The documents of tables; a table without a log that the user has `named` must at least exist."""
+    logs = {name: Log(store, name) for name in names}
+    states: dict[str, State] = {}
+    for name, log in logs.items():
+        states[name] = log.read()
+        if named and states[name].n < 0 and name not in config.tables:
+            must_exist(config, name)
+    behind = lags(config, states)
+    documents = []
+    with Ledgers(config, LOOK_SECONDS) as ledgers:
+        for name, state in states.items():
+            ledger = ledgers.of(state, whole=show_files)
+            check = read_check(store, name)
+            # Without a log there is no copy that could hold a failure.
+            failure = check.failure if check and state.n < 0 else None
+            mark = Watermark(store, name, "", log=logs[name])
+            document = mark.current(state, ledger.rows if ledger else None, failure)
+            document["mode"] = state.table.mode if state.table else config.options(name).mode
+            document["activity"] = activity_now(store, state)
+            document["last_check_time"] = check.last_check_time if check else None
+            lag = behind.get(name)
+            document["lag_seconds"] = lag.seconds if lag else None
+            if lag is not None and lag.ids is not None:
+                document["lag_ids"] = lag.ids
+            if state.position is None:
+                document |= next_start(config, store, state)
+            if show_files:
+                _all_files(store, Log(store, name), state, ledger, document)
+            documents.append(document)
+    return documents
+
+
+def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
+    """Where the next sync of a table without a position starts, and what says so."""
+    older = legacy.timestamp(store, state.table_name) if legacy.untouched(state) else None
+    if older is not None:
+        return {"next_start": older, "next_start_by": "the older tool's watermark"}
+    if state.table is not None and not temporal(state.table):  # read whole, or by an id
+        return {"next_start": None, "next_start_by": None}
+    start = system.start(system.read(store), config, state.table_name)
+    return {"next_start": start.timestamp, "next_start_by": start.by}
+
+
+def published(
+    config: Config, store: Store, state: State, run: str, succeeded: Collection[Stage] = ()
+) -> dict[str, Any]:
+    """Publishes the watermark of a table that a command has moved; its document."""
+    ledger = ledger_of(config, state)
+    rows = ledger.rows if ledger else None
+    document = Watermark(store, state.table_name, run).publish(state, rows, succeeded=succeeded)
+    finish(store.places)
+    return document
+
+
+def _all_files(store: Store, log: Log, state: State, ledger: Ledger | None, document: dict[str, Any]) -> None:
+    loaded = ledger.loaded(state.load_epoch) if ledger else frozenset()
+    processed: list[str] = []
+    waiting: list[str] = []
+    for data in log.data(state, superseded=True):
+        commit, digest = log.commit(data.n)
+        uris = [store.uri(f.path) for f in files_of(commit)]
+        if (data.n, digest) in loaded:
+            processed += uris
+        elif not data.superseded:
+            waiting += uris
+    document["processed_s3_files"], document["pending_s3_files"] = processed, waiting
+    for mark in ALL_FILES:
+        document.pop(mark, None)

@@ -1,0 +1,255 @@
+"""`watermark validate`: gathers the facts about a table, has `findings` compare them, and repairs what it can.
+
+A repair loses nothing: copies are published again from the log, lost commits are restored from copies or files.
+Anything that needs a decision (orphans, missing files) is only reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.commit import (
+    Copy,
+    Flaw,
+    Log,
+    State,
+    Watermark,
+    commit_path,
+    holder,
+)
+from floodmark.commit import (
+    published_copies as copies,
+)
+from floodmark.commit.claim import Changed, claim, decide_and_claim
+from floodmark.commit.fold import Damaged
+from floodmark.commit.load_status import condense
+from floodmark.commit.log import READERS, tables
+from floodmark.config.load import Config
+from floodmark.model.commit import Commit, files_of
+from floodmark.model.errors import DataError
+from floodmark.model.ledger import Ledger
+from floodmark.model.run import Finding
+from floodmark.model.text import counted
+from floodmark.plan.tables import full_name, must_exist
+from floodmark.services.store.places import finish
+from floodmark.services.store.store import Store, encode
+from floodmark.services.warehouse.open import open_warehouse
+from floodmark.services.warehouse.protocol import Warehouse
+from floodmark.watermark import findings
+from floodmark.watermark.backups import flaw
+
+# How long a repair waits for the further places: a whole log may have to go there.
+REPAIR_SECONDS = 60.0
+
+
+@dataclass
+class Table:
+    """One table's part of the result."""
+
+    table: str
+    state: State
+    rows_warehouse: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "rows_source": None,  # `verify` reads the source
+            "rows_warehouse": self.rows_warehouse,
+            "rows_extracted": self.state.extracted.rows,
+            "rows_reread": self.state.extracted.reread,
+            "findings": [f.as_json() for f in self.findings],
+            "repaired": self.repaired,
+        }
+
+
+def watermark_validate(
+    config: Config, names: Sequence[str] = (), *, repair: bool = False, run: str
+) -> dict[str, Any]:
+    """All findings for the given tables, or for all that have a log; with `repair`, what is left afterwards."""
+    store = Store(config.store)
+    chosen = [full_name(config, store, n) for n in names] if names else tables(store)
+    warehouse = open_warehouse(config.warehouse)
+    results = []
+    try:
+        for name in chosen:
+            found = _Check(config, store, name, warehouse).go()
+            if repair and found.findings:
+                done = _repair(store, name, warehouse, found, run)
+                found = _Check(config, store, name, warehouse).go()
+                found.repaired = done
+            results.append(found)
+    finally:
+        warehouse.close()
+    return {"ok": not any(r.findings for r in results), "tables": [r.as_json() for r in results]}
+
+
+class _Check:
+    """The facts about one table; writes nothing."""
+
+    def __init__(self, config: Config, store: Store, name: str, warehouse: Warehouse) -> None:
+        self.config = config
+        self.store = store
+        self.name = name
+        self.warehouse = warehouse
+        self.log = Log(store, name, mend=False)
+
+    def go(self) -> Table:
+        """The table's findings."""
+        stored = _stored(self.store, self.name)
+        try:
+            state = self.log.read()
+        except DataError as error:
+            detail = error.message + (f"; {error.hint}" if error.hint else "")
+            return Table(self.name, State(self.name), None, [Finding("damaged_log", self.name, detail)])
+        result = Table(self.name, state)
+        if state.n < 0:
+            if self.name not in self.config.tables:
+                must_exist(self.config, self.name)
+            return result
+        # In this order: the second look at the log finds what was committed in between.
+        objects = {o.path: o.bytes for o in self.store.list(f"data/{encode(self.name)}/")}
+        held = holder(self.store, self.name, state.claim)
+        live = held is not None and held.alive
+        log = findings.chain(self.name, self._documents(state.n))
+        later = self.log.numbers(state.n)
+        newer = {f.path for c in (self.log.readable(n) for n in later) if c for f in files_of(c)}
+        under_way = {p for p in objects if held and live and f"/{held.run}/" in p} | newer
+        result.findings += findings.log_findings(self.name, state, log)
+        ledger = Ledger()
+        if state.table is not None:
+            ledger = self.warehouse.ledger(state.log, state.table.target)
+            result.rows_warehouse = self.warehouse.rows(state.table.target)
+        loaded = ledger.loaded(state.load_epoch)
+        result.findings += findings.file_findings(state, log, objects, under_way, loaded)
+        of_ledger = findings.ledger_findings(self.name, state, log, ledger)
+        result.findings += of_ledger or findings.count_findings(state, ledger)
+        if state.table is not None and result.rows_warehouse is not None and not live:
+            result.findings += findings.row_findings(
+                self.name, state.table, log, loaded, result.rows_warehouse
+            )
+        result.findings += _copy_findings(self.log, state, ledger, stored, live)
+        if not live and (state.data.commits or state.progress.moved_at):
+            result.findings += _place_findings(self.log, state, ledger)
+        return result
+
+    def _documents(self, last: int) -> Iterator[tuple[int, Commit, str] | tuple[int, None, str]]:
+        """The commits as they are stored, or what is wrong with them."""
+
+        def one(n: int) -> tuple[int, Commit, str] | tuple[int, None, str]:
+            try:
+                return (n, *self.log.parse(n, self.store.get(commit_path(self.name, n))))
+            except Damaged as error:
+                return n, None, error.message
+
+        with ThreadPoolExecutor(READERS, thread_name_prefix="validate") as pool:
+            yield from pool.map(one, range(last + 1))
+
+
+def _stored(store: Store, name: str) -> list[copies.Stored]:
+    return [copies.primary(store, name), *copies.backups(store, name)]
+
+
+def _copy_findings(
+    log: Log, state: State, ledger: Ledger, stored: Sequence[copies.Stored], live: bool
+) -> list[Finding]:
+    """Damaged copies, and the newest of each place if it is behind; not while a run is about to publish."""
+    found: list[Finding] = []
+    seen: set[str] = set()
+    # Sessions of the same second have names in no order: one current copy is enough for its place.
+    current = {c.place for c in stored if isinstance(c.found, Copy) and _behind(c, state, ledger) is None}
+    for copy in stored:
+        newest, wrong = copy.place not in seen, flaw(log, copy)
+        seen.add(copy.place)
+        if wrong is None and newest and copy.place not in current and not live:
+            wrong = _behind(copy, state, ledger)
+        if wrong is None:
+            continue
+        if wrong.kind == "missing" and (live or not (state.data.commits or state.progress.moved_at)):
+            continue  # nothing was published yet
+        if wrong.kind == "other_version" and copy.place in current:
+            continue  # an older version wrote it before the update
+        more = {"copy": copy.path, "newest": newest}
+        found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {wrong}", more))
+    return found
+
+
+def _place_findings(log: Log, state: State, ledger: Ledger) -> list[Finding]:
+    """Further places whose newest copy is missing, damaged, behind, or can't be asked for."""
+    found = []
+    for copy in copies.elsewhere(log.store, log.table_name, daily=False):
+        wrong = flaw(log, copy) or _behind(copy, state, ledger)
+        if wrong is not None:
+            more = {"copy": copy.path, "newest": True}
+            found.append(Finding("stale_copy", log.table_name, f"{copy.path}: {wrong}", more))
+    return found
+
+
+def _behind(copy: copies.Stored, state: State, ledger: Ledger) -> Flaw | None:
+    """What a copy does not show yet of the log or the ledger."""
+    assert isinstance(copy.found, Copy)
+    shown = copy.found.checkpoint
+    if shown.state.n != state.n:
+        return Flaw("behind", f"shows commit {shown.state.n}, the log is at {state.n}")
+    now = condense(state, ledger.rows)
+    if shown.load.as_of is None and (shown.load.commits, shown.load.rows) != (now.commits, now.rows):
+        return Flaw("behind", f"shows {shown.load.rows:,} loaded rows, the ledger has {now.rows:,}")
+    return None
+
+
+def _repair(store: Store, name: str, warehouse: Warehouse, found: Table, run: str) -> list[str]:
+    """Repairs what can be repaired without loss; returns what it did."""
+    done: list[str] = []
+    log = Log(store, name)
+    try:
+        state = log.read()
+    except DataError:
+        return done  # the finding says what to do
+    damaged = [f.more["commit"] for f in found.findings if f.kind == "damaged_log" and "commit" in f.more]
+    for n in damaged:
+        if log.readable(n) is None:
+            try:
+                log.commit(n)
+            except Damaged:
+                continue
+    done += [finding.detail for finding in log.findings]
+    stale = [f for f in found.findings if f.kind == "stale_copy"]
+    if stale or any(f.kind == "count_mismatch" and not f.more for f in found.findings):
+        state = _claimed_and_published(log, state, warehouse, run)
+        done.append(f"the watermark was published again, at commit {state.n}")
+    worthless = [c.path for c in copies.backups(store, name) if stale and c.damaged]
+    if worthless:
+        store.delete(worthless)
+        done.append(f"removed {counted(len(worthless), 'damaged backup')}")
+    return done
+
+
+def _claimed_and_published(log: Log, state: State, warehouse: Warehouse, run: str) -> State:
+    """Publishes the log's own state to all places, under a claim, so that no other run publishes meanwhile."""
+
+    def publish(state: State) -> State | Changed:
+        taken = claim(log, state, run=run, purpose="repair")
+        if isinstance(taken, Changed):
+            return taken
+        state = taken.state
+        with taken.lease:
+            target = state.table.target if state.table else None
+            rows = warehouse.ledger(state.log, target).rows if target else ()
+            state = _refolded(log) or state
+            Watermark(log.store, log.table_name, run).publish(state, rows)
+        finish(log.store.places, REPAIR_SECONDS)
+        return state
+
+    return decide_and_claim(log, state, publish)
+
+
+def _refolded(log: Log) -> State | None:
+    """The fold of the whole log, unless parts of it are lost for good."""
+    try:
+        return log.fold_on(State(log.table_name))
+    except Damaged:
+        return None

@@ -1,0 +1,339 @@
+"""The web application: addresses, answers, and which of them are made anew.
+
+A page is made once for each version of what was seen, and handed to everybody who asks for it; whoever has it already
+is told so in a few bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from floodmark.commit import pipeline
+from floodmark.config.load import Config
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.text import shown_json
+from floodmark.model.times import stamp
+from floodmark.observe.listen import Metrics
+from floodmark.watermark.history import watermark_history
+from floodmark.web import documents, parse
+from floodmark.web.choose import Asked
+from floodmark.web.detail import Detail, Details
+from floodmark.web.gate import Gate, Token
+from floodmark.web.house import Counts
+from floodmark.web.look import Looks, Watch
+from floodmark.web.pages import Pages
+from floodmark.web.seen import Row, Run, Snapshot
+
+KEPT_PAGES = 128
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "follow.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+HTML = "text/html; charset=utf-8"
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Made:
+    """An answer, ready to be sent to anybody."""
+
+    version: tuple[object, ...]
+    tag: str
+    kind: str
+    status: int
+    body: bytes
+    packed: bytes
+
+
+class Prepared:
+    """The answers that were made last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[str, Made] = OrderedDict()
+        self._turns = [threading.Lock() for _ in range(16)]
+
+    def turn(self, address: str) -> threading.Lock:
+        """Held by whoever makes the answer to an address, so that those who ask at once make it once."""
+        return self._turns[hash(address) % len(self._turns)]
+
+    def of(self, address: str, version: tuple[object, ...]) -> Made | None:
+        with self._lock:
+            found = self._made.get(address)
+            return found if found is not None and found.version == version else None
+
+    def keep(self, address: str, made: Made) -> None:
+        with self._lock:
+            self._made[address] = made
+            self._made.move_to_end(address)
+            while len(self._made) > KEPT_PAGES:
+                self._made.popitem(last=False)
+
+
+def _tagged(version: tuple[object, ...], kind: str, status: int, text: str) -> Made:
+    body = text.encode("utf-8", "backslashreplace")
+    tag = f'"{sha256(body).hexdigest()[:24]}"'
+    return Made(version, tag, kind, status, body, gzip.compress(body, 5, mtime=0))
+
+
+class Dashboard:
+    """The pages of one pipeline, over what `Watch` sees."""
+
+    def __init__(self, config: Config, looks: Looks, watch: Watch) -> None:
+        self.config = config
+        self.pages = Pages(config)
+        self._looks = looks
+        self._watch = watch
+        self._details = Details(looks.store, config.warehouse)
+        self._counts = Counts(looks.store)
+        self._metrics = Metrics(looks.store)
+        self._made = Prepared()
+        self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
+
+    def app(self, names: Collection[str], token: Token | None = None) -> Starlette:
+        """The application, for requests that name it so, with this token."""
+        pages: dict[str, Callable[[Snapshot, Request, datetime], tuple[str, str]]] = {
+            "/": self._overview,
+            "/tables/{name:path}": self._table,
+            "/runs": self._runs,
+            "/runs/{run}": self._run,
+            "/now": self._now,
+            "/house": self._house,
+            "/api/overview": self._api(lambda s, r, now: documents.overview(s, now)),
+            "/api/tables": self._api(lambda s, r, now: documents.tables(s)),
+            "/api/history/{name:path}": self._api(self._history_document),
+            "/api/tables/{name:path}": self._api(self._table_document),
+            "/api/runs": self._api(lambda s, r, now: documents.runs(s)),
+            "/api/runs/{run}": self._api(self._run_document),
+            "/api/now": self._api(lambda s, r, now: documents.working(s, now)),
+            "/api/house": self._api(self._house_document),
+        }
+        routes = [Route(path, self._answering(make)) for path, make in pages.items()]
+        routes += [
+            Route("/static/{name}", self.asset),
+            Route("/healthz", self.healthz),
+            Route("/metrics", self.metrics),
+        ]
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(Gate, pages=self.pages, names=names, token=token)],
+            exception_handlers={HTTPException: self.not_found, Exception: self.broken},
+        )
+
+    # ------------------------------------------------------------ answers
+
+    def _answering(
+        self, make: Callable[[Snapshot, Request, datetime], tuple[str, str]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            snapshot = (
+                self._watch.now() if self._watch.fresh else await run_in_threadpool(self._watch.current)
+            )
+            now = datetime.now(UTC)
+            address = f"{request.url.path}?{request.url.query}"
+            # Times are told in minutes: what has not changed is made anew once in a minute.
+            version = (snapshot.version, f"{now:%H:%M}", self._counts.now() if "house" in address else None)
+            made = self._made.of(address, version)
+            if made is None:
+                made = await run_in_threadpool(self._make, make, snapshot, request, now, version, address)
+            return _sent(made, request)
+
+        return answer
+
+    def _make(
+        self,
+        make: Callable[[Snapshot, Request, datetime], tuple[str, str]],
+        snapshot: Snapshot,
+        request: Request,
+        now: datetime,
+        version: tuple[object, ...],
+        address: str,
+    ) -> Made:
+        with self._made.turn(address):
+            made = self._made.of(address, version)
+            if made is None:
+                kind, text = make(snapshot, request, now)
+                made = _tagged(version, kind, 200 if snapshot.read else 503, text)
+                if len(address) < 500:
+                    self._made.keep(address, made)
+        return made
+
+    # ------------------------------------------------------------ pages
+
+    def _overview(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        return HTML, self.pages.overview(snapshot, Asked.of(request.query_params), now)
+
+    def _table(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        row = self._row(snapshot, request)
+        detail, trouble = self.detail(row.name)
+        return HTML, self.pages.table(snapshot, row, detail, trouble, now)
+
+    def detail(self, name: str) -> tuple[Detail | None, str | None]:
+        """A table in detail, or why it can't be had now."""
+        try:
+            return self._details.of(name), None
+        except FloodmarkError as error:
+            return None, self._looks.scrub(error.message)
+
+    def _runs(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        page = request.query_params.get("page", "")
+        return HTML, self.pages.runs(
+            snapshot, int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1, now
+        )
+
+    def _run(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        wanted = request.path_params["run"]
+        run = snapshot.run(wanted) or self._stored_run(wanted)
+        if run is None:
+            raise HTTPException(
+                404,
+                f"There is no report of a run {wanted}. A run that had nothing to do leaves none, and they are kept for 30 days.",
+            )
+        return HTML, self.pages.run(snapshot, run, now)
+
+    def _now(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        return HTML, self.pages.now(snapshot, now)
+
+    def _house(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+        return HTML, self.pages.house(
+            snapshot, self._counts.now(), self._ledger(snapshot), self._pipeline(), now
+        )
+
+    def _ledger(self, snapshot: Snapshot) -> str:
+        loaded = sum(int(row.document.get("redshift_rows_loaded") or 0) for row in snapshot.rows)
+        return (
+            f"By the published watermarks it has {loaded:,} rows as loaded; floodmark watermark list asks it."
+        )
+
+    def _pipeline(self) -> str | None:
+        try:
+            found = pipeline.read(self._looks.store)
+        except FloodmarkError:
+            return None
+        return found.id if found else None
+
+    def _row(self, snapshot: Snapshot, request: Request) -> Row:
+        wanted = request.path_params["name"]
+        row = snapshot.row(wanted)
+        if row is None:
+            raise HTTPException(404, f"There is no table {wanted} in this store.")
+        return row
+
+    def _stored_run(self, wanted: str) -> Run | None:
+        """A run that is older than those that are kept at hand."""
+        if not parse.run_at(wanted) or not wanted.replace("_", "").isalnum():
+            return None
+        try:
+            return parse.run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
+        except FloodmarkError:
+            return None
+
+    # ------------------------------------------------------------ JSON
+
+    def _api(
+        self, make: Callable[[Snapshot, Request, datetime], dict[str, Any]]
+    ) -> Callable[[Snapshot, Request, datetime], tuple[str, str]]:
+        def answer(snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
+            document = make(snapshot, request, now)
+            return JSON, shown_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)) + "\n"
+
+        return answer
+
+    def _table_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
+        row = self._row(snapshot, request)
+        detail, trouble = self.detail(row.name)
+        if trouble is not None:
+            raise HTTPException(503, trouble)
+        found: dict[str, Any] = dict(detail.document) if detail else {"table_name": row.name}
+        found["last_error"] = self._looks.scrub(str(found["last_error"])) if found.get("last_error") else None
+        return {**found, "lag_seconds": row.lag, "lag_ids": row.lag_ids, "health": row.health.word}
+
+    def _history_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
+        row = self._row(snapshot, request)
+        if not row.document:
+            return {"table_name": row.name, "commits": []}
+        try:
+            return watermark_history(self.config, row.name)
+        except FloodmarkError as error:
+            raise HTTPException(503, self._looks.scrub(error.message)) from None
+
+    def _run_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
+        wanted = request.path_params["run"]
+        run = snapshot.run(wanted) or self._stored_run(wanted)
+        if run is None:
+            raise HTTPException(404, f"There is no report of a run {wanted}.")
+        try:
+            found = json.loads(self._looks.store.get(f"runs/{run.id}.json") or b"{}")
+        except FloodmarkError as error:
+            raise HTTPException(503, self._looks.scrub(error.message)) from None
+        masked: dict[str, Any] = parse.masked(found, self._looks.scrub)
+        return masked
+
+    def _house_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
+        return documents.house(self.pages.places, self._counts.now(), self._pipeline())
+
+    # ------------------------------------------------------------ the rest
+
+    async def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404, "There is no such file.")
+        headers = {"Cache-Control": "max-age=31536000, immutable" if request.url.query else "no-cache"}
+        return Response(self._static[name], media_type=STATIC[name], headers=headers)
+
+    async def healthz(self, request: Request) -> Response:
+        """200 while the process answers: a probe that restarts it would help no store."""
+        snapshot = self._looks.snapshot
+        store = "unread" if not snapshot.read else "unreadable" if snapshot.problem else "ok"
+        return JSONResponse({"ok": True, "store": store, "seen_at": stamp(snapshot.at)})
+
+    async def metrics(self, request: Request) -> Response:
+        """What Prometheus asks for; 503 while the store can't be read."""
+        answer = await run_in_threadpool(self._metrics.answer)
+        return Response(answer.body, answer.status, headers={"Content-Type": answer.kind})
+
+    async def not_found(self, request: Request, error: Exception) -> Response:
+        code = error.status_code if isinstance(error, HTTPException) else 500
+        said = str(error.detail) if isinstance(error, HTTPException) else ""
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"ok": False, "error": {"code": code, "message": said}}, code)
+        if said == "Not Found":
+            said = "There is no such page."
+        title = {404: "Not found", 503: "Not now"}.get(code, "That did not work")
+        return Response(self.pages.error(title, said), code, media_type=HTML)
+
+    async def broken(self, request: Request, error: Exception) -> Response:
+        return PlainTextResponse("A bug in Floodmark; its log has more.\n", 500)
+
+
+def _sent(made: Made, request: Request) -> Response:
+    headers = {
+        "ETag": made.tag,
+        "Cache-Control": "no-cache",
+        "Vary": "Accept-Encoding, Cookie, Authorization",
+    }
+    if request.headers.get("if-none-match") == made.tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(
+            made.packed, made.status, {**headers, "Content-Encoding": "gzip"}, media_type=made.kind
+        )
+    return Response(made.body, made.status, headers, media_type=made.kind)

@@ -1,0 +1,85 @@
+"""Which tables the overview shows, and in which order: what the address asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from floodmark.web.health import WORDS
+from floodmark.web.seen import Row, worst_first
+
+PAGE = 1000
+SORTS = ("health", "name", "lag", "rows", "looked", "pending", "verified")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the address asks for; anything else in it means the usual."""
+
+    search: str = ""
+    health: str = ""
+    sort: str = "health"
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Asked:
+        health, sort, page = query.get("health", ""), query.get("sort", ""), query.get("page", "")
+        return cls(
+            query.get("q", "").strip()[:200],
+            health if health in WORDS or health == "attention" else "",
+            sort if sort in SORTS else "health",
+            max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
+        )
+
+    def url(self, **other: str | int) -> str:
+        """The address of the same with something changed; what is usual is left out."""
+        parts = {"q": self.search, "health": self.health, "sort": self.sort, "page": self.page, **other}
+        usual: dict[str, str | int] = {"q": "", "health": "", "sort": "health", "page": 1}
+        query = urlencode([(name, value) for name, value in parts.items() if value != usual[name]])
+        return f"/?{query}" if query else "/"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rows of one page, and how many there are in all."""
+
+    rows: Sequence[Row]
+    found: int
+    pages: int
+
+
+def choose(rows: Sequence[Row], asked: Asked) -> Chosen:
+    """The rows that are asked for, in the order that is asked for."""
+    wanted = asked.search.casefold()
+    found = [
+        row
+        for row in rows
+        if wanted in row.name.casefold()
+        and (
+            not asked.health
+            or row.health.word == asked.health
+            or (asked.health == "attention" and row.health.word != "ok")
+        )
+    ]
+    ordered = _ordered(found, asked.sort)
+    pages = max(1, -(-len(ordered) // PAGE))
+    page = min(asked.page, pages)
+    return Chosen(ordered[(page - 1) * PAGE : page * PAGE], len(ordered), pages)
+
+
+def _ordered(rows: list[Row], sort: str) -> list[Row]:
+    rows = worst_first(rows)
+    if sort == "name":
+        return sorted(rows, key=lambda r: r.name)
+    if sort == "lag":
+        return sorted(rows, key=lambda r: -(r.lag if r.lag is not None else r.lag_ids or -1))
+    if sort == "rows":
+        return sorted(rows, key=lambda r: -(r.last.rows if r.last else -1))
+    if sort == "looked":  # the longest ago first
+        return sorted(rows, key=lambda r: r.looked or "")
+    if sort == "pending":
+        return sorted(rows, key=lambda r: -r.pending)
+    if sort == "verified":
+        return sorted(rows, key=lambda r: r.verified.at if r.verified else "")
+    return rows

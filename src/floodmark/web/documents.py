@@ -1,0 +1,111 @@
+"""The JSON twins of the pages. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from floodmark.model.times import stamp
+from floodmark.web.house import House
+from floodmark.web.pages import Places, job, sums, totals
+from floodmark.web.seen import Part, Row, Run, Snapshot
+
+Document = dict[str, Any]
+# Of the published document, for the page alone.
+_OURS = ("open", "log", "load_epoch", "staged_bytes", "mode", "target", "processed_files", "pending_files")
+
+
+def _head(snapshot: Snapshot) -> Document:
+    return {"at": stamp(snapshot.at), "problem": snapshot.problem}
+
+
+def overview(snapshot: Snapshot, now: datetime) -> Document:
+    """Every table in a line, worst first, and the totals."""
+    return {
+        **_head(snapshot),
+        "totals": {"tables": len(snapshot.rows), **dict(totals(snapshot.rows)), **sums(snapshot, now)},
+        "tables": [_row(row) for row in snapshot.rows],
+    }
+
+
+def _row(row: Row) -> Document:
+    return {
+        "table": row.name,
+        "health": row.health.word,
+        "why": row.health.why or None,
+        "running": row.holder is not None,
+        "retired": row.retired,
+        "lag_seconds": row.lag,
+        "lag_ids": row.lag_ids,
+        "lag_points": list(row.points),
+        "target_seconds": row.target,
+        "last_check_time": row.looked,
+        "last_success_time": row.last_success,
+        "last_run": part(row.last) if row.last else None,
+        "pending_files": row.pending,
+        "verified": asdict(row.verified) if row.verified else None,
+    }
+
+
+def part(one: Part) -> Document:
+    """One table's part of a run."""
+    return {
+        "run": one.run,
+        "table": one.table,
+        "ok": one.ok,
+        "exit_code": one.exit_code,
+        "began": one.at,
+        "seconds": one.seconds,
+        "rows_extracted": one.rows,
+        "rows_reread": one.reread,
+        "rows_loaded": one.loaded,
+        "rows_deleted": one.deleted,
+        "bytes_written": one.bytes,
+        "files_written": one.files,
+        "error": one.error,
+    }
+
+
+def tables(snapshot: Snapshot) -> Document:
+    """The watermarks as they were published, without their lists of files."""
+    return {
+        "tables": [
+            {name: value for name, value in row.document.items() if name not in _OURS}
+            for row in sorted(snapshot.rows, key=lambda row: row.name)
+            if row.document
+        ]
+    }
+
+
+def runs(snapshot: Snapshot) -> Document:
+    """The runs that are known, newest first."""
+    return {**_head(snapshot), "runs": [_run(run) for run in snapshot.runs]}
+
+
+def _run(run: Run) -> Document:
+    return {
+        "run": run.id,
+        "ok": run.ok,
+        "exit_code": run.exit_code,
+        "began": run.at,
+        "seconds": run.seconds,
+        "tables": len(run.parts),
+        "rows_extracted": sum(one.rows for one in run.parts),
+    }
+
+
+def working(snapshot: Snapshot, now: datetime) -> Document:
+    """What runs now, and how far it is."""
+    found = []
+    for holder in snapshot.holders:
+        one = job(holder, now)
+        found.append(
+            {**asdict(holder), "percent": one.share, "rows_per_second": one.speed, "seconds_left": one.left}
+        )
+    return {**_head(snapshot), "running": found}
+
+
+def house(places: Places, house: House | None, pipeline: str | None) -> Document:
+    """Where things are, and what lies in the store, once it was counted."""
+    return {**asdict(places), "pipeline": pipeline, "store_counts": asdict(house) if house else None}

@@ -1,0 +1,136 @@
+"""What lies in the store altogether: counted when somebody asks for it, at most every ten minutes, in the background.
+
+The count lists the whole store, and reads the logs of tables as far as it takes to tell orphans from files that count;
+it gives up on those after a while and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from floodmark.clean.choose import StoredObject, staged
+from floodmark.clean.remove import gather
+from floodmark.commit import Log
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.times import stamp
+from floodmark.services.store.store import Object, Store
+
+log = logging.getLogger("floodmark")
+EVERY = 600.0
+PATIENCE = 60.0  # seconds for reading logs
+LARGEST = 10
+
+
+@dataclass(frozen=True)
+class Line:
+    """Objects of one kind."""
+
+    what: str
+    objects: int
+    bytes: int
+    command: str = ""  # what to do about them
+
+
+@dataclass(frozen=True)
+class House:
+    """The store, counted."""
+
+    at: str
+    lines: tuple[Line, ...]
+    tables: tuple[Line, ...]  # the largest
+    trouble: str | None = None
+
+
+def _sum(what: str, objects: Sequence[Object], command: str = "") -> Line:
+    return Line(what, len(objects), sum(one.bytes for one in objects), command)
+
+
+def count(store: Store, patience: float = PATIENCE) -> House:
+    """Lists the store and sums it up."""
+    give_up = time.monotonic() + patience
+    by_table: dict[str, list[Object]] = {}
+    for one in store.list("data/"):
+        by_table.setdefault(one.path.split("/")[1], []).append(one)
+    left_over: dict[str, list[int]] = {"orphan": [], "superseded": []}
+    skipped = 0
+    for folder, objects in by_table.items():
+        if time.monotonic() > give_up:
+            skipped += 1
+            continue
+        for state, sizes in _states(store, unquote(folder), objects).items():
+            left_over[state] += sizes
+    copies = list(store.list("watermark/backups/"))
+    every = [one for objects in by_table.values() for one in objects]
+    lines = (
+        _sum("Staged files", every),
+        Line(
+            "of these orphans",
+            len(left_over["orphan"]),
+            sum(left_over["orphan"]),
+            "floodmark s3clean orphans -t TABLE",
+        ),
+        Line(
+            "of these superseded",
+            len(left_over["superseded"]),
+            sum(left_over["superseded"]),
+            "floodmark s3clean clean -t TABLE",
+        ),
+        _sum("Copies of watermarks", copies, "floodmark watermark cleanup"),
+        _sum("Commits", list(store.list("commits/"))),
+        _sum("Runs’ reports", list(store.list("runs/"))),
+        _sum("Status", list(store.list("status/"))),
+    )
+    largest = sorted(
+        (_sum(unquote(f), objects) for f, objects in by_table.items()), key=lambda line: -line.bytes
+    )
+    said = f"orphans of {skipped:,} tables were not looked for" if skipped else None
+    return House(stamp(), lines, tuple(largest[:LARGEST]), said)
+
+
+def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, list[int]]:
+    """The sizes of a table's files that no longer count, by why."""
+    found: dict[str, list[int]] = {"orphan": [], "superseded": []}
+    try:
+        table = Log(store, name, mend=False)
+        there = {one.path: StoredObject(one.bytes, stamp(one.modified)) for one in objects}
+        for file in staged(gather(table, table.read(), there, None)):
+            if file.state in found:
+                found[file.state].append(file.bytes)
+    except FloodmarkError as error:
+        log.info("%s: its files could not be told apart: %s", name, error.message)
+    return found
+
+
+class Counts:
+    """The last count, and a thread that makes the next one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._last: House | None = None
+        self._begun = -EVERY
+
+    def now(self) -> House | None:
+        """The last count; None while there is none. Begins another one when it is old."""
+        with self._lock:
+            due = time.monotonic() - self._begun >= EVERY
+            if due:
+                self._begun = time.monotonic()
+                threading.Thread(target=self._count, name="house", daemon=True).start()
+            return self._last
+
+    def _count(self) -> None:
+        try:
+            made = count(self._store)
+        except FloodmarkError as error:
+            log.info("the store could not be counted: %s", error.message)
+            with self._lock:
+                self._begun = time.monotonic() - EVERY + 10  # again soon
+            return
+        with self._lock:
+            self._last = made

@@ -1,0 +1,333 @@
+"""The pages: what was seen, as HTML. Everything is escaped; names can neither steer the page nor its text's direction."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from floodmark import __version__
+from floodmark.config.load import Config
+from floodmark.model.text import data_time
+from floodmark.web import charts, words
+from floodmark.web.choose import Asked, choose
+from floodmark.web.detail import Detail
+from floodmark.web.health import WORDS
+from floodmark.web.seen import Day, Holder, Part, Row, Run, Snapshot, age
+
+RUNS_ON_A_PAGE = 50
+TABLES_ON_THE_TIMELINE = 30
+TABLES_OF_A_RUN = 200
+RUNS_WITH_FINDINGS = 5  # whose findings a table's page shows
+STATUS_WORDS = {"success": "ok", "failed": "failed", "pending": "waiting to load"}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where source, store and warehouse are, without a secret."""
+
+    source: str
+    store: str
+    warehouse: str
+    pipeline: str = "not begun"
+
+    @classmethod
+    def of(cls, config: Config, pipeline: str | None = None) -> Places:
+        source = config.source
+        at = source.socket or f"{source.host}:{source.port}"
+        endpoint = f" at {config.store.endpoint}" if config.store.endpoint else ""
+        found = cls(
+            f"mysql://{at}/{source.database or ''}", f"{config.store.url}{endpoint}", config.warehouse.label
+        )
+        return replace(found, pipeline=pipeline) if pipeline else found
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Job:
+    """What runs, and how fast."""
+
+    holder: Holder
+    share: int | None = None  # percent
+    speed: int | None = None
+    left: float | None = None  # seconds
+
+
+def job(holder: Holder, now: datetime) -> Job:
+    """How far and how fast a run is; nothing where it has not said."""
+    rows, total = holder.rows, holder.total
+    if rows is None:
+        return Job(holder)
+    share = min(99, int(100 * rows / total)) if total else None
+    begun = age(holder.stage_since or holder.since, now)
+    told = age(holder.told, now) or 0.0
+    seconds = None if begun is None else begun - told
+    if not rows or not seconds or seconds < 1:
+        return Job(holder, share)
+    speed = rows / seconds
+    left = max(0.0, (total - rows) / speed - told) if total and total > rows else None
+    return Job(holder, share, round(speed), left)
+
+
+def totals(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    """How many tables each word has, worst first."""
+    return [(word, sum(row.health.word == word for row in rows)) for word in WORDS]
+
+
+def sums(snapshot: Snapshot, now: datetime) -> dict[str, int]:
+    """The totals on top of the overview."""
+    since = (now - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "running": len(snapshot.holders),
+        "rows": sum(part.rows for run in snapshot.runs if run.at >= since for part in run.parts),
+        "pending": sum(row.pending for row in snapshot.rows),
+    }
+
+
+class Pages:
+    """Renders pages of one pipeline."""
+
+    def __init__(self, config: Config) -> None:
+        self.places = Places.of(config)
+        self._known: dict[str, tuple[Row, str, str]] = {}
+        self._redshift = config.warehouse.kind == "redshift"
+        self._s3 = config.store.url.startswith("s3://")
+        self._env = Environment(
+            loader=PackageLoader("floodmark.web"),
+            autoescape=select_autoescape(default=True, default_for_string=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._env.filters |= {
+            "ago": words.ago, "clock": words.clock, "coarse": words.coarse, "count": words.count, "duration": words.duration,
+            "ended": words.ended, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
+            "shell": shlex.quote, "short": words.short, "shown": lambda text: words.shown(str(text)), "size": words.size,
+            "slug": lambda word: word.split()[0], "sparkline": charts.sparkline,
+        }  # fmt: skip
+        static = files("floodmark.web") / "static"
+        self._style = (static / "style.css").read_text()
+        built = sha256(self._style.encode() + (static / "follow.js").read_bytes()).hexdigest()[:12]
+        self._env.globals |= {
+            "release": __version__, "built": built, "link": words.table_url, "linked": True, "snapshot": None,
+            "pipeline": None, "api": None, "here": None, "stage_word": lambda s: STATUS_WORDS.get(s, "unknown"),
+            "store_kind": "S3" if self._s3 else "Store", "warehouse_kind": "Redshift" if self._redshift else "DuckDB",
+        }  # fmt: skip
+
+    def _page(self, template: str, **values: Any) -> str:
+        return self._env.get_template(template).render(**values)
+
+    def _lines(self, rows: Sequence[Row], now: datetime) -> Markup:
+        """The rows of the overview; those that have not changed in this minute are not made anew."""
+        minute, template, made = f"{now:%H:%M}", self._env.get_template("overview_row.html"), []
+        for row in rows:
+            known = self._known.get(row.name)
+            if known is None or known[1] != minute or known[0] != row:
+                known = (row, minute, template.render(row=row, now=now))
+                self._known[row.name] = known
+            made.append(known[2])
+        return Markup("".join(made))  # made by a template, which has escaped it
+
+    def overview(self, snapshot: Snapshot, asked: Asked, now: datetime) -> str:
+        chosen = choose(snapshot.rows, asked)
+        return self._page(
+            "overview.html", title="Overview", here="/", api="/api/overview", snapshot=snapshot, asked=asked,
+            chosen=chosen, lines=self._lines(chosen.rows, now), totals=totals(snapshot.rows), sums=sums(snapshot, now), now=now,
+        )  # fmt: skip
+
+    def table(
+        self, snapshot: Snapshot, row: Row, detail: Detail | None, trouble: str | None, now: datetime
+    ) -> str:
+        return self._page(
+            "table.html", title=row.name, api=f"/api{words.table_url(row.name)}", snapshot=snapshot,
+            commands=words.commands(row), trouble=trouble, **self._table_values(snapshot, row, detail, now),
+        )  # fmt: skip
+
+    def _table_values(
+        self, snapshot: Snapshot, row: Row, detail: Detail | None, now: datetime
+    ) -> dict[str, Any]:
+        parts, days = snapshot.parts(row.name), snapshot.days.get(row.name, ())
+        document: Mapping[str, Any] = {**NO_DOCUMENT, **row.document, **(detail.document if detail else {})}
+        return {
+            "row": row,
+            "detail": detail,
+            "doc": document,
+            "now": now,
+            "parts": parts,
+            "days": days,
+            "anchor": sha256(row.name.encode()).hexdigest()[:12],
+            "position": position(document),
+            "charts": table_charts(parts, days, row.target),
+            "findings": [(part.run, said) for part in parts[:RUNS_WITH_FINDINGS] for said in part.findings],
+            "run_figures": [_run_figures(part) for part in parts],
+            "day_figures": [_day_figures(day) for day in reversed(days)],
+        }
+
+    def runs(self, snapshot: Snapshot, page: int, now: datetime) -> str:
+        pages = max(1, -(-len(snapshot.runs) // RUNS_ON_A_PAGE))
+        page = min(page, pages)
+        shown = snapshot.runs[(page - 1) * RUNS_ON_A_PAGE : page * RUNS_ON_A_PAGE]
+        names = list(dict.fromkeys(p.table for run in shown for p in run.parts if not p.idle))
+        chosen = set(names[:TABLES_ON_THE_TIMELINE])
+        spans = [
+            _span(part)
+            for run in shown
+            for part in run.parts
+            if part.table in chosen and not part.idle and part.at
+        ]
+        return self._page(
+            "runs.html", title="Runs", here="/runs", api="/api/runs", snapshot=snapshot, runs=shown, page=page, pages=pages,
+            timeline=charts.timeline(spans, now), more_tables=len(names) - len(chosen), now=now,
+        )  # fmt: skip
+
+    def run(self, snapshot: Snapshot, run: Run, now: datetime) -> str:
+        worst = sorted(run.parts, key=lambda p: (p.ok, p.idle, p.table))
+        shown = [part for part in worst if not part.idle or part.notes or len(worst) <= 20][:TABLES_OF_A_RUN]
+        return self._page(
+            "run.html", title=f"Run {run.id}", here="/runs", api=f"/api/runs/{run.id}", snapshot=snapshot, run=run,
+            parts=shown, more=len(worst) - len(shown), now=now,
+        )  # fmt: skip
+
+    def now(self, snapshot: Snapshot, now: datetime) -> str:
+        return self._page(
+            "now.html", title="Now", here="/now", api="/api/now", snapshot=snapshot,
+            working=[job(holder, now) for holder in snapshot.holders], now=now,
+        )  # fmt: skip
+
+    def house(
+        self, snapshot: Snapshot, house: object, ledger: str, pipeline: str | None, now: datetime
+    ) -> str:
+        places = replace(self.places, pipeline=pipeline) if pipeline else self.places
+        return self._page(
+            "house.html", title="Health of the house", here="/house", api="/api/house", snapshot=snapshot, places=places,
+            house=house, ledger=ledger, now=now,
+        )  # fmt: skip
+
+    def error(self, title: str, said: str, hint: str | None = None) -> str:
+        return self._page("error.html", title=title, said=said, hint=hint)
+
+    def login(self, wrong: bool) -> str:
+        return self._page("login.html", title="Token", wrong=wrong)
+
+    def report(self, snapshot: Snapshot, details: Mapping[str, Detail], now: datetime) -> str:
+        """Overview and tables as one file that needs nothing else."""
+
+        def link(name: str) -> str:
+            return f"#{sha256(name.encode()).hexdigest()[:12]}"
+
+        line, body = self._env.get_template("overview_row.html"), self._env.get_template("table_body.html")
+        tables = []
+        for row in snapshot.rows:
+            values = self._table_values(snapshot, row, details.get(row.name), now)
+            tables.append(
+                {"row": row, "anchor": values["anchor"], "body": Markup(body.render(**values, linked=False))}
+            )
+        lines = Markup("".join(line.render(row=row, now=now, link=link) for row in snapshot.rows))
+        return self._page(
+            "report.html", snapshot=snapshot, lines=lines, totals=totals(snapshot.rows), sums=sums(snapshot, now), now=now,
+            tables=tables, style=Markup(self._style), link=link,
+        )  # fmt: skip
+
+
+NO_DOCUMENT: dict[str, Any] = dict.fromkeys(
+    (
+        "mysql_status", "redshift_status", "mysql_rows_extracted", "mysql_rows_reread", "redshift_rows_loaded", "s3_file_count",
+        "last_redshift_load_time", "redshift_status_as_of", "last_mysql_data_timestamp", "last_mysql_data_id",
+    )
+)  # fmt: skip
+
+
+def position(document: Mapping[str, Any]) -> str | None:
+    """A table's position in a line: the cursor's time, and the key."""
+    at, key = document["last_mysql_data_timestamp"], document["last_mysql_data_id"]
+    parts = [data_time(str(at))] if at else []
+    if isinstance(key, list) and key:
+        parts.append("key " + ", ".join(str(value) for value in key))
+    return ", ".join(part for part in parts if part) or None
+
+
+def _clock(at: str) -> str:
+    return at[:16].replace("T", " ")
+
+
+def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> list[Chart]:
+    """Lag over time, and rows, bytes and seconds per run; oldest first. Longer ago than runs are known: per day."""
+    runs = [part for part in reversed(parts) if part.at]
+    busy = [part for part in runs if not part.idle]
+
+    def bar(title: str, value: Any, said: Any) -> Chart:
+        points = [
+            charts.Point(_clock(p.at), float(value(p)), f"{_clock(p.at)}: {said(value(p))}", _outcome(p))
+            for p in busy
+        ]
+        most = max((value(p) for p in busy), default=0)
+        return Chart(title, charts.bars(points, f"at most {said(most)}"))
+
+    in_ids = all(part.lag is None for part in runs)
+    say = (lambda v: f"{v:,.0f} ids") if in_ids else words.duration
+    lags = [charts.Point(_clock(p.at), p.behind, f"{_clock(p.at)}: {say(p.behind or 0)}") for p in runs]
+    known = [point.value for point in lags if point.value is not None]
+    if len(known) < 3 and len(days) > 2:
+        lags = [charts.Point(d.day, d.worst_lag, f"{d.day}: {say(d.worst_lag or 0)}") for d in days]
+        known = [point.value for point in lags if point.value is not None]
+    top = f"at most {say(max(known))}" if known else ""
+    found = [
+        Chart("Lag when runs began", charts.line(lags, top, None if in_ids else target)),
+        bar("Rows per run", lambda p: p.rows, words.count),
+        bar("Bytes per run", lambda p: p.bytes, words.size),
+        bar("Seconds per run", lambda p: p.seconds, words.duration),
+    ]
+    if len(days) > 2:
+        points = [
+            charts.Point(
+                d.day, float(d.rows), f"{d.day}: {words.count(d.rows)}", "failed" if d.failures else "ok"
+            )
+            for d in days
+        ]
+        found.append(
+            Chart("Rows per day", charts.bars(points, f"at most {words.count(max(d.rows for d in days))}"))
+        )
+    return found
+
+
+def _outcome(part: Part) -> charts.Outcome:
+    return "ok" if part.ok else "held" if part.exit_code == 3 else "failed"
+
+
+def _span(part: Part) -> charts.Span:
+    said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows)} rows in {words.duration(part.seconds)}"
+    return charts.Span(part.table, part.at, part.seconds, _outcome(part), said, f"/runs/{part.run}")
+
+
+def _run_figures(part: Part) -> tuple[str, ...]:
+    lag = (
+        ""
+        if part.lag is None and part.lag_ids is None
+        else words.duration(part.lag)
+        if part.lag is not None
+        else f"{part.lag_ids:,} ids"
+    )
+    return (
+        part.run, words.ended(part.exit_code), words.count(part.rows), words.count(part.reread), words.count(part.loaded),
+        words.count(part.bytes), f"{part.seconds:.1f}", lag,
+    )  # fmt: skip
+
+
+def _day_figures(day: Day) -> tuple[str, ...]:
+    lag = "" if day.worst_lag is None else f"{day.worst_lag:,.0f}"
+    return (
+        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows), words.count(day.bytes),
+        f"{day.seconds:.1f}", lag,
+    )  # fmt: skip

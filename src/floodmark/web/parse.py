@@ -1,0 +1,280 @@
+"""Objects of the store as values for the dashboard: small ones, without the lists of files. Pure.
+
+Everything here is derived and may be damaged, of another version or written by somebody else: what can't be read is
+None, and the page says that it is not known. Free text is masked where it comes in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from floodmark.model.errors import exit_code
+from floodmark.web.seen import Day, Document, Holder, Part, Run, Verified
+
+Scrub = Callable[[str], str]
+# Lists that a table may have a thousand entries of; only their lengths are shown.
+_LISTS = ("processed_s3_files", "pending_s3_files")
+_MOST_TEXT = 2000  # characters of a message
+_MOST_NOTES = 50
+
+
+def _object(data: bytes | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _maybe(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _said(value: object, scrub: Scrub) -> str | None:
+    return scrub(str(value))[:_MOST_TEXT] if value else None
+
+
+def masked(value: Any, scrub: Scrub) -> Any:
+    """A document with every text in it masked."""
+    if isinstance(value, dict):
+        return {name: masked(inner, scrub) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [masked(inner, scrub) for inner in value]
+    return scrub(value) if isinstance(value, str) else value
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def watermark(data: bytes | None, scrub: Scrub) -> Document | None:
+    """A published watermark, its lists of files as counts; None: it is none."""
+    found = _object(data)
+    if found is None or not isinstance(found.get("table_name"), str):
+        return None
+    checkpoint = found.pop("checkpoint", None)
+    for name in _LISTS:
+        listed = found.pop(name, None)
+        found[name.replace("_s3", "")] = len(listed) if isinstance(listed, list) else 0
+    found["last_error"] = _said(found.get("last_error"), scrub)
+    state = _at(checkpoint, "body", "state")
+    found["open"] = bool(state.get("window") or state.get("reread"))
+    found["log"], found["load_epoch"] = state.get("log"), state.get("load_epoch")
+    found["staged_bytes"] = _whole(state.get("bytes"))
+    table = _at(state, "table")
+    found["mode"], found["target"] = table.get("mode"), table.get("target")
+    return found
+
+
+def _at(value: object, *names: str) -> Mapping[str, Any]:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def run(data: bytes | None, scrub: Scrub) -> Run | None:
+    """A run's report, without the watermarks in it."""
+    found = _object(data)
+    if found is None or not isinstance(found.get("run"), str):
+        return None
+    begun = run_at(found["run"])
+    parts = tuple(
+        _part(found["run"], begun, one, scrub)
+        for one in _listed(found.get("tables"))
+        if isinstance(one, dict) and isinstance(one.get("table"), str)
+    )
+    codes = [part.exit_code for part in parts]
+    return Run(
+        found["run"],
+        begun,
+        bool(found.get("ok")),
+        exit_code(codes),
+        _number(found.get("seconds")) or 0.0,
+        parts,
+    )
+
+
+def _part(run: str, begun: str, one: Mapping[str, Any], scrub: Scrub) -> Part:
+    error, before = _at(one, "error"), _at(one, "lag_before")
+    lag = _at(one, "lag_after") or before
+    notes, findings = _listed(one.get("notes")), _listed(one.get("findings"))
+    stages = _at(one, "stage_seconds")
+    return Part(
+        run=run,
+        table=one["table"],
+        ok=bool(one.get("ok")),
+        exit_code=_whole(one.get("exit_code")),
+        at=begun,
+        seconds=_number(one.get("seconds")) or 0.0,
+        rows=_whole(one.get("rows_extracted")),
+        reread=_whole(one.get("rows_reread")),
+        loaded=_whole(one.get("rows_loaded")),
+        deleted=_whole(one.get("rows_deleted")),
+        bytes=_whole(one.get("bytes_written")),
+        files=_whole(one.get("files_written")),
+        lag=_number(lag.get("seconds")),
+        lag_ids=_maybe(lag.get("ids")),
+        strategy=str(one["strategy"]) if one.get("strategy") else None,
+        error=_said(error.get("message"), scrub),
+        hint=_said(error.get("hint"), scrub),
+        notes=tuple(said for note in notes[:_MOST_NOTES] if (said := _said(note, scrub))),
+        findings=tuple(finding(one, scrub) for one in findings[:_MOST_NOTES]),
+        stages=tuple((str(name), _number(value) or 0.0) for name, value in stages.items()),
+        began_behind=_number(before.get("seconds"))
+        if before.get("seconds") is not None
+        else _number(before.get("ids")),
+    )
+
+
+def finding(found: object, scrub: Scrub) -> str:
+    """A finding in a line: its kind, and what it says."""
+    if not isinstance(found, Mapping):
+        return _said(found, scrub) or ""
+    said = _said(found.get("detail"), scrub) or ""
+    return f"{str(found.get('kind', 'finding')).replace('_', ' ')}: {said}".rstrip(": ")
+
+
+def run_at(run: str) -> str:
+    """When a run began, told by its name, `20250819_153000_ab12`; empty when that is not one."""
+    try:
+        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return ""
+    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def verified(data: bytes | None, scrub: Scrub) -> Verified | None:
+    """The last verify of a table."""
+    found = _object(data)
+    if found is None or not isinstance(found.get("at"), str):
+        return None
+    listed = _listed(found.get("findings"))
+    counted = sum(_whole(found.get(kind)) for kind in ("missing", "extra", "different"))
+    return Verified(
+        found["at"],
+        max(counted, len(listed), 0 if found.get("ok", True) else 1),
+        _maybe(found.get("rows_source")),
+        _maybe(found.get("rows_warehouse")),
+        tuple(finding(one, scrub) for one in listed[:_MOST_NOTES]),
+    )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the last run at a table left in its check object."""
+
+    table: str
+    looked: str | None
+    caught_up: str | None  # when a run last looked and committed all that there was
+    success: str | None
+    failure: str | None
+    failed_at: str | None
+    lag: float | None
+    lag_ids: int | None
+    last: Part | None
+    today: Day | None
+
+
+def check(data: bytes | None, scrub: Scrub) -> Checked | None:
+    """A check object; earlier versions left only when they looked, and why a table without a log failed."""
+    found = _object(data)
+    if found is None or not isinstance(found.get("table_name"), str):
+        return None
+    failure, lag, work = _at(found, "failure"), _at(found, "lag"), _at(found, "work")
+    # Exit codes 3 and 7 are no failure to look: another run has the table, or verify has found what it looks for.
+    failed = found.get("exit_code") not in (None, 0, 3, 7)
+    return Checked(
+        found["table_name"],
+        _text(found.get("last_check_time")),
+        _text(found.get("caught_up_at")),
+        _text(found.get("success_at")),
+        _said(failure.get("message") or (found.get("error") if failed else None), scrub),
+        _text(failure.get("at") or (found.get("at") if failed else None)),
+        _number(lag.get("seconds")),
+        _maybe(lag.get("ids")),
+        _last_work(found["table_name"], work) if work.get("run") else None,
+        _day(_at(found, "today")) if found.get("today") else None,
+    )
+
+
+def _last_work(table: str, work: Mapping[str, Any]) -> Part:
+    code = _whole(work.get("exit_code"))
+    return Part(
+        run=str(work["run"]),
+        table=table,
+        ok=code == 0,
+        exit_code=code,
+        at=run_at(str(work["run"])) or str(work.get("at") or ""),
+        seconds=_number(work.get("seconds")) or 0.0,
+        rows=_whole(work.get("rows_extracted")),
+        reread=_whole(work.get("rows_reread")),
+        loaded=_whole(work.get("rows_loaded")),
+        deleted=_whole(work.get("rows_deleted")),
+        bytes=_whole(work.get("bytes")),
+        files=_whole(work.get("files")),
+        lag=None,
+        lag_ids=None,
+        strategy=None,
+        stages=tuple((str(k), _number(v) or 0.0) for k, v in _at(work, "stages").items()),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def live(data: bytes | None) -> Holder | None:
+    """The progress of the run that holds a table; whether it still does is the lease's to say."""
+    found = _object(data)
+    if found is None or not isinstance(found.get("table_name"), str) or not isinstance(found.get("run"), str):
+        return None
+    now = [one for one in _listed(found.get("stages")) if _at(one) and not one.get("ended")]
+    since = _text(now[0].get("since")) if now else None
+    return Holder(
+        table=found["table_name"],
+        run=found["run"],
+        host=_text(found.get("host")),
+        pid=_maybe(found.get("pid")),
+        purpose=None,
+        since=_text(found.get("since")),
+        stage=_text(found.get("stage")),
+        stage_since=since,
+        rows=_maybe(found.get("rows")),
+        total=_maybe(found.get("expected")),
+        files=_maybe(found.get("files")),
+        bytes=_maybe(found.get("bytes")),
+        told=_text(found.get("updated_at")),
+        lag=_number(found.get("lag_seconds")),
+        lag_ids=_maybe(found.get("lag_ids")),
+    )
+
+
+def days(data: bytes | None) -> tuple[Day, ...]:
+    """The days of one month of a table, in order."""
+    listed = _listed((_object(data) or {}).get("days"))
+    return tuple(_day(one) for one in listed if isinstance(one, dict))
+
+
+def _day(one: Mapping[str, Any]) -> Day:
+    lag = _number(one.get("worst_lag_seconds"))
+    return Day(
+        str(one.get("day") or ""),
+        _whole(one.get("runs")),
+        _whole(one.get("failures")),
+        _whole(one.get("rows_extracted")),
+        _whole(one.get("bytes")),
+        _number(one.get("seconds")) or 0.0,
+        lag if lag is not None else _number(one.get("worst_lag_ids")),
+    )

@@ -1,0 +1,153 @@
+"""`floodmark serve` and `floodmark report`: the dashboard as a server, and as a file.
+
+What would keep it from serving is said before it listens; nothing is left half done.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvicorn
+
+from floodmark.config.load import Config
+from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.observe.alerts import guarding
+from floodmark.services.store.store import Store
+from floodmark.web.app import Dashboard
+from floodmark.web.detail import Detail, Details
+from floodmark.web.gate import Token, is_loopback
+from floodmark.web.look import Looks, Watch
+from floodmark.web.pages import Pages
+from floodmark.web.parse import Scrub
+
+LEAST_TOKEN = 16  # characters
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where to listen, and for whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8808
+    token_file: Path | None = None
+    names: tuple[str, ...] = ()  # by which a proxy or other machines call this one
+
+
+def read_token(file: Path) -> Token:
+    """The token of a file: its first line."""
+    try:
+        text = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"the token file {file} can't be read: {why}") from None
+    token = text.splitlines()[0].strip() if text else ""
+    if len(token) < LEAST_TOKEN:
+        raise ConfigError(
+            f"the token in {file} has fewer than {LEAST_TOKEN} characters",
+            hint=f"openssl rand -hex 24 > {file}",
+        )
+    return Token(token)
+
+
+def check_store(config: Config) -> None:
+    """Raises what keeps the store from being read; an empty one is fine."""
+    if not config.store.url.startswith("s3://") and not Path(config.store.url).is_dir():
+        raise ConfigError(
+            f"there is no store {config.store.url}",
+            hint="the first `floodmark sync` makes it; or change store.url",
+        )
+    Store(config.store).get("pipeline.json")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; said in a line where there can't be one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"there is no address {host}: {error.strerror}") from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = f"give another one: floodmark serve --port {port + 1 if port < 65535 else 8808}"
+            raise ConfigError(f"port {port} of {host} is in use", hint=hint) from None
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror}") from None
+    return listening
+
+
+def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], None]) -> None:
+    """Serves until a signal comes; `ready` is told the address once it listens."""
+    if not is_loopback(asked.host) and asked.token_file is None:
+        raise ConfigError(
+            f"--host {asked.host} lets other machines in, which needs a token",
+            hint="openssl rand -hex 24 > token; floodmark serve --host … --token-file token",
+        )
+    token = read_token(asked.token_file) if asked.token_file is not None else None
+    check_store(config)
+    with listen(asked.host, asked.port) as listening:
+        looks = Looks(config, scrub)
+        with Watch(looks) as watch, guarding(config):
+            dashboard = Dashboard(config, looks, watch)
+            names = {*LOCAL_NAMES, asked.host, *asked.names, socket.gethostname(), socket.getfqdn()}
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    dashboard.app(names, token),
+                    log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
+                    timeout_graceful_shutdown=2, limit_concurrency=500, ws="none",
+                )
+            )  # fmt: skip
+            watch.now()  # so that the first one to ask waits less
+            port = listening.getsockname()[1]
+            host = f"[{asked.host}]" if ":" in asked.host else asked.host
+            ready(f"http://{host}:{port}/")
+            server.run(sockets=[listening])
+
+
+def report(config: Config, file: Path, scrub: Scrub) -> dict[str, object]:
+    """Writes overview and tables into one file, whole or not at all; says what is in it."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"there is no folder {file.parent}")
+    check_store(config)
+    looks = Looks(config, scrub)
+    try:
+        snapshot = looks.look()
+        if snapshot.problem is not None:
+            raise looks.failed or FloodmarkError(snapshot.problem)
+    finally:
+        looks.close()
+    details = Details(looks.store, config.warehouse)
+    found: dict[str, Detail] = {}
+    for row in snapshot.rows:
+        with suppress(FloodmarkError):  # its line of the overview says that it can't be read
+            if (detail := details.of(row.name)) is not None:
+                found[row.name] = detail
+    text = Pages(config).report(snapshot, found, datetime.now(UTC))
+    data = text.encode("utf-8", "backslashreplace")
+    _write(file, data)
+    return {"file": str(file), "tables": len(snapshot.rows), "bytes": len(data)}
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        handle, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            os.replace(draft, file)
+        finally:
+            Path(draft).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{file} can't be written: {error.strerror}") from None

@@ -1,0 +1,117 @@
+"""How the dashboard words things: times, lags, exit codes and what to do next, commands to copy. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from urllib.parse import quote
+
+from floodmark.model.text import clock, count, counted, duration, shown, size
+from floodmark.web.seen import Row, age
+
+__all__ = ["clock", "count", "counted", "duration", "shown", "size"]
+
+EXIT_CODES = {
+    0: ("done", ""),
+    1: (
+        "a bug in Floodmark",
+        "Run it again with --debug, and report the traceback. Nothing committed is lost.",
+    ),
+    2: (
+        "usage or configuration",
+        "Correct what the message names: the command, the configuration or the rights.",
+    ),
+    3: ("another run holds the table", "Nothing to do: the other run does the work."),
+    4: ("a service failed", "Run the same command again: nothing is lost."),
+    5: (
+        "the warehouse's answer was lost",
+        "Run the same command again: the ledger tells what was committed.",
+    ),
+    6: ("data that can't be carried on safely", "Decide as the message says; nothing goes on by itself."),
+    7: ("verification found differences", "Look at the findings, then: floodmark verify --repair."),
+    130: ("interrupted", "Run the same command again: it goes on from there."),
+    143: ("interrupted", "Run the same command again: it goes on from there."),
+}
+PLACES = {
+    "health": "health",
+    "name": "table",
+    "lag": "lag",
+    "looked": "last look",
+    "rows": "rows",
+    "pending": "waiting",
+}
+
+
+def ended(code: int) -> str:
+    """An exit code in words."""
+    return EXIT_CODES.get(code, (f"exit code {code}", ""))[0]
+
+
+def next_step(code: int) -> str:
+    """What to do about an exit code."""
+    return EXIT_CODES.get(code, ("", ""))[1]
+
+
+def ago(moment: str | None, now: datetime) -> str:
+    """`3 min ago`, coarse: it is read at a glance and must not change with every look."""
+    seconds = age(moment, now)
+    if seconds is None:
+        return "never"
+    return "just now" if seconds < 45 else f"{coarse(seconds)} ago"
+
+
+def coarse(seconds: float) -> str:
+    """A length of time in one unit: `45 s`, `12 min`, `5 h`, `3 d`."""
+    for limit, unit, name in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{round(seconds / unit):,} {name}"
+    return f"{round(seconds / 86400):,} d"
+
+
+def lag(row: Row) -> str:
+    """How far a table was behind when a sync last looked."""
+    if row.lag is not None:
+        return "none" if row.lag < 1 else coarse(row.lag)
+    if row.lag_ids is not None:
+        return "none" if row.lag_ids == 0 else f"{count(row.lag_ids)} ids"
+    return "not known"
+
+
+def short(number: int) -> str:
+    """A count for a narrow place: `1,250,000` as `1.25 M`."""
+    for unit, name in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if number >= unit:
+            scale = 1000 if name == "k" else unit
+            return (
+                f"{number / scale:.3g} {name}" if number < 1000 * scale else f"{number / scale:,.0f} {name}"
+            )
+    return count(number)
+
+
+def table_url(name: str) -> str:
+    return f"/tables/{quote(name, safe='')}"
+
+
+def commands(row: Row) -> list[tuple[str, str]]:
+    """What one would do next with a table: why, and the command to copy; the likeliest first."""
+    t = shlex.quote(row.name)
+    sync = ("Bring it up to date", f"floodmark sync -t {t}")
+    verify = ("Compare every row with the source", f"floodmark verify -t {t}")
+    repair = ("Read again what differs", f"floodmark verify -t {t} --repair")
+    load = ("Load the files that wait", f"floodmark sync -t {t} --redshift-only")
+    plan = ("See what the next sync would do", f"floodmark plan -t {t}")
+    rest = [
+        ("Set the position by hand", f"floodmark watermark set -t {t} --timestamp 'YYYY-MM-DD HH:MM:SS'"),
+        ("Go back to an earlier position", f"floodmark watermark restore -t {t} --commit N"),
+        ("Start over", f"floodmark watermark reset -t {t}"),
+    ]
+    first = {
+        "failed": [sync, plan],
+        "behind": [sync, plan],
+        "waiting to load": [load],
+        "never synced": [plan, sync],
+        "unknown": [("Check what is there", f"floodmark watermark validate -t {t}"), sync],
+    }.get(row.health.word, [])
+    if row.verified is not None and row.verified.differences:
+        first = [repair, *first]
+    return [*first, verify, *rest]

@@ -1,0 +1,167 @@
+"""What can go wrong with a DuckDB file, and what the operator is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
+from floodmark.services.warehouse.duckdb.errors import translated
+from floodmark.services.warehouse.duckdb.file import DatabaseFile
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+
+HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "w.duckdb"
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the warehouse open until its stdin is closed."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=-1, stdout=-1)
+    assert process.stdout and process.stdin
+    process.stdout.readline()
+    yield process
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_file_that_another_process_holds_is_a_transient_error_with_its_pid(
+    path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    warehouse = DuckDB(path, lock_seconds=0.3)
+    with pytest.raises(TransientError, match=f"locked by process {holder.pid}") as locked:
+        warehouse.ledger("log", "t")
+    assert locked.value.code == 4
+    with pytest.raises(TransientError, match=f"locked by process {holder.pid}"):
+        warehouse.set_epoch("p", "log", "s.t", "t", 1)
+
+
+def test_a_lock_is_waited_for(path: Path, holder: subprocess.Popen[bytes]) -> None:
+    assert holder.stdin is not None
+    threading.Timer(0.5, holder.stdin.close).start()
+    DuckDB(path, lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
+    assert DuckDB(path).ledger("log", "t").epoch == 1
+
+
+def test_nothing_is_kept_open_between_calls(path: Path) -> None:
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    asked = subprocess.run([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.DEVNULL, timeout=30)
+    assert asked.returncode == 0
+
+
+def test_others_may_read_while_we_read(path: Path) -> None:
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    read = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", read, str(path)], stdin=-1, stdout=-1) as process:
+        assert process.stdout and process.stdin
+        process.stdout.readline()
+        assert DuckDB(path).ledger("log", "t").epoch == 1
+        process.stdin.close()
+
+
+def test_a_folder_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+    warehouse = DuckDB(tmp_path / "nowhere" / "w.duckdb")
+    with pytest.raises(ConfigError, match="does not exist"):
+        warehouse.ledger("log", "t")
+    with pytest.raises(ConfigError, match="does not exist"):
+        warehouse.set_epoch("p", "log", "s.t", "t", 1)
+
+
+def test_a_path_that_is_a_folder_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be opened"):
+        DuckDB(tmp_path).ledger("log", "t")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 1000])
+def test_a_file_that_is_not_a_database_is_a_data_error(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="can't be read as a DuckDB database"):
+        DuckDB(path).ledger("log", "t")
+
+
+def test_a_new_file_is_this_users_alone_and_one_that_was_there_keeps_its_mode(
+    path: Path, open_umask: None
+) -> None:
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 2)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_appears_whole(path: Path) -> None:
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            if path.exists():
+                seen.append(path.stat().st_size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    time.sleep(0.05)
+    stop.set()
+    watcher.join()
+    assert seen and min(seen) >= 4096
+    assert [p.name for p in path.parent.iterdir()] == ["w.duckdb"]
+
+
+def test_every_exception_of_duckdb_has_a_translation(path: Path) -> None:
+    expected: dict[str, type[FloodmarkError]] = {
+        "IOException": TransientError, "TransactionException": TransientError, "ConnectionException": TransientError,
+        "OutOfMemoryException": TransientError, "FatalException": TransientError, "InterruptException": Interrupted,
+        "PermissionException": ConfigError, "ConversionException": DataError, "ConstraintException": DataError,
+        "InvalidInputException": DataError, "SerializationException": DataError, "DependencyException": DataError,
+        "OutOfRangeException": DataError, "TypeMismatchException": DataError, "ParserException": FloodmarkError,
+        "BinderException": FloodmarkError, "CatalogException": FloodmarkError, "InternalException": FloodmarkError,
+    }  # fmt: skip
+    kinds = [k for k in vars(duckdb).values() if isinstance(k, type) and issubclass(k, duckdb.Error)]
+    assert set(expected) <= {k.__name__ for k in kinds}
+    for kind in kinds:
+        found = translated(kind("said so"), path)
+        assert type(found) is expected.get(kind.__name__, type(found)), kind
+
+
+def test_a_disk_that_is_full_is_a_transient_error_wherever_it_shows(path: Path) -> None:
+    for kind in (duckdb.IOException, duckdb.TransactionException):
+        found = translated(kind('Could not write file "w.duckdb.wal": No space left on device'), path)
+        assert type(found) is TransientError and "no space left" in found.message
+
+
+def test_loads_beside_an_extraction_leave_no_row_groups_that_a_checkpoint_writes_a_second_time(
+    path: Path,
+) -> None:
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=1)
+    with file.writing() as con:
+        con.execute("CREATE TABLE t (a BIGINT)")
+        files = [str(path.with_name(f"{number}.parquet")) for number in range(8)]
+        for number, name in enumerate(files):
+            rows = f"SELECT range AS a FROM range({number * 250_000}, {(number + 1) * 250_000})"
+            con.execute(f"COPY ({rows}) TO '{name}' (FORMAT parquet, ROW_GROUP_SIZE 125_000)")
+        for number in range(0, 8, 2):
+            with file.threads_for(con, 500_000):
+                con.execute("INSERT INTO t SELECT * FROM read_parquet(?)", [files[number : number + 2]])
+        before = row_groups(con)
+        con.execute("CHECKPOINT")
+        assert row_groups(con) == before
+
+
+def row_groups(con: duckdb.DuckDBPyConnection) -> list[int]:
+    found = con.execute(
+        "SELECT row_group_id, sum(count) FROM pragma_storage_info('t') WHERE segment_type = 'BIGINT' GROUP BY ALL ORDER BY ALL"
+    )
+    return [int(row[1]) for row in found.fetchall()]

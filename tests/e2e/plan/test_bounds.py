@@ -1,0 +1,264 @@
+"""How far a table may be read: what is still open holds back what came after it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from datetime import datetime
+
+import pytest
+
+from floodmark.model.errors import TransientError
+from floodmark.services.mysql import time_zones
+from floodmark.services.mysql.session import Session
+from tests.conftest import Workspace
+from tests.support.open_transactions import (
+    ORDERS,
+    ORDERS_IN_MICROSECONDS,
+    equal,
+    notes,
+    old_rows,
+    running,
+    transaction,
+)
+from tests.support.orders import NOTE, create_orders
+
+pytestmark = pytest.mark.both_servers
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(ORDERS_IN_MICROSECONDS)
+    return workspace
+
+
+@pytest.mark.parametrize("digits", ["", "(6)"])
+def test_a_transaction_that_was_open_at_planning_holds_back_what_came_after_it(
+    workspace: Workspace, digits: str
+) -> None:
+    workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(3))
+    with transaction(workspace, "INSERT INTO orders (note) VALUES ('slow')") as slow:
+        time.sleep(2.1)
+        workspace.execute("INSERT INTO orders (note) VALUES ('quick')")
+        table = workspace.synced("orders")
+        assert workspace.query("SELECT DISTINCT note FROM orders") == [("old",)]
+        assert f"newer rows wait for the transaction of connection {slow.thread_id()} (root@" in notes(table)
+        assert "INSERT" not in notes(table) and "slow" not in notes(table)
+        slow.commit()
+    assert workspace.synced("orders")["rows_extracted"] == 2
+    equal(workspace, 5)
+
+
+def test_a_transaction_that_is_rolled_back_holds_back_no_longer(orders: Workspace) -> None:
+    with transaction(orders, "INSERT INTO orders (note) VALUES ('undone')") as undone:
+        time.sleep(1.1)
+        orders.execute("INSERT INTO orders (note) VALUES ('kept')")
+        assert orders.synced("orders")["rows_extracted"] == 0
+        undone.rollback()
+        assert orders.synced("orders")["rows_extracted"] == 1
+    equal(orders, 1)
+
+
+def test_a_statement_that_waits_for_a_metadata_lock_holds_back_what_came_after_it(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE other (a INT)", "INSERT INTO other VALUES (1)")
+    with (
+        transaction(orders, "LOCK TABLES other WRITE") as lock,
+        running(orders, "SET autocommit = 1", "INSERT INTO orders (note) SELECT 'waited' FROM other"),
+    ):
+        orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+        table = orders.synced("orders")
+        assert table["rows_extracted"] == 0
+        assert "newer rows wait for the statement of connection" in notes(table)
+        lock.cursor().execute("UNLOCK TABLES")
+    orders.synced("orders")
+    equal(orders, 2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO orders (note) SELECT 'waited' FROM other",
+        "UPDATE orders SET note = (SELECT 'waited' FROM other) WHERE id = 2",  # the number of rows stays
+    ],
+    ids=["insert", "update"],
+)
+def test_a_transaction_whose_statement_waited_before_it_began_holds_back_by_its_rows(
+    orders: Workspace, statement: str
+) -> None:
+    """Its NOW() is older than trx_started, by as long as it waited, and nothing but its rows shows it."""
+    orders.execute("CREATE TABLE other (a INT)", "INSERT INTO other VALUES (1)", old_rows(3))
+    orders.synced("orders")
+    orders.execute("UPDATE orders SET note = 'moved' WHERE id = 2")
+    with transaction(orders, "LOCK TABLES other WRITE") as lock:
+        with running(orders, "BEGIN", statement) as (link, _):
+            orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+            time.sleep(2.2)
+            lock.cursor().execute("UNLOCK TABLES")
+        with closing(link):
+            assert "newer rows wait for the transaction of connection" in notes(orders.synced("orders"))
+            link.commit()
+    orders.synced("orders")
+    found = orders.compare("orders")
+    assert found.equal, found.differences
+
+
+def test_a_statement_counts_from_the_beginning_of_its_tick(workspace: Workspace) -> None:
+    workspace.execute(
+        ORDERS,
+        "INSERT INTO orders (id, note, update_at) VALUES (9, 'old', '2025-03-01')",
+    )
+    slow = "INSERT INTO orders (id, note) SELECT 1, IF(GET_LOCK('gate', 60), 'slow', '')"
+    with transaction(workspace, "SELECT GET_LOCK('gate', 0)") as gate:
+        time.sleep(1.3 - datetime.now().microsecond / 1e6)
+        # It begins at .3 of a second, and its cursor has the whole second, as that of the row beside it.
+        with running(workspace, "SET autocommit = 1", slow) as (link, _):
+            workspace.execute("INSERT INTO orders (note) VALUES ('quick')")
+            workspace.synced("orders")
+            gate.cursor().execute("SELECT RELEASE_LOCK('gate')")
+        link.close()
+    workspace.synced("orders")
+    equal(workspace, 3)
+
+
+def test_a_prepared_transaction_that_its_connection_has_left_holds_back(orders: Workspace) -> None:
+    with transaction(
+        orders,
+        "XA START 'x'",
+        "INSERT INTO orders (note) VALUES ('prepared')",
+        "XA END 'x'",
+        "XA PREPARE 'x'",
+    ):
+        pass
+    time.sleep(1.1)
+    orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+    try:
+        assert orders.synced("orders")["rows_extracted"] == 0
+    finally:
+        with closing(orders.database.connect(autocommit=True)) as link:
+            link.cursor().execute("XA COMMIT 'x'")
+    orders.synced("orders")
+    equal(orders, 2)
+
+
+def test_whoever_only_reads_holds_nothing_back(orders: Workspace) -> None:
+    orders.execute(old_rows(2))
+    slow = "SELECT SLEEP(60) FROM orders LIMIT 1"
+    with (
+        transaction(orders, "START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT * FROM orders"),
+        running(orders, "SET autocommit = 1", slow) as (_, one),
+        running(orders, "START TRANSACTION READ ONLY", slow) as (_, two),
+        running(orders, "SET autocommit = 1", f"/* floodmark: extract */ {slow}") as (_, three),
+    ):
+        orders.execute("INSERT INTO orders (note) VALUES ('new')")
+        table = orders.synced("orders")
+        assert table["rows_extracted"] == 3
+        assert "wait for" not in notes(table)
+        for number in (one, two, three):
+            orders.execute(f"KILL {number}")
+
+
+POLL = """
+import sys, time, pymysql
+link = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user=sys.argv[3], password=sys.argv[4], autocommit=True)
+cursor = link.cursor()
+while True:
+    cursor.execute("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_rows_modified > 0")
+    print(cursor.fetchall()[0][0], flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_list_of_transactions_that_is_asked_for_all_the_time_and_so_grows_old_is_not_believed(
+    orders: Workspace,
+) -> None:
+    orders.execute(old_rows(2))
+    orders.synced("orders")
+    server = orders.database.server
+    who = [server.host, str(server.port), server.user, server.password]
+    with subprocess.Popen([sys.executable, "-c", POLL, *who], stdout=subprocess.PIPE, text=True) as poll:
+        try:
+            assert poll.stdout is not None
+            assert poll.stdout.readline() == "0\n"
+            with transaction(orders, "INSERT INTO orders (note) VALUES ('slow')") as slow:
+                time.sleep(1.2)
+                orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+                threading.Timer(1.5, poll.kill).start()
+                assert orders.synced("orders")["rows_extracted"] == 0
+                slow.commit()
+        finally:
+            poll.kill()
+    orders.synced("orders")
+    equal(orders, 4)
+
+
+@pytest.mark.parametrize("digits", ["", "(6)"])
+def test_rows_committed_right_before_a_run_are_in_it(workspace: Workspace, digits: str) -> None:
+    workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(2))
+    for n in range(2):
+        workspace.execute("INSERT INTO orders (note) VALUES ('just now')")
+        assert workspace.synced("orders")["rows_extracted"] == (3, 1)[n]
+    equal(workspace, 4)
+
+
+def test_a_second_is_read_only_when_it_is_over(workspace: Workspace) -> None:
+    """Rows change back and forth in the key's order: those of one second come below one that was read."""
+    workspace.execute(ORDERS, old_rows(300))
+    stop = threading.Event()
+    link = workspace.database.connect(autocommit=True)
+
+    def change() -> None:
+        while not stop.is_set():
+            for key in range(300, 0, -7):
+                link.cursor().execute(f"UPDATE orders SET note = UUID() WHERE id = {key}")
+                time.sleep(0.002)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(3):
+            workspace.synced("orders")
+    finally:
+        stop.set()
+        changing.join()
+        link.close()
+    workspace.synced("orders")
+    equal(workspace, 300)
+
+
+def test_a_time_zone_that_changes_while_the_server_is_looked_at_is_noticed(orders: Workspace) -> None:
+    """A bound in the one zone and a newest row in the other would pass over rows, for good."""
+    with closing(Session(orders.settings.source)) as session:
+        offsets = time_zones.zone_offsets(session, "server")
+        before = offsets([0])
+        try:
+            orders.execute("SET GLOBAL time_zone = '-07:00'")
+            with pytest.raises(TransientError, match="time zone changed while it was looked at, to -07:00"):
+                offsets([0])
+        finally:
+            orders.execute("SET GLOBAL time_zone = 'SYSTEM'")
+        assert offsets([0]) == before
+
+
+# ---------------------------------------------------------------- ids
+
+
+def test_an_id_waits_until_every_smaller_one_can_no_longer_come(workspace: Workspace) -> None:
+    workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
+    workspace.execute("INSERT INTO log (note) VALUES ('a'), ('b')")
+    assert workspace.synced("log")["rows_extracted"] == 2
+    with transaction(workspace, "INSERT INTO log (note) VALUES ('slow')") as slow:
+        workspace.execute("INSERT INTO log (note) VALUES ('quick')")
+        table = workspace.synced("log")
+        assert table["rows_extracted"] == 0
+        assert f"newer rows wait for the transaction of connection {slow.thread_id()}" in notes(table)
+        slow.commit()
+    assert workspace.synced("log")["rows_extracted"] == 2
+    # A statement that runs may have its id already and show no row yet: the run waits for it, for a while.
+    with running(workspace, "SET autocommit = 1", "INSERT INTO log SELECT 7, IF(SLEEP(1.5), '', 'slow')"):
+        workspace.execute("INSERT INTO log VALUES (8, 'quick')")
+        assert workspace.synced("log")["rows_extracted"] == 2
+    assert workspace.query("SELECT count(*), count(DISTINCT id) FROM log") == [(6, 6)]
+    assert workspace.compare("log").equal

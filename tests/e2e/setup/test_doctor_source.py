@@ -1,0 +1,275 @@
+"""`doctor` on the configuration, the source and its tables: planted problems, each named by its cause."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from floodmark.setup.services.databases import DatabaseServer
+from tests.conftest import Database, Workspace
+from tests.support.doctor_checks import doctor
+from tests.support.orders import create_orders, fill_orders
+from tests.support.sshd import Sshd
+
+pytestmark = pytest.mark.source
+
+SECRETS = ("root-secret", "reader-secret-pw")
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(create_orders())
+    workspace.write(tables={workspace.full_name("orders"): {}})
+    return workspace
+
+
+def reader(workspace: Workspace, *grants: str) -> None:
+    """Lets the workspace's source be read by a user with these grants only."""
+    user = f"u_{workspace.database.name}"
+    workspace.database.server.create_user(user, SECRETS[1], *grants)
+    url = workspace.database.server.url(workspace.database.name, user, SECRETS[1])
+    workspace.write(source={"url": url})
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Everything below a folder, folders too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
+
+
+# a healthy pipeline
+
+
+def test_all_is_well_and_nothing_is_changed(orders: Workspace) -> None:
+    os.chmod(orders.file, 0o600)
+    before = tree(orders.folder)
+    answer = doctor(orders)
+    assert (answer.code, answer.all("failure"), answer.all("warning")) == (0, [], [])
+    assert answer.all("skipped") == []
+    assert {c["section"] for c in answer.checks} == {
+        "configuration", "source", "tables", "store", "warehouse", "spark",
+    }  # fmt: skip
+    assert "open transactions are visible" in answer.one("source", "privileges")["detail"]
+    assert "update_at datetime (whole seconds), index update_at" in answer.one("tables", "reading")["detail"]
+    assert tree(orders.folder) == before
+
+
+def test_a_pipeline_that_has_run_is_recognised_and_left_as_it_is(orders: Workspace) -> None:
+    orders.execute("INSERT INTO orders (amount) VALUES (1), (2)")
+    orders.synced("orders")
+    before = tree(orders.folder)
+    answer = doctor(orders)
+    assert (answer.code, answer.all("failure")) == (0, [])
+    assert "1 commit loaded" in answer.one("warehouse", "ledger")["detail"]
+    assert "warehouse.duckdb" in answer.one("store", "pipeline")["detail"]
+    assert tree(orders.folder) == before
+
+
+def test_the_text_says_the_same_and_shows_no_secret(orders: Workspace) -> None:
+    reader(orders, f"SELECT ON {orders.database.name}.*")
+    result = orders.run("doctor")
+    assert result.code == 0
+    assert "warning  privileges    no PROCESS privilege" in result.stdout
+    assert "→ GRANT PROCESS ON *.* TO" in result.stdout
+    assert result.stdout.rstrip().endswith("ready: floodmark sync --all")
+    assert not any(secret in result.stdout + result.stderr for secret in SECRETS)
+
+
+# the configuration
+
+
+def test_every_mistake_of_the_file_is_named_and_the_rest_is_skipped(orders: Workspace) -> None:
+    orders.write(store={"url": "ftp://x"}, spark={"mastr": "local"}, defaults={"slice_rows": "many"})
+    answer = doctor(orders)
+    assert answer.code == 2
+    failed = {c["name"]: c["detail"] for c in answer.checks if c["status"] == "failure"}
+    assert "3 mistakes" in failed["file"]
+    assert "did you mean master" in failed["spark.mastr"]
+    assert "whole number" in failed["defaults.slice_rows"]
+    assert "s3://bucket/prefix" in failed["store.url"]
+    assert answer.all("skipped") == [f"{s}: {s}" for s in ("source", "tables", "store", "warehouse", "spark")]
+
+
+def test_a_missing_file_is_said_with_the_command_that_writes_one(workspace: Workspace) -> None:
+    (workspace.file).unlink()
+    answer = doctor(workspace)
+    answer.fails("configuration", "file", "there is no configuration", "floodmark init --source mysql://")
+
+
+def test_a_secret_that_others_can_read_is_a_warning(orders: Workspace) -> None:
+    os.chmod(orders.file, 0o644)
+    doctor(orders).warns("configuration", "secrets", "source.url", "other users can read", "chmod 600")
+
+
+# the way to the source
+
+
+def test_a_wrong_password(orders: Workspace) -> None:
+    server = orders.database.server
+    orders.write(source={"url": server.url(orders.database.name, "root", "wrong-secret")})
+    answer = doctor(orders)
+    answer.fails("source", "log-in", "Access denied for user 'root'", "(1045)", "source.url")
+    assert "source: clock" in answer.all("skipped")
+    assert "tables: tables" in answer.all("skipped")
+    assert "wrong-secret" not in str(answer.checks)
+
+
+def test_a_port_that_nobody_listens_on(orders: Workspace) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        orders.write(source={"url": f"mysql://root:x@127.0.0.1:{port}/shop"})
+        doctor(orders).fails("source", "port", f"nothing listens on 127.0.0.1:{port}", "refused")
+
+
+def test_a_host_that_does_not_exist(orders: Workspace) -> None:
+    orders.write(source={"url": "mysql://root:x@nowhere.invalid/shop"})
+    answer = doctor(orders)
+    # Without any name server, the word is that none answers: as true, and as much as can be known.
+    answer.fails("source", "name", "nowhere.invalid")
+    assert "there is no host" in answer.one("source", "name")["detail"] or "name server" in str(answer.checks)
+
+
+def test_a_certificate_of_another_authority(
+    orders: Workspace, tmp_path: Path, new_server: type[DatabaseServer]
+) -> None:
+    for name in ("ca", "other"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / f"{name}.key"),
+             "-out", str(tmp_path / f"{name}.pem")],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    args = [f"--ssl-cert={tmp_path / 'ca.pem'}", f"--ssl-key={tmp_path / 'ca.key'}"]
+    with new_server(args=args, buffer_pool="32M") as server:
+        server.execute("CREATE DATABASE shop", create_orders(name="shop.orders"))
+        url, tls = server.url("shop"), {"mode": "verify_identity", "ca": str(tmp_path / "other.pem")}
+        orders.write(source={"url": url, "tls": tls}, tables=None)
+        doctor(orders).fails("source", "TLS", "certificate", "not of the authority in source.tls.ca")
+        orders.write(source={"tls": {"mode": "verify_identity", "ca": str(tmp_path / "ca.pem")}})
+        answer = doctor(orders)
+        assert answer.all("failure") == []
+        assert "TLSv1" in answer.one("source", "TLS")["detail"]
+        assert "certificate verified" in answer.one("source", "TLS")["detail"]
+
+
+def test_a_changed_host_key_of_the_bastion(orders: Workspace) -> None:
+    with Sshd() as bastion:
+        orders.write(source={"ssh": bastion.ssh()})
+        assert "accepts us" in doctor(orders).one("source", "tunnel")["detail"]
+        bastion.stop()
+        bastion.new_host_key()
+        bastion.start()
+        doctor(orders).fails("source", "tunnel", "shows another host key", "find out why")
+
+
+def test_a_server_that_the_bastion_does_not_reach(orders: Workspace) -> None:
+    with Sshd() as bastion:
+        orders.write(source={"ssh": bastion.ssh(), "url": "mysql://root:x@127.0.0.1:1/shop"})
+        doctor(orders).fails("source", "log-in", "can't reach 127.0.0.1:1", "as seen from the bastion")
+
+
+# what the server allows
+
+
+def test_a_user_without_process(orders: Workspace) -> None:
+    reader(orders, f"SELECT ON {orders.database.name}.*")
+    doctor(orders).warns(
+        "source",
+        "privileges",
+        "no PROCESS privilege",
+        "open transactions can't be seen",
+        "600 s",
+        "GRANT PROCESS",
+    )
+
+
+def test_a_user_who_may_not_read_the_table(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE quite_different (id INT)")
+    reader(orders, f"SELECT ON {orders.database.name}.quite_different", "PROCESS ON *.*")
+    answer = doctor(orders)
+    answer.fails("tables", "table", "there is no table", "may not see it", "GRANT SELECT")
+
+
+def test_limits_of_the_server_and_of_the_user(orders: Workspace) -> None:
+    reader(orders, f"SELECT ON {orders.database.name}.*", "PROCESS ON *.*")
+    server = orders.database.server
+    server.execute(f"ALTER USER u_{orders.database.name} WITH MAX_USER_CONNECTIONS 6")
+    answer = doctor(orders)
+    answer.warns("source", "connections", "may have 6 connections", "source.max_connections to 1")
+
+
+@pytest.fixture
+def small(new_server: type[DatabaseServer]) -> Iterator[Database]:
+    """A server of its own, to be changed at will."""
+    with new_server(buffer_pool="32M", args=["--max-allowed-packet=1M", "--server-id=2"]) as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        yield Database(server, "shop")
+
+
+def test_a_replica_that_stands_still_and_small_packets(workspace: Workspace, small: Database) -> None:
+    if small.server.name == "mysql":
+        small.execute(
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT=1, SOURCE_USER='x'",
+            "START REPLICA",
+        )
+    else:
+        small.execute(
+            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=1, MASTER_USER='x'", "START SLAVE"
+        )
+    workspace.write(source={"url": small.url})
+    answer = doctor(workspace)
+    answer.warns("source", "role", "replica", "is not running", "START REPLICA")
+    answer.warns("source", "packet size", "1.0 MB", "exit code 6", "SET GLOBAL max_allowed_packet")
+
+
+# tables
+
+
+def test_a_table_without_a_key(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE loose (a INT, at DATETIME)")
+    answer = doctor(orders, "-t", "loose")
+    answer.warns("tables", "key", "has no key", "reads all of it", "add a primary key", table="loose")
+    assert "full" in answer.one("tables", "reading", "loose")["detail"]
+
+
+def test_a_cursor_that_can_be_null_has_no_index_and_nobody_keeps(orders: Workspace) -> None:
+    orders.execute("CREATE TABLE loose (id INT PRIMARY KEY, updated_at DATETIME NULL)")
+    answer = doctor(orders, "-t", "loose")
+    answer.warns("tables", "nullable", "updated_at can be NULL", "make updated_at NOT NULL")
+    answer.warns("tables", "index", "no index starts with updated_at", "ADD INDEX (`updated_at`)")
+    answer.warns("tables", "cursor", "MySQL doesn't maintain updated_at", "ON UPDATE")
+
+
+def test_rows_before_the_start_are_counted_until_the_first_sync_has_left_them_out(orders: Workspace) -> None:
+    old = "INSERT INTO orders (amount, update_at) SELECT seq, '2024-12-31 23:59:59' FROM seq_1_to_3"
+    orders.execute(old, fill_orders(5), "INSERT INTO orders (amount, update_at) VALUES (1, '2025-01-01')")
+    said = "the first sync skips 4 rows at or before 2025-01-01 00:00:00 (`start` in the configuration)"
+    doctor(orders).warns("tables", "start", said, "start: null")
+    orders.write(defaults={"start": None})
+    assert "tables: start" not in doctor(orders).all("warning")
+    orders.write(defaults={"start": "2025-01-01 00:00:00"})
+    orders.synced("orders")
+    assert "tables: start" not in doctor(orders).all("warning")
+
+
+def test_tables_that_are_not_there_and_tables_with_one_target(orders: Workspace) -> None:
+    name = orders.database.name
+    orders.execute("CREATE TABLE one (id INT PRIMARY KEY)", "CREATE TABLE two (id INT PRIMARY KEY)")
+    orders.write(tables={f"{name}.ordrs": {}, f"{name}.one": {"target": "t"}, f"{name}.two": {"target": "t"}})
+    answer = doctor(orders)
+    failed = {c["table"]: f"{c['detail']} {c['hint']}" for c in answer.checks if c["status"] == "failure"}
+    assert answer.code == 2
+    assert f"did you mean {name}.orders" in failed[f"{name}.ordrs"]
+    assert (
+        "have the same target t" in failed[f"{name}.one"]
+        and "have the same target t" in failed[f"{name}.two"]
+    )
+    assert answer.one("tables", "reading", "orders")["status"] == "ok"

@@ -1,0 +1,111 @@
+"""Strategies, limits and slices: however a table is cut, the same rows arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Workspace
+from tests.support.orders import create_orders, fill_orders
+
+
+@pytest.fixture
+def orders(workspace: Workspace) -> Workspace:
+    workspace.execute(create_orders(), fill_orders(3000))
+    return workspace
+
+
+@pytest.mark.parametrize("strategy", ["auto", "sequential", "inter-table", "intra-table"])
+def test_limit_50_and_3_chunks_are_exactly_150_rows_in_position_order(
+    orders: Workspace, strategy: str
+) -> None:
+    table = orders.synced("orders", strategy=strategy, limit=50, max_chunks=3)
+    assert (table["rows_extracted"], table["rows_loaded"]) == (150, 150)
+    expected = orders.execute("SELECT id FROM orders ORDER BY update_at, id LIMIT 150")
+    assert orders.query("SELECT id FROM orders ORDER BY update_at, id") == expected
+    # The next run goes on behind them.
+    assert orders.synced("orders", strategy=strategy, limit=50)["rows_extracted"] == 50
+    assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(200, 200)]
+
+
+@pytest.mark.parametrize("rows", [3000, 1500, 430, 190])
+def test_1_2_7_and_16_slices_give_identical_content(orders: Workspace, rows: int) -> None:
+    orders.write(defaults={"slice_rows": rows})
+    table = orders.synced("orders", strategy="intra-table")
+    assert table["rows_extracted"] == 3000
+    assert orders.compare("orders").equal
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "intra-table"])
+def test_an_increment_is_read_once_and_merged(orders: Workspace, strategy: str) -> None:
+    orders.write(defaults={"slice_rows": 500})
+    orders.synced("orders", strategy=strategy)
+    orders.execute(
+        "UPDATE orders SET note = 'changed' WHERE id % 5 = 0", "INSERT INTO orders (amount) VALUES (1), (2)"
+    )
+    table = orders.synced("orders", strategy=strategy)
+    assert table["rows_extracted"] == 602
+    assert orders.compare("orders").equal
+
+
+def test_the_watermark_moves_with_each_commit_of_a_sequential_run(orders: Workspace) -> None:
+    table = orders.synced("orders", strategy="sequential", limit=100, max_chunks=4)
+    assert len(table["commits"]) == 4
+    assert table["watermark"]["last_mysql_data_id"] == [400 * 7]
+    assert table["watermark"]["mysql_rows_extracted"] == 400
+
+
+def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check(orders: Workspace) -> None:
+    orders.synced("orders")
+
+    def seen() -> list[tuple[Path, int]]:
+        return sorted((p, p.stat().st_mtime_ns) for p in (orders.folder / "lake").rglob("*") if p.is_file())
+
+    before = seen()
+    table = orders.synced("orders")
+    assert (table["rows_extracted"], table["commits"], table["rows_loaded"]) == (0, [], 0)
+    changed = [path for path, _ in {*seen()} ^ {*before}]
+    assert {path.parent.name for path in changed} == {"checks"}
+
+
+def test_since_reads_a_stretch_again_and_the_watermark_does_not_move(orders: Workspace) -> None:
+    before = orders.synced("orders")["watermark"]
+    orders.execute("UPDATE orders SET note = 'silent', update_at = update_at WHERE id = 3500")
+    table = orders.synced("orders", since="2025-03-01 00:00:00", until="2025-03-01 00:00:02")
+    in_stretch = "update_at > '2025-03-01 00:00:00' AND update_at <= '2025-03-01 00:00:02'"
+    assert table["rows_reread"] == orders.execute(f"SELECT COUNT(*) FROM orders WHERE {in_stretch}")[0][0]
+    assert table["watermark"]["last_mysql_data_id"] == before["last_mysql_data_id"]
+    assert orders.query("SELECT note FROM orders WHERE id = 3500") == orders.execute(
+        "SELECT note FROM orders WHERE id = 3500"
+    )
+
+
+def test_several_tables_at_once_each_arrive_whole(orders: Workspace) -> None:
+    for n in range(3):
+        orders.execute(
+            f"CREATE TABLE extra{n} LIKE orders",
+            f"INSERT INTO extra{n} SELECT * FROM orders WHERE id % 3 = {n}",
+        )
+    report = orders.sync()
+    assert report.ok and {t.table.partition(".")[2] for t in report.tables} == {
+        "orders",
+        "extra0",
+        "extra1",
+        "extra2",
+    }
+    for name in ("orders", "extra0", "extra1", "extra2"):
+        assert orders.compare(name).equal
+
+
+def test_where_and_exclude_shape_what_arrives(orders: Workspace) -> None:
+    name = orders.full_name("orders")
+    orders.write(
+        tables={name: {"where": "amount < 10 -- cheap ones", "exclude": ["note"], "target": "cheap"}}
+    )
+    assert orders.synced("orders")["rows_extracted"] == 999
+    assert orders.query("SELECT count(*), max(amount) < 10 FROM cheap") == [(999, True)]
+    columns = orders.query(
+        "SELECT column_name FROM information_schema.columns WHERE table_name = 'cheap' ORDER BY 1"
+    )
+    assert columns == [("amount",), ("id",), ("update_at",)]

@@ -1,0 +1,209 @@
+"""Stores for the dashboard's tests: tables in every state, with an attacker's choice of names, and many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from floodmark.commit import Failure, Log, State, Watermark, draft
+from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.document import primary_path
+from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.model.commit import Batch
+from floodmark.model.table import Table
+from floodmark.model.times import compact, stamp
+from floodmark.services.store.store import Store, encode
+from floodmark.web.look import Looks
+from floodmark.web.seen import Snapshot
+from tests.support.described import described
+from tests.support.samples import AT, ID, at, files, window
+from tests.support.watermark_copies import ledger
+
+HOSTILE = (
+    "shop.<img src=x onerror=alert(1)>",
+    "shop.\"quotes\" & 'more'",
+    "shop.\N{PILE OF POO}\N{WAVING WHITE FLAG}",
+    "shop.طلبات",
+    "shop.\u202eevil\u202c",
+    "shop.{{ 7*7 }}",
+    "shop.a/b?c#d%41",
+)
+NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
+
+
+def config_of(folder: Path, store: StoreSpec | None = None, tables: Sequence[str] = ()) -> Config:
+    """A configuration for a store in this folder, with a source and a warehouse that must not be queried."""
+    return Config(
+        path=folder / "floodmark.yaml",
+        source=SourceSpec("nowhere.invalid", 3306, "reader", "hunter2secret", "shop"),
+        store=store or StoreSpec(str(folder / "lake")),
+        warehouse=WarehouseSpec("duckdb", "main", path=folder / "warehouse.duckdb"),
+        tables=tuple(tables),
+    )
+
+
+def _table(name: str) -> Table:
+    schema, _, table = name.partition(".")
+    return described(
+        schema, table, (ID, AT), ("id",), "update_at", "upsert", table, key_index="PRIMARY", cursor_index="at"
+    )
+
+
+@dataclass
+class Filled:
+    """A store to fill with tables and runs."""
+
+    store: Store
+    now: datetime = NOW
+
+    def run_id(self, minutes: float = 0.0) -> str:
+        return f"{compact(self.now - timedelta(minutes=minutes))}_ab12"
+
+    def table(
+        self,
+        name: str,
+        *,
+        rows: int = 1000,
+        loaded: bool = True,
+        failed: str | None = None,
+        window_left_open: bool = False,
+        looked: float | None = 1.0,
+        lag: float | None = 0.0,
+    ) -> State:
+        """Add a table of which a sync has read some rows; `looked`: minutes since its last check."""
+        log, run = Log(self.store, name), self.run_id(2)
+        edges = (at(20, 5),) if window_left_open else ()
+        taken = claim(
+            log, log.read(), run=run, table=_table(name), purpose="sync", window=window("w", None, edges, at(42, 7)), strategy="sequential"
+        )  # fmt: skip
+        assert isinstance(taken, Claimed)
+        with taken.lease:
+            batch = draft(
+                taken.state, Batch, run, window_id="w", slices=(0,), files=files(rows - 1, 1), seconds=1.5
+            )
+            state = log.append(taken.state, batch)
+            failure = Failure("extract", failed, stamp(self.now)) if failed else None
+            Watermark(self.store, name, run).publish(state, ledger(state) if loaded else [], failure=failure)
+        if looked is not None:
+            self.check(name, looked, lag)
+        return state
+
+    def check(self, name: str, minutes: float, lag: float | None = 0.0, **more: Any) -> None:
+        """Add the record of a sync that checked the table this many minutes ago."""
+        looked = stamp(self.now - timedelta(minutes=minutes))
+        body = {"table_name": name, "run": self.run_id(minutes), "last_check_time": looked, **more}
+        if lag is not None:
+            body["lag"] = {"seconds": lag, "ids": None}
+        self.store.put(f"status/checks/{encode(name)}.json", json.dumps(body).encode())
+
+    def run(self, minutes: float, parts: dict[str, dict[str, Any]]) -> str:
+        """Add a run's report; fields missing from `parts` get the usual values."""
+        usual = {"ok": True, "exit_code": 0, "strategy": "sequential", "rows_extracted": 1000, "rows_loaded": 1000, "bytes_written": 50_000,
+                 "files_written": 2, "seconds": 12.5, "lag_after": {"seconds": 0.0, "ids": None}, "notes": [], "findings": [], "error": None}  # fmt: skip
+        run = self.run_id(minutes)
+        tables = [{"table": name, **usual, **part} for name, part in parts.items()]
+        body = {"run": run, "ok": all(t["ok"] for t in tables), "seconds": 14.0, "tables": tables}
+        self.store.put(f"runs/{run}.json", json.dumps(body).encode())
+        return run
+
+    def many(self, count: int, schema: str = "shop") -> list[str]:
+        """Add `count` tables cheaply: one published watermark under many names, and their checks."""
+        self.table(f"{schema}.t0000")
+        model = self.store.get(primary_path(f"{schema}.t0000")) or b""
+        checked = self.store.get(f"status/checks/{schema}.t0000.json") or b""
+        names = [f"{schema}.t{i:04}" for i in range(count)]
+        for name in names[1:]:
+            short = name.partition(".")[2].encode()
+            self._put(primary_path(name), model.replace(b"t0000", short))
+            self._put(f"status/checks/{name}.json", checked.replace(b"t0000", short))
+        return names
+
+    def _put(self, path: str, data: bytes) -> None:
+        """Write straight into the folder, without waiting for the disk."""
+        place = self.store.local(path)
+        if place is None:
+            self.store.put(path, data)
+        else:
+            place.write_bytes(data)
+
+    @contextmanager
+    def held(self, name: str, run: str = "20261117_115800_cd34") -> Iterator[State]:
+        """Add a table held by a run, in the middle of its first window."""
+        log = Log(self.store, name)
+        taken = claim(
+            log, log.read(), run=run, table=_table(name), purpose="sync",
+            window=window("w", None, (at(20, 5),), at(42, 7)), strategy="sequential",
+        )  # fmt: skip
+        assert isinstance(taken, Claimed)
+        with taken.lease:
+            Watermark(self.store, name, run).publish(taken.state, [])
+            yield taken.state
+
+    def progress(
+        self,
+        name: str,
+        rows: int,
+        expected: int = 1_000_000,
+        run: str = "20261117_115800_cd34",
+        lag: float | None = None,
+    ) -> None:
+        """Add the progress report of the run that holds a table."""
+        stage = {
+            "stage": "extract",
+            "since": stamp(self.now - timedelta(seconds=100)),
+            "rows": rows,
+            "expected": expected,
+        }
+        body = {"table_name": name, "run": run, "host": "etl-1", "pid": 77, "since": stage["since"], "updated_at": stamp(self.now),
+                "stage": "extract", "rows": rows, "expected": expected, "files": 4, "bytes": 12_000_000, "stages": [stage],
+                "lag_seconds": lag}  # fmt: skip
+        self.store.put(f"status/live/{encode(name)}.json", json.dumps(body).encode())
+
+    def verified(self, name: str, hours: float, missing: int = 0) -> None:
+        """Add the record of a verify that ran this many hours ago."""
+        found = [{"kind": "missing_row", "table": name, "detail": "key 7"}] * missing
+        body = {"table_name": name, "run": self.run_id(60 * hours), "at": stamp(self.now - timedelta(hours=hours)), "seconds": 3.0,
+                "ok": not missing, "rows_source": 1000, "rows_warehouse": 1000 - missing, "missing": missing, "findings": found}  # fmt: skip
+        self.store.put(f"status/verify/{encode(name)}.json", json.dumps(body).encode())
+
+
+def every_health(filled: Filled) -> None:
+    """Add a table for each health, and the runs that led to it."""
+    filled.table("shop.orders", rows=125_000)
+    filled.table("shop.lines", rows=900, failed="MySQL 10.0.0.5:3306 can't be reached: timed out")
+    filled.table("shop.invoices", rows=7_000, lag=200_000.0)
+    filled.table("shop.stock", rows=500, loaded=False)
+    filled.table("shop.stale", rows=40, looked=3_000.0)
+    filled.store.put(primary_path("shop.broken"), b"{")
+    filled.verified("shop.orders", 5)
+    for hours in range(30, 0, -1):
+        part: dict[str, Any] = {
+            "rows_extracted": 900 + 613 * hours % 977,
+            "lag_after": {"seconds": float(hours * 7 % 40), "ids": None},
+        }
+        parts = {"shop.orders": part, "shop.lines": {}}
+        if hours in (1, 9):
+            error = {"code": 4, "kind": "transient", "table": "shop.lines", "message": "MySQL 10.0.0.5:3306 can't be reached: timed out", "hint": "try again"}  # fmt: skip
+            parts["shop.lines"] = {
+                "ok": False,
+                "exit_code": 4,
+                "error": error,
+                "rows_extracted": 0,
+                "rows_loaded": 0,
+                "lag_after": None,
+            }
+        filled.run(60.0 * hours, parts)
+
+
+def seen(config: Config, now: datetime = NOW) -> Snapshot:
+    """A snapshot of a store."""
+    looks = Looks(config, lambda text: text)
+    try:
+        return looks.look(now)
+    finally:
+        looks.close()

@@ -1,0 +1,101 @@
+"""The pages that people read: README.md, CONTRIBUTING.md and docs/, their links, headings and examples."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = tuple(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+)
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<mark>```+)(?P<kind>[^\n`]*)\n(?P<body>.*?)^ *(?P=mark) *$", re.M | re.S
+)
+SHELLS = ("", "sh", "bash", "shell", "console", "text")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A code block on a page."""
+
+    page: str
+    line: int
+    kind: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def examples(page: str) -> Iterator[Example]:
+    """The fenced code blocks of a page, without the indentation of a surrounding list."""
+    text = text_of(page)
+    for found in FENCE.finditer(text):
+        body = re.sub(rf"(?m)^{found['indent']}", "", found["body"])
+        yield Example(page, text.count("\n", 0, found.start()) + 2, found["kind"].strip(), body)
+
+
+def prose(page: str) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", text_of(page))
+
+
+def links(page: str) -> list[str]:
+    """A page's links, except to other sites."""
+    plain = re.sub(r"`[^`\n]*`", "", re.sub(r"\[`[^`\n]*`\]", "[]", prose(page)))
+    return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", plain)
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site generate them."""
+    found: set[str] = set()
+    for heading in re.findall(r"(?m)^#{1,6} +(.+?) *#*$", prose(page)):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        number = 0
+        while (one := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(one)
+    return found
+
+
+def commands(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Every `floodmark …` on a page, in code blocks and in sentences: where it is, and its arguments."""
+    for example in examples(page):
+        if example.kind not in SHELLS:
+            continue
+        joined = re.sub(r"\\\n\s*", " ", example.body)
+        for line in joined.splitlines():
+            if "[OPTIONS]" in line:  # a usage line
+                continue
+            # Tells commands from output: a command is at the start of a line, after a prompt, or in a crontab.
+            if found := re.match(
+                r"(?:\$ |[\d*/, -]+ (?:cd \S+ && )?)?((?:\S*/)?floodmark -?-?[a-z0-9-].*)", line
+            ):
+                yield f"{example}: {line.strip()}", words(found[1])
+    for found in re.finditer(r"`(floodmark [^`]+)`", prose(page)):
+        # … and capitals are placeholders.
+        if "…" not in found[1] and not re.search(r"\b(COMMAND|SHELL)\b", found[1]):
+            yield f"{page}: {found[1]}", words(" ".join(found[1].split()))
+
+
+def words(line: str) -> list[str]:
+    """The arguments of the command at the start of a line, up to a pipe, a redirection or a comment."""
+    # Two spaces and a word start the explanation next to a command, as in --help.
+    lexer = shlex.shlex(re.split(r" {2,}(?=[A-Za-z])", line)[0], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    found = []
+    for word in lexer:
+        if word and set(word) <= set("|&;<>()"):
+            break
+        found.append(word)
+    return found[1:]

@@ -1,0 +1,87 @@
+"""The SQL in the warehouse's modules, piece by piece, to find pieces that are never sent."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from floodmark.services.warehouse.redshift import (
+    catalog as redshift_catalog,
+)
+from floodmark.services.warehouse.redshift import (
+    ddl as redshift_ddl,
+)
+from floodmark.services.warehouse.redshift import (
+    ledger as redshift_ledger,
+)
+from floodmark.services.warehouse.redshift import (
+    match as redshift_match,
+)
+from floodmark.services.warehouse.redshift import (
+    merge as redshift_rows,
+)
+from floodmark.services.warehouse.redshift import (
+    stage as redshift_stage,
+)
+
+MODULES = (redshift_catalog, redshift_ddl, redshift_ledger, redshift_match, redshift_rows, redshift_stage)
+NEVER_SENT = {
+    "CREATE SCHEMA IF NOT EXISTS {}",  # the probes' schema exists
+    "ALTER TABLE {} ALTER SORTKEY NONE",  # for the user to run
+    "ALTER SORTKEY (…)",  # the same
+    "COPY loaded",  # part of a message
+}
+
+
+def unsent(statements: Iterable[str]) -> set[str]:
+    """The pieces that none of the statements contains, with their modules."""
+    sent = "\n".join(statements)
+    return {
+        f"{module.__name__.rpartition('.')[2]}: {written}"
+        for module in MODULES
+        for written, pattern in _pieces(module)
+        if written not in NEVER_SENT and not re.search(pattern, sent)
+    }
+
+
+def _pieces(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Each piece as written, with {} for values, and as a pattern."""
+    for node in _texts(ast.parse(inspect.getsource(module))):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        known = [_known(part, module) for part in parts]
+        written = "".join("{}" if text is None else text for text in known)
+        if re.search(r"\b[A-Z]{3,}\b", written):
+            yield written, re.escape(written).replace(r"\{\}", ".*?")
+
+
+def _known(part: ast.expr, module: ModuleType) -> str | None:
+    """The text of an f-string part, if it is constant: a literal, or a constant of the module, quoted or not."""
+    match part:
+        case ast.Constant():
+            return str(part.value)
+        case ast.FormattedValue(value=ast.Name(id=name)):
+            found = getattr(module, name, None)
+            return found if isinstance(found, str) else None
+        case ast.FormattedValue(value=ast.Call(func=ast.Name(id="quote"), args=[ast.Name(id=name)])):
+            found = getattr(module, name, None)
+            return f'"{found}"' if isinstance(found, str) else None
+    return None
+
+
+def _texts(node: ast.AST) -> Iterator[ast.JoinedStr | ast.Constant]:
+    """The strings that are neither docstrings nor parts of errors."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.Expr(value=ast.Constant()) | ast.Call(func=ast.Name(id="DataError" | "ConfigError")):
+                pass
+            case ast.JoinedStr():
+                yield child
+                for part in child.values:
+                    yield from _texts(part) if isinstance(part, ast.FormattedValue) else ()
+            case ast.Constant(value=str()):
+                yield child
+            case _:
+                yield from _texts(child)

@@ -1,0 +1,132 @@
+"""Progress on a terminal, drawn from values at every width."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.cli.bars import Picture, Running, Stage, cells, compact, frame, shortened
+from floodmark.model.run import Wait
+
+LONG = "settlement.settlement_normal_delivery_detail"
+BOTH = Running(
+    LONG,
+    (Stage("extract", 800_000, 1_250_000, 2.6), Stage("load", 300_000, 1_250_000, 3.1)),
+)
+HELD = Running(
+    "shop.held",
+    (Stage("plan", 0, None, 12.0),),
+    Wait("open_work", "transaction of connection 12 (app@web1), open for 40 s"),
+    12.3,
+)
+
+
+def drawn(picture: Picture, width: int, height: int = 50) -> list[str]:
+    return ["".join(text for text, _ in line) for line in frame(picture, width, height)]
+
+
+@pytest.mark.parametrize("width", [*range(39, 130), 200, 400])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_missing(width: int) -> None:
+    running = (BOTH, HELD, Running("s.t", (Stage("extract", 9_999_999_999, 99_999_999_999, 99_999.0),)))
+    whole = (Stage("extract", 1_300, 1_250, 1.0), Stage("load", 10**12, None, 1e6))
+    lines = drawn(Picture(running, 60, 12, 1, 66.0, whole), width)
+    assert max(map(cells, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for told in (
+        "settlement_normal_delivery_detail",
+        "64%",
+        "24%",
+        "connection 12",
+        "12 of 60 tables done",
+        "1 failed",
+    ):
+        assert told in text
+    [extract] = [line for line in lines if "64%" in line]
+    for told in ("━", "800", "1.2" if width < 120 else "1,250,000", "/s", "1 s" if width >= 76 else "1s"):
+        assert told in extract
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (
+            39,
+            [
+                "…ment.settlement_normal_delivery_detail",
+                " extract ━──  64% 800k/1.2M 308k/s 1s",
+                " load    ───  24% 300k/1.2M  97k/s 10s",
+                "0 s",
+            ],
+        ),
+        (
+            79,
+            [
+                "settlement.settlement_normal_delivery_detail",
+                "                        extract ━━━━━━────  64% 800k/1.25M   308k/s 1 s",
+                "                        load    ━━────────  24% 300k/1.25M  96.8k/s 10 s",
+                "0 s",
+            ],
+        ),
+    ],
+)
+def test_a_table_has_a_bar_for_each_stage(width: int, expected: list[str]) -> None:
+    assert drawn(Picture((BOTH,)), width) == expected
+
+
+def test_names_are_shortened_from_the_left_and_the_tables_own_part_stays_whole() -> None:
+    assert shortened("shop.orders", 11) == "shop.orders"
+    assert shortened("shop.orders", 10) == "…op.orders"
+    assert shortened("shop.orders", 8) == "orders"
+    assert shortened("shop.orders", 5) is None
+    assert shortened("店.注文テーブル", 14) == "注文テーブル"  # two columns for each letter
+    own = "x" * 64
+    lines = drawn(Picture((Running(f"shop.{own}", (Stage("extract", 1, 2, 1.0),)),)), 39)
+    assert "".join(lines[:2]) == own
+
+
+def test_of_sixty_tables_those_that_run_are_shown_as_far_as_there_is_room_and_the_rest_is_counted() -> None:
+    running = tuple(Running(f"shop.t{n}", (Stage("extract", 5, 10, 1.0),)) for n in range(8))
+    lines = drawn(Picture(running, 60, 20, 2, 5.0, (Stage("extract", 40, None, 5.0),)), 79, 8)
+    assert len(lines) < 8
+    assert "… and 4 more tables running" in lines
+    assert lines[-1] == "20 of 60 tables done, 2 failed, 8 running, 32 to go, 5 s"
+
+
+def test_an_estimate_that_was_too_low_gives_no_percent_and_a_stage_that_is_over_is_done() -> None:
+    low = Running("s.low", (Stage("extract", 1_300, 1_250, 2.0),))
+    over = Running("s.over", (Stage("extract", 1_300, 1_250, 2.0, over=True), Stage("load", 0, 1_300, 1.0)))
+    first, second, third, _ = drawn(Picture((low, over), 1), 79)
+    assert "%" not in first and "1.30k" in first and "650/s" in first
+    assert "100%" in second and second.endswith("done")
+    assert "0% 0/1.30k" in third
+
+
+@pytest.mark.parametrize(
+    ("on", "told"),
+    [
+        (Wait("settling"), "waiting 3 s for fresh rows to settle"),
+        (Wait("open_work", "statement of connection 7 (me@here), open for 9 s"), "statement of connection 7"),
+        (Wait("spark"), "Spark to start"),
+        (Wait("turn"), "its turn to load"),
+        (Wait("warehouse"), "the warehouse to answer"),
+        (Wait("lock", "process 4711 (python)"), "held by process 4711 (python)"),
+    ],
+)
+def test_a_wait_says_what_for_once_it_lasts(on: Wait, told: str) -> None:
+    short = drawn(Picture((Running("s.t", (Stage("plan", 0, None, 1.0),), on, 0.4),)), 119)
+    assert short[0].endswith("planning")
+    assert told in drawn(Picture((Running("s.t", (), on, 3.0),)), 119)[0]
+    assert told in drawn(Picture((), waits=on, waited=3.0), 119)[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "three", "two"),
+    [
+        (0, "0", "0"),
+        (999, "999", "999"),
+        (1_250, "1.25k", "1.2k"),
+        (999_999, "1.00M", "1.0M"),
+        (12_500_000, "12.5M", "12M"),
+    ],
+)
+def test_large_numbers_are_short(number: int, three: str, two: str) -> None:
+    assert (compact(number), compact(number, 2)) == (three, two)

@@ -1,0 +1,385 @@
+"""What the command line prints and logs: results, errors, progress, and never a secret."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floodmark.cli.logs import run_fields
+from floodmark.cli.main import main
+from floodmark.cli.output import emit
+from floodmark.cli.output.watermark import list_lines
+from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.run import SyncReport, TableReport
+from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does
+
+
+def test_no_secret_appears_in_errors_logs_notes_or_documents(
+    pipeline: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+        import logging
+
+        leak = f"{PASSWORD} {PASSWORD!r} s3cr%3Bt%2Fp%40ss {STORE_KEY} mysql://other:hidden@h/db"
+        progress.note("a.b", leak)
+        logging.getLogger("floodmark.x").warning("log %s", leak, extra={"table": "a.b", "step": leak})
+        try:
+            raise RuntimeError(leak)
+        except RuntimeError:
+            logging.getLogger("floodmark.x").exception("failed")
+        if options.force:
+            raise TransientError(leak, hint=leak) from RuntimeError(leak)
+        error = TransientError(leak, hint=leak, table="a.b")
+        watermark = {**DOCUMENT, "last_error": leak}
+        return SyncReport(run, 1.0, (TableReport("a.b", error=error, watermark=watermark, notes=[leak]),))
+
+    does(pipeline, sync=step)
+    everything = ""
+    for more in ([], ["--json"], ["--json-logs"], ["--debug"], ["--debug", "--json-logs", "--json"]):
+        for force in ([], ["--force"]):
+            line = ["sync", "-t", "a.b", "--log-file", str(tmp_path / "all.log"), *more, *force]
+            assert main(line) == 4
+            text = capfd.readouterr()
+            everything += text.out + text.err
+    everything += (tmp_path / "all.log").read_text()
+    assert "***" in everything
+    for secret in (PASSWORD, "s3cr%3Bt", STORE_KEY, "hidden"):
+        assert secret not in everything
+
+
+def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+        import logging
+
+        extra = {"table": "a.b", "commit": 7, "step": "commit"}
+        logging.getLogger("floodmark.commit").info("committed", extra=extra)
+        logging.getLogger("py4j").warning("noise")
+        progress.note("a.b", "100% said")
+        progress.begin("a.b", "extract", 10)
+        progress.advance("a.b", "extract", 10, 1, 100)
+        progress.end("a.b", "extract")
+        raise TransientError("gone", hint="again", table="a.b")
+
+    does(pipeline, sync=step)
+    assert main(["sync", "-t", "a.b", "--json-logs"]) == 4
+    entries = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [entry["event"] for entry in entries] == ["log", "note", "step_end", "error", "run_end"]
+    assert [entry["level"] for entry in entries] == ["info", "info", "info", "error", "info"]
+    committed, note, extracted, error, end = entries
+    assert {key: committed[key] for key in ("table", "commit", "step")} == {
+        "table": "a.b", "commit": 7, "step": "commit",
+    }  # fmt: skip
+    assert committed["run"] == error["run"]
+    assert note["message"] == "100% said"
+    assert extracted["message"].startswith("extracted 10 rows, 1 file, 100 B")
+    assert {key: extracted[key] for key in ("step", "rows", "files", "bytes")} == {
+        "step": "extract", "rows": 10, "files": 1, "bytes": 100,
+    }  # fmt: skip
+    assert {key: error[key] for key in ("message", "table", "hint", "exit_code", "kind")} == {
+        "message": "gone", "table": "a.b", "hint": "again", "exit_code": 4, "kind": "transient",
+    }  # fmt: skip
+    assert end["exit_code"] == 4 and end["seconds"] >= 0
+
+
+def test_the_last_log_line_of_a_sync_has_its_sums(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+        done = TableReport("a.b", rows_extracted=10, rows_loaded=8, files_written=2, bytes_written=99)
+        return SyncReport(run, 1.0, (done, TableReport("a.c", error=TransientError("gone"))))
+
+    does(pipeline, sync=step)
+    assert main(["sync", "-t", "a.b", "--json-logs"]) == 4
+    end = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert {key: end[key] for key in ("event", "exit_code", "tables", "failed", "rows", "rows_loaded", "files")} == {
+        "event": "run_end", "exit_code": 4, "tables": 2, "failed": 1, "rows": 10, "rows_loaded": 8, "files": 2,
+    }  # fmt: skip
+    assert main(["sync", "-t", "a.b", "--no-such-option", "--json-logs"]) == 2
+    events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert events == ["error", "run_end"]
+
+
+def test_only_the_document_of_a_sync_has_sums() -> None:
+    assert run_fields({"run": "r", "tables": []})["tables"] == 0
+    for other in (
+        {"ok": True, "tables": [{"table": "a.b", "rows_extracted": 1, "rows_reread": 0}]},  # of validate
+        {"tables": [DOCUMENT], "older_watermarks": []},
+        {"timestamp": None},
+    ):
+        assert run_fields(other) == {}
+
+
+def test_the_log_file_is_appended_to_and_has_debug_lines_and_tracebacks(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def step(*args: Any) -> Any:
+        import logging
+
+        logging.getLogger("floodmark.x").debug("a detail", extra={"table": "a.b"})
+        raise KeyError("boo")
+
+    does(pipeline, plan=step)
+    file = tmp_path / "run.log"
+    for _ in range(2):
+        assert main(["plan", "-t", "a.b", "--log-file", str(file), "--quiet"]) == 1
+    text = file.read_text()
+    assert text.count("a detail (run=") == 2
+    assert text.count("Traceback") == 2
+    assert "a detail" not in capsys.readouterr().err
+
+
+def test_what_a_command_makes_is_this_users_alone_and_a_log_that_was_there_keeps_its_mode(
+    pipeline: pytest.MonkeyPatch, tmp_path: Path, open_umask: None
+) -> None:
+    def step(*args: Any) -> Any:
+        (tmp_path / "spill").mkdir()  # as DuckDB and Spark make what they need
+        raise TransientError("away")
+
+    does(pipeline, plan=step)
+    (tmp_path / "old.log").touch(0o640)
+    for name in ("new.log", "old.log"):
+        main(["plan", "-t", "a.b", "--log-file", str(tmp_path / name)])
+    modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
+    assert modes["new.log"] == 0o600 and modes["spill"] == 0o700 and modes["old.log"] == 0o640
+    (tmp_path / "after").mkdir()
+    assert (tmp_path / "after").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_log_file_that_cannot_be_written_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-t", "a.b", "--log-file", "/nonexistent/x.log"]) == 2
+    assert "--log-file /nonexistent/x.log" in capsys.readouterr().err
+
+
+def test_a_quiet_sync_that_succeeds_prints_nothing_at_all_and_one_that_fails_its_errors(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+        import logging
+
+        logging.getLogger("floodmark.x").warning("hm")
+        progress.note("", "about the run")
+        progress.note("a.b", "something")
+        error = TransientError("away", table="a.b") if options.force else None
+        return SyncReport(run, 1.0, (TableReport("a.b", error=error),))
+
+    does(pipeline, sync=step)
+    assert main(["sync", "-t", "a.b", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["sync", "-t", "a.b", "--quiet", "--force"]) == 4
+    assert capsys.readouterr() == ("", "floodmark: a.b: away\n")
+    assert main(["sync", "-t", "a.b", "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+    assert main(["sync", "-t", "a.b"]) == 0
+    usual = capsys.readouterr()
+    assert "hm" in usual.err and "about the run" in usual.err and "something" not in usual.err
+    assert usual.out.splitlines()[:2] == ["a.b: up to date", "  note          something"]
+
+
+def test_plain_progress_says_a_line_at_the_end_of_each_stage_and_few_between(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+        progress.begin("a.b", "extract", 1000)
+        for _ in range(1000):
+            progress.advance("a.b", "extract", 1, 0, 10)
+        progress.end("a.b", "extract")
+        return SyncReport(run, 1.0, ())
+
+    does(pipeline, sync=step)
+    assert main(["sync", "-t", "a.b"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("a.b: extracted 1,000 rows, 0 files, 10.0 kB in ")
+
+
+def test_watermark_get_prints_the_layout_that_people_know(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(pipeline, watermark_get=lambda config, table, show_files: DOCUMENT)
+    assert main(["watermark", "get", "-t", "shop.orders"]) == 0
+    expected = """\
+        Current watermark for shop.orders
+          MySQL → S3
+            Status                  success
+            Rows extracted          1,250,000
+            S3 files created        250
+            Last data timestamp     2025-08-14 15:30:22
+            Last data id            1250000
+            Last extraction time    2025-08-14 16:45:33 UTC
+            Strategy                sequential
+          S3 → DuckDB
+            Status                  pending
+            Rows loaded             1,000,000
+            Last load time          2025-08-14 17:12:45 UTC
+            Files waiting           2
+          Next incremental sync
+            Will start from         2025-08-14 15:30:22 (id 1250000)
+            Manual watermark        no
+        """
+    assert capsys.readouterr().out == textwrap.dedent(expected)
+
+
+def test_a_warehouse_that_is_away_shows_as_unknown_and_files_are_listed_when_asked_for(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = {
+        **DOCUMENT,
+        "redshift_rows_loaded": None,
+        "redshift_status": None,
+        "last_redshift_load_time": None,
+    }
+    does(pipeline, watermark_get=lambda config, table, show_files: away)
+    assert main(["watermark", "get", "-t", "shop.orders", "--show-files"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "    Rows loaded             unknown" in lines
+    assert "    Last load time          unknown" in lines
+    assert lines[-5:] == [
+        "  Files waiting to be loaded", "    s3://b/2.parquet", "    s3://b/3.parquet",
+        "  Files loaded", "    s3://b/1.parquet",
+    ]  # fmt: skip
+
+
+def test_a_load_stage_as_it_was_last_known_says_so(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = {**DOCUMENT, "redshift_status_as_of": "2025-08-14T17:00:00.000000Z"}
+    never = {**DOCUMENT, "redshift_status_as_of": None}
+    does(pipeline, watermark_get=lambda config, table, show_files: stale if table == "stale" else never)
+    does(pipeline, watermark_list=lambda config, tables: {"tables": [stale]})
+    assert main(["watermark", "get", "-t", "stale"]) == 0
+    said = capsys.readouterr().out
+    assert "pending (the warehouse did not answer; as of 2025-08-14 17:00:00 UTC)" in said
+    assert "Rows loaded             1,000,000" in said
+    assert main(["watermark", "get", "-t", "never"]) == 0
+    said = capsys.readouterr().out
+    assert "unknown (the warehouse did not answer)" in said
+    assert "Rows loaded             unknown" in said
+    assert main(["watermark", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "pending?" in said
+    assert said.splitlines()[-1] == "? the warehouse did not answer: as last known"
+
+
+def test_watermark_list_is_one_table(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = {"table_name": "shop.a_long_table_name", "mysql_rows_extracted": 0, "redshift_rows_loaded": 0}
+    new |= {
+        "mysql_status": "pending",
+        "redshift_status": "pending",
+        "pending_s3_files": [],
+        "lag_seconds": 7500,
+    }
+    does(pipeline, watermark_list=lambda config, tables: {"tables": [DOCUMENT, new]})
+    assert main(["watermark", "list"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        "TABLE",
+        "MYSQL",
+        "ROWS",
+        "DATA",
+        "UP",
+        "TO",
+        "STRATEGY",
+        "DUCKDB",
+        "ROWS",
+        "WAITING",
+        "LAG",
+    ]
+    assert first.index("success") == second.index("pending") == head.index("MYSQL")
+    assert second.endswith("2 h 5 min")
+
+
+def test_what_is_wrong_for_several_tables_alike_is_said_once() -> None:
+    def of(table: str, message: str = "no such folder") -> dict[str, Any]:
+        return {"code": 2, "kind": "config", "table": table, "message": message, "hint": "make it"}
+
+    assert emit.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
+        of("s.a and s.c"),
+        of("s.b", "else"),
+    ]
+    (said,) = emit.together([of(f"s.{name}") for name in "abcdef"])
+    assert emit.error_lines(said) == [
+        "floodmark: s.a, s.b and 4 more tables: no such folder", "  make it",
+    ]  # fmt: skip
+
+
+def test_only_the_mistakes_of_a_configuration_have_a_line_each(
+    config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(f"{config.read_text()}\nzzz: 1\nyyy: 2\n")
+    assert main(["sync", "--all"]) == 2
+    assert capfd.readouterr().err.splitlines() == [
+        f"floodmark: {config} has 2 mistakes:",
+        "  zzz: unknown key; known are source, store, warehouse, spark, defaults, tables, alerts",
+        "  yyy: unknown key; known are source, store, warehouse, spark, defaults, tables, alerts",
+    ]
+    # What a server says in our words is one line all the same.
+    said = ConfigError("the server has 2 mistakes:\n  one\n  two").as_json()
+    assert emit.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
+
+
+def test_a_status_has_its_colour_also_where_the_warehouse_could_not_be_asked() -> None:
+    known = {**DOCUMENT, "redshift_status": "success", "redshift_status_as_of": "2025-08-14T17:12:45.654321Z"}
+    unknown = {**DOCUMENT, "mysql_status": "failed", "redshift_status": None, "redshift_status_as_of": None}
+    _, first, second, *_ = list_lines([known, unknown], paint=True)
+    assert first.count("\x1b[32m") == 2 and "\x1b[32msuccess?" in first
+    assert second.count("\x1b[31m") == 1 and second.count("\x1b[") == 2 and "unknown?" in second
+
+
+RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pid": 12,
+           "since": "2025-08-14T17:12:45.654321Z", "stage": "extract", "rows": 5000}  # fmt: skip
+
+
+def test_what_goes_on_at_a_table_is_said_where_something_does(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = {**DOCUMENT, "activity": RUNNING, "mysql_rows_reread": 70}
+    left = {**DOCUMENT, "activity": {**RUNNING, "state": "interrupted"}, "last_check_time": None}
+    left |= {"last_error": "MySQL is away", "last_error_time": "2025-08-14T17:12:45.654321Z"}
+    retired = {**DOCUMENT, "activity": {"state": "idle"}, "retired": True}
+    shown = {"running": running, "left": left, "retired": retired}
+    does(pipeline, watermark_get=lambda config, table, show_files: shown[table])
+    does(pipeline, watermark_list=lambda config, tables: {"tables": list(shown.values())})
+    assert main(["watermark", "get", "-t", "running"]) == 0
+    said = capsys.readouterr().out
+    who = "run 20250819_153000_ab12 on host db1 (pid 12)"
+    assert f"  Running: {who} since 2025-08-14 17:12:45 UTC, extract, 5,000 rows committed\n" in said
+    assert "Rows extracted          1,250,000 rows, and 70 read again\n" in said
+    assert main(["watermark", "get", "-t", "left"]) == 0
+    said = capsys.readouterr().out
+    assert f"Interrupted: {who} did not finish" in said and "run sync again" in said
+    assert "Last check              never" in said and "Last error (2025-08-14 17:12:45 UTC)" in said
+    assert main(["watermark", "get", "-t", "retired"]) == 0
+    assert "Retired: `sync --all` skips it" in capsys.readouterr().out
+    assert main(["watermark", "list"]) == 0
+    head, *rows, note = capsys.readouterr().out.splitlines()
+    assert head.endswith("NOW") and [row.split()[-1] for row in rows] == ["running", "interrupted", "retired"]
+    assert "run sync again" in note
+
+
+def test_watermark_set_says_where_the_next_sync_starts_and_how_to_undo_it(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def step(config: Any, table: str, timestamp: str, key: str, run: str, force: bool) -> dict[str, Any]:
+        seen.append((table, timestamp, key, force))
+        return {**DOCUMENT, "undo": "floodmark watermark set …"}
+
+    does(pipeline, watermark_set=step)
+    assert (
+        main(["watermark", "set", "-t", "shop.orders", "--timestamp", "2025-08-14T15:30:22", "--id", "7"])
+        == 0
+    )
+    assert seen == [("shop.orders", "2025-08-14 15:30:22", "7", False)]
+    assert capsys.readouterr().out.splitlines() == [
+        "shop.orders: the next sync starts after 2025-08-14 15:30:22 (id 1250000), set by hand",
+        "To undo: floodmark watermark set …",
+    ]

@@ -1,0 +1,112 @@
+"""Whoever watches a run: what is counted, said and kept."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from floodmark.cli.output import emit
+from floodmark.cli.progress import BarProgress, PlainProgress, SilentProgress, choose
+from floodmark.model.errors import Interrupted, TransientError
+from floodmark.model.run import TableReport, Wait
+from floodmark.model.secrets import Scrubber
+
+
+def test_rows_of_unfinished_slices_count_until_they_are_done() -> None:
+    watch = SilentProgress(Scrubber())
+    watch.tables(["s.a"])
+    watch.begin("s.a", "extract", 100)
+    watch.underway("s.a", "extract", 30)
+    watch.underway("s.a", "extract", 40)
+    assert watch.picture().running[0].stages[0].rows == 40
+    watch.underway("s.a", "extract", 0)
+    watch.advance("s.a", "extract", 50, 1, 10)
+    watch.underway("s.b", "extract", 7)  # of a table that is over
+    assert [stage.rows for stage in watch.picture().running[0].stages] == [50]
+
+
+def test_all_tables_together_have_a_total_once_each_has_been_planned() -> None:
+    watch = SilentProgress(Scrubber())
+    watch.tables(["s.a", "s.b", "s.c"])
+    watch.begin("s.a", "extract", 100)
+    watch.advance("s.a", "extract", 100, 1, 10)
+    watch.finished(TableReport("s.a"))
+    watch.begin("s.b", "extract", 200)
+    watch.underway("s.b", "extract", 20)
+    [whole] = watch.picture().whole
+    assert (whole.rows, whole.expected) == (120, None)
+    watch.begin("s.c", "extract", 300)
+    watch.begin("s.c", "load", 300)
+    extract, load = watch.picture().whole
+    assert (extract.rows, extract.expected) == (120, 600)
+    assert (load.rows, load.expected) == (0, 500)
+    watch.finished(TableReport("s.b", error=TransientError("away")))
+    watch.finished(TableReport("s.c", left_out=True))
+    picture = watch.picture()
+    assert (picture.tables, picture.done, picture.failed, picture.running) == (2, 2, 1, ())
+    watch.finished(TableReport("s.d", error=Interrupted("stopped", code=130)))  # which did not fail
+    assert watch.picture().failed == 1
+    watch.tables(["s.a"])  # the next cycle of a resident sync
+    assert (watch.picture().done, watch.reports) == (0, [])
+
+
+def test_a_wait_that_lasts_is_a_plain_line_and_one_that_ends_soon_is_none() -> None:
+    lines: list[str] = []
+    said = threading.Event()
+
+    def write(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    with PlainProgress(Scrubber(), write, patience=3600) as watch:
+        watch.wait("s.a", Wait("settling"))
+        watch.wait("s.a", None)
+    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+        watch.wait("s.a", Wait("lock", "process 7"))
+        assert said.wait(10)
+    assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
+
+
+def test_notes_of_tables_are_kept_where_a_result_will_show_them_and_those_of_the_run_are_said() -> None:
+    lines: list[str] = []
+    with PlainProgress(Scrubber(), lines.append).gathering() as watch:
+        watch.note("", "starting Spark")
+        watch.note("s.a", "no index")
+    assert (lines, watch.notes) == (["starting Spark"], {"s.a": ["no index"]})
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("plain", ["NO_COLOR=1", "TERM=dumb", None])
+def test_no_color_and_a_dumb_terminal_get_plain_lines(
+    plain: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    if plain is not None:
+        monkeypatch.setenv(*plain.split("="))
+    bars = emit.coloured(Terminal())
+    chosen = choose(Scrubber(), json=False, quiet=False, json_logs=False, bars=bars)
+    assert type(chosen) is (PlainProgress if plain else BarProgress)
+    assert not emit.coloured(io.StringIO())
+
+
+def test_bars_end_cleanly_and_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with BarProgress(Scrubber()) as watch:
+        watch.tables(["s.a"])
+        watch.begin("s.a", "extract", 100)
+        watch.note("s.a", "said above the bars")
+        watch.advance("s.a", "extract", 50, 1, 10)
+    drawn = screen.getvalue()
+    assert "said above the bars" in drawn and "extract" in drawn
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
+    watch.begin("s.a", "load", 100)  # by a thread that was left behind
+    assert screen.getvalue() == drawn

@@ -1,0 +1,187 @@
+"""The status objects: written, read back, and taken for absent when they are damaged."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floodmark.commit.checks import Check, checked, parse_check, read_check, write_check
+from floodmark.commit.status import (
+    Day,
+    VerifyResult,
+    add_days,
+    live_path,
+    merged,
+    month_path,
+    parse_live,
+    parse_month,
+    parse_verify,
+    read_live,
+    read_month,
+    read_verify,
+    verify_path,
+    write_verify,
+)
+from floodmark.config.load import StoreSpec
+from floodmark.model.column_changes import ColumnChange, column_changes
+from floodmark.model.errors import TransientError, VerificationError
+from floodmark.model.run import Lag, TableReport
+from floodmark.services.store.store import Store
+from tests.support.described import changed
+from tests.support.samples import RUN, TABLE
+from tests.support.watermark_copies import Counting
+
+NOW = "2026-11-17T10:00:00.000000Z"
+LATER = "2026-11-17T11:00:00.000000Z"
+TOMORROW = "2026-11-18T00:00:01.000000Z"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Counting:
+    return Counting(StoreSpec(url=str(tmp_path)))
+
+
+def idle(**more: Any) -> TableReport:
+    return TableReport("s.t", watermark={"pending_s3_files": []}, **more)
+
+
+def busy(rows: int, **more: Any) -> TableReport:
+    return TableReport(
+        "s.t", rows_extracted=rows, rows_loaded=rows, bytes_written=rows * 10, files_written=1, commits=[1],
+        seconds=2.5, watermark={"pending_s3_files": []}, **more,
+    )  # fmt: skip
+
+
+def test_damaged_status_objects_are_taken_for_absent(store: Store) -> None:
+    for path in (live_path("s.t"), verify_path("s.t"), month_path("s.t", "202611")):
+        for data in (
+            b"",
+            b"{",
+            b"[]",
+            b'{"table_name": 7}',
+            b"\xff\xfe",
+            b'{"table_name": "s.t", "days": [1]}',
+        ):
+            store.put(path, data)
+            assert read_live(store, "s.t", RUN) is None
+            assert read_verify(store, "s.t") is None
+            assert read_month(store, "s.t", "202611") == ()
+            assert (parse_live(data), parse_verify(data), parse_check(data)) == (None, None, None)
+            assert parse_month(data) is None
+
+
+def test_fields_of_a_later_version_are_passed_over(store: Store) -> None:
+    store.put(
+        month_path("s.t", "202611"), b'{"table_name":"s.t","days":[{"day":"2026-11-17","x":1}],"new":{}}'
+    )
+    assert read_month(store, "s.t", "202611") == (Day("2026-11-17"),)
+
+
+def test_a_check_of_the_version_before_is_still_read() -> None:
+    old = parse_check(
+        b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null}'
+    )
+    assert old is not None and old.exit_code is None and old.total == Day()
+    after, days = checked(old, busy(5), RUN, NOW)
+    assert (after.exit_code, after.last_check_time, len(days)) == (0, "2026-01-01T00:00:00Z", 1)
+
+
+def test_an_idle_run_costs_one_write_and_a_busy_one_takes_the_idle_ones_along(store: Counting) -> None:
+    check, days = checked(None, idle(), RUN, NOW, looked=NOW)
+    assert days == () and check.today is not None and (check.today.runs, check.today.idle) == (1, 1)
+    check, days = checked(check, idle(), RUN, LATER, looked=LATER)
+    assert days == () and check.total.runs == 2
+    check, days = checked(check, busy(7), RUN, LATER, looked=LATER)
+    assert check.today is None and [(d.day, d.runs, d.idle, d.rows_extracted) for d in days] == [
+        ("2026-11-17", 3, 2, 7)
+    ]
+    assert check.total.exit_codes == {"0": 3} and check.work is not None and check.work.rows_loaded == 7
+
+
+def test_idle_runs_of_yesterday_go_into_their_month_with_the_first_run_of_today() -> None:
+    check, _ = checked(None, idle(), RUN, NOW, looked=NOW)
+    check, days = checked(check, idle(), RUN, TOMORROW, looked=TOMORROW)
+    assert [d.day for d in days] == ["2026-11-17"]
+    assert check.today is not None and (check.today.day, check.today.runs) == ("2026-11-18", 1)
+
+
+def test_a_failure_keeps_when_the_table_was_last_well() -> None:
+    good, _ = checked(None, busy(5, lag_after=Lag(seconds=1.5)), RUN, NOW, looked=NOW)
+    assert (good.success_at, good.caught_up_at, good.lag) == (NOW, NOW, Lag(seconds=1.5))
+    away = TableReport("s.t", error=TransientError("MySQL is away"))
+    bad, days = checked(good, away, "r2", LATER)
+    assert (bad.exit_code, bad.error, bad.at) == (4, "MySQL is away", LATER)
+    assert (bad.success_at, bad.caught_up_at, bad.lag) == (NOW, NOW, Lag(seconds=1.5))
+    assert days[0].failures == 1 and bad.total.exit_codes == {"0": 1, "4": 1}
+
+
+def test_differences_do_not_hide_that_the_rows_went_on() -> None:
+    report = busy(5, error=VerificationError("source and warehouse don't agree"))
+    check, _ = checked(None, report, RUN, NOW, looked=NOW)
+    assert (check.exit_code, check.success_at, check.caught_up_at) == (7, None, NOW)
+
+
+def test_since_when_files_wait_is_kept_until_none_does() -> None:
+    waiting = replace(busy(5), watermark={"pending_s3_files": ["s3://b/f"]})
+    check, _ = checked(None, waiting, RUN, NOW)
+    check, _ = checked(check, waiting, RUN, LATER)
+    assert check.pending_since == NOW
+    unknown, _ = checked(check, TableReport("s.t", error=TransientError("away")), RUN, LATER)
+    assert unknown.pending_since == NOW
+    assert checked(unknown, idle(), RUN, LATER)[0].pending_since is None
+
+
+def test_the_last_change_of_columns_is_kept() -> None:
+    change = (ColumnChange("added", "note", after="text"),)
+    check, _ = checked(None, busy(1, schema_changes=change), RUN, NOW)
+    check, _ = checked(check, idle(), RUN, LATER)
+    assert (check.schema_at, check.schema_changes) == (NOW, change)
+
+
+def test_a_check_survives_its_way_through_the_store(store: Store) -> None:
+    report = busy(5, lag_after=Lag(ids=3), stage_seconds={"extract": 1.0, "load": 0.5})
+    check, _ = checked(None, report, RUN, NOW, looked=NOW)
+    write_check(store, check)
+    assert read_check(store, "s.t") == check
+    assert isinstance(check, Check) and check.work is not None and check.work.stages["load"] == 0.5
+
+
+def test_days_are_added_to_their_months(store: Counting) -> None:
+    one = Day("2026-11-30", runs=1, rows_loaded=5, worst_lag_seconds=3.0, exit_codes={"0": 1})
+    two = Day("2026-12-01", runs=1, failures=1, exit_codes={"4": 1})
+    add_days(store, "s.t", (one, two))
+    add_days(store, "s.t", (replace(one, worst_lag_seconds=None, exit_codes={"6": 1}),))
+    (november,) = read_month(store, "s.t", "202611")
+    assert (november.runs, november.rows_loaded, november.worst_lag_seconds) == (2, 10, 3.0)
+    assert november.exit_codes == {"0": 1, "6": 1} and read_month(store, "s.t", "202612") == (two,)
+    store.read_only = True
+    add_days(store, "s.t", (one,))  # stops nothing
+    assert merged((two, one)) == (one, two)
+
+
+def test_the_last_verify_is_kept_with_its_first_findings(store: Counting) -> None:
+    found = tuple({"kind": "missing_row", "table": "s.t", "detail": str(n)} for n in range(100))
+    result = VerifyResult(
+        "s.t", RUN, NOW, 1.5, False, low=("2026-01-01", 7), high=(9,), missing=100, findings=found
+    )
+    write_verify(store, result)
+    read = read_verify(store, "s.t")
+    assert read is not None and (read.differences, len(read.findings), read.low) == (
+        100, 60, ("2026-01-01", 7)
+    )  # fmt: skip
+    assert VerifyResult("s.t", RUN, NOW, 1.5, False).differences == 1
+    assert VerifyResult("s.t", RUN, NOW, 1.5, True).differences == 0
+    store.read_only = True
+    write_verify(store, result)  # stops nothing
+
+
+def test_changes_of_columns_are_told_apart() -> None:
+    first, *rest = TABLE.columns
+    added = replace(first, name="Extra", type="text")
+    after = changed(TABLE, columns=(replace(first, type="bigint unsigned"), *rest[:-1], added))
+    assert [(c.kind, c.column) for c in column_changes(TABLE, after)] == [
+        ("changed", first.name), ("added", "Extra"), ("dropped", rest[-1].name)
+    ]  # fmt: skip
+    assert column_changes(None, TABLE) == column_changes(TABLE, TABLE) == ()
+    assert str(column_changes(TABLE, after)[1]) == "Extra was added (text)"

@@ -1,0 +1,115 @@
+"""Whether a column that is gone may have another one's name: by rows that are known, else by kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from floodmark.model.lineage import with_lineage
+from floodmark.model.origin import Witness
+from floodmark.model.table import Column, Table
+from floodmark.model.taken_names import Known
+from floodmark.model.witnesses import Answer, mark
+from tests.support.described import changed, described
+
+ID = Column("id", "int(11)", "int", nullable=False)
+AT = Column("at", "datetime(6)", "datetime", fraction=6)
+PRICE = Column("price", "decimal(12,2)", "decimal", precision=12, scale=2)
+NEW = replace(PRICE, name="price_new")
+COUNT = Column("count", "int(11)", "int")
+
+
+def table(*columns: Column, **more: object) -> Table:
+    return described("s", "t", (ID, *columns, AT), ("id",), "at", "upsert", "t", **more)
+
+
+def known(column: Column, lost: Column | None, *rows: tuple[object, ...], cursor: int = 0) -> list[Known]:
+    """Rows with what they had in the one and in the other, and what they have in the one now."""
+    found: list[Known] = []
+    for number, (was, other, is_) in enumerate(rows):
+        cells = ((mark(column), was), *(((mark(lost), other),) if lost else ()))
+        found.append((Witness((number,), cells), [Answer(cursor, {mark(column): is_})]))  # type: ignore[dict-item]
+    return found
+
+
+def taken(before: Table, now: Table, rows: list[Known]) -> bool:
+    return "order" in with_lineage(before, now, known=rows).lineage.owed_parts
+
+
+BEFORE, NOW = table(PRICE, COUNT, NEW), table(PRICE, COUNT)
+
+
+def test_values_that_are_still_there_and_were_others_in_the_lost_column_prove_that_it_was_only_dropped() -> (
+    None
+):
+    assert not taken(BEFORE, NOW, known(PRICE, NEW, (1, 1, 1), (1, 2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([], "nothing is known"),
+        ([(1, 2, 2)], "the other column's values"),
+        ([(1, 2, 1), (1, 1, 3)], "one row is enough"),
+        ([(1, 1, 1), (2, 2, 2)], "both were the same"),
+        ([(1, None, 1)], "it may have been filled since"),
+        ([(None, None, None)], "nothing in either"),
+    ],
+)
+def test_else_rows_are_read_again(rows: list[tuple[object, ...]], why: str) -> None:
+    assert taken(BEFORE, NOW, known(PRICE, NEW, *rows)), why
+
+
+def test_a_row_that_has_moved_since_proves_nothing() -> None:
+    assert taken(BEFORE, NOW, known(PRICE, NEW, (1, 2, 1), cursor=1))
+
+
+def test_without_known_rows_any_column_of_the_kind_is_enough_wherever_it_stands() -> None:
+    text = Column("t", "varchar(9)", "varchar", characters=9)
+    long = Column("long", "text", "text")
+    assert taken(table(PRICE, COUNT, text, NEW), table(PRICE, COUNT, text), [])
+    assert taken(
+        table(PRICE, COUNT, NEW), table(replace(PRICE, type="decimal(14,2)", precision=14), COUNT), []
+    )
+    assert taken(table(text, long), table(text), []) and not taken(table(text, PRICE), table(text), [])
+    assert not taken(table(text), table(text), [])
+    # Of the key and the cursor whole rows tell, which would have changed their places.
+    assert not taken(table(text, COUNT), table(text), [])
+    assert not taken(table(text, replace(AT, name="then")), table(text), [])
+
+
+def test_a_lost_column_of_another_kind_is_noticed_by_the_values_that_it_brought() -> None:
+    before, now = table(PRICE, COUNT), table(PRICE)
+    assert not taken(before, now, known(PRICE, COUNT, (1, 2, 1)))
+    assert taken(before, now, known(PRICE, COUNT, (1, 2, 3)))
+
+
+def test_checksums_of_other_types_are_not_compared() -> None:
+    finer = replace(NEW, type="decimal(12,3)", scale=3)
+    assert taken(table(PRICE, finer), table(PRICE), known(PRICE, finer, (1, 2, 1)))
+    wider = replace(PRICE, type="decimal(14,2)", precision=14)
+    assert taken(BEFORE, table(wider, COUNT), known(PRICE, NEW, (1, 2, 1)))
+
+
+def test_the_width_in_which_an_integer_is_shown_is_none_of_its_type() -> None:
+    other = replace(COUNT, name="other", type="int")
+    assert not taken(table(COUNT, other), table(replace(COUNT, type="int")), known(COUNT, other, (1, 2, 1)))
+
+
+def test_an_excluded_column_that_is_gone_has_no_known_values() -> None:
+    layout = tuple((c.name, c.type) for c in (ID, PRICE, NEW, AT))
+    assert taken(table(PRICE, layout=layout), table(PRICE), known(PRICE, None, (1, 0, 1)))
+
+
+def test_a_declared_rename_is_in_question_too_when_another_column_is_gone() -> None:
+    cost = replace(PRICE, name="cost")
+    before, now = table(PRICE, NEW), table(cost, renames=(("price", "cost"),))
+    assert taken(before, now, [])
+    told = [(Witness((1,), ((mark(PRICE), 1), (mark(NEW), 2))), [Answer(0, {mark(cost): 1})])]
+    assert not taken(before, now, [*told])
+
+
+def test_a_table_without_a_key_is_left_alone() -> None:
+    before, now = (changed(t, key=(), mode="append") for t in (BEFORE, NOW))
+    assert not taken(before, now, [])

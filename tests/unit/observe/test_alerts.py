@@ -1,0 +1,211 @@
+"""Alerts against a real web server and a real mail server on this machine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.handlers import Message as MailHandler
+
+from floodmark.commit.checks import Check, checked, write_check
+from floodmark.commit.status import VerifyResult, write_verify
+from floodmark.config.load import AlertSpec, Config, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.model.errors import DataError, FloodmarkError, TransientError
+from floodmark.model.json import dump
+from floodmark.model.run import SyncReport, TableReport
+from floodmark.model.times import stamp
+from floodmark.observe.alerts import STATE, Alerts, guarding, read_state
+from floodmark.services.store.store import Store
+from floodmark.setup.services.process import free_ports
+from tests.support.receiving import Receiving, receiving
+
+SECRET = "T0PSECRET/abc"
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiving]:
+    with receiving() as here:
+        yield here
+
+
+@pytest.fixture
+def config(tmp_path: Path, hook: Receiving) -> Config:
+    spec = AlertSpec(heartbeat=f"{hook.url}/beat/{SECRET}", webhook=f"{hook.url}/hook/{SECRET}")
+    return Config(
+        tmp_path / "floodmark.yaml",
+        SourceSpec("127.0.0.1", 3306, "u", "p"),
+        StoreSpec(str(tmp_path / "lake")),
+        WarehouseSpec("duckdb", "main", path=tmp_path / "w.duckdb"),
+        alerts=spec,
+    )
+
+
+def ended(config: Config, *errors: FloodmarkError | None, patience: float = 5.0) -> None:
+    """A run of s.t0, s.t1 …, which ended like this, and what alerts make of it."""
+    store, tables = Store(config.store), []
+    for n, error in enumerate(errors):
+        report = TableReport(f"s.t{n}", error=error, watermark={"pending_s3_files": []})
+        before = Check(report.table, "r", None, caught_up_at=stamp(), success_at=stamp())
+        write_check(store, checked(before, report, "r", stamp(), looked=None if error else stamp())[0])
+        tables.append(report)
+    with Alerts(config, patience) as alerts:
+        alerts.after(SyncReport("r", 1.0, tuple(tables)))
+
+
+def test_a_failure_is_told_once_and_so_is_that_it_is_over(config: Config, hook: Receiving) -> None:
+    bad = DataError("the source was replaced")
+    for errors in ((None,), (bad,), (bad,), (None,), (None,)):
+        ended(config, *errors)
+    assert hook.events == [("failed", "s.t0", False), ("recovered", "s.t0", False)]
+    first = hook.documents[0]
+    assert first["text"] == "Floodmark: s.t0 has failed: the source was replaced"
+    assert first["events"][0]["exit_code"] == 6
+    beat = f"/beat/{SECRET}"
+    assert hook.beats == [beat, f"{beat}/fail", f"{beat}/fail", beat, beat]
+    assert read_state(Store(config.store)).tables == {}
+
+
+def test_tables_of_one_run_share_a_message(config: Config, hook: Receiving) -> None:
+    ended(config, *(DataError("damaged") for _ in range(25)))
+    (document,) = hook.documents
+    assert len(document["events"]) == 25 and "and 5 more" in document["text"]
+    assert document["text"].startswith("Floodmark: 25 messages: 25 failed\ns.t0 has failed: damaged\n")
+
+
+def test_a_source_that_is_away_for_a_moment_is_told_to_nobody(config: Config, hook: Receiving) -> None:
+    ended(config, TransientError("MySQL is away"))
+    assert hook.got == []
+
+
+def test_what_was_said_is_remembered_without_any_address(config: Config, hook: Receiving) -> None:
+    ended(config, DataError("damaged"))
+    kept = (Store(config.store).get(STATE) or b"").decode()
+    assert "s.t0" in kept and SECRET not in kept and "127.0.0.1" not in kept
+    Store(config.store).put(STATE, b"{")  # lost: it is said once more
+    ended(config, DataError("damaged"))
+    assert len(hook.documents) == 2
+
+
+def test_a_receiver_that_hangs_holds_nothing_up_is_said_once_and_is_left_alone(
+    config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    hook.hangs = True
+    with Alerts(config, patience=0.2) as alerts:
+        began = time.monotonic()
+        alerts.after(None, DataError("damaged"))
+        alerts.after(None, DataError("damaged"))
+        assert time.monotonic() - began < 5  # at once, on any machine
+    ended(config, DataError("damaged"), patience=0.2)
+    came = len(hook.got)
+    ended(config, DataError("damaged"), patience=0.2)
+    assert len(hook.got) == came  # left alone
+    assert sum("webhook" in r.message for r in caplog.records) == 1
+    assert SECRET not in caplog.text
+    # Ten minutes later it is tried again, and hears what it has missed.
+    hook.hangs = False
+    store = Store(config.store)
+    state = read_state(store)
+    past = stamp(datetime.now(UTC) - timedelta(minutes=11))
+    store.put(
+        STATE, dump(replace(state, receivers={n: replace(t, at=past) for n, t in state.receivers.items()}))
+    )
+    ended(config, DataError("damaged"))
+    assert hook.documents[-1]["events"][0]["event"] == "failed" and read_state(store).receivers == {}
+
+
+def test_a_receiver_that_refuses_hears_it_with_a_later_run(
+    config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook.status = 500
+    ended(config, DataError("damaged"))
+    assert "alerts.webhook could not be told: it answered 500" in caplog.text
+    assert read_state(Store(config.store)).tables == {}
+
+
+def test_nobody_at_the_address_and_an_address_that_speaks_no_http_are_told_without_it(config: Config) -> None:
+    spec = AlertSpec(webhook=f"http://127.0.0.1:1/{SECRET}", heartbeat=f"http://[{SECRET}/")
+    found = Alerts(replace(config, alerts=spec)).test()
+    assert not found["ok"] and SECRET not in str(found)
+    assert {one["receiver"]: one["ok"] for one in found["receivers"]} == {
+        "heartbeat": False,
+        "webhook": False,
+    }
+
+
+def test_a_check_finds_the_table_that_nobody_syncs_any_more(config: Config, hook: Receiving) -> None:
+    store = Store(config.store)
+    old = stamp(datetime.now(UTC) - timedelta(hours=2))
+    write_check(store, Check("s.dead", "r", old, exit_code=0, success_at=old, caught_up_at=old))
+    write_check(store, Check("s.alive", "r", stamp(), exit_code=0, success_at=stamp(), caught_up_at=stamp()))
+    limits = replace(config, tables=("s.slow", "s.never", "p.*"), entries={"s.slow": {"behind": 86_400.0}})
+    write_check(store, Check("s.slow", "r", old, exit_code=0, success_at=old, caught_up_at=old))
+    document = Alerts(limits).check()
+    states = {one["table"]: one["state"] for one in document["tables"]}
+    assert states == {"s.alive": "ok", "s.dead": "behind", "s.slow": "ok", "s.never": "unknown"}
+    assert not document["ok"] and hook.events == [("behind", "s.dead", False)]
+    assert Alerts(limits).check()["receivers"] == []  # said before
+    assert hook.beats == []
+
+
+def test_whoever_guards_the_store_tells_without_being_asked(config: Config, hook: Receiving) -> None:
+    old = stamp(datetime.now(UTC) - timedelta(hours=2))
+    write_check(Store(config.store), Check("s.dead", "r", old, exit_code=0, caught_up_at=old))
+    with guarding(config, every=0.01):
+        end = time.monotonic() + 30
+        while not hook.documents and time.monotonic() < end:
+            time.sleep(0.01)
+    assert hook.events == [("behind", "s.dead", False)]
+    with guarding(replace(config, alerts=None)):
+        pass
+
+
+def test_a_verify_that_found_differences_is_told_and_so_is_the_next_good_one(
+    config: Config, hook: Receiving
+) -> None:
+    store = Store(config.store)
+    write_check(store, Check("s.t", "r", stamp(), exit_code=0, caught_up_at=stamp()))
+    for ok in (False, False, True):
+        write_verify(store, VerifyResult("s.t", "r", stamp(), 1.0, ok, missing=0 if ok else 3))
+        with Alerts(config) as alerts:
+            alerts.after_verify(["s.t"])
+    assert hook.events == [("differs", "s.t", False), ("recovered", "s.t", False)]
+
+
+class Mails(MailHandler):
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[Any] = []
+
+    def handle_message(self, message: Any) -> None:
+        self.got.append(message)
+
+
+def test_mail_goes_through_apprise(config: Config) -> None:
+    mails = Mails()
+    (port,) = free_ports(1)
+    server = Controller(mails, hostname="127.0.0.1", port=port)
+    server.start()
+    try:
+        to = f"mailto://127.0.0.1:{port}?from=floodmark@example.org&to=ops@example.org&mode=insecure"
+        ended(replace(config, alerts=AlertSpec(to=(to,))), DataError("damaged"))
+    finally:
+        server.stop()
+    (mail,) = mails.got
+    assert mail["Subject"] == "Floodmark: s.t0 has failed: damaged" and "ops@example.org" in mail["To"]
+
+
+def test_an_address_that_apprise_does_not_know_is_said(config: Config) -> None:
+    found = Alerts(replace(config, alerts=AlertSpec(to=(f"nothing://{SECRET}",)))).test()
+    assert found["receivers"] == [
+        {"receiver": "to[0]", "ok": False, "error": "Apprise does not know such an address"}
+    ]

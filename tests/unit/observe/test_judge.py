@@ -1,0 +1,120 @@
+"""Which tables are told of, to whom, and how often."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from floodmark.commit.checks import Check
+from floodmark.commit.status import VerifyResult
+from floodmark.config.blocks import ALERTS
+from floodmark.model.column_changes import ColumnChange
+from floodmark.model.run import Lag
+from floodmark.model.times import stamp
+from floodmark.observe.alerts import Trouble, good, left_alone
+from floodmark.observe.judge import Standing, TableSaid, after_saying, behind_seconds, standing, to_say
+
+NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
+
+
+def ago(seconds: float) -> str:
+    return stamp(NOW - timedelta(seconds=seconds))
+
+
+def check(code: int = 0, caught_up: float = 10.0, **more: object) -> Check:
+    error = f"failed with {code}" if code else None
+    return Check("s.t", "r", ago(5), exit_code=code, error=error, caught_up_at=ago(caught_up), **more)  # type: ignore[arg-type]
+
+
+def word(given: Check | None, verify: VerifyResult | None = None, on: tuple[str, ...] = ALERTS) -> str:
+    return standing("s.t", given, verify, 900, on, NOW).word
+
+
+def test_an_idle_source_is_well_and_a_dead_scheduler_is_not() -> None:
+    assert word(check(caught_up=60, lag=Lag(seconds=0.0))) == "ok"
+    assert word(check(caught_up=901, lag=Lag(seconds=0.0))) == "behind"
+    assert word(None) == "ok"  # nothing is known of it
+
+
+def test_how_far_behind_is_the_lag_of_the_last_look_and_the_time_since() -> None:
+    assert behind_seconds(check(caught_up=100, lag=Lag(seconds=50.0)), NOW) == 150
+    assert behind_seconds(check(caught_up=100, lag=Lag(ids=7)), NOW) == 100
+    assert behind_seconds(check(caught_up=10, pending_since=ago(3000)), NOW) == 3000
+    assert behind_seconds(Check("s.t", "r", None, exit_code=4), NOW) is None
+    assert behind_seconds(Check("s.t", "r", None, caught_up_at="yesterday"), NOW) is None
+
+
+@pytest.mark.parametrize("code", [1, 2, 6])
+def test_what_a_person_has_to_see_to_is_told_at_once(code: int) -> None:
+    assert word(check(code)) == "failed"
+
+
+@pytest.mark.parametrize("code", [4, 5])
+def test_what_passes_by_itself_is_told_once_the_table_is_behind(code: int) -> None:
+    assert word(check(code, caught_up=600)) == "ok"
+    late = standing("s.t", check(code, caught_up=1000), None, 900, ALERTS, NOW)
+    assert (late.word, late.detail) == ("behind", f"failed with {code}")
+
+
+def test_another_runs_lease_is_never_told() -> None:
+    assert word(check(3)) == "ok"
+
+
+def test_differences_are_told_until_a_verify_finds_none() -> None:
+    differs = VerifyResult("s.t", "r", ago(5), 1.0, False, missing=3)
+    assert word(check(7)) == "differs" and word(check(), differs) == "differs"
+    assert word(check(), VerifyResult("s.t", "r", ago(5), 1.0, True)) == "ok"
+    assert "3 missing" in standing("s.t", check(), differs, 900, ALERTS, NOW).detail
+
+
+def test_only_what_is_asked_for_is_told() -> None:
+    assert word(check(6, caught_up=1000), on=("behind",)) == "behind"
+    assert word(check(6), on=("behind", "differs")) == "ok"
+
+
+def test_one_message_per_change_then_one_a_day_then_that_it_is_well_again() -> None:
+    said: TableSaid | None = None
+    heard: list[tuple[str, bool]] = []
+    moment = NOW
+    bad, behind, well = Standing("s.t", "failed"), Standing("s.t", "behind"), Standing("s.t")
+    for hours, now_stands in [
+        (0, bad), (1, bad), (22, bad), (2, bad), (1, behind), (1, behind), (1, well), (1, well)
+    ]:  # fmt: skip
+        moment += timedelta(hours=hours)
+        events = to_say(said, now_stands, ["hook"], ALERTS, moment)
+        heard += [(e.kind, e.again) for e in events.get("hook", ())]
+        said = after_saying(said, now_stands, events, moment)
+    assert heard == [("failed", False), ("failed", True), ("behind", False), ("recovered", False)]
+    assert said is None
+
+
+def test_a_receiver_that_was_away_hears_it_later_and_the_others_not_again() -> None:
+    bad = Standing("s.t", "failed")
+    first = to_say(None, bad, ["hook", "mail"], ALERTS, NOW)
+    said = after_saying(None, bad, {"hook": first["hook"]}, NOW)
+    assert set(to_say(said, bad, ["hook", "mail"], ALERTS, NOW)) == {"mail"}
+
+
+def test_a_change_of_columns_is_told_once_and_not_when_it_is_long_past() -> None:
+    change = (ColumnChange("added", "note", after="text"),)
+    now_stands = standing("s.t", check(schema_at=ago(60), schema_changes=change), None, 900, ALERTS, NOW)
+    events = to_say(None, now_stands, ["hook"], ALERTS, NOW)
+    assert [(e.kind, e.detail) for e in events["hook"]] == [("schema", "note was added (text)")]
+    said = after_saying(None, now_stands, events, NOW)
+    assert said is not None and to_say(said, now_stands, ["hook"], ALERTS, NOW) == {}
+    past = standing("s.t", check(schema_at=ago(90_000), schema_changes=change), None, 900, ALERTS, NOW)
+    assert to_say(None, past, ["hook"], ALERTS, NOW) == {}
+
+
+def test_the_heartbeat_is_silent_while_a_failure_may_pass_by_itself() -> None:
+    assert good([0, 0], False) is True
+    assert good([0, 6], False) is False and good([7], False) is False
+    assert good([4, 0], False) is None and good([3], False) is None
+    assert good([4, 0], True) is False
+
+
+def test_a_silent_receiver_is_left_alone_for_ten_minutes() -> None:
+    assert left_alone(Trouble(ago(300), "no answer"), NOW) and not left_alone(
+        Trouble(ago(700), "no answer"), NOW
+    )
+    assert not left_alone(Trouble(ago(300), "it answered 500"), NOW) and not left_alone(None, NOW)
+    assert not left_alone(Trouble("never", "no answer"), NOW)

@@ -1,0 +1,60 @@
+"""What a run may ask for, and how MySQL is asked for a stretch of the order."""
+
+import itertools
+
+from floodmark.model.plausible import implausible
+from floodmark.model.position import Position
+from floodmark.model.run import SyncOptions
+from floodmark.model.table import Column
+from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql import sql
+from tests.support.described import described
+
+ID = Column("id", "bigint(20)", "bigint", nullable=False, extra="auto_increment")
+AT = Column("update_at", "datetime", "datetime", nullable=False, fraction=0)
+TABLE = described(
+    "shop", "orders", (ID, AT), ("id",), "update_at", "upsert", "orders", key_index="PRIMARY", cursor_index="at"
+)  # fmt: skip
+
+LOW: Position = ("2025-01-01 00:00:00.000000", 3)
+
+
+def test_the_predicate_of_a_position_keeps_ties_apart_and_can_be_read_as_an_index_range() -> None:
+    text = sql.after(TABLE, TABLE.order, LOW)
+    at = sql.literal(AT, LOW[0])
+    assert text == f"`update_at` >= {at} AND (`update_at` > {at} OR (`update_at` = {at} AND `id` > 3))"
+
+
+def test_a_prefix_as_low_end_means_behind_every_row_that_shares_it() -> None:
+    assert sql.after(TABLE, TABLE.order, LOW[:1]) == f"`update_at` > {sql.literal(AT, LOW[0])}"
+
+
+def test_no_value_can_end_its_literal() -> None:
+    text = Column("name", "varchar(9)", "varchar")
+    assert sql.literal(text, "'; DROP TABLE x; --") == "_utf8mb4 X'" + b"'; DROP TABLE x; --".hex() + "'"
+    assert sql.quote("a`b") == "`a``b`"
+
+
+def test_limit_times_chunks_bounds_the_run() -> None:
+    assert SyncOptions(limit=50, max_chunks=3).most == 150
+    assert SyncOptions(max_chunks=2, slice_rows=1000).most == 2000
+    assert SyncOptions().most is None
+
+
+def test_sparse_ids_make_no_empty_slices() -> None:
+    ids = sorted([*range(1, 1001), *range(10**9, 10**9 + 1000), 10**15])
+
+    def dive(low: int, high: int) -> int:
+        return 2 * len([i for i in ids if low < i <= high])  # dives overstate, by a constant factor
+
+    inner = edges.bisect(dive, 0, ids[-1], 8)
+    ends = [0, *inner, ids[-1]]
+    counts = [sum(a < i <= b for i in ids) for a, b in itertools.pairwise(ends)]
+    assert len(counts) == 8
+    assert min(counts) > 100 and max(counts) < 500
+
+
+def test_a_snapshot_that_shrank_to_nothing_is_not_believed() -> None:
+    assert implausible(before=100_000, now=12)
+    assert not implausible(before=100_000, now=90_000)
+    assert not implausible(before=5, now=0)

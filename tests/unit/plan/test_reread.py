@@ -1,0 +1,103 @@
+"""Which rows begin anew in the place of what the target has, decided from the log alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.commit import begun_anew
+from floodmark.config.load import TableOptions
+from floodmark.model.commit import Batch, Reset
+from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.run import SyncOptions
+from floodmark.model.table import Table
+from floodmark.model.window import Window
+from floodmark.plan.reread import begins_whole, changes, check, follows_a_copy
+from tests.support.described import changed
+from tests.support.samples import TABLE, History, at, files, window
+
+FULL = changed(TABLE, mode="full", cursor=None)
+BY_OTHER = changed(TABLE, key=("update_at",))
+UPSERT = TableOptions()
+
+
+def whole_copy(history: History) -> History:
+    """A log whose last word is a snapshot."""
+    history.claim(table=FULL, window=Window("s", None, None, "snapshot"))
+    history.add(Batch, window_id="s", slices=(0,), files=files(5), load_as="replace")
+    return history
+
+
+def read_by_cursor() -> History:
+    history = History()
+    history.claim(window=window("w", None, (), at(9, 9)))
+    history.add(Batch, window_id="w", slices=(0,), files=files(5))
+    return history
+
+
+def whole(history: History, table: Table = TABLE) -> bool:
+    return begins_whole(begun_anew(history.state, table), table, SyncOptions())
+
+
+def test_after_a_whole_copy_the_position_from_before_it_is_gone() -> None:
+    history = whole_copy(read_by_cursor())
+    assert history.state.position == at(9, 9)
+    assert (
+        begun_anew(history.state, TABLE).position is None and begun_anew(history.state, FULL) is history.state
+    )
+    state = history.claim(table=TABLE, window=window("x", at(1), (), at(20, 1), whole=True))
+    assert (state.position, state.progress.began, state.progress.started) == (None, at(1), False)
+
+
+def test_rows_take_the_place_of_a_whole_copy_whatever_dies_in_between() -> None:
+    history = whole_copy(History())
+    assert whole(history) and not whole(history, FULL)
+    history.claim(table=TABLE, window=window("x", None, (), at(20, 1), whole=True))
+    assert whole(history)
+    history.add(Reset, stages=("extract", "load"))
+    assert whole(history), "the target still has the copy"
+    history.claim(table=TABLE, window=window("y", None, (), at(20, 1), whole=True))
+    history.add(Batch, window_id="y", slices=(0,), files=files(5), load_as="replace")
+    assert not whole(history)
+
+
+def test_a_reset_lets_another_key_begin_in_the_place_of_old_rows() -> None:
+    history = read_by_cursor()
+    assert not whole(history, BY_OTHER)
+    with pytest.raises(DataError, match=r"the key of shop\.orders was"):
+        check(BY_OTHER, history.state, UPSERT)
+    history.add(Reset, stages=("extract", "load"))
+    assert whole(history, BY_OTHER) and not whole(history)
+    assert changes(BY_OTHER, history.state, UPSERT) == ()
+
+
+def test_a_bounded_run_does_not_take_the_place_of_everything() -> None:
+    with pytest.raises(ConfigError, match="--limit"):
+        begins_whole(begun_anew(whole_copy(History()).state, TABLE), TABLE, SyncOptions(limit=5))
+
+
+def test_another_target_is_refused_until_all_files_load_again() -> None:
+    history, other = read_by_cursor(), changed(TABLE, target="other")
+    with pytest.raises(ConfigError, match="was loaded into orders until now"):
+        check(other, history.state, UPSERT)
+    history.add(Reset, stages=("load",))
+    check(other, history.state, UPSERT)
+
+
+def test_what_was_read_whole_is_not_compared_by_a_position() -> None:
+    with pytest.raises(DataError, match="was read whole until now"):
+        check(TABLE, whole_copy(read_by_cursor()).state, UPSERT)
+
+
+def test_the_commit_by_which_an_empty_table_got_its_target_is_no_copy() -> None:
+    history = History()
+    history.claim()
+    history.add(Batch, load_as="replace")
+    assert not whole(history)
+
+
+def test_what_follows_a_copy_begins_at_the_first_row_unless_the_table_was_reset() -> None:
+    history = whole_copy(History())
+    assert follows_a_copy(begun_anew(history.state, TABLE))
+    history.add(Reset, stages=("extract", "load"))
+    assert not follows_a_copy(begun_anew(history.state, TABLE))
+    assert not follows_a_copy(read_by_cursor().state)

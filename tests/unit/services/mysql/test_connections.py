@@ -1,0 +1,139 @@
+"""How a run shares its connections between tables and tasks; no server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from floodmark.config.load import SourceSpec
+from floodmark.model.errors import Interrupted
+from floodmark.services.mysql import connections as module
+from floodmark.services.mysql.connections import Throttle
+
+
+def throttle(connections: int) -> Throttle:
+    return Throttle(SourceSpec("h", 3306, "u", "p", max_connections=connections))
+
+
+def never() -> bool:
+    return False
+
+
+class Count:
+    """How many are inside at once, and how many there were at most."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+def test_tasks_and_questions_together_stay_within_the_limit() -> None:
+    shared, inside = throttle(3), Count()
+
+    def task() -> None:
+        with shared.task(None, never), inside:
+            time.sleep(0.01)
+
+    def ask() -> None:
+        leave = shared.enter()
+        with inside:
+            time.sleep(0.01)
+        leave()
+        leave()  # a session may be closed twice
+
+    with ThreadPoolExecutor(12) as pool:
+        futures = [pool.submit(each) for _ in range(40) for each in (task, ask)]
+        for future in futures:
+            future.result(30)
+    assert inside.most == 3
+
+
+def test_one_task_runs_in_the_end_even_when_whoever_waits_for_it_holds_every_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    shared = throttle(1)
+    leave = shared.enter()
+    with shared.task(None, never):
+        pass
+    leave()
+
+
+def test_a_thread_does_not_wait_for_itself() -> None:
+    shared = throttle(1)
+    first, second = shared.enter(), shared.enter()
+    second()
+    first()
+
+
+def test_a_question_waits_for_tasks_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    shared = throttle(1)
+    with shared.task(None, never):
+        shared.enter()()
+
+
+def test_a_question_comes_before_the_next_task() -> None:
+    shared, order = throttle(2), list[str]()
+    started = threading.Event()
+
+    def task(name: str) -> None:
+        with shared.task(None, never):
+            order.append(name)
+
+    def ask() -> None:
+        started.set()
+        leave = shared.enter()
+        order.append("question")
+        time.sleep(0.05)
+        leave()
+
+    with ThreadPoolExecutor(4) as pool, shared.task(None, never):
+        with shared.task(None, never):
+            pool.submit(ask)
+            started.wait()
+            time.sleep(0.05)
+            for i in range(2):
+                pool.submit(task, f"task {i}")
+            time.sleep(0.05)
+        time.sleep(0.3)
+    assert order[0] == "question"
+
+
+def test_tasks_that_only_queue_inside_spark_hold_no_connection() -> None:
+    shared = throttle(4)
+    with ThreadPoolExecutor(8) as pool:
+        all_in = threading.Barrier(8)
+
+        def task() -> None:
+            with shared.task(2, never):
+                all_in.wait(10)
+
+        for future in [pool.submit(task) for _ in range(8)]:
+            future.result(20)
+
+
+def test_a_stop_ends_the_wait() -> None:
+    shared, stop = throttle(1), threading.Event()
+    with shared.task(None, never), ThreadPoolExecutor(1) as pool:
+
+        def task() -> None:
+            with shared.task(None, stop.is_set):
+                pass
+
+        waiting = pool.submit(task)
+        stop.set()
+        with pytest.raises(Interrupted):
+            waiting.result(10)

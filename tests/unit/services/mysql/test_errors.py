@@ -1,0 +1,49 @@
+"""Every error of MySQL's becomes one of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.config.load import SourceSpec
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TlsError, TransientError
+from floodmark.services.mysql.errors import translated
+from floodmark.services.mysql.rows.text import MySQLError, NotTrusted
+
+SPEC = SourceSpec("db", 3306, "reader", "hunter2")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1045, ConfigError), (1044, ConfigError), (1142, ConfigError), (1143, ConfigError), (1227, ConfigError),
+        (1049, ConfigError), (1146, ConfigError), (1054, ConfigError), (1064, ConfigError), (1130, ConfigError),
+        (2026, ConfigError), (3159, ConfigError),
+        (2002, TransientError), (2003, TransientError), (2005, TransientError), (2006, TransientError),
+        (2013, TransientError), (1040, TransientError), (1205, TransientError), (1213, TransientError),
+        (1317, TransientError), (1927, TransientError), (1969, TransientError), (9999, TransientError),
+        (1153, DataError), (2020, DataError),
+    ],
+)  # fmt: skip
+def test_a_code_says_what_the_operator_does_next(code: int, kind: type[FloodmarkError]) -> None:
+    error = translated(MySQLError(code, "said MySQL"), SPEC)
+    assert isinstance(error, kind)
+    assert "db:3306" in error.message and "said MySQL" in error.message and str(code) in error.message
+    assert error.hint
+    assert "hunter2" not in error.message + error.hint
+
+
+def test_a_certificate_that_is_not_trusted_says_whether_it_is_another_hosts_whatever_the_words() -> None:
+    refused = NotTrusted(2026, "said OpenSSL")
+    error = translated(refused, SPEC)
+    assert isinstance(error, TlsError) and "not of the authority" in (error.hint or "")
+    refused.other_host = True
+    assert "another host's" in (translated(refused, SPEC).hint or "")
+    plain = translated(MySQLError(2026, "no TLS: a mismatch of certificates"), SPEC)
+    assert isinstance(plain, TlsError) and "TLS 1.2 or newer" in (plain.hint or "")
+    named = translated(MySQLError(1045, "Access denied for user 'TLS certificate'@'SSL'"), SPEC)
+    assert not isinstance(named, TlsError)
+
+
+def test_an_error_without_a_number_is_one_to_try_again() -> None:
+    for arguments in ((), ("text",), (4711, "text")):
+        assert isinstance(translated(MySQLError(*arguments), SPEC), TransientError)

@@ -1,0 +1,89 @@
+"""Looks at the source's open work that the tables of a run share."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
+
+import pytest
+
+from floodmark.model.errors import TransientError
+from floodmark.services.mysql.open_work import OpenWork, Sight
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.shared_looks import SharedLooks
+
+SESSION = cast(Session, None)
+
+
+class Server:
+    """Answers looks one after the other, each when it is told to; an answer carries the look's number."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fails: set[int] = set()
+        self.began = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def look(self, session: Session, sight: Sight) -> list[OpenWork]:
+        self.count += 1
+        number = self.count
+        self.began.release()
+        assert self.go.acquire(timeout=20)
+        if number in self.fails:
+            raise TransientError("the connection was cut")
+        return [OpenWork(float(number), number, "", "somebody")]
+
+
+def asked(pool: ThreadPoolExecutor, looks: SharedLooks, count: int) -> list[Future[list[OpenWork]]]:
+    ready = threading.Barrier(count + 1)
+
+    def ask() -> list[OpenWork]:
+        ready.wait(20)
+        return looks.holders(SESSION, Sight(False))
+
+    futures = [pool.submit(ask) for _ in range(count)]
+    ready.wait(20)
+    return futures
+
+
+def waiting(looks: SharedLooks, count: int) -> None:
+    """Returns when so many wait for a look that is not theirs."""
+    while len(looks._change._waiters) < count:  # type: ignore[attr-defined]
+        threading.Event().wait(0.01)
+
+
+def test_a_look_serves_all_who_asked_before_it_began_and_nobody_who_asked_later() -> None:
+    server = Server()
+    looks = SharedLooks(server.look)
+    with ThreadPoolExecutor(9) as pool:
+        [first] = asked(pool, looks, 1)
+        assert server.began.acquire(timeout=20)
+        later = asked(pool, looks, 8)  # the first look has begun before they asked
+        waiting(looks, 8)
+        server.go.release()
+        assert first.result(20)[0].thread == 1
+        assert server.began.acquire(timeout=20)
+        server.go.release()
+        assert {found.result(20)[0].thread for found in later} == {2}
+    assert server.count == 2
+
+
+def test_a_look_that_fails_fails_only_its_own_table() -> None:
+    server = Server()
+    server.fails = {2}
+    looks = SharedLooks(server.look)
+    with ThreadPoolExecutor(3) as pool:
+        [first] = asked(pool, looks, 1)
+        assert server.began.acquire(timeout=20)
+        later = asked(pool, looks, 2)
+        waiting(looks, 2)
+        for _ in range(3):
+            server.go.release()
+        assert first.result(20)[0].thread == 1
+        failed = [future for future in later if future.exception(20) is not None]
+        assert len(failed) == 1
+        with pytest.raises(TransientError):
+            failed[0].result()
+        [served] = [future for future in later if future not in failed]
+        assert served.result()[0].thread == 3

@@ -1,0 +1,95 @@
+"""What Spark's own failures become; no JVM is started."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.accumulators import AccumulatorUnixServer
+
+from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.services.spark.context import Spark, _start_error
+from floodmark.services.spark.pyspark_internals import _end as _end_server
+
+TRACE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0
+ (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "pyspark.zip/pyspark/worker.py", line 1, in main
+{said}
+
+Driver stacktrace:"""
+
+
+class JavaException:
+    """As Py4J hands it over."""
+
+    _target_id = "o1"
+
+    def __init__(self, name: str, message: str | None) -> None:
+        self._name, self._message = name, message
+
+    def getMessage(self) -> str | None:
+        return self._message
+
+    def getClass(self) -> JavaException:
+        return self
+
+    def getSimpleName(self) -> str:
+        return self._name
+
+
+def thrown(message: str | None, name: str = "SparkException") -> Exception:
+    error: Exception = Py4JJavaError("An error occurred", JavaException(name, message))
+    return error
+
+
+def lost(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FloodmarkError:
+    monkeypatch.setattr(Spark, "alive", True)
+    return Spark("spark://host:7077", log_path=tmp_path / "log")._lost(thrown(said), "shop.orders")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ModuleNotFoundError: No module named 'pyarrow'",
+        "ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory",
+    ],
+)
+def test_a_machine_that_lacks_a_package_or_its_library_is_a_mistake_and_not_tried_again(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = lost(TRACE.format(said=said), tmp_path, monkeypatch)
+    assert isinstance(error, ConfigError)
+    assert said in error.message and "docs/cluster.md" in (error.hint or "")
+
+
+def test_another_error_of_a_worker_is_a_lost_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = lost(TRACE.format(said="EOFError: it ended"), tmp_path, monkeypatch)
+    assert isinstance(error, TransientError) and "EOFError: it ended" in error.message
+
+
+def test_a_start_that_fails_with_nothing_but_a_path_names_the_exception(tmp_path: Path) -> None:
+    said = thrown("/srv/environment.tar.gz", "NoSuchFileException")
+    error = _start_error(said, "spark://host:7077", tmp_path / "log")
+    assert error.message == "Spark did not start: NoSuchFileException: /srv/environment.tar.gz"
+
+
+def test_a_start_that_fails_without_a_word_names_the_exception(tmp_path: Path) -> None:
+    error = _start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
+    assert "NullPointerException" in error.message
+
+
+def test_a_socket_that_goes_at_the_same_moment_does_not_make_an_end_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = AccumulatorUnixServer(str(tmp_path / "sock"), socketserver.StreamRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    (tmp_path / "sock").unlink()
+    with monkeypatch.context() as race:
+        race.setattr("os.path.exists", lambda path: True)
+        _end_server(server)
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,113 @@
+"""Which Spark is used, decided without a JVM: versions, sessions that can't serve, clusters that leave a run alone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from floodmark.config.load import SourceSpec
+from floodmark.model.errors import ConfigError, Interrupted, TransientError
+from floodmark.services.spark import pyspark_internals as internals
+from floodmark.services.spark.context import DESERTED, FORSAKEN, Spark
+from floodmark.services.spark.master import refusal
+
+
+def test_pysparks_of_which_we_know_the_insides_are_started_by_us_and_others_by_themselves() -> None:
+    assert [internals.is_known(v) for v in ((4, 0), (4, 3), (4, 4), (5, 0))] == [True, True, False, False]
+    assert internals.is_known(internals.version())
+
+
+def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install() -> None:
+    with pytest.raises(ConfigError, match=r"pyspark 3\.5 is too old") as caught:
+        internals.is_known((3, 5))
+    assert "pyspark>=4.0" in str(caught.value.hint)
+
+
+def test_a_spark_connect_session_is_refused_in_words() -> None:
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(ConfigError, match="Spark Connect"):
+        Spark.over(connect())
+
+
+def test_what_is_no_spark_at_all_is_refused_by_its_type() -> None:
+    with pytest.raises(ConfigError, match="not int"):
+        Spark.over(5)
+
+
+@pytest.fixture
+def on_cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[Spark, list[frozenset[str] | None]]:
+    """A Spark of a cluster, and what the cluster answers next when it is asked for the executors."""
+    answers: list[frozenset[str] | None] = []
+    monkeypatch.setattr(internals, "executors", lambda _: answers.pop(0))
+    return Spark("spark://there:7077"), answers
+
+
+def test_lost_executors_are_named_once(on_cluster: tuple[Spark, list[Any]]) -> None:
+    spark, answers = on_cluster
+    answers += [frozenset({"0", "1"}), frozenset({"0"}), frozenset({"0"}), None]
+    said: list[str] = []
+    assert [spark._alone(None, said.append) for _ in range(4)] == [None] * 4
+    assert said == ["Spark lost 1 of 2 executors; their slices run again"]
+
+
+def test_executors_that_were_given_back_between_two_runs_of_jobs_are_not_missed(
+    on_cluster: tuple[Spark, list[Any]],
+) -> None:
+    spark, _ = on_cluster
+    spark._executors, spark._had_executors = frozenset({"0"}), True
+    assert list(spark.submit([], "nothing")) == []
+    jobs: Any = [
+        SimpleNamespace(table=SimpleNamespace(name="s.t"), source=SourceSpec("h", 1, "u", "p"), title=str)
+    ]
+    with pytest.raises(Interrupted):  # it was never started
+        list(spark.submit(jobs, "t"))
+    assert not spark._had_executors and not spark._executors
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["had some", "never had any"])
+def test_a_cluster_without_executors_is_given_up_sooner_once_it_has_lost_them_all(
+    on_cluster: tuple[Spark, list[Any]], monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """A master that was restarted no longer knows the application, and would leave it waiting for ever."""
+    spark, answers = on_cluster
+    clock = [1000.0]
+    monkeypatch.setattr("floodmark.services.spark.context.time.monotonic", lambda: clock[0])
+    answers += [frozenset({"0"}) if seen else frozenset(), frozenset()]
+    since = spark._alone(None, lambda _: None)
+    since = spark._alone(since, lambda _: None)
+    assert since is not None
+    patience = FORSAKEN if seen else DESERTED
+    clock[0] += patience
+    spark._give_up_alone(since, "s.t")
+    clock[0] += 1
+    with pytest.raises(TransientError, match="no executor") as caught:
+        spark._give_up_alone(since, "s.t")
+    assert "spark.driver.host" in str(caught.value.hint)
+    assert not spark.alive
+
+
+def test_a_master_that_is_away_is_not_one_that_refuses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert refusal(f"spark://127.0.0.1:{port}", "4.0.2") is None
+
+
+def test_a_master_that_is_there_but_does_not_answer_is_named_with_both_versions() -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'<img/><span class="version me-3">4.3.0</span>')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with socket.create_server(("127.0.0.1", 0)) as master, HTTPServer(("127.0.0.1", 0), Page) as page:
+        threading.Thread(target=page.handle_request, daemon=True).start()
+        url = f"spark://gone.invalid:1,127.0.0.1:{master.getsockname()[1]}"
+        why = refusal(url, "4.0.2", page.server_port)
+    assert isinstance(why, ConfigError) and "pyspark 4.0.2; it runs Spark 4.3.0" in why.message

@@ -1,0 +1,136 @@
+"""The pace of a resident sync, and what its cycles tell; no service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from floodmark.cli.output.sync import cycle_line
+from floodmark.cli.progress import PlainProgress
+from floodmark.cli.resident import failing_line, recovered_line
+from floodmark.model.errors import ConfigError, ConflictError, TransientError, UnknownOutcome
+from floodmark.model.run import SyncReport, TableReport
+from floodmark.model.secrets import Scrubber
+from floodmark.sync.resident import Cycle, Failing, Health, Pace
+
+
+def cycle(*tables: TableReport, **more: Any) -> Cycle:
+    report = None if more else SyncReport("20250819_153000_ab12", 1.2, tables)
+    return Cycle(3, "20250819_153000_ab12", "2025-08-19T15:30:00.000000Z", 1.2, report, **more)
+
+
+def test_cycles_keep_to_the_clock_of_the_first_one_without_drift() -> None:
+    pace = Pace(first=100.0, every=0.1)
+    began = 100.0
+    for beat in range(1, 2000):
+        began = pace.next(began, began + 0.04)
+        assert abs(began - (100.0 + beat * 0.1)) < 1e-9
+
+
+def test_a_cycle_that_takes_longer_is_followed_at_once_and_then_by_the_clock() -> None:
+    pace = Pace(first=0.0, every=30.0)
+    assert pace.next(0.0, 47.0) == 47.0
+    assert pace.next(47.0, 48.0) == 60.0
+
+
+def test_a_failed_cycle_is_tried_again_soon_and_never_later_than_the_interval() -> None:
+    pace = Pace(first=0.0, every=30.0)
+    pauses = []
+    for _ in range(9):
+        pace = pace.after(TransientError.code)
+        pauses.append(pace.next(0.5, 1.0) - 1.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 29.0, 29.0, 29.0, 29.0]
+    assert pace.after(UnknownOutcome.code).failures == 10
+    assert pace.after(0).next(0.5, 1.0) == 30.0
+    # Another run that holds the table, or a mistake, is not gone sooner for being asked more often.
+    assert pace.after(ConflictError.code).next(0.5, 1.0) == 30.0
+    assert pace.after(ConfigError.code).next(0.5, 1.0) == 30.0
+
+
+def test_a_long_row_of_failures_stays_within_the_interval() -> None:
+    assert Pace(first=0.0, every=5.0, failures=100_000).next(0.0, 0.2) == 5.0
+
+
+def test_a_cycle_is_one_line() -> None:
+    busy = TableReport("shop.orders", rows_extracted=100, rows_loaded=100, files_loaded=1, commits=[4, 5])
+    idle = TableReport("shop.items")
+    down = TableReport("shop.c", error=TransientError("MySQL is away", hint="wait", table="shop.c"))
+    at = "2025-08-19 15:30:00 UTC  "
+    assert cycle_line(cycle(idle, idle).as_json()) == f"{at}up to date, 2 tables, 1.2 s"
+    said = "shop.orders: 100 rows extracted, 100 loaded"
+    assert cycle_line(cycle(busy, idle).as_json()) == f"{at}{said}, 1.2 s"
+    failed = "failed, exit code 4: shop.c: MySQL is away; wait"
+    assert cycle_line(cycle(down, busy).as_json()) == f"{at}{failed}; {said}, 1.2 s"
+    alone = cycle(error=TransientError("MySQL is\naway", hint="wait"))
+    assert cycle_line(alone.as_json()) == f"{at}failed, exit code 4: MySQL is away; wait, 1.2 s"
+
+
+def test_the_document_of_a_cycle_has_the_tables_that_moved() -> None:
+    busy = TableReport("shop.orders", commits=[4])
+    document = json.loads(json.dumps(cycle(busy, TableReport("shop.items")).as_json()))
+    assert [t["table"] for t in document["tables"]] == ["shop.orders"]
+    assert (document["tables_idle"], document["ok"], document["exit_code"], document["cycle"]) == (
+        1,
+        True,
+        0,
+        3,
+    )
+
+
+def test_only_a_mistake_of_the_configuration_counts_as_one() -> None:
+    wrong = TableReport("shop.a", error=ConfigError("no such table"))
+    away = TableReport("shop.b", error=TransientError("away"))
+    assert cycle(wrong, away).mistaken
+    assert not cycle(away).mistaken
+    assert cycle(error=ConfigError("wrong password")).mistaken
+    assert not cycle(error=TransientError("away")).mistaken
+
+
+def test_a_note_that_every_cycle_makes_is_said_once() -> None:
+    lines: list[str] = []
+    watch = PlainProgress(Scrubber(), lines.append).brief()
+    for _ in range(3):
+        watch.note("shop.orders", "no index on update_at")
+        watch.begin("shop.orders", "extract", 10)
+        watch.advance("shop.orders", "extract", 10, 1, 100)
+        watch.end("shop.orders", "extract")
+    assert lines == ["shop.orders: no index on update_at"]
+
+
+def test_a_failure_is_news_when_it_begins_and_when_it_is_over() -> None:
+    down = TableReport("shop.c", error=TransientError("MySQL is away", table="shop.c"))
+    up, other = TableReport("shop.c"), TableReport("shop.d")
+    first = Health().after(cycle(down, other))
+    assert [one.table for one in first.failing] == ["shop.c"] and not first.recovered
+    again = first.health.after(cycle(down, other))
+    assert not again.failing and not again.recovered
+    # Nothing is known of single tables when the whole cycle fails, nor when it fails again.
+    whole = again.health.after(cycle(error=TransientError("MySQL is away")))
+    assert [one.table for one in whole.failing] == [None] and not whole.recovered
+    assert not whole.health.after(cycle(error=TransientError("still"))).failing
+    over = whole.health.after(cycle(up, other))
+    assert {one.table: one.cycles for one in over.recovered} == {"shop.c": 3, None: 1}
+    assert over.health == Health()
+
+
+def test_another_kind_of_failure_is_news_and_a_table_that_left_has_not_recovered() -> None:
+    health = Health().after(cycle(TableReport("shop.c", error=TransientError("away")))).health
+    changed = health.after(cycle(TableReport("shop.c", error=ConfigError("no such table"))))
+    assert [one.error.code for one in changed.failing] == [2]
+    left = changed.health.after(cycle(TableReport("shop.d")))
+    assert not left.recovered and left.health == Health()
+
+
+def test_what_is_said_of_a_failure_and_of_its_end() -> None:
+    error = TransientError("MySQL is\naway", hint="wait", table="shop.c")
+    said = failing_line("2025-08-19T15:30:00.000000Z", error.as_json())
+    assert said.startswith("2025-08-19 15:30:00 UTC  failed, exit code 4: shop.c: MySQL is away; wait (")
+    since = "2025-08-19T15:30:00.000000Z"
+    at = "2025-08-19T15:36:03.000000Z"
+    one = Failing("shop.c", error, since, 12)
+    over = "after 12 failed cycles in 6 min 3 s"
+    assert recovered_line(at, [one]) == f"2025-08-19 15:36:03 UTC  recovered: shop.c, {over}"
+    assert recovered_line(at, [one, one]) == f"2025-08-19 15:36:03 UTC  recovered: 2 tables, {over}"
+    assert (
+        recovered_line(at, [Failing(None, error, since, 12)]) == f"2025-08-19 15:36:03 UTC  recovered: {over}"
+    )

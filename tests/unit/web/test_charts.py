@@ -1,0 +1,50 @@
+"""Charts: sound SVG, hidden from screen readers, whatever the values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from floodmark.web.charts import Point, Span, bars, line, sparkline, timeline
+
+VALUES = some.lists(some.none() | some.floats(0, 1e15), max_size=40)
+NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
+
+
+def drawn(svg: str) -> ElementTree.Element:
+    root = ElementTree.fromstring(svg)
+    assert root.get("aria-hidden") == "true"
+    assert not any("nan" in (value or "") for node in root.iter() for value in node.attrib.values())
+    return root
+
+
+@given(VALUES)
+def test_any_values_make_sound_charts(values: list[float | None]) -> None:
+    points = [Point("2026-11-17 12:00", value, f"<{value}>") for value in values]
+    for svg in (sparkline(values), bars(points, "<top>"), line(points, "<top>", 5.0)):
+        if svg:
+            drawn(svg)
+
+
+def test_too_little_is_not_drawn() -> None:
+    assert sparkline([1.0, None]) == ""
+    assert bars([], "") == ""
+    assert line([Point("", 1.0, "")], "") == ""
+    assert timeline([], NOW) == ""
+
+
+def test_a_gap_is_left_where_a_value_is_not_known() -> None:
+    path = drawn(sparkline([1.0, 2.0, None, 3.0, 4.0])).find("path")
+    assert path is not None
+    assert path.attrib["d"].count("M") == 2
+
+
+@pytest.mark.parametrize(("outcome", "shape"), [("failed", "diamond"), ("held", "ring"), ("ok", None)])
+def test_outcomes_have_shapes_of_their_own(outcome: str, shape: str | None) -> None:
+    span = Span("shop.<orders>", "2026-11-17T11:00:00Z", 60.0, outcome, "said", "/runs/x")  # type: ignore[arg-type]
+    classes = {node.get("class") for node in drawn(timeline([span], NOW)).iter()}
+    assert (classes & {"diamond", "ring"}) == ({shape} if shape else set())

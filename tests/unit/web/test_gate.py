@@ -1,0 +1,84 @@
+"""Who may ask: names, tokens, methods; and what browsers are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from floodmark.web import gate
+from floodmark.web.gate import host_name, is_loopback, is_welcome
+from tests.unit.web.conftest import Client
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "WRONG_PAUSE", 0.0)
+
+
+def test_hosts_are_read_with_and_without_their_ports() -> None:
+    assert [host_name(h) for h in ("localhost:8808", "LOCALHOST", "[::1]:8808", "10.0.0.1")] == [
+        "localhost",
+        "localhost",
+        "::1",
+        "10.0.0.1",
+    ]
+    assert [
+        is_loopback(h) for h in ("127.0.0.1", "127.8.0.1", "::1", "localhost", "0.0.0.0", "::", "etl")
+    ] == [True] * 4 + [False] * 3
+
+
+@pytest.mark.parametrize(("header", "welcome"), [("localhost:8808", True), ("127.0.0.1", True), ("10.1.2.3:80", True), ("[::1]:1", True),
+                                                 ("evil.example", False), ("localhost.evil.example", False), ("", False)])  # fmt: skip
+def test_only_our_own_names_and_plain_addresses_are_welcome(header: str, welcome: bool) -> None:
+    assert is_welcome(header, {"localhost"}) is welcome
+
+
+def test_a_rebound_name_gets_nothing(client: Client) -> None:
+    for path in ("/", "/api/overview", "/static/style.css", "/healthz"):
+        assert client().get(path, headers={"Host": "evil.example:8808"}).status_code == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(client: Client, method: str) -> None:
+    assert client().request(method, "/").status_code == 405
+
+
+def test_every_answer_forbids_what_is_not_ours(client: Client) -> None:
+    for path in ("/", "/api/overview", "/static/follow.js", "/nothing", "/healthz"):
+        headers = client().get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers
+
+
+def test_without_the_token_only_the_door_is_shown(client: Client) -> None:
+    browser = client(TOKEN)
+    assert browser.get("/").headers["location"] == "/login"
+    assert browser.get("/api/overview").status_code == 401
+    assert browser.get("/healthz").status_code == 200
+    assert browser.get("/api/overview", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert browser.get("/api/overview", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_browser_gives_the_token_once(client: Client) -> None:
+    browser = client(TOKEN)
+    assert "<form" in browser.get("/login").text
+    wrong = browser.post("/login", data={"token": "wrong"})
+    assert (wrong.status_code, "not the token" in wrong.text) == (403, True)
+    assert browser.get("/").status_code == 303
+    right = browser.post("/login", data={"token": TOKEN})
+    assert (right.status_code, right.headers["location"]) == (303, "/")
+    cookie = right.headers["set-cookie"]
+    assert TOKEN not in cookie
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert browser.get("/").status_code == 200
+    assert browser.post("/login", content=b"x" * 5000).status_code == 413
+
+
+@pytest.mark.parametrize("cookie", ["floodmark=", "floodmark=x", 'floodmark="', "=;=;", "floodmark=%00"])
+def test_other_cookies_open_nothing(client: Client, cookie: str) -> None:
+    assert client(TOKEN).get("/", headers={"Cookie": cookie}).status_code == 303

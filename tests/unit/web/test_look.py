@@ -1,0 +1,153 @@
+"""What the dashboard sees of a store, and what a look costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from floodmark.commit.document import primary_path
+from floodmark.model.errors import TransientError
+from floodmark.services.store.store import Object, Store
+from floodmark.web.look import Looks
+from tests.support.dashboards import NOW, Filled, config_of, every_health, seen
+from tests.support.watermark_copies import Counting
+
+
+def words(looks: Looks) -> dict[str, str]:
+    return {row.name: row.health.word for row in looks.look(NOW).rows}
+
+
+def test_every_table_gets_its_word_and_the_worst_comes_first(filled: Filled, looks: Looks) -> None:
+    every_health(filled)
+    found = words(looks)
+    assert found == {
+        "shop.lines": "failed",
+        "shop.invoices": "behind",
+        "shop.stale": "behind",
+        "shop.broken": "unknown",
+        "shop.stock": "waiting to load",
+        "shop.never": "never synced",
+        "shop.orders": "ok",
+    }
+    assert next(iter(found)) == "shop.lines"
+    assert list(found)[-1] == "shop.orders"
+
+
+def test_an_open_window_that_nobody_holds_is_a_failure_and_one_that_is_held_runs(
+    filled: Filled, looks: Looks
+) -> None:
+    filled.table("shop.left", window_left_open=True)
+    with filled.held("shop.busy"):
+        filled.progress("shop.busy", 250_000, lag=90.0)
+        rows = {row.name: row for row in looks.look(NOW).rows}
+    assert rows["shop.left"].health.word == "failed"
+    assert "interrupted" in rows["shop.left"].health.why
+    busy = rows["shop.busy"]
+    assert busy.lag == 90.0
+    assert busy.holder is not None
+    assert (busy.holder.rows, busy.holder.total, busy.holder.stage, busy.holder.purpose) == (
+        250_000,
+        1_000_000,
+        "extract",
+        "sync",
+    )
+
+
+def test_a_second_look_reads_only_what_has_changed(filled: Filled, looks: Looks) -> None:
+    filled.many(20)
+    counting = looks.store = Counting(filled.store.spec)
+    first = looks.look(NOW)
+    assert len(counting.reads) > 40
+    counting.reads.clear()
+    second = looks.look(NOW)
+    assert (counting.reads, second.version) == ([], first.version)
+    assert len(counting.lists) <= 2 * 9
+    filled.check("shop.t0007", 0.5, lag=90_001.0)
+    third = looks.look(NOW)
+    assert counting.reads == ["status/checks/shop.t0007.json"]
+    assert third.version == first.version + 1
+    assert (third.rows[0].name, third.rows[0].health.word) == ("shop.t0007", "behind")
+
+
+class Failing(Store):
+    """A store that fails in the middle of a look when it is told to."""
+
+    broken = False
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[Object]:
+        if self.broken and prefix == "runs/":
+            raise TransientError("S3 can't be reached with hunter2secret")
+        return super().list(prefix, start_after)
+
+
+def test_a_store_that_fails_in_the_middle_leaves_what_was_seen_before_and_says_why(
+    filled: Filled, looks: Looks
+) -> None:
+    filled.table("shop.orders")
+    failing = looks.store = Failing(filled.store.spec)
+    good = looks.look(NOW)
+    failing.broken = True
+    filled.table("shop.more")
+    bad = looks.look(NOW)
+    assert bad.problem == "S3 can't be reached with ***"
+    assert (bad.at, bad.rows) == (good.at, good.rows)
+    assert bad.version > good.version
+    assert looks.look(NOW).version == bad.version
+    failing.broken = False
+    mended = looks.look(NOW)
+    assert mended.problem is None
+    assert {"shop.orders", "shop.more"} <= {row.name for row in mended.rows}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'"x"', b'{"table_name": 7}', b'{"table_name": "shop.other"}', b"[" * 100_000]
+)
+def test_whatever_lies_in_a_watermarks_place_is_at_worst_unknown(
+    filled: Filled, looks: Looks, data: bytes
+) -> None:
+    filled.store.put(primary_path("shop.odd"), data)
+    for kind in ("status/checks", "status/live", "status/verify", "leases"):
+        filled.store.put(f"{kind}/shop.odd.json", data)
+    filled.store.put("runs/20261117_110000_ab12.json", data)
+    filled.store.put("status/days/202611/shop.odd.json", data)
+    assert words(looks)["shop.odd"] == "unknown"
+
+
+def test_days_and_runs_make_the_line_over_time(filled: Filled, looks: Looks) -> None:
+    filled.table("shop.orders")
+    days = [
+        f'{{"day": "2026-11-{n:02}", "runs": 3, "rows_extracted": {n}, "worst_lag_seconds": {n}.0}}'
+        for n in range(1, 10)
+    ]
+    filled.store.put(
+        "status/days/202611/shop.orders.json",
+        f'{{"table_name": "shop.orders", "days": [{",".join(days)}]}}'.encode(),
+    )
+    snapshot = looks.look(NOW)
+    row = snapshot.row("shop.orders")
+    assert row is not None
+    assert row.points == tuple(float(n) for n in range(1, 10))
+    assert snapshot.days["shop.orders"][-1].rows == 9
+    for hours in (3, 2, 1):
+        filled.run(60.0 * hours, {"shop.orders": {"lag_after": {"seconds": float(hours), "ids": None}}})
+    row = looks.look(NOW).row("shop.orders")
+    assert row is not None
+    assert row.points == (3.0, 2.0, 1.0)
+
+
+def test_the_older_tools_watermarks_are_no_tables(filled: Filled, looks: Looks) -> None:
+    filled.store.put("watermark/tables/shop_orders.json", b'{"table_name": "shop.orders"}')
+    assert "shop_orders" not in words(looks)
+
+
+def test_reports_of_runs_older_than_a_week_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    config = config_of(tmp_path)
+    filled = Filled(Store(config.store))
+    filled.run(60 * 24 * 9, {"shop.orders": {}})
+    new = filled.run(60, {"shop.orders": {}})
+    assert [run.id for run in seen(config).runs] == [new]
+    assert seen(config, NOW + timedelta(days=8)).runs == ()
