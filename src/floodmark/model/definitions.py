@@ -27,12 +27,12 @@ def rewritten(before: Column, now: Column) -> str | None:
     if _expression_changed(before, now):
         return "its expression has changed"
     if before.nullable and not now.nullable:
-        return "it can't be NULL any more"
+        return "it no longer allows NULL"
     if now.auto_increment and not before.auto_increment:
-        return "it counts by itself now"
+        return "it is now AUTO_INCREMENT"
     if before.charset and now.charset and not _same_charset(before, now):
-        return f"its character set was {before.charset} and is {now.charset}"
-    return None if _keeps(before, now) else f"it was {before.type} and is {now.type}"
+        return f"its character set changed from {before.charset} to {now.charset}"
+    return None if _keeps(before, now) else f"it changed from {before.type} to {now.type}"
 
 
 def described(name: str, type_: str) -> Column:

@@ -169,9 +169,9 @@ class Interrupted(FloodmarkError):
 
 
 ADDRESSES_HINT = (
-    "allow more: ulimit -v unlimited, or LimitAS= of its service; MemoryMax= bounds memory better"
+    "raise it: ulimit -v unlimited, or LimitAS= in its unit file (MemoryMax= is the better way to cap memory)"
 )
-FILES_HINT = "allow more: ulimit -n 4096, or LimitNOFILE= of its service"
+FILES_HINT = "raise it: ulimit -n 4096, or LimitNOFILE= in its unit file"
 # How libraries and Java report that memory has run out.
 _MEMORY = (
     "failed to map segment", "start new thread", "create native thread", "Cannot allocate memory", "reserve enough space",
@@ -184,18 +184,18 @@ def short_of(said: str, error: BaseException | None = None) -> FloodmarkError | 
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in said:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return ConfigError(f"a process may open only {most:,} files here, and needs more", hint=FILES_HINT)
+        return ConfigError(f"this process ran out of open files: its limit is {most:,}", hint=FILES_HINT)
     memory = isinstance(error, MemoryError) or number == errno.ENOMEM or any(word in said for word in _MEMORY)
     if not memory:
         return None
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
     if most == resource.RLIM_INFINITY:
         return TransientError(
-            "there is no memory left for this process, or no room for another thread",
-            hint="free some, or run fewer tasks at once, as spark: {master: local[1]}; then run again",
+            "out of memory, or no room for another thread",
+            hint="free some memory, or run fewer tasks at once (spark: {master: local[1]}), then run again",
         )
     return ConfigError(
-        f"a process may have only {most >> 20:,} MB of addresses here (ulimit -v), and needs more",
+        f"this process ran out of address space: its limit is {most >> 20:,} MB (ulimit -v)",
         hint=ADDRESSES_HINT,
     )
 
@@ -215,9 +215,9 @@ def bug(error: BaseException) -> FloodmarkError:
         if (found := short_of(str(cause), cause)) is not None:
             return found
     said = f"a bug in Floodmark: {type(error).__name__}: {error}"
-    hint = "run with --debug for the traceback, and report it; nothing committed is lost"
+    hint = "run again with --debug for the traceback, and report it; nothing committed is lost"
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        hint = f"perhaps the limit on addresses (ulimit -v) is too low; else {hint}"
+        hint = f"the address-space limit (ulimit -v) may be too low; otherwise, {hint}"
     return FloodmarkError(said, hint=hint)
 
 

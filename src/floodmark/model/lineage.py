@@ -212,11 +212,11 @@ def column_changes(before: Table, now: Table) -> tuple[str, ...]:
     target = now.target
     return (
         *(
-            f"{old} is called {new} now: the column of {target} gets that name, too."
+            f"{old} was renamed to {new}: the column in {target} is renamed too."
             for old, new in renamed_since(before, now)
         ),
         *(
-            f"{c.name} is gone from the source: it stays in {target}, and rows that come now have NULL in it."
+            f"{c.name} is gone from the source: {target} keeps the column, and new rows get NULL in it."
             for c in dropped_since(before, now)
         ),
     )

@@ -47,7 +47,7 @@ def check_target(target: str, table: str) -> None:
     """Raises ConfigError if the table's target has a reserved name."""
     if reserved(target):
         raise ConfigError(
-            f"the target {target.lower()} has a name that Floodmark keeps for its own tables ({OUR_TABLES}…)",
+            f"the target {target.lower()} has a name reserved for Floodmark's own tables ({OUR_TABLES}…)",
             hint=f"set tables.{table}.target in the configuration",
             table=table,
         )

@@ -31,7 +31,11 @@ def _policy(table: Table, column: str) -> tuple[str, str]:
     """The policy that applies to a column, and what it does to the values."""
     if table.column(column).data_type in TEMPORAL:
         kept = table.recipe.zero_dates == "keep"
-        became = f"no date: NULL, with the exact text in {column}__raw" if kept else "no date, and made NULL"
+        became = (
+            f"not a valid date: NULL, with the exact text in {column}__raw"
+            if kept
+            else "not a valid date: NULL"
+        )
         return f"zero_dates: {table.recipe.zero_dates}", became
-    became = "made NULL" if table.recipe.overflow == "null" else "cut"
-    return f"overflow: {table.recipe.overflow}", f"more than the warehouse holds, and {became}"
+    became = "NULL" if table.recipe.overflow == "null" else "truncated"
+    return f"overflow: {table.recipe.overflow}", f"too large for the warehouse: {became}"

@@ -10,7 +10,7 @@ _DAY = re.compile(r"([a-z]+)[ -]?(\d{1,2})", re.ASCII)
 _AGO = re.compile(r"(\d+) ?(hour|day|week|month)s?", re.ASCII)
 
 PRESETS = (
-    "a month and a day (aug4, december24: the latest that is not in the future), "
+    "a month and a day (aug4, december24: the latest one not in the future), "
     "Nhours, Ndays, Nweeks or Nmonths ago (6hours, 1week), today, yesterday"
 )
 

@@ -92,13 +92,13 @@ class SyncOptions:
         if self.backup_only and self.load_only:
             return "--backup-only and --redshift-only can't be combined; leave both out to extract and load"
         if self.verify_data and self.backup_only:
-            return "--verify-data needs a load, and --backup-only does none"
+            return "--verify-data needs a load, which --backup-only skips"
         if self.until is not None and self.since is None:
             return "--until needs --since"
         if self.since and self.until and parse_time(self.until) <= parse_time(self.since):
             return f"--until {self.until} is not after --since {self.since}"
         if self.since is not None and self.load_only:
-            return "--since reads rows from MySQL, and --redshift-only reads none"
+            return "--since reads rows from MySQL, which --redshift-only never does"
         return None
 
 

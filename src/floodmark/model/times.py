@@ -147,7 +147,7 @@ def spelled(text: str) -> str:
     """A timestamp in canonical form; else a ValueError that says what is wrong without quoting the text."""
     match = _WRITTEN.fullmatch(text.strip())
     if match is None and _ZONED.search(text):
-        raise ValueError("has a zone; write it without, in the cursor column's own terms")
+        raise ValueError("has a time zone; leave it out, and write the time as the cursor column has it")
     if match is None:
         raise ValueError("is not YYYY-MM-DD[ HH:MM:SS[.ffffff]]")
     day, time, fraction = match.groups()

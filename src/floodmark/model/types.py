@@ -197,7 +197,7 @@ def _field(column: Column) -> Field:
     if kind in GEOMETRIES:
         return _binary(column, 2**32 - 1, f"ST_AsBinary({name} {_LONG_LAT})")
     raise ConfigError(
-        f"column {column.name} has the type {column.type}, which can't be replicated",
+        f"column {column.name} has type {column.type}, which can't be replicated",
         hint=f"exclude it: `exclude: [{column.name}]`",
     )
 

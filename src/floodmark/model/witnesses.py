@@ -187,15 +187,13 @@ def judge(
     older = sum(1 for fate in (fates if moved else above) if fate == "older")
     trusted = table.cursor is not None and table.column(table.cursor).maintained
     if older and (trusted or moved or remade):
-        return Verdict(
-            "set back", f"{older} of {len(fates)} rows that were read are older versions of themselves"
-        )
+        return Verdict("set back", f"{older} of {len(fates)} sampled rows have gone back to an older version")
     if not before.witnesses or (sure and not moved and not remade):
         return LIVES
     if last < 0:
         return _none_in_place(table, witnesses, fates, remade or moved, deep)
     lost = list(takewhile(lambda fate: fate in ("gone", "other"), reversed(fates)))
-    said = f"the newest rows that were read are not there ({_listed(lost)}), {_changed(before, now)}"
+    said = f"the newest sampled rows are missing ({_listed(lost)}){_changed(before, now)}"
     if (moved or remade) and table.cursor in table.key and "other" in lost:
         return Verdict("replaced", said)  # other rows have taken their places and would never be read
     covered = moved and gtid_relation(before.gtids, now.gtids) == "covers"
@@ -231,9 +229,7 @@ def _none_in_place(
     if "other" not in fates and "rewritten" not in fates and _counted_on(table, witnesses, deep.lowest):
         return LIVES  # a queue: the rows that were read are gone, those present came later
     if deep.below or (signs and gone):
-        return Verdict(
-            "replaced", f"none of {len(fates)} rows that were read is as it was ({_listed(fates)})"
-        )
+        return Verdict("replaced", f"none of the {len(fates)} sampled rows is unchanged ({_listed(fates)})")
     return LIVES  # every row present will be read
 
 
@@ -255,14 +251,14 @@ def _counted_on(table: Table, witnesses: Sequence[Witness], number: Value | None
 
 
 def _listed(fates: Sequence[Fate]) -> str:
-    words: dict[Fate, str] = {"gone": "gone", "other": "with other values", "rewritten": "written anew"}
+    words: dict[Fate, str] = {"gone": "gone", "other": "with other values", "rewritten": "rewritten"}
     return ", ".join(f"{fates.count(fate)} {word}" for fate, word in words.items() if fate in fates)
 
 
 def _changed(before: Origin, now: Origin) -> str:
     moved, remade, _ = compare_signs(before, now)
     return (
-        "and the server is another one" if moved else "and the table was made anew" if remade else "any more"
+        ", and the server is a different one" if moved else ", and the table was recreated" if remade else ""
     )
 
 

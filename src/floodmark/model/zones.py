@@ -193,7 +193,7 @@ def zone_change(zone: Zone) -> str:
         return f"{'-' if offset < 0 else '+'}{abs(offset) // 3600:02}:{abs(offset) // 60 % 60:02}"
 
     before = " or ".join(text(other) for other in zone.others)
-    return f"the time zone of the source's cursors is UTC{text(zone.offset)} and was UTC{before} before"
+    return f"the time zone of the source's cursors changed from UTC{before} to UTC{text(zone.offset)}"
 
 
 # ---------------------------------------------------------------- integers that hold Unix time

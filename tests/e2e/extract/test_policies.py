@@ -73,7 +73,7 @@ def test_text_is_cut_at_a_whole_character_and_counted(long: Workspace, redshift:
     configured(long, overflow="truncate")
     result = long.run("sync", "-t", "t").ok()
     assert (
-        "changed_values: column body: 2 values were more than the warehouse holds, and cut" in result.stdout
+        "changed_values: column body: 2 values were too large for the warehouse: truncated" in result.stdout
     )
     rows = asked(long, redshift, "SELECT id, body FROM {t} ORDER BY id")
     assert [(key, body and len(body.encode())) for key, body in rows] == [

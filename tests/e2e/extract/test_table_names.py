@@ -92,7 +92,7 @@ def test_a_table_named_like_one_of_our_own_is_refused_unread_and_goes_with_a_tar
     assert report.exit_code == 2 and found[f"{name}.codes"]["ok"]
     for table in tables[1:]:
         error = found[f"{name}.{table}"]["error"]
-        assert error["code"] == 2 and "keeps for its own tables" in error["message"]
+        assert error["code"] == 2 and "reserved for Floodmark's own tables" in error["message"]
         assert error["hint"] == f"set tables.{name}.{table}.target in the configuration"
     assert [p.name for p in (workspace.folder / "lake" / "commits").iterdir()] == [f"{name}.codes"]
     workspace.write(tables={f"{name}.{table}": {"target": f"our_{table}"} for table in tables[1:]})

@@ -324,7 +324,9 @@ def test_plan_and_a_dry_run_say_what_a_change_leads_to(new_table: Callable[[], C
         in table.workspace.run("plan", "-t", table.name).stdout
     )
     dry = " ".join(table.synced(dry_run=True)["notes"])
-    assert "`where` has changed: all rows are read again" in dry and "overflow was error and is null" in dry
+    assert (
+        "`where` has changed: all rows are read again" in dry and "overflow changed from error to null" in dry
+    )
     assert "stay there, because of `deletes: ignore`" in dry
 
 

@@ -43,7 +43,7 @@ def test_a_server_that_moves_to_another_zone_loses_no_row_either_way_and_says_ho
             written("UPDATE {table} SET note = 'west'", "INSERT INTO {table} (note) VALUES ('c')")
             clock, moment, log = workspace.sync(*TABLES).tables
             assert (clock.exit_code, moment.exit_code, log.exit_code) == (0, 0, 6)
-            assert log.error is not None and "UTC+00:00 and was UTC+08:00" in log.error.message
+            assert log.error is not None and "from UTC+08:00 to UTC+00:00" in log.error.message
             assert clock.rows_reread >= 3
             # A TIMESTAMP knows no zone: it is read as ever.
             assert (moment.rows_extracted, moment.rows_reread) == (3, 0)

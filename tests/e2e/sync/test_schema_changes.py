@@ -331,7 +331,7 @@ def test_a_dropped_column_stays_and_rows_that_come_later_have_null_in_it(orders:
         "INSERT INTO orders (id, amount) VALUES (99999, 1)",
     )
     report = orders.sync()
-    assert "flag is gone from the source: it stays in orders" in notes(report)
+    assert "flag is gone from the source: orders keeps the column" in notes(report)
     assert orders.ask("flag, plain", "id IN (7, 99999)") == [(3, 4), (None, None)]
     orders.execute("INSERT INTO orders (id, amount) VALUES (99998, 1)")
     assert "gone" not in notes(orders.sync())
@@ -353,7 +353,7 @@ def test_a_declared_rename_renames_the_column_and_reads_nothing_again(orders: Or
         "UPDATE orders SET Remark = REPEAT('y', 80) WHERE order_id % 140 = 0",
     )
     report = orders.sync()
-    assert "note is called Remark now" in notes(report)
+    assert "note was renamed to Remark" in notes(report)
     assert report["rows_extracted"] == ROWS // 20 and report["rows_reread"] == 0
     assert sorted(orders.columns()) == ["amount", "order_id", "remark", "update_at"]
     rows = orders.workspace.execute("SELECT order_id, Remark FROM orders ORDER BY 1")

@@ -152,7 +152,7 @@ def test_a_name_that_was_there_a_moment_ago_is_worth_another_try() -> None:
 
 def test_limits_of_the_machine_are_said_as_such_and_not_as_bugs() -> None:
     files = bug(OSError(errno.EMFILE, "Too many open files"))
-    assert files.code == 2 and "may open only" in files.message and "ulimit -n" in (files.hint or "")
+    assert files.code == 2 and "ran out of open files" in files.message and "ulimit -n" in (files.hint or "")
     for error in (MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "")):
         assert bug(error).kind in ("config", "transient") and "bug" not in bug(error).message
     wrapped = ValueError("could not be read")
@@ -182,17 +182,17 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("name", "most", "said"),
     [
-        ("RLIMIT_NOFILE", 64, "2 a process may open only 64 files here, and Spark needs"),
+        ("RLIMIT_NOFILE", 64, "2 the limit of 64 open files (ulimit -n) is too low: Spark needs"),
         ("RLIMIT_NOFILE", 1024, "(1024, 1024)"),
         (
             "RLIMIT_AS",
             200 << 20,
-            "2 a process may have only 100 MB of addresses here (ulimit -v), and Floodmark needs",
+            "2 the address-space limit of 100 MB (ulimit -v) is too low: Floodmark needs",
         ),
         (
             "RLIMIT_AS",
             6 << 30,
-            "2 a process may have only 3,072 MB of addresses here (ulimit -v), and needs more",
+            "2 this process ran out of address space: its limit is 3,072 MB (ulimit -v)",
         ),
     ],
 )

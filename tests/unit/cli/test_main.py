@@ -32,7 +32,7 @@ def raising(error: BaseException) -> Step:
         ("sync -t a.b --backup-only --load-only", "can't be combined"),
         ("sync -t a.b --until 2025-01-01", "--until needs --since"),
         ("sync -t a.b --since 2025-01-02 --until 2025-01-01T23:59:59.9", "is not after"),
-        ("sync -t a.b --since 2025-01-02 --redshift-only", "reads none"),
+        ("sync -t a.b --since 2025-01-02 --redshift-only", "which --redshift-only never does"),
         ("sync -t a.b --limit 0", "--limit"),
         ("sync -t a.b --limit -5", "--limit"),
         ("sync -t a.b --limit many", "--limit"),
@@ -60,7 +60,7 @@ def raising(error: BaseException) -> Step:
         ("watermark set -t a.b --timestamp 2099-01-01", "in the future"),
         ("watermark set -t a.b --timestamp 1969-12-31", "before 1970"),
         ("watermark set -t a.b --timestamp 2025-02-30", "not a date and time that exists"),
-        ("watermark set -t a.b --timestamp 2025-01-01T00:00:00Z", "has a zone"),
+        ("watermark set -t a.b --timestamp 2025-01-01T00:00:00Z", "has a time zone"),
         ("watermark set -t a.b --timestamp 2025-1-1", "YYYY-MM-DD"),
         ("watermark nonsense", "no such command"),
         ("snyc", "no such command"),
@@ -188,7 +188,7 @@ def test_a_bug_says_that_it_is_one_and_how_to_see_more(
     does(pipeline, plan=raising(KeyError("boo")))
     assert main(["plan", "-t", "a.b"]) == 1
     assert capsys.readouterr().err.startswith(
-        "floodmark: a bug in Floodmark: KeyError: 'boo'\n  run with --debug"
+        "floodmark: a bug in Floodmark: KeyError: 'boo'\n  run again with --debug"
     )
 
 

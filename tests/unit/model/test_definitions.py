@@ -86,7 +86,7 @@ def test_values_stay_as_they_are(before: str, now: str) -> None:
     ],
 )
 def test_values_may_be_others(before: str, now: str) -> None:
-    assert rewritten(column(before), column(now)) == f"it was {before} and is {now}"
+    assert rewritten(column(before), column(now)) == f"it changed from {before} to {now}"
 
 
 def test_what_comes_with_a_type_counts_too() -> None:

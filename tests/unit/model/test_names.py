@@ -78,7 +78,7 @@ def test_a_name_that_looks_like_anothers_hash_stays_apart() -> None:
 
 @pytest.mark.parametrize("target", ["floodmark_keys_orders", "Floodmark_Ledger", "floodmark_"])
 def test_a_target_of_a_reserved_name_is_refused_with_the_setting_that_helps(target: str) -> None:
-    with pytest.raises(ConfigError, match="Floodmark keeps for its own tables") as refused:
+    with pytest.raises(ConfigError, match="reserved for Floodmark's own tables") as refused:
         check_target(target, "shop.t")
     assert refused.value.hint == "set tables.shop.t.target in the configuration"
     check_target(f"x{target}", "shop.t")

@@ -71,7 +71,7 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
         ListedTable("shop.orders", "upsert, about 3 rows", ("a remark: with a colon",)),
         ListedTable("shop.odd: #name", "full", cursor="date changed"),
         ListedTable('shop.qu"oted', target="other"),
-        ListedTable("shop.bad", error="column x has the type y"),
+        ListedTable("shop.bad", error="column x has type y"),
     )
     file = tmp_path / "floodmark.yaml"
     file.write_text(text(EXAMPLE, tables, "here"))
@@ -81,7 +81,7 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
     assert config.options("shop.odd: #name").cursor is None
     file.write_text(file.read_text().replace('# cursor: "date changed"', 'cursor: "date changed"'))
     assert load(file).options("shop.odd: #name").cursor == "date changed"
-    assert "# can't be copied: column x has the type y\n  # shop.bad:" in file.read_text()
+    assert "# can't be copied: column x has type y\n  # shop.bad:" in file.read_text()
     file.write_text(text(EXAMPLE, (), None))
     assert load(file).tables == ()
 

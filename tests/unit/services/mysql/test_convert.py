@@ -84,7 +84,7 @@ def test_text_that_is_no_unicode_is_refused() -> None:
 
 
 def test_a_value_of_another_type_is_refused_where_it_is() -> None:
-    with pytest.raises(Unfit, match="no value of type int32") as unfit:
+    with pytest.raises(Unfit, match="not a valid int32") as unfit:
         convert(table("int(11)"), b"1", None, b"x")
     assert unfit.value.index == 2
 

@@ -231,7 +231,7 @@ def test_a_jvm_that_ends_for_want_of_memory_says_so_in_our_words_whatever_it_say
     Path(java).write_text(f"#!/bin/sh\necho '{said}\nError: more of it'\nexit 1\n")
     jvm = Jvm(settings("local[1]", {}, "x"), tmp_path / "log")
     try:
-        with pytest.raises(TransientError, match="no memory left"):
+        with pytest.raises(TransientError, match="out of memory"):
             jvm.start()
         assert isinstance(jvm.shortage(), TransientError)
         Path(java).write_text("#!/bin/sh\necho 'Error: no such thing'\nexit 1\n")
