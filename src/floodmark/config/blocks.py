@@ -76,15 +76,15 @@ def _source_url(template: Any) -> Any:
     if found.scheme not in ("mysql", "mariadb"):
         raise ValueError(f"is not a MySQL URL; {form}")
     if not found.user:
-        raise ValueError(f"names no user; {form}")
+        raise ValueError(f"has no user; {form}")
     if set(found.query) - {"socket"}:
         raise ValueError(
-            "has options after ?; only socket can stand there, the others have keys of their own"
+            "has options after ?; only socket is allowed there, the others are keys of the source block"
         )
     if not found.host and "socket" not in found.query:
-        raise ValueError(f"names no host; {form}")
+        raise ValueError(f"has no host; {form}")
     if "/" in found.path:
-        raise ValueError(f"names more than one database; {form}")
+        raise ValueError(f"has more than one database; {form}")
     return found
 
 
@@ -98,7 +98,7 @@ def _warehouse_url(template: Any, info: ValidationInfo) -> Any:
         if place.startswith("duckdb:"):
             name = place.removeprefix("duckdb:///")
             if name == place or name in ("", "/", ":memory:") or name.endswith("/"):
-                raise ValueError("names no file; three slashes and a path, as duckdb:///warehouse.duckdb")
+                raise ValueError("has no file; write three slashes and a path: duckdb:///warehouse.duckdb")
             return _path(name, info)
     try:
         found = url(template)
@@ -127,7 +127,7 @@ def _store_url(text: Any, info: ValidationInfo) -> Any:
     if scheme != "s3":
         raise ValueError("must be s3://bucket/prefix or a folder")
     if not rest.partition("/")[0] or ".." in rest.split("/") or re.search(r"[?#\s@]|//", rest):
-        raise ValueError("must name a bucket and perhaps a prefix, as s3://bucket/prefix")
+        raise ValueError("must be a bucket with an optional prefix: s3://bucket/prefix")
     return text.rstrip("/")
 
 
@@ -145,7 +145,7 @@ def _web_address(text: str) -> str:
 
 def _receiver(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://\S+", text):
-        raise ValueError("must be a URL of Apprise's, as mailto://user:password@host or slack://…")
+        raise ValueError("must be an Apprise URL, such as mailto://user:password@host or slack://…")
     return text
 
 
@@ -226,7 +226,7 @@ class PlaceBlock(Block):
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key go together")
         if not self.url.startswith("s3://") and (self.endpoint or self.access_key_id):
-            raise ValueError("endpoint and keys are for s3://bucket/prefix, and url is a folder")
+            raise ValueError("endpoint and keys apply only to s3://bucket/prefix, but url is a folder")
         return self
 
 
@@ -251,7 +251,7 @@ class StoreBlock(PlaceBlock):
                     other.rstrip("/") + "/"
                 ).startswith(one.rstrip("/") + "/"):
                     raise ValueError(
-                        "copies_to names a place that lies in the store, or in another one of it"
+                        "copies_to has a place that lies inside the store or inside another place"
                     )
         return self
 
@@ -295,16 +295,16 @@ class WarehouseBlock(Block):
         if not isinstance(self.url, Url):
             names = ("iam", "ssh", "transport", "statement_timeout", "large_strings")
             if any(getattr(self, name) not in (None, False, "socket") for name in names):
-                raise ValueError(f"{', '.join(names)} are for redshift://, and url is a DuckDB file")
+                raise ValueError(f"{', '.join(names)} apply only to redshift://, but url is a DuckDB file")
             return self
         if self.transport == "data_api" and self.ssh:
-            raise ValueError("transport: data_api goes to AWS itself; leave ssh out")
+            raise ValueError("transport: data_api connects to AWS directly; remove ssh")
         if self.transport == "data_api" and self.iam is None:
             raise ValueError("transport: data_api needs iam: {cluster: …} or iam: {workgroup: …}")
         if self.iam and self.url.password:
-            raise ValueError("iam takes the place of a password; leave it out of url")
+            raise ValueError("iam replaces the password; remove it from url")
         if self.iam and self.transport == "socket" and self.tls and self.tls.mode == "disabled":
-            raise ValueError("iam needs TLS; leave tls.mode: disabled out")
+            raise ValueError("iam needs TLS; remove tls.mode: disabled")
         return self
 
 
@@ -358,7 +358,7 @@ class TableBlock(Block):
     @model_validator(mode="after")
     def _needed(self) -> TableBlock:
         if set(self.exclude) & {self.cursor, *(self.key or ())}:
-            raise ValueError("exclude names the key or the cursor, which are always read")
+            raise ValueError("exclude lists the key or the cursor, which are always read")
         return self
 
 
@@ -378,7 +378,7 @@ def read(path: Path) -> FileBlock:
         tree, mistakes = parse(_content(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
-            f"can't read {path}: {error.strerror}", hint="check --config and the file's rights"
+            f"can't read {path}: {error.strerror}", hint="check --config and the file's permissions"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
@@ -387,7 +387,7 @@ def read(path: Path) -> FileBlock:
     except ValueError as error:
         raise ConfigError(
             f"{path}, {error}",
-            hint="indent with spaces, not tabs; quote values that hold : # { or }, ${NAME} within braces too",
+            hint="indent with spaces, not tabs; quote values that contain : # { or }, and ${NAME} inside braces",
         ) from None
     if tree in (None, ""):
         tree = {}
@@ -424,9 +424,7 @@ def _content(path: Path) -> bytes:
         found = bytearray()
         while len(found) < MOST_BYTES:
             if not news.poll(PIPE_SECONDS * 1000):
-                raise TimeoutError(
-                    errno.ETIMEDOUT, f"it is a pipe, and nothing came from it in {PIPE_SECONDS} s"
-                )
+                raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe that sent nothing for {PIPE_SECONDS} s")
             part = os.read(file.fileno(), 1 << 20)
             if not part:
                 break

@@ -221,15 +221,17 @@ def load(path: Path | None = None) -> Config:
     """The configuration from `path`, else `$FLOODMARK_CONFIG`, else `./floodmark.yaml`."""
     file = place(path)
     if not file.exists():
-        raise ConfigError(f"there is no configuration {file}", hint=INIT_HINT)
+        raise ConfigError(f"there is no configuration file {file}", hint=INIT_HINT)
     block = read(file)
     source, store, warehouse = _source(block), _store(block), _warehouse(block)
     mistakes = []
     if source.ssh and source.socket:
-        said = "leads to a host, and source.url names a socket of this machine"
+        said = "leads to a host, but source.url is a socket on this machine"
         mistakes.append(Mistake("source.ssh", said))
     if warehouse.kind == "redshift" and not store.url.startswith("s3://"):
-        said = "a folder, and Redshift reads files from S3 only; set s3://bucket/prefix, in the warehouse's Region"
+        said = (
+            "is a folder, but Redshift reads only from S3; use s3://bucket/prefix, in the warehouse's Region"
+        )
         mistakes.append(Mistake("store.url", said))
     if mistakes:
         raise Mistakes(file, mistakes)
@@ -252,7 +254,7 @@ def source_from(text: str) -> SourceSpec:
     except ValidationError as error:
         why = error.errors(include_url=False)[0].get("ctx", {}).get("error", "is not valid")
         raise ConfigError(
-            f"the source's URL {why}", hint="as --source mysql://reader@127.0.0.1:3306/shop"
+            f"the source's URL {why}", hint="for example: --source mysql://reader@127.0.0.1:3306/shop"
         ) from None
     return _source(block)
 
@@ -263,10 +265,10 @@ def second_user(warehouse: WarehouseSpec, text: str) -> WarehouseSpec:
         found = url(text)
     except ValueError as error:
         raise ConfigError(
-            f"the second user's URL {error}", hint="as redshift://user:${PASSWORD}@host:5439/dev"
+            f"the second user's URL {error}", hint="for example: redshift://user:${PASSWORD}@host:5439/dev"
         ) from None
     if (found.host, found.port or 5439, found.path) != (warehouse.host, warehouse.port, warehouse.database):
-        raise ConfigError("the second user's URL is of another database than warehouse.url")
+        raise ConfigError("the second user's URL points to a different database than warehouse.url")
     return replace(warehouse, user=found.user, password=found.password, iam=None, transport="socket")
 
 
@@ -344,7 +346,7 @@ def _tables(file: Path, block: FileBlock, database: str | None) -> dict[str, Any
     for written, entry in block.tables.items():
         name = _qualified(written, database)
         if "." not in name and name != "*":
-            said = "write schema.table, because source.url names no database"
+            said = "write schema.table, because source.url has no database"
             mistakes.append(Mistake(f"tables.{written}", said))
         if name in entries:
             mistakes.append(Mistake(f"tables.{written}", "given twice, with and without its schema"))

@@ -30,13 +30,13 @@ def said(item: Any, loc: tuple[str, ...], root: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         known = _known(loc[:-1], root)
         close = difflib.get_close_matches(loc[-1], known, 1, 0.6)
-        return "unknown key; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}")
+        return "unknown key; " + (f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}")
     if kind in _SAID:
         return _SAID[kind](context)
     if kind.startswith(("int_", "float_")):
         return "must be a number"
     return (
-        "must be a block of keys"
+        "must be a block of keys and values"
         if kind in ("model_type", "dict_type", "model_attributes_type")
         else "is not valid"
     )

@@ -31,7 +31,7 @@ def timestamp(text: str) -> str:
         return spelled(text)
     except ValueError:
         raise ValueError(
-            "is not a timestamp; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS[.ffffff], without a zone"
+            "is not a timestamp; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS[.ffffff], without a time zone"
         ) from None
 
 
@@ -39,7 +39,7 @@ def duration(text: str) -> float:
     """`7d`, `24h`, `30m` or `30s` in seconds; else ValueError."""
     match = re.fullmatch(r"(\d+)([smhd])", text.strip())
     if match is None:
-        raise ValueError("is not a duration; write a number and a unit, as 7d, 24h, 30m or 30s")
+        raise ValueError("is not a duration; write a number and a unit, such as 7d, 24h, 30m or 30s")
     return float(int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]])
 
 
@@ -52,7 +52,7 @@ def expand(text: str) -> str:
 def _check_variables(text: str) -> None:
     names = [m[2] if m[0].endswith("}") else "" for m in _VARIABLE.finditer(text) if not m[1]]
     if any(not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names):
-        raise VariableError("has a ${ that names no variable; write ${NAME}, or $${ for the characters ${")
+        raise VariableError("has a ${ without a variable's name; write ${NAME}, or $${ for a literal ${")
     if missing := list(dict.fromkeys(name for name in names if name not in os.environ)):
         what = "variables {} are" if len(missing) > 1 else "variable {} is"
         raise VariableError(f"environment {what.format(', '.join(missing))} not set", missing)
@@ -111,7 +111,7 @@ def url(template: str) -> Url:
 def _address(text: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::(\d*))?", text)
     if match is None or (match[3] and not 0 < int(match[3]) < 65_536):
-        raise ValueError("has a host and port that can't be read; write host:port")
+        raise ValueError("has an invalid host or port; write host:port")
     return match[1] or match[2] or "", int(match[3]) if match[3] else None
 
 
@@ -122,7 +122,7 @@ def zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (KeyError, OSError, ValueError):
-        raise ValueError("must be server, UTC or the name of a time zone, as Europe/Paris") from None
+        raise ValueError("must be server, UTC or the name of a time zone, such as Europe/Paris") from None
     return name
 
 

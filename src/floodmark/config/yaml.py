@@ -38,7 +38,7 @@ def parse(text: str) -> tuple[Tree, list[Mistake]]:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and _values(node, {}, set()) > MOST_VALUES:
-            raise TooMuch(f"has more than {MOST_VALUES:,} values, its aliases written out")
+            raise TooMuch(f"has more than {MOST_VALUES:,} values with its aliases expanded")
         return (None if node is None else _tree(node, (), (), mistakes)), mistakes
     except RecursionError:
         raise TooMuch("is nested too deeply") from None
@@ -72,7 +72,7 @@ def _tree(node: yaml.Node, path: Path, above: tuple[yaml.Node, ...], mistakes: l
         mistakes.append(Mistake(dotted(path), "contains itself"))
         return None
     if node.tag not in _PLAIN_TAGS:
-        said = f"has a tag (line {node.start_mark.line + 1}); write the value alone"
+        said = f"has a tag (line {node.start_mark.line + 1}); remove the tag"
         mistakes.append(Mistake(dotted(path), said))
         return None
     above = (*above, node)

@@ -30,7 +30,7 @@ def place(redshift_place: RedshiftPlace) -> RedshiftPlace:
 
 def test_a_store_that_is_a_folder_is_a_config_error(fill: Fill, tmp_path: Path) -> None:
     fill.store = Store(StoreSpec(url=str(tmp_path)))
-    with pytest.raises(ConfigError, match="from S3 only"):
+    with pytest.raises(ConfigError, match="only from S3"):
         fill.load(fill.commit([row(1)]))
 
 

@@ -117,7 +117,7 @@ def test_a_pipe_that_nobody_writes_to_is_no_configuration(
 ) -> None:
     monkeypatch.setattr(configfile, "PIPE_SECONDS", 0.2)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="it is a pipe, and nothing came from it"):
+    with pytest.raises(ConfigError, match="it is a pipe that sent nothing"):
         load(tmp_path / "pipe")
 
 

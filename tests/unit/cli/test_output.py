@@ -317,8 +317,8 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
     assert main(["sync", "--all"]) == 2
     assert capfd.readouterr().err.splitlines() == [
         f"floodmark: {config} has 2 mistakes:",
-        "  zzz: unknown key; known are source, store, warehouse, spark, defaults, tables, alerts",
-        "  yyy: unknown key; known are source, store, warehouse, spark, defaults, tables, alerts",
+        "  zzz: unknown key; known keys: source, store, warehouse, spark, defaults, tables, alerts",
+        "  yyy: unknown key; known keys: source, store, warehouse, spark, defaults, tables, alerts",
     ]
     # What a server says in our words is one line all the same.
     said = ConfigError("the server has 2 mistakes:\n  one\n  two").as_json()

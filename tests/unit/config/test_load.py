@@ -127,7 +127,7 @@ tables:
         "source.tsl: unknown key; did you mean tls?",
         "source.max_connections: must be at least 1",
         "store.url: must be s3://bucket/prefix or a folder",
-        "warehouse.url: names no file; three slashes and a path, as duckdb:///warehouse.duckdb",
+        "warehouse.url: has no file; write three slashes and a path: duckdb:///warehouse.duckdb",
         "warehouse.ssh.host: is required",
         "warehouse.ssh.prot: unknown key; did you mean port?",
         "spark.conf: must be a block of keys",
@@ -160,7 +160,7 @@ def test_mistakes_are_values_with_a_place_and_the_variable_that_is_missing(
     assert found["source.url"] == Mistake("source.url", missing, "NOT_THERE")
     assert found["store.region"] == Mistake("store.region", missing, "NOT_THERE")
     assert found["warehouse.url"].variable is None and found["warehouse.url"].said.startswith(
-        "has a ${ that names"
+        "has a ${ without"
     )
     assert error.summary == f"{tmp_path / 'floodmark.yaml'} has 4 mistakes" and error.listed
     assert error.message == "\n".join([f"{error.summary}:", *(f"  {mistake}" for mistake in error.mistakes)])
@@ -241,18 +241,18 @@ def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) 
     (tmp_path / "c").touch()
     for text, said in {
         "store: {url: 's3://b', access_key_id: k}": "store: access_key_id and secret_access_key go together",
-        "store: {url: b/p, endpoint: 'http://h'}": "store: endpoint and keys are for s3://",
-        "store: {url: 's3://'}": "store.url: must name a bucket",
+        "store: {url: b/p, endpoint: 'http://h'}": "store: endpoint and keys apply only to s3://",
+        "store: {url: 's3://'}": "store.url: must be a bucket",
         "store: {url: 's3://b', endpoint: h}": "store.endpoint: must be http://",
-        "store: {copies_to: ./lake/copies}": "store: copies_to names a place that lies in the store",
-        "store: {copies_to: [a, a/b]}": "store: copies_to names a place that lies in the store, or in another",
+        "store: {copies_to: ./lake/copies}": "store: copies_to has a place that lies inside the store",
+        "store: {copies_to: [a, a/b]}": "store: copies_to has a place that lies inside the store or inside another",
         "store: {copies_to: [{url: a, lag: 1}]}": "store.copies_to.0.lag: unknown key; did you mean log?",
         "store: {copies_to: [{log: true}]}": "store.copies_to.0.url: is required",
         "store: {copies_to: ['http://h']}": "store.copies_to.0.url: must be s3://bucket/prefix or a folder",
         "warehouse: {tls: {cert: c}}": "warehouse.tls: cert and key go together",
         "warehouse: {tls: {ca: gone.pem}}": f"warehouse.tls.ca: there is no file {tmp_path}/gone.pem",
-        "warehouse: {url: 'redshift://u@h/d'}": "store.url: a folder, and Redshift reads files from S3 only",
-        "defaults: {key: id, exclude: [id]}": "defaults: exclude names the key or the cursor",
+        "warehouse: {url: 'redshift://u@h/d'}": "store.url: is a folder, but Redshift reads only from S3",
+        "defaults: {key: id, exclude: [id]}": "defaults: exclude lists the key or the cursor",
     }.items():
         assert said in mistakes(read, SOURCE + text + "\n")
 
@@ -309,10 +309,10 @@ def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -
         url + "  iam: {region: x}": "either cluster (provisioned) or workgroup (serverless)",
         url + "  transport: data_api": "data_api needs iam",
         url + "  iam: {cluster: c}\n  tls: {mode: disabled}": "iam needs TLS",
-        "warehouse:\n  url: redshift://u:secret@h/dev\n  iam: {cluster: c}": "takes the place of a password",
-        "warehouse: {transport: data_api}": "are for redshift://",
-        "warehouse: {statement_timeout: 2h}": "are for redshift://",
-        "warehouse: {large_strings: true}": "are for redshift://",
+        "warehouse:\n  url: redshift://u:secret@h/dev\n  iam: {cluster: c}": "replaces the password",
+        "warehouse: {transport: data_api}": "apply only to redshift://",
+        "warehouse: {statement_timeout: 2h}": "apply only to redshift://",
+        "warehouse: {large_strings: true}": "apply only to redshift://",
         url + "  statement_timeout: 30s": "between 1m and 24h",
         url + "  statement_timeout: 2d": "between 1m and 24h",
     }.items():

@@ -65,7 +65,7 @@ store: {region: "${1X}"}
     )
     assert "source.url: environment variables NOPE, ALSO_NOPE are not set" in said
     assert said.count("source.max_connections") == 1
-    assert "store.region: has a ${ that names no variable" in said
+    assert "store.region: has a ${ without a variable's name" in said
 
 
 def test_a_doubled_dollar_is_a_literal_one(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +133,10 @@ def test_a_url_may_be_one_variable(read: Load, monkeypatch: pytest.MonkeyPatch) 
     [
         ("db.internal", "is not a URL"),
         ("postgres://u@h/d", "not a MySQL URL"),
-        ("mysql://h/d", "names no user"),
-        ("mysql://u@/d", "names no host"),
-        ("mysql://u@h:99999/d", "host and port"),
-        ("mysql://u@h:port/d", "host and port"),
+        ("mysql://h/d", "has no user"),
+        ("mysql://u@/d", "has no host"),
+        ("mysql://u@h:99999/d", "invalid host or port"),
+        ("mysql://u@h:port/d", "invalid host or port"),
         ("mysql://u@h/d/e", "more than one database"),
         ("mysql://u@h/d?ssl=1", "options after ?"),
     ],
