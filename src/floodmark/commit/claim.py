@@ -113,6 +113,6 @@ def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEA
         raise ConflictError(
             f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
             f"its lease runs until {held.until}",
-            hint="wait for it to end; a crashed run is taken over by itself",
+            hint="wait for it to end; if it crashed, a later run takes over automatically",
             table=log.table_name,
         )

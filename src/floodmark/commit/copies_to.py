@@ -198,7 +198,7 @@ def check_owner(store: Store, place: Store, own: bytes | None) -> bytes | None:
     if own is not None and theirs is not None:
         same = _field(own, "id") == _field(theirs, "id")
         instead = (
-            f"delete {store.uri(PIPELINE)} and, there, {COPIED_FROM}: the next sync takes over that identity"
+            f"delete {store.uri(PIPELINE)} and, there, {COPIED_FROM}: the next sync adopts that identity"
         )
     else:
         known = place.get(COPIED_FROM)
@@ -207,8 +207,8 @@ def check_owner(store: Store, place: Store, own: bytes | None) -> bytes | None:
         return theirs
     whose = _field(place.get(COPIED_FROM), "store") or "another pipeline"
     raise ConfigError(
-        f"copies_to {place.spec.url} has the copies of {whose}, not of {store.uri('')}",
-        hint=f"give each pipeline a place of its own; or, where this store takes that one's place, {instead}",
+        f"copies_to {place.spec.url} holds copies of {whose}, not of {store.uri('')}",
+        hint=f"give each pipeline its own place; if this store replaces that one, {instead}",
     )
 
 
@@ -223,7 +223,7 @@ def _field(data: bytes | None, name: str) -> Any:
 def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
     """The pipeline.json of a store that has lost it, from the first further place that has one.
 
-    If `sure`, waits for the places, and raises if none has one and one of them could not be asked.
+    If `sure`, waits for the places, and raises if none has one and one of them could not be read.
     """
     failed: FloodmarkError | None = None
     for place in store.places:
@@ -257,8 +257,8 @@ def unanswered(store: Store, place: Place, error: FloodmarkError) -> FloodmarkEr
         return error
     return TransientError(
         f"{store.uri('')} is new or was lost, and copies_to {place.label}, which may have its state, could not be "
-        f"asked: {error.message}",
-        hint="run again when that place can be reached, or take it out of store.copies_to",
+        f"read: {error.message}",
+        hint="run again when that place is reachable, or remove it from store.copies_to",
     )
 
 
@@ -277,7 +277,7 @@ def commits_elsewhere(
             with ThreadPoolExecutor(SENDERS, thread_name_prefix="copies") as pool:
                 found = list(pool.map(place.store.get, (commit_path(name, n) for n in left)))
         except FloodmarkError as error:
-            place.complain(error.message, "asked")
+            place.complain(error.message, "read")
             if beyond.startswith(place.store.uri("watermark/")):
                 raise unanswered(store, place, error).of(name) from None
             continue

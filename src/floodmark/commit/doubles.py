@@ -14,7 +14,7 @@ def doubles(table: Table, state: State) -> bool:
 
 def doubled(table: Table) -> ConfigError:
     return ConfigError(
-        f"{table.name} has no key: rows that are read or loaded again would be doubled",
-        hint=f"empty {table.target} first, then --force does it",
+        f"{table.name} has no key: rows that are read or loaded again would be duplicated",
+        hint=f"empty {table.target} first, then repeat the command with --force",
         table=table.name,
     )

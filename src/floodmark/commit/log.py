@@ -91,7 +91,7 @@ def tables(store: Store) -> list[str]:
 
 
 def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
-    """The encoded names of the tables in the further places; if `sure`, raises if a place can't be asked."""
+    """The encoded names of the tables in the further places; if `sure`, raises if a place can't be read."""
     own = store.get(PIPELINE)
 
     def ask(place: Place) -> set[str]:
@@ -210,7 +210,7 @@ class Log:
         if len(data) > MOST_COMMIT:  # too large to be read back
             raise ConfigError(
                 f"commit {commit.n} would have {len(data):,} bytes, more than {MOST_COMMIT:,}",
-                hint="set slice_rows higher, so that the table is read in fewer slices",
+                hint="raise slice_rows, so that the table is read in fewer slices",
                 table=self.table_name,
             )
         after = fold(state, commit, digest(data))
@@ -226,14 +226,14 @@ class Log:
                     return self._kept(commit.n, data, after)  # the response to an earlier attempt was lost
                 if found is not None:
                     raise self._taken(commit, found)
-                why = "the commit's number exists but can't be read"
+                why = "an object with its number exists but can't be read"
             except TransientError as error:
                 why = error.message
             # No response: retry the same number, never the next one.
             if time.monotonic() + pause > give_up:
                 raise TransientError(
                     f"the store did not confirm commit {commit.n}: {why}",
-                    hint="run the command again: it finds out whether the commit was written, nothing is lost",
+                    hint="run the command again: it checks whether the commit was written; nothing is lost",
                     table=self.table_name,
                 )
             time.sleep(pause)
@@ -373,7 +373,7 @@ class Log:
         path = commit_path(self.table_name, n)
         return Damaged(
             f"the commit log is damaged: commit {n} {why}",
-            hint=f"restore {self.store.uri(path)} from a backup of the store; or give the log up: "
+            hint=f"restore {self.store.uri(path)} from a backup of the store; or abandon the log: "
             f"floodmark watermark reset -t {self.table_name} --force",
             table=self.table_name,
         )

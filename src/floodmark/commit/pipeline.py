@@ -26,7 +26,7 @@ class Identity:
 def read(store: Store, *, sure: bool = False) -> Identity | None:
     """The prefix's pipeline, or None before the first sync; if lost, taken from a further place.
 
-    Raises if a place can't be asked and the answer matters: to a caller that has to be `sure`, or in a store
+    Raises if a place can't be read and the answer matters: to a caller that has to be `sure`, or in a store
     without any table, which may have been lost as a whole.
     """
     data = store.get(PATH)
@@ -38,7 +38,7 @@ def read(store: Store, *, sure: bool = False) -> Identity | None:
         return load(Identity, data)
     except ValueError:
         raise DataError(
-            f"{store.uri(PATH)} is damaged, so it can't be told which pipeline this is",
+            f"{store.uri(PATH)} is damaged, so the pipeline can't be identified",
             hint="restore it from a backup of the store",
         ) from None
 
@@ -62,7 +62,7 @@ def check(store: Store, warehouse: str, *, sure: bool = False) -> Identity | Non
     if found is not None and found.warehouse != warehouse:
         raise ConfigError(
             f"{store.uri('')} belongs to a pipeline into {found.warehouse}, but warehouse.url is {warehouse}",
-            hint="correct warehouse.url. A second warehouse needs a store prefix of its own; to move this pipeline to "
+            hint="correct warehouse.url. A second warehouse needs its own store prefix; to move this pipeline to "
             "the new one: floodmark watermark move",
         )
     return found

@@ -351,7 +351,7 @@ class Watermark:
             try:
                 if (self.store.put(path, data) or "").strip('"') == tag or self.store.get(path) == data:
                     return None
-                why = "it reads back differently"
+                why = "what was read back differs from what was written"
             except FloodmarkError as error:
                 why = error.message
         return f"{path}: {why}"

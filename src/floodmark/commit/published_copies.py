@@ -94,9 +94,9 @@ def elsewhere(
             else:
                 found = place.ask(lambda place: _in_place(store, place, table_name, daily))
         except FloodmarkError as error:
-            place.complain(error.message, "asked")
+            place.complain(error.message, "read")
             failed = failed or unanswered(store, place, error)
-            said = f"could not be asked: {error.message}"
+            said = f"could not be read: {error.message}"
             yield Stored("copies_to", place.label, None, Flaw("unknown", said))
             continue
         yield from found

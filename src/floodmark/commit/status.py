@@ -141,7 +141,7 @@ def parse_verify(data: bytes | None) -> VerifyResult | None:
 def write_verify(store: Store, result: VerifyResult) -> None:
     """Overwrites the table's last verify; a failed write is logged and stops nothing."""
     short = replace(result, findings=result.findings[:MOST_FINDINGS])
-    put(store, verify_path(result.table_name), dump(short), "the verify's result")
+    put(store, verify_path(result.table_name), dump(short), "the result of verify")
 
 
 # ---------------------------------------------------------------- days
@@ -242,10 +242,10 @@ def add_days(store: Store, table_name: str, days: Iterable[Day]) -> None:
         try:
             before = read_month(store, table_name, month)
         except FloodmarkError as error:
-            log.info("%s: the days' sums could not be read: %s", table_name, error.message)
+            log.info("%s: the daily totals could not be read: %s", table_name, error.message)
             continue
         after = Month(table_name, merged((*before, *more)))
-        put(store, month_path(table_name, month), dump(after), "the day's sums")
+        put(store, month_path(table_name, month), dump(after), "the daily totals")
 
 
 # ---------------------------------------------------------------- reading and writing

@@ -91,14 +91,14 @@ def system_clear(config: Config, confirm: Callable[[str], None] = lambda before:
     """Removes the system watermark unless `confirm` raises. Returns how to undo that, if there was one."""
     store = Store(config.store)
     try:
-        before = read(store)
+        before, readable = read(store), True
     except DataError:
-        before = "one that can't be read"
+        before, readable = "unreadable", False
     if before is None:
         return {"timestamp": None, "undo": None}
     confirm(before)
     store.delete([PATH])
-    undo = f'floodmark watermark set --timestamp "{before}" --force' if before[:1].isdigit() else None
+    undo = f'floodmark watermark set --timestamp "{before}" --force' if readable else None
     return {"timestamp": None, "undo": undo}
 
 

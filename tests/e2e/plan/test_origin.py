@@ -163,7 +163,7 @@ def test_without_a_key_a_source_that_was_replaced_is_refused_too(workspace: Work
     workspace.execute("TRUNCATE journal", fill.format(note="another", days=9, n=90))
     assert codes(workspace, "journal") == {"journal": 6}
     refused = workspace.run("watermark", "accept", "-t", "journal")
-    assert refused.code == 2 and "empty journal first, then --force does it" in refused.stderr
+    assert refused.code == 2 and "empty journal first, then repeat the command with --force" in refused.stderr
     with duckdb.connect(workspace.warehouse) as link:
         link.execute("DELETE FROM journal")
     workspace.run("watermark", "accept", "-t", "journal", "--force").ok()

@@ -338,7 +338,9 @@ def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(ord
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
     refused(orders, 2, "belongs to a pipeline into")  # also with nothing to read
     orders.execute("UPDATE orders SET note = 'new' WHERE id = 7")
-    refused(orders, 2, "belongs to a pipeline into duckdb:///", "a store prefix of its own", "watermark move")
+    refused(
+        orders, 2, "belongs to a pipeline into duckdb:///", "needs its own store prefix", "watermark move"
+    )
     assert not (orders.folder / "other.duckdb").exists()
     # Its empty ledger is not taken for this pipeline's.
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json

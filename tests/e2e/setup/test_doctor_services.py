@@ -154,7 +154,7 @@ def test_a_store_without_conditional_writes(orders: Workspace) -> None:
 def test_a_prefix_that_belongs_to_another_warehouse(orders: Workspace) -> None:
     orders.synced("orders")
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
-    doctor(orders).fails("store", "pipeline", "belongs to a pipeline into", "a store prefix of its own")
+    doctor(orders).fails("store", "pipeline", "belongs to a pipeline into", "needs its own store prefix")
 
 
 # DuckDB

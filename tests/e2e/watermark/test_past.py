@@ -138,7 +138,7 @@ def test_a_keyless_table_is_moved_back_only_by_force(workspace: Workspace) -> No
     for day in (1, 2):
         workspace.execute(f"INSERT INTO events VALUES ({day}, '2025-03-0{day}')")
         workspace.synced("events")
-    with pytest.raises(ConfigError, match="doubled"):
+    with pytest.raises(ConfigError, match="duplicated"):
         pipeline.watermark_restore(name, commit=2)
     pipeline.watermark_restore(name, commit=4)  # where it is: nothing is read again
     pipeline.watermark_restore(name, commit=2, force=True)

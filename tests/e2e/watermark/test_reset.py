@@ -126,9 +126,9 @@ def test_a_keyless_append_table_is_moved_back_only_by_force(workspace: Workspace
     workspace.synced("events")
     stages: list[dict[str, Any]] = [{}, {"mysql_only": True}, {"redshift_only": True}]
     for stage in stages:
-        with pytest.raises(ConfigError, match="doubled"):
+        with pytest.raises(ConfigError, match="duplicated"):
             workspace.pipeline.watermark_reset(events, **stage)
-    with pytest.raises(ConfigError, match="doubled"):
+    with pytest.raises(ConfigError, match="duplicated"):
         workspace.pipeline.watermark_set(events, timestamp="2025-03-01 00:05:00")
     workspace.pipeline.watermark_set(events, timestamp="2025-03-01 00:20:00")  # where it stands
     assert workspace.synced("events")["rows_extracted"] == 0

@@ -163,7 +163,7 @@ def test_a_damaged_table_waits_for_a_place_that_can_not_be_asked(tmp_path: Path)
     store.delete([o.path for o in store.list("") if o.path.startswith(("commits/", "watermark/"))])
     (tmp_path / "place0").rename(tmp_path / "aside")
     (tmp_path / "place0").write_text("a file")
-    with pytest.raises(TransientError, match="could not be asked"):
+    with pytest.raises(TransientError, match="could not be read"):
         Log(Store(spec(tmp_path)), NAME).read()
 
 
@@ -252,7 +252,7 @@ def test_the_place_of_another_pipeline_is_neither_written_nor_read(
     before = content(store.places[0].store, "")
     other = Store(StoreSpec(url=str(tmp_path / "other"), copies_to=spec(tmp_path).copies_to))
     for ask in (pipeline.read, tables, lambda other: Log(other, NAME).read()):
-        with pytest.raises(ConfigError, match="has the copies of") as told:
+        with pytest.raises(ConfigError, match="holds copies of") as told:
             ask(other)
         assert "delete copied_from.json there" in (told.value.hint or "")
     pipeline.establish(Store(StoreSpec(url=other.spec.url)), WAREHOUSE, stamp())
@@ -260,7 +260,7 @@ def test_the_place_of_another_pipeline_is_neither_written_nor_read(
     published(other)
     finish(other.places)
     assert content(store.places[0].store, "") == before
-    assert "has the copies of" in caplog.text
+    assert "holds copies of" in caplog.text
     with pytest.raises(ConfigError) as refused:
         introduce(other, other.places[0])
     assert other.uri("pipeline.json") in (refused.value.hint or "")

@@ -123,7 +123,7 @@ def test_a_copy_that_knows_more_than_the_log_is_never_passed_over(store: Store) 
         store.put(path, json.dumps(body).encode())
     store.delete([commit_path(NAME, state.n)])
     for _ in range(2):
-        with pytest.raises(Damaged, match="is gone"):
+        with pytest.raises(Damaged, match="is missing"):
             Log(store, NAME).read()
     # One record a day for one cause, however often it is met.
     (record,) = recoveries(store, NAME)

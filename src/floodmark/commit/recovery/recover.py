@@ -141,7 +141,7 @@ def _state(
             raise
         raise TransientError(
             f"{error.message}; copies_to {unknown}",
-            hint="run again when that place can be reached, or take it out of store.copies_to",
+            hint="run again when that place is reachable, or remove it from store.copies_to",
             table=log.table_name,
         ) from None
     return state, None
@@ -188,12 +188,12 @@ def carry_on(log: Log, copy: Copy, wrong: list[str], done: list[str]) -> State:
     if there is not None and (other := _sound_commit(log, known.n, there)) is not None:
         # The ids show that another commit has this number: then the copy is wrong.
         if not tail or read_commit(tail[-1]).id != other.id:
-            raise Foreign(f"does not fit the log: commit {known.n} there is another one")
+            raise Foreign(f"does not match the log: commit {known.n} there is a different one")
     elif not tail:
-        what = "gone" if there is None else "unreadable"
+        what = "missing" if there is None else "unreadable"
         raise Damaged(
             f"the commit log is damaged: commit {known.n}, which the published watermark shows, is {what}",
-            hint=f"restore {log.store.uri(path)} from a backup of the store; or give the log up: "
+            hint=f"restore {log.store.uri(path)} from a backup of the store; or abandon the log: "
             f"floodmark watermark reset -t {log.table_name} --force",
             table=log.table_name,
         )
@@ -294,7 +294,7 @@ def _tell(log: Log, known: State, done: list[str]) -> None:
     detail = f"the commit log was damaged: {', '.join(done) or 'nothing put back'}"
     if lost:
         highest = next(n for n in range(known.n, -1, -1) if n not in kept)
-        detail += f"; {lost} older commits ({gone[0]} to {highest}) are lost, their sums are in the copies"
+        detail += f"; {lost} older commits ({gone[0]} to {highest}) are lost; their totals are in the copies"
     log.findings.append(Finding("damaged_log", log.table_name, detail, {"lost": gone}))
 
 
@@ -363,8 +363,8 @@ def _left_alone(log: Log, files: int, useless: bool) -> bool:
         f"{files:,} data files" if files else "only damaged watermark copies" if useless else "only the lease"
     )
     raise NothingLeft(
-        f"the store has {what} of {name} but neither its log nor a sound watermark copy: how far it was is not known",
-        hint=f"restore commits/ and watermark/ from a backup of the store; or choose where to go on: "
+        f"the store has {what} of {name} but neither its log nor a sound watermark copy: its position is unknown",
+        hint=f"restore commits/ and watermark/ from a backup of the store; or choose where to continue: "
         f"floodmark watermark set -t {name} --timestamp TS, restore -t {name} --file F (what `get --json` printed), "
         f"or reset -t {name} to start over",
         table=name,
@@ -386,7 +386,7 @@ def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> l
         same = log.store.get(path) == data
     except FloodmarkError as error:  # a reader may lack write access; the state it has read is right anyway
         return [f"the primary copy could not be restored: {error.message}"]
-    return ["primary copy restored" if same else "the primary copy reads back differently"]
+    return ["primary copy restored" if same else "the primary copy differs when read back"]
 
 
 def _record(log: Log, recovery: Recovery) -> None:

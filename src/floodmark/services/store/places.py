@@ -62,7 +62,7 @@ class Place:
             self._changed.wait_for(self._settled, max(0.0, until - time.monotonic()))
             left = len(self._waiting) + len(self._busy)
         if left and self.failed is None:
-            self.complain("it takes too long")
+            self.complain("it took too long")
 
     def ask(self, question: Callable[[Place], T]) -> T:
         """The place's answer, within a short time; a place that has failed is not queried again."""
@@ -83,7 +83,7 @@ class Place:
         if answers:
             return answers[0]
         why = errors[0].message if errors else f"no answer within {GRACE:g} s"
-        self.complain(why, "asked")
+        self.complain(why, "read")
         raise TransientError(f"{self.label}: {why}")
 
     def complain(self, why: str, what: str = "written") -> None:
