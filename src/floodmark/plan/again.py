@@ -97,13 +97,13 @@ def _check_cursors(session: Session, table: Table, state: State) -> None:
     lacking = f"no {table.cursor}" if empty else f"a {table.cursor} of 0000-00-00"
     if 0 < empty < rows:
         lacking += ", or one of 0000-00-00"
-    cures = ["give them a value", "set `key` if columns tell rows apart"]
+    cures = ["give them a value", "set `key` if some columns identify a row"]
     if not table.recipe.where:
         condition = f"{sql.quote(table.cursor)} {'IS NOT NULL' if rows == empty else '<> 0'}"
         cures.append(f'leave them out until they have one: tables.{table.name}.where: "{condition}"')
     raise DataError(
         f"{counted(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} {lacking}, and without a key "
-        "such rows can't be read: they would be missing",
+        "they can't be read: they would be missing",
         hint=f"{', '.join(cures)}, or set tables.{table.name}.mode: full",
         table=table.name,
     )

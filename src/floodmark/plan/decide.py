@@ -83,28 +83,28 @@ def reason(request: SyncOptions, plan: Plan) -> str:
     """Why the window is read the way it is, in a few words."""
     window, table = plan.window, plan.table
     if plan.gives_way:
-        return "no row lies behind the start, and the target's go by another recipe"
+        return "no row lies after the start, and the target's rows follow a different recipe"
     if window is None:
-        return "only rows that are read again" if plan.again else "there are no new rows"
+        return "there are only rows to read again" if plan.again else "there are no new rows"
     if window.by == "snapshot":
-        return "one consistent read of the whole table, because its mode is full"
+        return "one consistent read of the whole table (mode full)"
     if plan.resumed:
-        return "a window that was left open goes on as it was cut"
+        return "a window that was left open is resumed, with the same slices"
     if request.strategy in ("sequential", "inter-table"):
-        return f"one slice after the other in cursor order, because --strategy says {request.strategy}"
+        return f"one slice after another in cursor order (--strategy {request.strategy})"
     if request.most is not None:
-        return "in cursor order, because --limit takes the first rows"
+        return "--limit takes the first rows in cursor order"
     if window.by == "key":
         if table.source.cursor_index is None:
-            return f"along the key, because no index begins with {table.cursor}"
-        return f"along the key, because the window is {KEY_SHARE:.0%} of the table or more"
+            return f"no index starts with {table.cursor}, so the window is read along the key"
+        return f"the window is at least {KEY_SHARE:.0%} of the table, so it is read along the key"
     if table.order == table.key:
-        return "along the key, which is the cursor"
+        return "the cursor is the key, so the window is read along it"
     if len(plan.slices) == 1:
-        return f"no more rows than one slice holds ({request.slice_rows:,})"
+        return f"all rows fit into one slice ({request.slice_rows:,})"
     if table.source.cursor_index is None:
-        return "in cursor order, without an index to lead the way"
-    return f"along the index {table.source.cursor_index}, because the window is a small part of the table"
+        return "the window is read in cursor order, without an index"
+    return f"the window is a small part of the table, so it is read along index {table.source.cursor_index}"
 
 
 def load_as(table: Table) -> LoadAs:
@@ -121,6 +121,6 @@ def check_snapshot(before: int, rows: int, force: bool) -> None:
     """Keeps a truncated or wrong source from emptying the warehouse."""
     if implausible(before, rows) and not force:
         raise DataError(
-            f"the table has {counted(rows, 'row')}, where {before:,} were before: not swapped in",
-            hint="if that is right, run the sync again with --force",
+            f"the table has {counted(rows, 'row')}, down from {before:,}: the target was not replaced",
+            hint="if that is correct, run the sync again with --force",
         )

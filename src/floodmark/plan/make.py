@@ -70,7 +70,7 @@ def survey(
 
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
-        begin = Start(None, "the whole copy that it follows")
+        begin = Start(None, "the target holds a whole copy")
     first_time = state.position is None
     low = start_position(table, begin.timestamp) if first_time else state.position
     reading = replace(reading, low=low)
@@ -233,10 +233,10 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     """Reads a user-specified stretch again; the watermark does not move."""
     table = source.table
     if not temporal(table):
-        raise ConfigError("--since needs a cursor that tells the time", table=table.name)
+        raise ConfigError("--since needs a cursor that is a time", table=table.name)
     if not table.key and not request.force:
         raise ConfigError(
-            "--since would load rows twice: the table has no key to merge by", hint="--force does it anyway",
+            "--since would load rows twice: the table has no key to merge by", hint="use --force to do it anyway",
             table=table.name,
         )  # fmt: skip
     low: Position = (cursor_value(table, request.since or ""),)
@@ -264,7 +264,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
 def _snapshot(session: Session, table: Table, request: SyncOptions) -> Plan:
     if request.most is not None:
         raise ConfigError(
-            "--limit and --max-chunks don't go with mode full: a snapshot is whole or nothing",
+            "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
             table=table.name,
         )
     if request.since is not None:

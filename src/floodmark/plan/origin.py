@@ -164,7 +164,7 @@ class _Look:
         if identity.applying(self.session, self.trust):
             raise self._behind("it lacks transactions that were read before")
         if self.trust.sight.mariadb and self._moved and found[-1:] == ["kept"]:
-            return  # MariaDB's GTIDs don't name their server: one filled from a dump starts counting anew
+            return  # MariaDB's GTIDs don't name their server: one filled from a dump starts counting over
         raise self._set_back("the server lacks transactions that were read before (GTID)")
 
     def check_end(
@@ -196,18 +196,18 @@ class _Look:
             if counter and counter > int(key[0]) and not there:
                 return
         said = " ".join(map(str, newest)) if newest else "none"
-        raise self._set_back(f"the row at the watermark {low} is gone and its newest row is older ({said})")
+        raise self._set_back(f"the row at the watermark {low} is gone, and the newest row is older ({said})")
 
     def _refused(self, verdict: Verdict) -> DataError | TransientError:
         if verdict.kind == "set back":
             behind = self._moved and identity.applying(self.session, self.trust)
             return self._behind(verdict.why) if behind else self._set_back(verdict.why)
-        what = "the server is another one" if self._moved else "the table was made anew"
+        what = "the server is a different one" if self._moved else "the table was recreated"
         name = self.table.name
         return DataError(
-            f"the source is not the one that was read: {what}, and {verdict.why}",
-            hint=f"if that was meant: floodmark watermark accept -t {name}, which reads {self._all()} again; "
-            "else look where `source.url` leads",
+            f"the source is not the one that was read before: {what}, and {verdict.why}",
+            hint=f"if that is intended: floodmark watermark accept -t {name}, which reads {self._all()} again; "
+            "otherwise check where `source.url` points",
             table=name,
         )
 
@@ -224,7 +224,7 @@ class _Look:
             f"the source has been set back: {why}",
             hint=f"after a restore or a failover: floodmark watermark accept -t {name}, which reads {self._all()} again; "
             f"or floodmark watermark set -t {name} with the time of the backup, then floodmark verify -t {name} --repair; "
-            "if the newest rows were only deleted: the time of the newest row",
+            "if the newest rows were just deleted, use the time of the newest row that is left",
             table=name,
         )
 

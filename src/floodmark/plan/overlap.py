@@ -54,13 +54,13 @@ def because(reading: Reading, settled: Settled) -> Iterator[str]:
     if trust.cluster:
         yield "the server is part of a multi-primary cluster, whose other members can't be seen"
     if table.recipe.unix:
-        yield f"{table.cursor} tells the time (in {table.recipe.unix} since 1970) by the application's clock"
+        yield f"{table.cursor} is Unix time (in {table.recipe.unix}) from the application's clock"
     elif by_application(table):
         yield f"{table.cursor} is written by the application, not by ON UPDATE CURRENT_TIMESTAMP"
     if settled.behind:
         zones = ", ".join(settled.zones) or "gone by now"
         earlier = duration(settled.behind)
-        yield f"sessions are in time zones of their own ({zones}), whose CURRENT_TIMESTAMP is up to {earlier} earlier"
+        yield f"some sessions use other time zones ({zones}), whose CURRENT_TIMESTAMP is up to {earlier} earlier"
 
 
 def begins(reading: Reading, settled: Settled) -> Position | None:
@@ -160,7 +160,7 @@ def zero_is_loose(table: Table, state: State) -> bool:
 def said_missed(why: str) -> str:
     return (
         f"rows that arrive with a cursor before the watermark are missed, and without a key nothing can be read "
-        f"again: {why}. Set `overlap_seconds: 0` if none do, or `mode: full`"
+        f"again: {why}. Set `overlap_seconds: 0` if there are none, or `mode: full`"
     )
 
 
@@ -169,8 +169,7 @@ def said_zone(reading: Reading, settled: Settled, begin: Position) -> str:
     since = str(begin[0]).removesuffix(".000000")
     return (
         f"{clock.zone_change(settled.zone)}: every sync reads the last {duration(clock.spread(settled.zone))} before the"
-        " watermark again, because"
-        " connections keep the zone that they began with. When those from before the change are gone: "
+        " watermark again, because open connections keep their old time zone. Once those are closed: "
         f"floodmark watermark set -t {reading.table.name} --timestamp '{since}'"
     )
 

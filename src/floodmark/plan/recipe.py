@@ -62,10 +62,10 @@ def changes(
     if before.mode == now.mode == "full" or (now.mode == "full" and full_by_choice):
         found += [Change(c.part, "nothing", c.said) for c in _incremental(before, now)]
         if before.mode != "full":
-            found.append(Change("mode", "nothing", f"mode was {before.mode} and is full"))
+            found.append(Change("mode", "nothing", f"mode changed from {before.mode} to full"))
         return tuple(found)
     if before.mode == "full":
-        said = f"{now.name} was read whole, and is read by {now.cursor} now"
+        said = f"{now.name} was read whole, and is now read by {now.cursor}"
         return (*found, Change("mode", "reread", said))
     if now.mode == "full":
         return (*found, _cursor(before, now, chosen))
@@ -96,7 +96,7 @@ def unfit(before: Table | None, now: Table) -> FloodmarkError | None:
         return None
     if before.mode == "full":
         return DataError(
-            f"{now.name} was read whole until now, and is read by {now.cursor} from the next sync on",
+            f"{now.name} was read whole so far; the next sync will read it by {now.cursor}",
             hint=f"run floodmark sync -t {now.name} first",
             table=now.name,
         )
@@ -106,7 +106,7 @@ def unfit(before: Table | None, now: Table) -> FloodmarkError | None:
 def go_on(before: Table) -> str:
     """The command after which all rows are read again and replace the old ones."""
     reset = f"floodmark watermark reset -t {before.name}{_force(before)}"
-    return f"read it anew, into the place of the old rows: {reset}"
+    return f"read the table again, replacing the old rows: {reset}"
 
 
 def _force(before: Table) -> str:
@@ -120,19 +120,19 @@ def _force(before: Table) -> str:
 def _target(before: Table, now: Table, loads_anew: bool) -> Iterator[Change]:
     if before.target == now.target:
         return
-    said = f"{now.name} was loaded into {before.target} until now, and its target is {now.target}"
+    said = f"{now.name} was loaded into {before.target} so far, but its target is now {now.target}"
     if loads_anew:
         yield Change("target", "nothing", said)
         return
     reset = f"floodmark watermark reset -t {now.name} --redshift-only{_force(before)}"
-    yield Change("target", "refuse", said, f"set the target back, or fill the new one: {reset}")
+    yield Change("target", "refuse", said, f"change the target back, or fill the new one: {reset}")
 
 
 def _deletes(before: Table, now: Table) -> Iterator[Change]:
     # The next search for deletes compares all keys, whatever was done before.
     was, is_ = before.recipe.deletes, now.recipe.deletes
     if was is not None and is_ is not None and was != is_:
-        yield Change("deletes", "nothing", f"deletes was {was} and is {is_}")
+        yield Change("deletes", "nothing", f"deletes changed from {was} to {is_}")
 
 
 def _incremental(
@@ -152,9 +152,9 @@ def _incremental(
         yield Change(
             "key",
             "refuse",
-            f"the key of {now.name} was ({', '.join(before.key)}) and is ({', '.join(now.key) or 'none'}) now; "
+            f"the key of {now.name} changed from ({', '.join(before.key)}) to ({', '.join(now.key) or 'none'}); "
             f"the rows of {now.target} were merged by the old one",
-            f"set `key: [{', '.join(before.key)}]` if it still tells rows apart, or {go_on(before)}",
+            f"set `key: [{', '.join(before.key)}]` if it still identifies a row, or {go_on(before)}",
         )
     for change in (*_parts(before, now, known), *_columns(before, now, old)):
         yield change if now.key or change.do != "reread" else _impossible(change, before)
@@ -162,19 +162,19 @@ def _incremental(
 
 def _cursor(before: Table, now: Table, chosen: bool) -> Change:
     is_ = f"by {now.cursor}" if now.cursor else "whole"
-    said = f"{now.name} was read by {before.cursor} until now, and would be read {is_}"
+    said = f"{now.name} was read by {before.cursor} so far, and would now be read {is_}"
     if chosen:
-        return Change("cursor", "refuse", said, f"set it back, or {go_on(before)}")
+        return Change("cursor", "refuse", said, f"change it back, or {go_on(before)}")
     hint = f"set `cursor` or `mode` for it, or {go_on(before)}"
     return Change("cursor", "refuse", f"{said}: its source has changed", hint)
 
 
 def _mode(before: Table, now: Table) -> Change:
-    said = f"mode was {before.mode} and is {now.mode}"
+    said = f"mode changed from {before.mode} to {now.mode}"
     if now.mode == "upsert" and any(comparison(now.column(k)) == "weights" for k in now.key):
         # Append-only rows are told apart by the bytes of their keys.
-        said = f"{said}; the rows of {now.target} were not merged by keys as MySQL compares them"
-        return Change("mode", "refuse", said, f"set it back, or {go_on(before)}")
+        said = f"{said}; the rows of {now.target} were not merged by key the way MySQL compares keys"
+        return Change("mode", "refuse", said, f"change it back, or {go_on(before)}")
     return Change("mode", "nothing", said)
 
 
@@ -183,14 +183,14 @@ def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[Change
     if not same_where(before, now):
         if not now.key:  # rows that no longer match could not be removed either
             yield Change("where", "refuse", "`where` has changed, and without a key rows can't be read again",
-                         f"set it back, or {go_on(before)}")  # fmt: skip
+                         f"change it back, or {go_on(before)}")  # fmt: skip
         else:
             yield Change("where", "reread" if "where" in again else "nothing", "`where` has changed")
     elif "where" in again:
         yield Change(
             "where",
             "reread",
-            "`where` may have other rows: an excluded column that it names has another type",
+            "`where` may match other rows: an excluded column that it uses has changed its type",
         )
     if now.key and not before.key:
         yield _first_key(before, now)
@@ -199,18 +199,22 @@ def _parts(before: Table, now: Table, known: Sequence[Known]) -> Iterator[Change
     for part in ("zero_dates", "overflow"):
         was, is_ = getattr(before.recipe, part), getattr(now.recipe, part)
         if was != is_:
-            yield Change(part, "reread" if part in again else "nothing", f"{part} was {was} and is {is_}")
+            yield Change(
+                part, "reread" if part in again else "nothing", f"{part} changed from {was} to {is_}"
+            )
         elif part == "overflow" and part in again:
-            yield Change(part, "reread", f"the warehouse held other values before, and overflow was {was}")
+            yield Change(
+                part, "reread", f"the warehouse could hold other values before, with overflow: {was}"
+            )
 
 
 def _first_key(before: Table, now: Table) -> Change:
     known = {c.name.lower() for c in before.columns}
-    said = f"{now.name} had no key, and has ({', '.join(now.key)}) now"
+    said = f"{now.name} had no key, and now has ({', '.join(now.key)})"
     if all(k.lower() in known and comparison(now.column(k)) == "bytes" for k in now.key):
         return Change("key", "reread", said)
-    said += f"; by that the rows of {now.target} can't be told apart"
-    return Change("key", "refuse", said, f"set it back, or {go_on(before)}")
+    said += f"; that key does not identify the rows of {now.target}"
+    return Change("key", "refuse", said, f"change it back, or {go_on(before)}")
 
 
 def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Change]:
@@ -222,20 +226,20 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
         if column.name in now.key and before.key and now.mode != "full":
             compared = {comparison(was), comparison(column)}
             if compared != {"bytes"} and not one_collation(was, column):
-                why = f"its collation was {was.collation} and is {column.collation}"
+                why = f"its collation changed from {was.collation} to {column.collation}"
             if why:
                 said = f"{column.name} is part of the key of {now.name}, and {why}"
-                said += f": the rows of {now.target} were merged as it was"
-                yield Change("key", "refuse", said, f"set it back at the source, or {go_on(before)}")
+                said += f": the rows of {now.target} were merged by the old definition"
+                yield Change("key", "refuse", said, f"change it back in the source, or {go_on(before)}")
                 continue
         if column.name == now.cursor and now.mode != "full" and not same_kind(was, column):
-            said = f"{now.name} is read by {column.name}, which was {was.type} and is {column.type}: "
-            said += "the position does not fit any more"
-            yield Change("cursor", "refuse", said, f"set it back at the source, or {go_on(before)}")
+            said = f"{now.name} is read by {column.name}, which changed from {was.type} to {column.type}: "
+            said += "the position is no longer valid"
+            yield Change("cursor", "refuse", said, f"change it back in the source, or {go_on(before)}")
         elif why:
             yield Change("columns", "reread", f"{column.name} may have other values: {why}")
         elif replace(was, name=column.name, fill=None, generated=None) != replace(column, generated=None):
-            yield Change("columns", "nothing", f"{column.name} is defined otherwise, with the same values")
+            yield Change("columns", "nothing", f"{column.name} has a new definition, with the same values")
 
 
 def same_kind(was: Column, now: Column) -> bool:
@@ -245,7 +249,7 @@ def same_kind(was: Column, now: Column) -> bool:
 
 def _impossible(change: Change, before: Table) -> Change:
     said = f"{change.said}, and without a key rows can't be read again"
-    return Change(change.part, "refuse", said, f"set it back, or {go_on(before)}")
+    return Change(change.part, "refuse", said, f"change it back, or {go_on(before)}")
 
 
 def _other(one: Sequence[str], two: Sequence[str]) -> bool:

@@ -102,8 +102,8 @@ def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
         whole = loaded and (copied or unlike)
     if whole and request.most is not None:
         raise ConfigError(
-            "--limit and --max-chunks don't go with a sync whose rows take the place of the whole target",
-            hint="sync once without",
+            "--limit and --max-chunks can't be used with a sync that replaces all rows of the target",
+            hint="run one sync without them",
             table=table.name,
         )
     return whole
@@ -153,7 +153,7 @@ def follow(
     if request.since is not None or now.mode == "full":
         return replace(followed, changed=False)
     if request.most is not None and (now.lineage.owes or state.extraction.reread):
-        notes.append("Rows are read again for that by the next sync without --limit.")
+        notes.append("The next sync without --limit reads the rows again.")
         return replace(followed, notes=tuple(notes))
     if not now.lineage.owes:
         left = state.extraction.reread
@@ -184,8 +184,8 @@ def _check_excluded(session: Session, before: Table | None, now: Table, options:
         if excluded.lower() not in known and meant:
             user = session.spec.user
             raise ConfigError(
-                f"`exclude` has {excluded}, and {user} sees no such column of {now.name}",
-                hint=f"{meant} If not, take it out: what {user} may not read is not copied",
+                f"`exclude` has {excluded}, but {user} sees no such column in {now.name}",
+                hint=f"{meant} If not, remove it: columns that {user} may not read are never copied",
                 table=now.name,
             )
 
@@ -204,7 +204,7 @@ def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
         raise ConfigError(
             f"the source no longer shows {names}, and {user} may not read every column of {table.name}: it was dropped, or "
             f"{user} has lost the right to read it",
-            hint=f"GRANT SELECT ({names}) ON {table.name} TO '{user}'@'…'; if it is meant to be gone: `exclude: [{names}]`",
+            hint=f"GRANT SELECT ({names}) ON {table.name} TO '{user}'@'…'; if that is intended: `exclude: [{names}]`",
             table=table.name,
         )
 
@@ -216,11 +216,11 @@ def _rereads(found: tuple[Change, ...]) -> list[Change]:
 
 def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe."""
-    notes = [f"{c.said}: all rows that were read before are read again, once." for c in _rereads(found)]
+    notes = [f"{c.said}: all earlier rows are read again, once." for c in _rereads(found)]
     if any(c.part == "where" for c in found):
-        outside = "Rows of the target that are no longer in the `where`"
+        outside = "Rows of the target that no longer match `where`"
         looked = (
-            "are looked for now"
+            "are searched for now"
             if options.deletes != "ignore"
             else "stay there, because of `deletes: ignore`"
         )
@@ -276,17 +276,17 @@ def _filled(
             owed.append(name)
             continue
         filled[name] = replace(table.column(name), fill=value)
-        what = f"rows that were read before get {value} in it" if value is not None else "NULL so far"
+        what = f"earlier rows get {value} in it" if value is not None else "it is NULL in earlier rows"
         notes.append(f"{name} is new: {what}.")
     if owed and not table.key:
         raise DataError(
-            f"rows that were read before differ in {', '.join(owed)}, and without a key they can't be read again",
+            f"earlier rows differ in {', '.join(owed)}, and without a key they can't be read again",
             hint=f"exclude it; or {recipe.go_on(before)}",
             table=table.name,
         )
     if owed:
         notes.append(
-            f"{', '.join(owed)} came or changed without the cursor: all rows that were read before are read again, once."
+            f"Added or changed without moving the cursor: {', '.join(owed)}. All earlier rows are read again, once."
         )
     columns = tuple(filled.get(c.name, c) for c in table.columns)
     source, lineage = replace(table.source, columns=columns), replace(table.lineage, owed=tuple(owed))

@@ -20,15 +20,15 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
     table, state = reading.table, reading.state
     if settled.zone is not None and settled.zone.others and not table.key:
         raise DataError(
-            f"{clock.zone_change(settled.zone)}: rows that were written since may lie before the watermark",
-            hint="the table has no key, so they can't be read again by themselves: empty the target and reset the table "
-            f"with --force, or go on without them: floodmark watermark set -t {table.name} with the time of the watermark",
+            f"{clock.zone_change(settled.zone)}: rows written since may lie before the watermark",
+            hint="the table has no key, so they alone can't be read again: empty the target and reset the table "
+            f"with --force, or continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
             table=table.name,
         )
     check_not_in_the_future(table, state, settled)
     if not settled.back:
         return []
-    said = f"the source's clock was set back by {settled.back:,.0f} s since the watermark, by this machine's clock"
+    said = f"the source's clock was set back by {settled.back:,.0f} s since the watermark, measured by this machine's clock"
     if table.key:
         return [f"{said}: rows from {settled.zone_shift} on are read again"]
     if (
@@ -37,14 +37,12 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
         and settled.bound < state.progress.bound
     ):
         raise DataError(
-            f"{said}: rows that were written since may lie before the watermark",
-            hint="the table has no key, so they can't be read again by themselves: reset the table with --force, or "
-            f"go on without them: floodmark watermark set -t {table.name} with the time of the watermark",
+            f"{said}: rows written since may lie before the watermark",
+            hint="the table has no key, so they alone can't be read again: reset the table with --force, or "
+            f"continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
             table=table.name,
         )
-    return [
-        f"{said}: rows that were written meanwhile may lie before the watermark, and there is no key to merge by"
-    ]
+    return [f"{said}: rows written in between may lie before the watermark, and there is no key to merge by"]
 
 
 def check_not_in_the_future(table: Table, state: State, settled: Settled) -> None:
@@ -53,7 +51,7 @@ def check_not_in_the_future(table: Table, state: State, settled: Settled) -> Non
         return
     if reaches(state.position[0], clock.count(settled.bound + FUTURE_SLACK, table.recipe.unix)):
         raise DataError(
-            f"the watermark {state.position[0]} lies in the future, in {table.recipe.unix} since 1970: rows since were left out",
+            f"the watermark {state.position[0]}, as Unix time in {table.recipe.unix}, is in the future: rows written since were left out",
             hint=f"read the table again: floodmark watermark reset -t {table.name} --mysql-only",
             table=table.name,
         )

@@ -120,7 +120,7 @@ class StoredTables:
 
 
 def _retire(name: str) -> str:
-    return f"if it is meant to be gone: floodmark watermark retire -t {name}"
+    return f"if that is intended: floodmark watermark retire -t {name}"
 
 
 def full_name(config: Config, store: Store, name: str) -> str:
@@ -198,8 +198,8 @@ def _chooses(config: Config, pattern: str, shown: Iterable[str]) -> bool:
 def _none_fits(source: SourceSpec, pattern: str) -> ConfigError:
     where = f" in {source.database}, the database of source.url" if source.database else ""
     return ConfigError(
-        f"{source.user} sees no table that fits the pattern{where}",
-        hint=f"correct it or take it out of `tables`, or GRANT SELECT ON … TO '{source.user}'@'…'",
+        f"{source.user} sees no table that matches the pattern{where}",
+        hint=f"correct it or remove it from `tables`, or GRANT SELECT ON … TO '{source.user}'@'…'",
         table=pattern,
     )
 

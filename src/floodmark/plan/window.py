@@ -139,7 +139,7 @@ def limited(
     before = last(end[0])
     if before is None or nth(low, before, 1) is None:
         raise ConfigError(
-            f"--limit {most}: more rows than that share the cursor {end[0]}, and without a key they can't be parted",
+            f"--limit {most}: more rows than that share the cursor {end[0]}, and without a key they can't be split",
             hint="use a larger --limit",
             table=table.name,
         )

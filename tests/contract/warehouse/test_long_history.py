@@ -207,7 +207,7 @@ def test_rows_that_went_into_another_target_are_found_among_old_ones(long: Long)
     long.loaded(4 * KEPT)
     long.place.run(f"UPDATE {LEDGER} SET target = 'elsewhere' WHERE n = 9")
     long.batch(2)
-    with pytest.raises(ConfigError, match="was loaded into elsewhere until now"):
+    with pytest.raises(ConfigError, match="was loaded into elsewhere so far"):
         long.load()
 
 

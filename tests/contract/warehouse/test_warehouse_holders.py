@@ -70,7 +70,7 @@ def test_a_log_begun_anew_without_a_key_is_refused(fill: Fill) -> None:
 
 def test_a_target_that_changed_its_name_is_refused_rather_than_half_filled(fill: Fill) -> None:
     fill.load(fill.commit([row(1)]))
-    with pytest.raises(ConfigError, match="was loaded into orders until now"):
+    with pytest.raises(ConfigError, match="was loaded into orders so far"):
         fill.load(fill.commit([row(2)]), target="orders_2")
 
 

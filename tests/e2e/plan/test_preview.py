@@ -24,9 +24,9 @@ def test_a_first_plan_says_rows_files_strategy_and_why(orders: Workspace) -> Non
     document = orders.run("plan", "-t", "orders", "--json").ok().json
     assert document["files"] >= document["window"]["slices"] > 1
     assert document["strategy"] == "intra-table"
-    assert "of the table or more" in document["reason"]
+    assert "of the table, so it is read along the key" in document["reason"]
     text = orders.run("plan", "-t", "orders").ok().stdout
-    assert "Because   along the key" in text
+    assert "Because   the window is at least" in text
     assert f"in {document['files']} files" in text
 
 
@@ -35,7 +35,7 @@ def test_the_reason_of_a_small_window_is_the_cursors_index(orders: Workspace) ->
     orders.execute("UPDATE orders SET amount = amount + 1 WHERE id <= 21")
     document = orders.run("plan", "-t", "orders", "--json").ok().json
     assert document["window"]["rows"] == 3
-    assert document["reason"] == "no more rows than one slice holds (100)"
+    assert document["reason"] == "all rows fit into one slice (100)"
 
 
 def test_an_idle_table_has_nothing_to_do_and_no_files(orders: Workspace) -> None:

@@ -237,7 +237,7 @@ def test_whole_for_a_while_and_back_again(new_table: Callable[[], Changing]) -> 
     table.configure(mode=None)
     table.change("DELETE FROM {t} WHERE id = 6", "UPDATE {t} SET a = 1000 WHERE id = 7")
     refused = table.sync(limit=5)
-    assert refused["exit_code"] == 2 and "take the place of the whole target" in refused["error"]["message"]
+    assert refused["exit_code"] == 2 and "replaces all rows of the target" in refused["error"]["message"]
     table.synced()
     assert table.differences() == []
     table.change("UPDATE {t} SET a = 1001 WHERE id = 8")
@@ -299,13 +299,13 @@ def test_an_append_table_that_becomes_upsert_is_not_verified_by_looking_at_nothi
     table.synced()
     table.configure(mode="upsert")
     verified = table.workspace.run("verify", "-t", table.name, "--json")
-    assert verified.code == 6 and "was read by id until now" in verified.json["tables"][0]["error"]["message"]
+    assert verified.code == 6 and "was read by id so far" in verified.json["tables"][0]["error"]["message"]
     table.followed()
     table.configure(mode="append")
     verified = table.workspace.run("verify", "-t", table.name, "--json")
-    assert verified.code == 6 and "was read by at until now" in verified.json["tables"][0]["error"]["message"]
+    assert verified.code == 6 and "was read by at so far" in verified.json["tables"][0]["error"]["message"]
     refused = table.sync()
-    assert refused["exit_code"] == 6 and "set it back" in refused["error"]["hint"]
+    assert refused["exit_code"] == 6 and "change it back" in refused["error"]["hint"]
 
 
 def test_plan_and_a_dry_run_say_what_a_change_leads_to(new_table: Callable[[], Changing]) -> None:

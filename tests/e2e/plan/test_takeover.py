@@ -85,7 +85,7 @@ def test_rows_of_files_that_it_had_not_loaded_are_read_again(orders: Workspace) 
     table = orders.synced("orders")
     assert orders.query("SELECT min(update_at), count(*) FROM orders") == [(datetime(2025, 3, 1, 0, 40), 121)]
     said = " ".join(table["notes"])
-    assert "s3_file_count was 0, and 3 files are there" in said
+    assert "s3_file_count is 0, but there are 3 files" in said
     assert "2 of its 3 files had not been loaded" in said and "2025-03-01 00:40:00" in said
 
 
@@ -94,7 +94,7 @@ def test_a_watermark_that_denies_its_110_files_is_corrected_aloud(orders: Worksp
         staged(orders, number, 60 - number // 10)
     older(orders, s3_file_count=0)
     table = orders.synced("orders")
-    assert "its s3_file_count was 0, and 110 files are there" in table["notes"]
+    assert "its s3_file_count is 0, but there are 110 files" in table["notes"]
     assert orders.query("SELECT min(update_at) FROM orders") == [(datetime(2025, 3, 1, 0, 50),)]
 
 
@@ -196,7 +196,7 @@ def test_a_watermark_that_cannot_be_understood_stops_the_table(orders: Workspace
         for fields, said in (
             ({"last_mysql_data_timestamp": "2099-01-01T00:00:00"}, "future"),
             ({"last_mysql_data_timestamp": "soon"}, "'soon'"),
-            ({"table_name": None}, "which table"),
+            ({"table_name": None}, "does not name its table"),
         ):
             older(orders, **fields)
             (table,) = orders.sync("orders").tables

@@ -81,7 +81,7 @@ def test_many_rows_give_way_to_a_few_only_by_force_also_where_they_are_read_and_
 ) -> None:
     another_key_after(workspace, "DELETE FROM t WHERE id > 0")
     (refused,) = workspace.sync("t").tables
-    assert refused.exit_code == 6 and "1 row, where 200 were before" in str(refused.error)
+    assert refused.exit_code == 6 and "1 row, down from 200" in str(refused.error)
     assert not refused.commits
     workspace.synced("t", backup_only=True)
     for options in ({"load_only": True}, {}):

@@ -125,7 +125,7 @@ def test_a_constant_default_fills_the_rows_that_are_there(orders: Orders) -> Non
     report = orders.sync()
     # No row had to be read again but the last one's second, which brings the columns.
     assert report["rows_extracted"] == 0 and 0 < report["rows_reread"] <= 400
-    assert "flag is new: rows that were read before get -7 in it" in notes(report)
+    assert "flag is new: earlier rows get -7 in it" in notes(report)
     assert orders.differences() == ()
     orders.execute("UPDATE orders SET flag = 1, tag = NULL WHERE id % 5 = 0")
     orders.sync()
@@ -266,7 +266,7 @@ def test_rows_that_differ_in_a_new_column_are_read_again_once(orders: Orders) ->
     )
     report = orders.sync()
     assert (report["rows_extracted"], report["rows_reread"]) == (1, ROWS)
-    assert "token, twice came or changed without the cursor" in notes(report)
+    assert "Added or changed without moving the cursor: token, twice" in notes(report)
     assert orders.differences() == ()
     assert orders.sync()["commits"] == []
 
@@ -422,7 +422,7 @@ def test_what_could_lose_values_is_refused_before_anything_is_read(orders: Order
     ("change", "words"),
     [
         ("DROP PRIMARY KEY, ADD PRIMARY KEY (id, amount)", "the key of"),
-        ("DROP COLUMN update_at", "was read by update_at until now"),
+        ("DROP COLUMN update_at", "was read by update_at so far"),
     ],
 )
 def test_another_key_or_no_cursor_is_refused_until_it_is_said_what_to_do(

@@ -114,7 +114,7 @@ def test_an_implausibly_small_snapshot_is_swapped_in_only_with_force(workspace: 
     workspace.execute("DELETE FROM t WHERE a > 99")
     error = refused(workspace, "t")
     assert (error["code"], error["kind"]) == (6, "data")
-    assert "99 rows, where 1,000 were before" in error["message"] and "--force" in error["hint"]
+    assert "99 rows, down from 1,000" in error["message"] and "--force" in error["hint"]
     assert workspace.query("SELECT count(*) FROM t") == [(1000,)]
     # Refused again, by the snapshot that was loaded and not by the one that was refused.
     assert refused(workspace, "t")["code"] == 6

@@ -200,7 +200,7 @@ def test_a_pattern_for_tables_that_the_source_does_not_show_is_said_with_exit_co
     report = orders.sync()
     lost = {t.table: t.error.message for t in report.tables if t.error}
     assert report.exit_code == 2 and lost.keys() == {elsewhere, f"{here}.oders*"}
-    assert all("sees no table that fits the pattern" in message for message in lost.values())
+    assert all("sees no table that matches the pattern" in message for message in lost.values())
     assert [t.table for t in report.tables if not t.error] == [name(orders)]
     checks = orders.run("doctor", "--json").json["checks"]
     assert [c["status"] for c in checks if c.get("table") in lost] == ["failure", "failure"]

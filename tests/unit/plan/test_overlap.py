@@ -69,7 +69,7 @@ def test_a_clock_of_the_application_is_one_too() -> None:
         ["update_at is written by the application, not by ON UPDATE CURRENT_TIMESTAMP"],
     )
     counted = changed(TABLE, columns=(ID,), cursor="id", unix="ms")
-    assert asked(counted) == (600.0, ["id tells the time (in ms since 1970) by the application's clock"])
+    assert asked(counted) == (600.0, ["id is Unix time (in ms) from the application's clock"])
     assert asked(changed(counted, unix=None)) == (0.0, [])
 
 

@@ -147,7 +147,9 @@ def test_who_has_just_set_the_cursor_is_not_told_to_set_it() -> None:
     hints = [
         (refusal(changes(TABLE, now, chosen=c), now) or ConfigError("")).hint or "" for c in (True, False)
     ]
-    assert hints[0].startswith("set it back, or") and hints[1].startswith("set `cursor` or `mode` for it, or")
+    assert hints[0].startswith("change it back, or") and hints[1].startswith(
+        "set `cursor` or `mode` for it, or"
+    )
 
 
 def test_a_key_that_compares_otherwise_is_refused() -> None:

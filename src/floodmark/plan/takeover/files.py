@@ -64,4 +64,4 @@ def _moment(value: Any, cursor: str) -> datetime | str:
         return datetime(found.year, found.month, found.day)
     if isinstance(found, str):
         return found
-    raise Unreadable(f"its column {cursor} holds no time ({kind})")
+    raise Unreadable(f"its column {cursor} is not a time ({kind})")

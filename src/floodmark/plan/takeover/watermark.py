@@ -89,12 +89,10 @@ def find(store: Store, name: str) -> tuple[list[OlderWatermark], list[str]]:
             raise _undecided(name, f"the older tool's watermark {path} can't be read", None) from None
         inside = body.get("table_name")
         if inside is None and path.startswith("watermarks/"):
-            notes.append(f"{path} does not name its table; it is taken for {name} by its own name")
+            notes.append(f"{path} does not name its table; its file name says {name}")
         elif not isinstance(inside, str) or not inside:
             # `a_b.c` and `a.b_c` share one file name there.
-            raise _undecided(
-                name, f"the older tool's watermark {path} does not say which table it is of", None
-            )
+            raise _undecided(name, f"the older tool's watermark {path} does not name its table", None)
         elif inside != name:
             notes.append(f"{path} is the older tool's watermark of {inside}, not of this table")
             continue
@@ -173,14 +171,14 @@ def takeover(session: Session, store: Store, table: Table, options: TableOptions
     # Of two, take the one further behind: rows that are read twice are merged.
     chosen = min(found, key=lambda f: digits(f.timestamp))
     if len(found) > 1:
-        notes.append(f"there are two watermarks of the older tool; {chosen.path}, which is behind, is taken")
+        notes.append(f"the older tool left two watermarks; the earlier one, {chosen.path}, is used")
     if not table.key:
-        what = f"the older tool's watermark {chosen.path} can't be taken over: without a key, rows would be doubled"
+        what = f"the older tool's watermark {chosen.path} can't be taken over: without a key, rows would be duplicated"
         raise _undecided(table.name, what, chosen.timestamp, full=table.mode == "full")
     if not temporal(table):
         how = "whole" if table.cursor is None else f"by {table.cursor}"
         notes.append(
-            f"the older tool's watermark {chosen.path} holds a time, and the table is read {how}: not used"
+            f"the older tool's watermark {chosen.path} holds a time, but the table is read {how}: not used"
         )
         return Takeover(None, tuple(notes))
     reading = Reading(session, table, options)
@@ -195,7 +193,7 @@ def takeover(session: Session, store: Store, table: Table, options: TableOptions
     before = just_before(table, begin)
     assert before is not None
     notes.append(
-        f"taken over from the older tool's watermark {chosen.path}: goes on from {shown(begin)}, inclusively"
+        f"taken over from the older tool's watermark {chosen.path}: continues from {shown(begin)}, inclusive"
     )
     return Takeover((before,), tuple(notes))
 
@@ -210,7 +208,7 @@ def _starts(reading: Reading, found: OlderWatermark, start: Start, notes: list[s
         return
     moment = parsed(found.timestamp)
     if moment is None:
-        what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}"
+        what = f"the older tool's watermark {found.path} has the timestamp {found.timestamp!r}, which is not a time"
         raise _undecided(reading.table.name, what, None)
     value = reading.earliest(moment)
     if value > reading.latest():
@@ -218,7 +216,7 @@ def _starts(reading: Reading, found: OlderWatermark, start: Start, notes: list[s
         raise _undecided(reading.table.name, what, None)
     if value != reading.plain(moment):
         notes.append(
-            f"its timestamp {found.timestamp} can mean two moments; the earlier is taken: {shown(value)}"
+            f"its timestamp {found.timestamp} is ambiguous; the earlier meaning is used: {shown(value)}"
         )
     yield value
 
@@ -234,7 +232,7 @@ def _oldest_unloaded(
         if o.path in found.listed or (o.path.endswith(".parquet") and belongs(o.path, table))
     ]
     if found.files is not None and found.files != len(there):
-        notes.append(f"its s3_file_count was {found.files:,}, and {len(there):,} files are there")
+        notes.append(f"its s3_file_count is {found.files:,}, but there are {len(there):,} files")
     waiting = [path for path in there if path not in loaded]
     if not waiting:
         return None
@@ -251,8 +249,8 @@ def _oldest_unloaded(
         return None
     first = min(rows)
     notes.append(
-        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is of {shown(first)}, "
-        "and from there on the source is read again"
+        f"{len(waiting):,} of its {len(there):,} files had not been loaded; their oldest row is from {shown(first)}, "
+        "so the source is read again from there"
     )
     return first
 
@@ -268,7 +266,7 @@ def _first_row(store: Store, path: str, table: Table) -> datetime | None:
     if isinstance(found, str):
         moment = parsed(found)
         if moment is None:
-            what = f"the older tool's file {path} has {table.cursor} = {found!r}"
+            what = f"the older tool's file {path} has {table.cursor} = {found!r}, which is not a time"
             raise _undecided(table.name, what, None)
         return moment
     return found
@@ -297,5 +295,7 @@ def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) 
     go_on = f"floodmark watermark set -t {name} --timestamp {at}{force}"
     if full:
         go_on += " (with mode: append and a cursor)"
-    hint = f"choose: {go_on} goes on behind that time; floodmark watermark reset -t {name}{force} begins anew"
+    hint = (
+        f"choose: {go_on} continues after that time; floodmark watermark reset -t {name}{force} starts over"
+    )
     return DataError(what, hint=hint, table=name)

@@ -30,11 +30,11 @@ WHO = "arn:aws:iam::123456789012:user/sync"
         (
             f"User: {WHO} is not authorized to perform: kms:Decrypt on resource: {KEY} "
             "with an explicit deny in a resource-based policy",
-            f"an explicit Deny in a resource-based policy forbids kms:Decrypt on {KEY}: change that",
+            f"an explicit Deny in a resource-based policy forbids kms:Decrypt on {KEY}: change it",
         ),
         (
             f"User: {WHO} is not authorized to perform: s3:GetObject on resource: {KEY} with an explicit deny",
-            f"an explicit Deny in a policy forbids s3:GetObject on {KEY}: change that",
+            f"an explicit Deny in a policy forbids s3:GetObject on {KEY}: change it",
         ),
         ("Access Denied", None),
         ("User loader is not authorized to assume IAM Role arn:aws:iam::123456789012:role/r", None),
