@@ -26,6 +26,6 @@ def allowing(text: str) -> str | None:
     who, action, resource = denied["who"], denied["action"], (denied["resource"] or "*").rstrip(".")
     forbidden = _FORBIDDEN.search(text, denied.end())
     if forbidden is not None:
-        return f"an explicit Deny in a {forbidden['where'] or 'policy'} forbids {action} on {resource}: change that"
+        return f"an explicit Deny in a {forbidden['where'] or 'policy'} forbids {action} on {resource}: change it"
     statement = json.dumps({"Effect": "Allow", "Action": action, "Resource": resource})
     return f"add to a policy of {who}: {statement}" if who else f"add to its policy: {statement}"

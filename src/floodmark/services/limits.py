@@ -18,8 +18,8 @@ def check_addresses() -> None:
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
     if most != resource.RLIM_INFINITY and most < FEWEST_ADDRESSES:
         raise ConfigError(
-            f"a process may have only {most >> 20:,} MB of addresses here (ulimit -v), and Floodmark needs "
-            f"{FEWEST_ADDRESSES >> 20:,}",
+            f"the address-space limit of {most >> 20:,} MB (ulimit -v) is too low: Floodmark needs "
+            f"{FEWEST_ADDRESSES >> 20:,} MB",
             hint=ADDRESSES_HINT,
         )
 
@@ -33,5 +33,6 @@ def allow_files() -> None:
         most = wished
     if most != resource.RLIM_INFINITY and most < FEWEST_FILES:
         raise ConfigError(
-            f"a process may open only {most:,} files here, and Spark needs {FEWEST_FILES}", hint=FILES_HINT
+            f"the limit of {most:,} open files (ulimit -n) is too low: Spark needs {FEWEST_FILES}",
+            hint=FILES_HINT,
         )

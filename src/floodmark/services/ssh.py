@@ -119,7 +119,7 @@ class Tunnel:
             if "prohibited" in why:
                 return ConfigError(
                     f"the bastion {self.name} does not forward to {self.server}: {why}",
-                    hint="let it: AllowTcpForwarding and PermitOpen in its sshd_config, or the key's options",
+                    hint="allow it: AllowTcpForwarding and PermitOpen in its sshd_config, or the key's options",
                 )
             return TransientError(
                 f"the bastion {self.name} can't reach {self.server}: {detail.strip() or why}",
@@ -277,7 +277,7 @@ def _here(path: Path, setting: str) -> Path:
     except OSError as error:
         raise ConfigError(
             f"{setting}: {path} can't be read on {socket.gethostname()}: {error.strerror}",
-            hint="every machine that runs Spark tasks needs it there; or name it in spark.conf's spark.files",
+            hint="every machine that runs Spark tasks needs it there; or list it in spark.files (under spark.conf)",
         ) from error
 
 
@@ -285,7 +285,7 @@ def _program() -> str:
     found = shutil.which("ssh")
     if found is None:
         raise ConfigError(
-            f"ssh is not installed on {socket.gethostname()}, and a tunnel is configured",
+            f"ssh is not installed on {socket.gethostname()}, but a tunnel is configured",
             hint="install OpenSSH's client (Debian: openssh-client) on every machine that runs Spark tasks",
         )
     return found
@@ -311,30 +311,32 @@ def meaning(said: list[str], ssh: Ssh) -> FloodmarkError:
     scan = f"ssh-keyscan -p {ssh.port} {shlex.quote(ssh.host)}"
     if "IDENTIFICATION HAS CHANGED" in text or "REVOKED" in text:
         return ConfigError(
-            f"{name} shows another host key than the one in {hosts}: somebody may be in between",
-            hint="find out why; only if it was renewed, replace its line in that file",
+            f"{name} presents a different host key than the one in {hosts}: possibly a man in the middle",
+            hint="find out why; replace its line in that file only if the key was changed on purpose",
         )
     if "Host key verification failed" in text or "No matching host key" in text:
         return ConfigError(
             f"the host key of {name} is not in {hosts}",
-            hint=f"add what `{scan}` prints, after comparing it with the bastion's own",
+            hint=f"add the output of `{scan}`, after comparing it with the bastion's own key",
         )
     if "too open" in text or "bad permissions" in text:
         return ConfigError(
             f"ssh.key: {ssh.key} can be read by others, so ssh refuses it", hint=f"chmod 600 {ssh.key}"
         )
     if "Permission denied" in text or "Too many authentication failures" in text:
-        which = f"the key {ssh.key}" if ssh.key else "any key of the agent or of ~/.ssh"
+        which = f"the key {ssh.key}" if ssh.key else "any key from the agent or ~/.ssh"
         return ConfigError(
-            f"{name} does not let in {ssh.user or 'this user'} with {which}",
-            hint="check ssh.user and ssh.key; a key with a passphrase has to be in ssh-agent",
+            f"{name} does not accept {ssh.user or 'this user'} with {which}",
+            hint="check ssh.user and ssh.key; a key with a passphrase must be in ssh-agent",
         )
-    last = said[-1] if said else "ssh ended without a word"
+    last = said[-1] if said else "ssh exited without a message"
     if re.search(r"Name or service not known|No address associated|nodename nor servname", text):
         return ConfigError(f"there is no host {ssh.host}", hint="check ssh.host")
     if named := re.search(r"(hostname|username) contains invalid characters", text):
         key = "host" if named[1] == "hostname" else "user"
-        return ConfigError(f"ssh.{key} has characters that no {named[1]} has", hint=f"check ssh.{key}")
+        return ConfigError(
+            f"ssh.{key} has characters that are not allowed in a {named[1]}", hint=f"check ssh.{key}"
+        )
     if re.search(r"No user exists for uid|Bad configuration option|[Nn]o matching|usage: ssh", text):
         return ConfigError(
             f"ssh to {name}: {last}", hint="check ssh in the configuration, and OpenSSH's client"

@@ -60,7 +60,7 @@ def cache_folder() -> Path:
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
             folder.chmod(0o700)
             return folder
-    raise ConfigError(f"{folder} is not a folder of this user's own", hint="set XDG_CACHE_HOME")
+    raise ConfigError(f"{folder} is not a folder owned by this user", hint="set XDG_CACHE_HOME")
 
 
 def _alive(pid: int) -> bool:

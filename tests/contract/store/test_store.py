@@ -171,7 +171,7 @@ def test_encode_leaves_only_plain_characters() -> None:
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "a//b", "a/../../b", "a/", "."])
 def test_a_path_that_leaves_the_prefix_is_refused(store: Store, path: str) -> None:
-    with pytest.raises(DataError, match="no path of an object"):
+    with pytest.raises(DataError, match="not the path of an object"):
         store.get(path)
 
 

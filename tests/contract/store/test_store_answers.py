@@ -94,7 +94,7 @@ def test_a_short_failure_of_the_server_is_ridden_out() -> None:
 def test_a_404_that_is_not_s3s_own_does_not_pass_for_an_empty_store() -> None:
     with server(reply(404)) as (endpoint, _):
         for use in (lambda: at(endpoint).get("a"), lambda: list(at(endpoint).list("a/"))):
-            with pytest.raises(ConfigError, match="does not answer as S3 does"):
+            with pytest.raises(ConfigError, match="the answer is not from an S3 server"):
                 use()
 
 

@@ -75,7 +75,7 @@ def test_a_failed_load_leaves_nothing_behind(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a")]))
     good, bad = fill.commit([row(2, "b")]), fill.commit([row(3, "c")])
     wrong = replace(bad[0], files=(replace(bad[0].files[0], rows=99),))
-    with pytest.raises(DataError, match="has 1 rows, and its commit says 99"):
+    with pytest.raises(DataError, match="has 1 rows, but its commit says 99"):
         fill.load(good, (wrong, bad[1]))
     assert fill.rows() == [(1, "a")] and fill.ledger() == [1]
 

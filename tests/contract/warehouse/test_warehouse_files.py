@@ -50,7 +50,7 @@ def test_a_file_that_is_not_what_its_commit_describes_is_refused(any_fill: Fill,
     path = commit[0].files[0].path
     data = any_fill.store.get(path) or b""
     any_fill.store.put(path, data[:-10] if damage == "cut" else b"x" + data[1:])
-    with pytest.raises(DataError, match="not what its commit describes"):
+    with pytest.raises(DataError, match="does not match its commit"):
         any_fill.load(commit)
 
 

@@ -69,10 +69,10 @@ def test_a_column_of_others_is_not_taken_for_one_that_is_new_at_the_source(fill:
     fill.load(fill.commit([row(1, "a")]))
     fill.place.run("ALTER TABLE orders ADD COLUMN n INTEGER DEFAULT 7")
     look, more = fill.place.open(), changed(ORDERS, columns=(*ORDERS.columns, INT))
-    with pytest.raises(DataError, match="column n of orders was made by others"):
+    with pytest.raises(DataError, match="column n of orders was not created by Floodmark"):
         look.changes(more, ORDERS, ORDERS)
     called_n = changed(ORDERS, columns=(ID, replace(NAME, name="n"), SEEN), renamed=(("Name", "n"),))
-    with pytest.raises(DataError, match="column n of orders was made by others"):
+    with pytest.raises(DataError, match="column n of orders was not created by Floodmark"):
         look.changes(called_n, ORDERS, ORDERS)
     # Not so a column that was dropped at the source and has come back, and one that a claim knows already.
     look.changes(more, ORDERS, changed(ORDERS, dropped=(INT,)))
@@ -86,7 +86,7 @@ def test_a_load_does_not_bring_a_new_column_into_one_of_others(fill: Fill) -> No
     fill.place.run("ALTER TABLE orders ADD COLUMN n INTEGER")
     more = changed(ORDERS, columns=(*ORDERS.columns, replace(INT, fill="7")))
     commit = fill.commit([{**row(2, "b"), "n": 1}], table=more)
-    with pytest.raises(DataError, match="column n of orders was made by others") as refused:
+    with pytest.raises(DataError, match="column n of orders was not created by Floodmark") as refused:
         fill.load(commit, table=more, loaded=ORDERS, shaped=ORDERS)
     assert "verify -t shop.orders --repair" in str(refused.value.hint)
     assert fill.rows("id, n") == [(1, None)]
@@ -125,7 +125,7 @@ def test_a_target_that_somebody_emptied_is_refused_unless_it_is_forced_or_repair
 def test_many_rows_give_way_to_a_few_only_by_force(fill: Fill) -> None:
     fill.load(fill.commit([row(n) for n in range(100)]))
     few = fill.commit([row(1)], load_as="replace")
-    with pytest.raises(DataError, match="orders has 100 rows, and 1 row would take their place") as refused:
+    with pytest.raises(DataError, match="orders has 100 rows, and 1 row would replace them") as refused:
         fill.load(few)
     assert "sync -t shop.orders --redshift-only --force" in str(refused.value.hint)
     assert len(fill.rows("id")) == 100 and fill.ledger() == [1]
@@ -340,7 +340,7 @@ def test_rows_that_break_a_constraint_of_others_are_refused_with_the_statements_
     duck.load(duck.commit([row(1, "a"), row(2, "b")]))
     duck.place.run(by_hand)
     commit = duck.commit([row(3, "a", None)])
-    with pytest.raises(DataError, match="orders has a constraint that Floodmark did not make") as refused:
+    with pytest.raises(DataError, match="orders has a constraint that Floodmark did not create") as refused:
         duck.load(commit)
     duck.place.run(str(refused.value.hint).partition("run: ")[2])
     duck.load(commit)

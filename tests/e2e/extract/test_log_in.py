@@ -209,7 +209,7 @@ def test_a_user_who_needs_a_certificate_shows_it(own: tuple[MySQL, Path]) -> Non
 def test_whoever_is_refused_is_told_why(own: tuple[MySQL, Path]) -> None:
     server, _ = own
     spec = guest(server, "mistaken")
-    assert "check the user and the password of source.url" in refused(replace(spec, password="other"))
+    assert "check the user and the password in source.url" in refused(replace(spec, password="other"))
     spec = guest(server, "old", "IDENTIFIED BY 'guest-pw' PASSWORD EXPIRE")
     assert "(1862) → give old a new password (ALTER USER … IDENTIFIED BY …)" in refused(spec)
     spec = guest(server, "shut", "IDENTIFIED BY 'guest-pw' ACCOUNT LOCK")
@@ -251,7 +251,7 @@ def test_grants_may_come_by_a_role_that_is_active(workspace: Workspace, kind: st
     )
     assert workspace.synced("orders")["rows_loaded"] == 50
     assert refused(replace(spec_of(server, user), database=name), "SELECT * FROM secret").endswith(
-        f"GRANT SELECT on what is to be replicated to {user} (those of a role count after SET DEFAULT ROLE)"
+        f"GRANT SELECT on the tables to {user} (rights of a role count only after SET DEFAULT ROLE)"
     )
 
 

@@ -60,7 +60,7 @@ def test_text_that_redshift_can_not_hold_is_refused_with_key_and_column(
     long: Workspace, redshift: RedshiftStandIn
 ) -> None:
     error = refused(long)
-    assert "column body: a value of 65,536 bytes, and the warehouse holds 65,535" in error["message"]
+    assert "column body: a value of 65,536 bytes, but the warehouse holds at most 65,535" in error["message"]
     assert "in the row with id = 2" in error["message"] and "overflow: truncate or null" in error["hint"]
     schema = long.config["warehouse"]["schema"]
     assert (

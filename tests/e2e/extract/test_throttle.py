@@ -83,7 +83,7 @@ def test_a_busy_server_is_waited_for_and_that_is_said(orders: Workspace) -> None
     aside.join(60)
     assert reports and reports[0].ok, reports[0].tables[0].error
     assert sum("paused: " in note and "more than 10" in note for note in told.notes) == 1
-    assert sum("going on after a pause of" in note for note in told.notes) == 1
+    assert sum("resuming after a pause of" in note for note in told.notes) == 1
     assert orders.compare("orders").equal
 
 

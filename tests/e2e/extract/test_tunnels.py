@@ -138,7 +138,7 @@ def test_a_changed_host_key_is_refused(workspace: Workspace, own_bastion: Sshd) 
     workspace.write(source={"ssh": own_bastion.ssh()})
     result = workspace.run("sync", "-t", "orders")
     assert result.code == 2
-    assert f"{own_bastion.port} shows another host key" in result.stderr
+    assert f"{own_bastion.port} presents a different host key" in result.stderr
     assert len(result.stderr.strip().splitlines()) <= 2
     assert not workspace.warehouse.exists()
     own_bastion.trust()
@@ -165,7 +165,7 @@ def test_a_key_that_the_bastion_does_not_know_is_refused(
     server: DatabaseServer, bastion: Sshd, tmp_path: Path
 ) -> None:
     other = bastion.new_key(tmp_path / "other")
-    with pytest.raises(ConfigError, match=f"does not let in {bastion.user} with the key .*/other"):
+    with pytest.raises(ConfigError, match=f"does not accept {bastion.user} with the key .*/other"):
         Session(source(server, ssh_of(bastion, key=other)))
 
 
@@ -186,7 +186,7 @@ def test_a_key_with_a_passphrase_is_never_asked_for(
     locked.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret words", "-f", str(locked)], check=True)
     began = time.monotonic()
-    with pytest.raises(ConfigError, match="does not let in") as error:
+    with pytest.raises(ConfigError, match="does not accept") as error:
         Session(source(server, ssh_of(bastion, key=locked)))
     assert "ssh-agent" in (error.value.hint or "")
     assert time.monotonic() - began < 5

@@ -171,7 +171,7 @@ def test_without_a_right_to_read_it_says_which_grant_is_missing(
     user = f"u_{secrets.token_hex(4)}"
     database.server.create_user(user, PASSWORD, f"INSERT ON {database.name}.*")
     orders.write(source={"url": database.server.url(database.name, user, PASSWORD)})
-    refused(orders, 2, "SELECT command denied", f"GRANT SELECT on what is to be replicated to {user}")
+    refused(orders, 2, "SELECT command denied", f"GRANT SELECT on the tables to {user}")
     database.server.create_user(user, PASSWORD)
     orders.write(source={"url": database.server.url(None, user, PASSWORD)})
     name = f"{database.name}.orders"
@@ -181,7 +181,7 @@ def test_without_a_right_to_read_it_says_which_grant_is_missing(
 
 def test_a_wrong_password(orders: Workspace, database: Database) -> None:
     orders.write(source={"url": database.server.url(database.name, password=PASSWORD)})
-    refused(orders, 2, "Access denied", "check the user and the password of source.url")
+    refused(orders, 2, "Access denied", "check the user and the password in source.url")
 
 
 def test_an_unknown_database(orders: Workspace, database: Database) -> None:
@@ -305,7 +305,7 @@ def test_the_log_of_another_warehouse_file_is_code_6_and_says_to_move_it(orders:
     orders.warehouse.unlink()
     duckdb.connect(orders.folder / "fresh.duckdb").close()
     shutil.move(orders.folder / "fresh.duckdb", orders.warehouse)
-    refused(orders, 6, "don't belong together", "move the .wal file away")
+    refused(orders, 6, "don't match", "move the .wal file away")
     left.unlink()
     assert orders.synced("orders")["rows_loaded"] == 100
 

@@ -189,7 +189,7 @@ def test_a_target_that_was_there_and_can_not_be_altered_is_named_with_what_to_ru
         con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     orders.warehouse.chmod(0o644)
     answer = doctor(orders)
-    answer.fails("tables", "target", "column id of orders has to become wider", "run: BEGIN; CREATE TABLE")
+    answer.fails("tables", "target", "column id of orders must become wider", "run: BEGIN; CREATE TABLE")
     assert "chmod 600" in answer.one("warehouse", "rights")["hint"]
 
 

@@ -152,7 +152,7 @@ def test_a_certificate_of_another_authority(
         server.execute("CREATE DATABASE shop", create_orders(name="shop.orders"))
         url, tls = server.url("shop"), {"mode": "verify_identity", "ca": str(tmp_path / "other.pem")}
         orders.write(source={"url": url, "tls": tls}, tables=None)
-        doctor(orders).fails("source", "TLS", "certificate", "not of the authority in source.tls.ca")
+        doctor(orders).fails("source", "TLS", "certificate", "not issued by the CA in source.tls.ca")
         orders.write(source={"tls": {"mode": "verify_identity", "ca": str(tmp_path / "ca.pem")}})
         answer = doctor(orders)
         assert answer.all("failure") == []
@@ -167,7 +167,7 @@ def test_a_changed_host_key_of_the_bastion(orders: Workspace) -> None:
         bastion.stop()
         bastion.new_host_key()
         bastion.start()
-        doctor(orders).fails("source", "tunnel", "shows another host key", "find out why")
+        doctor(orders).fails("source", "tunnel", "presents a different host key", "find out why")
 
 
 def test_a_server_that_the_bastion_does_not_reach(orders: Workspace) -> None:

@@ -86,7 +86,7 @@ def test_many_rows_give_way_to_a_few_only_by_force_also_where_they_are_read_and_
     workspace.synced("t", backup_only=True)
     for options in ({"load_only": True}, {}):
         (refused,) = workspace.sync("t", **options).tables
-        assert refused.exit_code == 6 and "t has 200 rows, and 1 row would take" in str(refused.error)
+        assert refused.exit_code == 6 and "t has 200 rows, and 1 row would replace" in str(refused.error)
     assert workspace.query("SELECT count(*) FROM t") == [(200,)]
     workspace.synced("t", load_only=True, force=True)
     assert workspace.query("SELECT id FROM t") == [(0,)]

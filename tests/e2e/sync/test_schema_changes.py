@@ -152,7 +152,7 @@ def test_a_targets_column_that_somebody_added_is_not_taken_for_the_sources(order
     orders.sync()
     orders.run(f"ALTER TABLE {orders.target} ADD COLUMN extra INT DEFAULT 7")
     orders.execute("ALTER TABLE orders ADD COLUMN extra INT")
-    assert "column extra of orders was made by others" in orders.plan()["refused"]["message"]
+    assert "column extra of orders was not created by Floodmark" in orders.plan()["refused"]["message"]
     assert orders.refused()["exit_code"] == 6
     orders.run(f"ALTER TABLE {orders.target} RENAME COLUMN extra TO theirs")
     orders.sync()
@@ -167,9 +167,12 @@ def test_a_column_that_somebody_adds_between_a_claim_and_its_load_is_not_taken_f
     orders.execute("ALTER TABLE orders ADD COLUMN flag INT NOT NULL DEFAULT 7")
     orders.sync(backup_only=True)  # the claim describes flag; no load has made it yet
     orders.run(f"ALTER TABLE {orders.target} ADD COLUMN flag INT")
-    assert "column flag of orders was made by others" in orders.plan()["refused"]["message"]
+    assert "column flag of orders was not created by Floodmark" in orders.plan()["refused"]["message"]
     table = orders.refused()
-    assert table["exit_code"] == 6 and "column flag of orders was made by others" in table["error"]["message"]
+    assert (
+        table["exit_code"] == 6
+        and "column flag of orders was not created by Floodmark" in table["error"]["message"]
+    )
     assert orders.ask("count(*)", "flag IS NOT NULL") == [(0,)]
     hint = re.search(r"floodmark (verify .*--repair)", table["error"]["hint"])
     assert hint is not None

@@ -112,7 +112,7 @@ def test_a_data_file_that_was_swapped_is_refused_before_it_is_read(store: Store,
         os.mkfifo(file)
     elif swapped == "other":
         file.write_bytes(b"parkett")
-    with pytest.raises(DataError, match="not what its commit describes"):
+    with pytest.raises(DataError, match="does not match its commit"):
         fetch(store, [commits], Path("unused"), NAME)
 
 

@@ -136,7 +136,7 @@ def test_no_more_than_three_are_named_the_oldest_first() -> None:
 
 def test_a_prepared_transaction_that_no_connection_has_is_named_as_one() -> None:
     (said,) = decided(reading(), look=[work(9, thread=0, trx="5", modified=True)]).held
-    assert said == "prepared (XA) transaction that no connection has, open for 9 s"
+    assert said == "prepared (XA) transaction without a connection, open for 9 s"
 
 
 STARTS = st.floats(-7200, 7200).map(lambda seconds: BACK + seconds)

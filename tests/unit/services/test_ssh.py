@@ -49,9 +49,9 @@ def test_with_a_key_only_that_key_is_offered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "part"),
     [
-        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", ConfigError, "another host key"),
+        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", ConfigError, "a different host key"),
         ("No ED25519 host key is known for bastion\nHost key verification failed.", ConfigError, "is not in ~/.ssh"),
-        ("me@bastion: Permission denied (publickey).", ConfigError, "does not let in me"),
+        ("me@bastion: Permission denied (publickey).", ConfigError, "does not accept me"),
         ("Permissions 0644 for 'k' are too open.\nPermission denied", ConfigError, "read by others"),
         ("ssh: Could not resolve hostname bastion: Name or service not known", ConfigError, "no host bastion"),
         ("ssh: Could not resolve hostname bastion: Temporary failure in name resolution", TransientError, "Temporary"),
@@ -62,7 +62,7 @@ def test_with_a_key_only_that_key_is_offered(tmp_path: Path) -> None:
         ("ssh: connect to host bastion port 2222: No route to host", TransientError, "reached: No route to host"),
         ("kex_exchange_identification: Connection closed by remote host", TransientError, "closed by remote host"),
         ("Timeout, server bastion not responding.", TransientError, "not responding"),
-        ("", TransientError, "without a word"),
+        ("", TransientError, "without a message"),
     ],
 )  # fmt: skip
 def test_what_ssh_says_is_one_clear_error(said: str, kind: type[Exception], part: str) -> None:

@@ -114,7 +114,7 @@ class Throttle:
             if self._paused is not None and time.monotonic() - self._paused > LONGEST_PAUSE:
                 raise TransientError(
                     f"the source has been busy for {duration(LONGEST_PAUSE)}: {busy}",
-                    hint="run again later, nothing is lost; or raise source.pause_when",
+                    hint="run again later: nothing is lost; or raise source.pause_when",
                 )
             time.sleep(LOOK_EVERY)
 
@@ -125,14 +125,14 @@ class Throttle:
                 return self._answer
             busy = None
             # If the server is down, the task itself finds out and is retried.
-            with suppress(TransientError), Session(self._source, purpose="look at the load") as session:
+            with suppress(TransientError), Session(self._source, purpose="check the load") as session:
                 busy = self._busy(session, when)
             self._looked, self._answer = time.monotonic(), busy
             if busy is not None and self._paused is None:
                 self._paused = time.monotonic()
                 self._said(f"paused: {busy}")
             elif busy is None and self._paused is not None:
-                self._said(f"going on after a pause of {duration(time.monotonic() - self._paused)}")
+                self._said(f"resuming after a pause of {duration(time.monotonic() - self._paused)}")
                 self._paused = None
             return busy
 
@@ -140,7 +140,7 @@ class Throttle:
         if when.threads_running is not None:
             running = threads_running(session)
             if running > when.threads_running:
-                return f"{running} threads run at the source, more than {when.threads_running}"
+                return f"{running} threads are running on the source, more than {when.threads_running}"
         if when.replica_lag is not None:
             try:
                 lag = replica_lag(session)

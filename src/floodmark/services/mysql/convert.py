@@ -153,7 +153,7 @@ def _weights(limit: int | None) -> Convert:
         index = pc.index(pc.fill_null(pc.greater(lengths, limit), False), True).as_py()
         raise Unfit(
             index,
-            f"a key with {lengths[index].as_py():,} bytes of weights in its collation, and Redshift compares at most "
+            f"a key with {lengths[index].as_py():,} bytes of collation weights, but Redshift compares at most "
             f"{limit:,}",
             "give the key column a _bin collation, or shorten the value",
         )
@@ -169,8 +169,8 @@ def _numbers(field: Field) -> Convert:
             return _cast([_readable(cells)], options)
         except pa.ArrowInvalid:
             index = next(i for i in range(len(cells)) if not _casts(cells[i : i + 1], options))
-            what = f"{cells[index].as_py()!r}, which is no value of type {field.arrow}"
-            raise Unfit(index, what, "look at the column's type, or exclude the column") from None
+            what = f"{cells[index].as_py()!r}, which is not a valid {field.arrow}"
+            raise Unfit(index, what, "check the column's type, or exclude the column") from None
 
     return convert
 
@@ -234,7 +234,7 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
             raise Unfit(
                 max(index, 0),
                 f"the impossible date {text[index]}",
-                "correct the value: it is part of the key, and without it rows could not be told apart"
+                "correct the value: it is part of the key, which must identify the row"
                 if _tells_rows_apart(field, table)
                 else "set zero_dates: null, or keep (the exact text in a second column)",
             )
@@ -292,7 +292,7 @@ def _within(values: Array, limit: int, field: Field, table: Table, changes: Chan
         longest = pc.max(lengths)
         raise Unfit(
             pc.index(lengths, longest).as_py(),
-            f"a value of {longest.as_py():,} bytes, and the warehouse holds {limit:,}",
+            f"a value of {longest.as_py():,} bytes, but the warehouse holds at most {limit:,}",
             way_out(field, table, limit),
         )
     changes.add(field, long)
@@ -357,11 +357,11 @@ def _without_escaped_nul(inner: Convert, field: Field, table: Table, changes: Ch
 
 
 def _document_choices(limit: int) -> str:
-    longer = "warehouse.large_strings: true where the cluster has enable_large_strings_opt_in, or "
-    return f"JSON can't be cut: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
+    longer = "warehouse.large_strings: true if the cluster has enable_large_strings_opt_in, or "
+    return f"JSON can't be truncated: set {longer if limit < MAX_LARGE_STRING else ''}overflow: null, or exclude the column"
 
 
 def _choices(field: Field, table: Table) -> str:
     if _tells_rows_apart(field, table):
-        return "correct the value: it is part of the key, and without it rows could not be told apart"
+        return "correct the value: it is part of the key, which must identify the row"
     return "set overflow: truncate or null, or exclude the column"

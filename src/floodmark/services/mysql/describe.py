@@ -84,7 +84,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         if all(c.name != needed for c in kept):
             what = "cursor" if needed == cursor else "key"
             raise ConfigError(
-                f"{needed} is the table's {what} and can't be excluded", hint="take it out of `exclude`"
+                f"{needed} is the table's {what} and can't be excluded", hint="remove it from `exclude`"
             )
     layout = tuple((c.name, c.type) for c in columns) if len(kept) < len(columns) else ()
     recipe = Recipe(
@@ -258,7 +258,7 @@ def _reading(
             return None, "full"
         return cursor, "append" if cursor == counter else "upsert"
     if options.mode == "upsert" and not key:
-        raise ConfigError("mode upsert needs a key, and the table has none", hint="set `key`, or mode: full")
+        raise ConfigError("mode upsert needs a key, but the table has none", hint="set `key`, or mode: full")
     if cursor is None:
         raise ConfigError(f"mode {options.mode} needs a cursor", hint="set `cursor`, or mode: full")
     return cursor, options.mode

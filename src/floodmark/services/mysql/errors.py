@@ -35,7 +35,7 @@ def as_discovered() -> Iterator[None]:
     except UnknownName as error:
         raise TransientError(
             f"the table was changed while it was being read: {error.message}",
-            hint="run again: the table is read as it is then",
+            hint="run again: it is then read as it is now",
             table=error.table,
         ) from error
 
@@ -55,21 +55,22 @@ def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
         )
     if code in _EXPIRED:
         return ConfigError(
-            said, hint=f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), in source.url too"
+            said,
+            hint=f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url",
         )
     if code in _LOCKED:
         return ConfigError(said, hint=f"ALTER USER '{spec.user}'@'…' ACCOUNT UNLOCK")
     if code in _LOGIN:
         # A server that requires TLS tells a client without it no more than this.
         plain = spec.tls is not None and spec.tls.mode == "disabled"
-        also = ", and whether the server asks for TLS (source.tls)" if plain else ""
+        also = ", and whether the server requires TLS (source.tls)" if plain else ""
         if spec.tls is not None and spec.tls.cert is not None:
-            also = ", and whether the server asks for another certificate than source.tls.cert"
-        return ConfigError(said, hint=f"check the user and the password of source.url{also}")
+            also = ", and whether the server requires a different certificate than source.tls.cert"
+        return ConfigError(said, hint=f"check the user and the password in source.url{also}")
     if code in _RIGHTS:
         return ConfigError(
             said,
-            hint=f"GRANT SELECT on what is to be replicated to {spec.user} (those of a role count after SET DEFAULT ROLE)",
+            hint=f"GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)",
         )
     if code == 1370:  # a function in a `where`
         return ConfigError(said, hint=f"GRANT EXECUTE on it to {spec.user}")
@@ -81,14 +82,14 @@ def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
         return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
     if code in _UNREACHABLE:
         said = f"{where} can't be reached: {text} ({code})"
-        return TransientError(said, hint="check source.url and that the server runs, then try again")
+        return TransientError(said, hint="check source.url and that the server is running, then try again")
     if code in _CUT:
-        return TransientError(said, hint="the connection was cut; try again, nothing is lost")
+        return TransientError(said, hint="the connection was cut; try again: nothing is lost")
     if code in _TIME_LIMIT:
         return TransientError(
-            said, hint="the server's time limit for statements ended the reading; use smaller slices"
+            said, hint="the server's time limit for statements was exceeded; use smaller slices"
         )
-    return TransientError(said, hint="try again, nothing is lost")
+    return TransientError(said, hint="try again: nothing is lost")
 
 
 def _parts(error: Exception) -> tuple[int, str]:
@@ -99,7 +100,9 @@ def _parts(error: Exception) -> tuple[int, str]:
 
 def _tls_hint(error: MySQLError) -> str:
     if isinstance(error, NotTrusted) and error.other_host:
-        return "the certificate is another host's: correct the host in source.url, or use tls.mode: verify_ca"
+        return (
+            "the certificate is for another host: correct the host in source.url, or use tls.mode: verify_ca"
+        )
     if isinstance(error, NotTrusted):
-        return "the server's certificate is not of the authority in source.tls.ca"
+        return "the server's certificate was not issued by the CA in source.tls.ca"
     return "check source.tls and the server's TLS settings (TLS 1.2 or newer is needed)"

@@ -66,8 +66,8 @@ def _import() -> Any:
                 _auth.__spec__.loader.exec_module(again)
                 if not again._have_cryptography:
                     raise ConfigError(
-                        "the password has to be encrypted with the server's RSA key, which needs the package cryptography",
-                        hint="pip install cryptography, on a cluster's machines too",
+                        "the password must be encrypted with the server's RSA key, which needs the package cryptography",
+                        hint="pip install cryptography, also on the machines of a cluster",
                     )
                 _auth.sha2_rsa_encrypt = again.sha2_rsa_encrypt
         return _auth.sha2_rsa_encrypt(*arguments)
@@ -181,7 +181,7 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc, name-de
                 num_bytes - len(found)
             )  # a single read, so that a trickle of bytes can't outlast the deadline
             if not piece:
-                raise ConnectionError("the server has hung up")
+                raise ConnectionError("the server closed the connection")
             found += piece
         return found
 
@@ -269,7 +269,9 @@ def _context(tls: Tls | None) -> _Context:
 
 
 def _unreadable(name: str, path: object, error: OSError) -> ConfigError:
-    why = "it is no PEM file of that kind, or has a passphrase" if isinstance(error, ssl.SSLError) else ""
+    why = (
+        "it is not a PEM file of that kind, or it has a passphrase" if isinstance(error, ssl.SSLError) else ""
+    )
     return ConfigError(
         f"source.tls.{name}: {path} can't be read: {why or error.strerror}", hint="name a readable PEM file"
     )
@@ -281,7 +283,7 @@ def _bytes(name: str, text: str | None) -> bytes:
         return (text or "").encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise ConfigError(
-            f"source.url: the {name} holds half of a character, which can't be sent", hint="write it again"
+            f"source.url: the {name} contains an incomplete character, which can't be sent", hint="correct it"
         ) from None
 
 
@@ -302,7 +304,7 @@ def _reached(address: Address, host: str, seconds: float) -> socket.socket:
             link.close()
             raise
     except (socket.gaierror, UnicodeError) as error:
-        raise wire.MySQLError(2005, f"the name {host} is unknown") from error
+        raise wire.MySQLError(2005, f"the host name {host} is unknown") from error
     except TimeoutError as error:
         raise _silent() from error
     except ConnectionRefusedError as error:
@@ -316,8 +318,8 @@ def _reached(address: Address, host: str, seconds: float) -> socket.socket:
 
 def _no_tls(spec: SourceSpec, tls: Tls) -> TlsError:
     return TlsError(
-        f"{spec.host} offers no TLS, and source.tls.mode is {tls.mode}",
-        hint="switch TLS on at the server, or set source.tls.mode: disabled",
+        f"{spec.host} offers no TLS, but source.tls.mode is {tls.mode}",
+        hint="enable TLS on the server, or set source.tls.mode: disabled",
     )
 
 
@@ -325,12 +327,12 @@ def _unsafe(spec: SourceSpec, name: str) -> ConfigError:
     """The error for a server that wants the password in a way that we refuse."""
     if name == CLEAR:
         return ConfigError(
-            f"{spec.host} asks for the password in clear text ({name}), and got none",
-            hint="if that server is to have it: source.cleartext_password: true, with tls.mode: verify_identity",
+            f"{spec.host} asks for the password in clear text ({name}); it was not sent",
+            hint="if you trust that server: source.cleartext_password: true, with tls.mode: verify_identity",
         )
     return ConfigError(
-        f"{spec.host} asks for a log-in by {name[:64]}, which Floodmark does not have",
-        hint=f"give {spec.user} one of {', '.join(SAFE[:3])}, ed25519",
+        f"{spec.host} requires the log-in plug-in {name[:64]}, which Floodmark does not support",
+        hint=f"switch {spec.user} to one of {', '.join(SAFE[:3])}, ed25519",
     )
 
 
@@ -339,8 +341,8 @@ def _need_pynacl(spec: SourceSpec) -> None:
         importlib.import_module("nacl.bindings")
     except ImportError as error:
         raise ConfigError(
-            f"{spec.user} logs in to {spec.host} by ed25519, which needs the package PyNaCl",
-            hint="pip install 'floodmark[ed25519]', on a cluster's machines too",
+            f"{spec.user} logs in to {spec.host} with ed25519, which needs the package PyNaCl",
+            hint="pip install 'floodmark[ed25519]', also on the machines of a cluster",
         ) from error
 
 
@@ -355,7 +357,7 @@ def _meaning(error: Exception) -> Exception:
     for cause in found:
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message.rstrip(".")
-            refused = wire.NotTrusted(2026, f"its certificate is not accepted: {why}")
+            refused = wire.NotTrusted(2026, f"its certificate was rejected: {why}")
             refused.other_host = cause.verify_code in _OTHER_HOST
             return refused
         if isinstance(cause, TimeoutError):
@@ -363,7 +365,7 @@ def _meaning(error: Exception) -> Exception:
         # A server that shuts down or has too many connections sends plain text in place of a handshake.
         cut = isinstance(cause, ssl.SSLEOFError) or getattr(cause, "reason", "") == "WRONG_VERSION_NUMBER"
         if isinstance(cause, ssl.SSLError) and not cut:
-            return wire.MySQLError(2026, f"no TLS: {cause.reason or cause.strerror or cause}")
+            return wire.MySQLError(2026, f"TLS failed: {cause.reason or cause.strerror or cause}")
     if any(isinstance(cause, OSError) for cause in found) or code:
         return wire.MySQLError(2013, "Lost connection to server during the log-in")
     return wire.malformed()

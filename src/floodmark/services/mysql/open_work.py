@@ -69,7 +69,7 @@ class OpenWork:
     def describe(self, now: float) -> str:
         age = f"open for {max(0, int(now - self.start))} s"
         if not self.thread:
-            return f"prepared (XA) transaction that no connection has, {age}"
+            return f"prepared (XA) transaction without a connection, {age}"
         what = "transaction" if self.trx else "statement"
         reads = ", perhaps only reading" if self.perhaps_reads else ""
         return f"{what} of connection {self.thread} ({self.who}), {age}{reads}"
@@ -219,8 +219,8 @@ def _fresh(session: Session, columns: str) -> list[Row]:
             ]
         time.sleep(random.uniform(0.11, 0.15) + random.uniform(0, min(PAUSE, 0.1 * 2**look)))
     raise TransientError(
-        "the source's list of transactions is never current: someone asks for it more than ten times a second",
-        hint="find who polls information_schema.innodb_trx, or try again",
+        "the source's list of transactions is never current: someone queries it more than ten times a second",
+        hint="find out who polls information_schema.innodb_trx, or try again",
     )
 
 

@@ -38,8 +38,8 @@ def zone_offsets(session: Session, zone: str) -> clock.Offsets:
             named.append(session.rows("SELECT @@session.time_zone")[0][0])
             if named[0] != named[-1]:
                 raise TransientError(
-                    f"the source's time zone changed while it was looked at, to {(named[-1] or b'').decode()}",
-                    hint="try again; rows that were written meanwhile may have cursors of either zone",
+                    f"the source's time zone changed to {(named[-1] or b'').decode()} while it was being read",
+                    hint="try again; rows written in between may have cursors in either zone",
                 )
             return offsets(session, moments)
 

@@ -42,7 +42,7 @@ def check_lengths(session: Session, table: Table, window: Window | None, limits:
         for (field, limit), cell in zip(found.items(), row, strict=True):
             if cell is not None and int(cell) > limit:
                 raise DataError(
-                    f"column {field.column}: a value of {int(cell):,} bytes, and the warehouse holds {limit:,}",
+                    f"column {field.column}: a value of {int(cell):,} bytes, but the warehouse holds at most {limit:,}",
                     hint=way_out(field, table, limit),
                     table=table.name,
                 )

@@ -26,11 +26,11 @@ def prepare() -> Path | None:
         spark.stop()
     if not archive.path.exists():
         raise ConfigError(
-            "Java wrote no class archive", hint=f"Spark starts without it too; see {spark.log_path}"
+            "Java wrote no class archive", hint=f"Spark also starts without it; see {spark.log_path}"
         )
     return archive.path
 
 
 if __name__ == "__main__":
     made = prepare()
-    print(f"Spark's classes are in {made}" if made else "Spark's classes were prepared already")
+    print(f"Spark's classes are in {made}" if made else "Spark's classes were already prepared")

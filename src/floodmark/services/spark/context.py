@@ -99,14 +99,14 @@ class Spark:
         if type(given).__module__.startswith("pyspark.sql.connect"):
             raise ConfigError(
                 "a Spark Connect session can't run Floodmark's tasks: it has no SparkContext",
-                hint="hand over a classic SparkSession, or none: Floodmark then starts Spark itself",
+                hint="pass a classic SparkSession, or none: Floodmark then starts Spark itself",
             )
         context: Any = getattr(given, "sparkContext", given)
         if not hasattr(context, "runJob"):
-            raise ConfigError(f"spark is a SparkSession or a SparkContext, not {type(given).__name__}")
+            raise ConfigError(f"spark must be a SparkSession or a SparkContext, not {type(given).__name__}")
         if internals.is_stopped(context):
             raise ConfigError(
-                "the Spark session that was handed over has been stopped", hint="make a new one"
+                "the Spark session that was passed in has been stopped", hint="create a new one"
             )
         spark = cls(str(context.master))
         spark._use(context, "in this process")
@@ -117,7 +117,7 @@ class Spark:
         known = internals.is_known(internals.version())
         if (running := internals.active_context()) is not None:
             if running.getConf().get(OWN):
-                raise ConfigError("Spark is running already in this process")
+                raise ConfigError("Spark is already running in this process")
             self._use(running, "in this process")
         elif internals.is_submitted():
             self._start_by_pyspark("spark-submit")
@@ -343,7 +343,7 @@ class Spark:
         self._forsaken = True  # a resident sync then starts a new context
         raise TransientError(
             f"{self.settings['spark.master']} has had no executor for this run for {seconds:.0f} s",
-            hint="check its workers, what of their cores and memory is free, and that they reach this machine"
+            hint="check its workers, their free cores and memory, and that they can reach this machine"
             " (spark.driver.host); then run again",
             table=table,
         )
@@ -377,9 +377,7 @@ class Spark:
                 raise result
             if time.monotonic() - failing_since > PATIENCE:
                 raise result
-            log.info(
-                "%s failed and is tried again: %s", what, result.message, extra={"table": job.table.name}
-            )
+            log.info("%s failed and is retried: %s", what, result.message, extra={"table": job.table.name})
             ended.wait(pause)
 
     def _run(self, job: Job[R], group: str, what: str, reports: Address | None) -> R | FloodmarkError:
@@ -401,7 +399,7 @@ class Spark:
     ) -> list[dict[str, Any]]:
         """The answers of `count` tasks, wherever Spark runs them."""
         try:
-            self._context.setJobGroup("ask", "ask the executors", interruptOnCancel=True)
+            self._context.setJobGroup("ask", "check the executors", interruptOnCancel=True)
             return list(self._context.runJob(self._context.parallelize(range(count), count), asks))
         except Exception as error:
             raise self._lost(error, None) from None
@@ -428,7 +426,7 @@ class Spark:
             said = (
                 "Spark's JVM has ended"
                 if is_local(self.settings)
-                else f"{master} is away, or has ended the application"
+                else f"{master} is unreachable, or has ended the application"
             )
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table

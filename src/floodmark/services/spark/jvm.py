@@ -262,7 +262,7 @@ def find_java() -> str:
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise ConfigError(f"JAVA_HOME is {home}, and there is no {java}", hint=JAVA_HINT)
+            raise ConfigError(f"JAVA_HOME is {home}, but there is no {java}", hint=JAVA_HINT)
         return str(java)
     found = shutil.which("java")
     if found is None:

@@ -26,11 +26,11 @@ def refusal(url: str, ours: str, page_port: int = PAGE_PORT) -> ConfigError | No
     for host, port in _places(url):
         with suppress(OSError), socket.create_connection((host, port), SECONDS):
             theirs = _version(host, page_port)
-            runs = f"it runs Spark {theirs}" if theirs else "its page shows its version"
+            runs = f"it runs Spark {theirs}" if theirs else "its web UI shows its version"
             return ConfigError(
-                f"{url} can be reached but does not take the application of pyspark {ours}; {runs}",
+                f"{url} is reachable but does not accept applications of pyspark {ours}; {runs}",
                 hint="install the cluster's version of pyspark, or set SPARK_HOME to that Spark;"
-                " where the versions are the same, spark.authenticate and its secret differ: docs/cluster.md",
+                " if the versions match, spark.authenticate or its secret differs: docs/cluster.md",
             )
     return None
 

@@ -44,7 +44,7 @@ def files_to_send(source: SourceSpec) -> tuple[SentFile, ...]:
             found.append(SentFile(path, path.read_bytes()))
         except OSError as error:
             raise ConfigError(
-                f"{path} can't be read: {error.strerror}", hint="source.tls and source.ssh name it"
+                f"{path} can't be read: {error.strerror}", hint="check the files in source.tls and source.ssh"
             ) from error
     return tuple(found)
 

@@ -218,16 +218,16 @@ def translate(error: OSError, verb: str, what: str) -> FloodmarkError:
     if error.errno == errno.EXDEV or error.errno in _NO_LINKS:
         return ConfigError(
             f"can't {verb} {what}: {reason}",
-            hint="the store's folder must lie on one file system, and one that has hard links",
+            hint="the store's folder must be on a single file system that supports hard links",
         )
     if error.errno == errno.ENAMETOOLONG:
         return ConfigError(
             f"can't {verb} {what}: {reason}",
-            hint="the table's name, percent-encoded, is longer than the 255 bytes of a file's name;"
-            " a store in S3 has room for it (store.url: s3://bucket/prefix)",
+            hint="the table's percent-encoded name exceeds the 255 bytes of a file name;"
+            " S3 has room for it (store.url: s3://bucket/prefix)",
         )
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP):
-        return ConfigError(f"can't {verb} {what}: {reason}", hint="change store.url to a folder of its own")
+        return ConfigError(f"can't {verb} {what}: {reason}", hint="change store.url to a dedicated folder")
     return TransientError(f"can't {verb} {what}: {reason}", hint="check the disk, then run again")
 
 

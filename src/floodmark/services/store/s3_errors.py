@@ -59,7 +59,9 @@ def translate(answer: Answer, verb: str, server: str, bucket: str, unsure: bool 
     if answer.status is not None:
         what = f"{server} answered {answer.status}{f' {answer.code}' if answer.code else ''}"
     elif answer.http == "Connect":
-        what = f"{server} can't be reached{': its name is unknown' if 'dns error' in answer.text else ''}"
+        what = (
+            f"{server} can't be reached{': its host name is unknown' if 'dns error' in answer.text else ''}"
+        )
     elif answer.http == "Timeout":
         what = f"{server} did not answer in time"
     else:
@@ -107,7 +109,7 @@ def _final(answer: Answer, verb: str, server: str, bucket: str) -> ConfigError |
     if answer.code in _TRY_AGAIN or answer.status in (408, 409, 425, 429):
         return None
     if answer.status == 404:
-        return ConfigError(f"{say}: it does not answer as S3 does{detail}", hint="check store.endpoint")
+        return ConfigError(f"{say}: the answer is not from an S3 server{detail}", hint="check store.endpoint")
     if answer.status is not None and answer.status < 500:
         return ConfigError(
             f"{say}: the request was refused{detail}", hint="check the store block of the configuration"

@@ -183,7 +183,7 @@ def _checked(path: str) -> str:
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or parts[0] == PARTS:
         # Such a path can only come from a document that someone else has written.
-        raise DataError(f"{path[:200]!r} is no path of an object below the store's prefix")
+        raise DataError(f"{path[:200]!r} is not the path of an object below the store's prefix")
     return path
 
 

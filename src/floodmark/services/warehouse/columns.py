@@ -158,9 +158,9 @@ def differences(
         column = have.get(name)
         if column is None and name in known:
             raise DataError(
-                f"column {name} of {target} is gone from the warehouse, and the source still has it: "
-                "rows that are there have lost their values",
-                hint=f"leave it out for good with `exclude`; or put it back: {adding(name, type_)}, "
+                f"column {name} of {target} is gone from the warehouse, but the source still has it: "
+                "existing rows have lost their values",
+                hint=f"leave it out permanently with `exclude`; or add it again: {adding(name, type_)}, "
                 "and fill it: floodmark verify --repair",
             )
         if column is None:
@@ -168,8 +168,8 @@ def differences(
         elif not fits(type_, column.type):
             if name in known and not fits(known[name], column.type):
                 raise DataError(
-                    f"column {column.name} of {target} was {known[name]} after the last load and is {column.type} now: "
-                    "values of rows that are there may have been cut",
+                    f"column {column.name} of {target} was {known[name]} after the last load and is now {column.type}: "
+                    "values of existing rows may have been truncated",
                     hint=f"run: {widening(column.name, type_)}, then: floodmark verify --repair",
                 )
             if not fits(column.type, type_):
@@ -177,14 +177,14 @@ def differences(
             if not fits(column.type, type_):
                 raise DataError(
                     f"column {column.name} of {target} is {column.type} in the warehouse and {type_} in the source",
-                    hint=f"values could be lost; when they are not, run: {widening(column.name, type_)}",
+                    hint=f"values could be lost; if all of them fit, run: {widening(column.name, type_)}",
                 )
             made.append(Difference("widen", spelled[name], type_, column))
     names = {name for name, _, _ in wanted}
     for column, name in named:
         if name.lower() not in names and not column.nullable and column.default is None:
             raise DataError(
-                f"column {column.name} of {target} is NOT NULL without a default, and the source does not have it",
+                f"column {column.name} of {target} is NOT NULL without a default, but the source does not have it",
                 hint=f"run: {relaxing(column.name)}",
             )
     return tuple(made)
@@ -214,14 +214,14 @@ def check_strangers(
     ]
     for name in taken:
         otherwise = (
-            f"leave the source's out: `exclude: [{name}]`"
+            f"exclude the source's: `exclude: [{name}]`"
             if described is None
             else f"put the source's values into it: floodmark verify -t {described} --repair"
         )
         raise DataError(
-            f"column {name} of {target} was made by others, and the source has one of that name now: "
-            "rows that are there would keep their values",
-            hint=f"drop the target's or give it another name, or {otherwise}",
+            f"column {name} of {target} was not created by Floodmark, and the source now has one of that name: "
+            "existing rows would keep their values",
+            hint=f"drop or rename the target's column, or {otherwise}",
         )
 
 
@@ -245,7 +245,7 @@ def check_nullable(
     for column in found:
         if not column.nullable and column.name.lower() in nullable:
             raise DataError(
-                f"column {column.name} of {target} is NOT NULL in the warehouse, and can be NULL in the source",
+                f"column {column.name} of {target} is NOT NULL in the warehouse, but can be NULL in the source",
                 hint=f"run: {relaxing(column)}",
             )
 

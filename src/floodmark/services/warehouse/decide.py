@@ -53,8 +53,8 @@ def decide(request: LoadRequest, ledger: Ledger, rows: int | None) -> Decision:
         _check_order(request, new, loaded)
     elif rows and not request.adopt and not ledger.rows:
         raise DataError(
-            f"rows of these commits may be in {request.target} already, and without a key they can't be told apart",
-            hint="look at the target; --force adds the rows, even if that doubles them",
+            f"{request.target} may already have rows of these commits, and without a key there is no way to tell",
+            hint="check the target; --force adds the rows, even if that duplicates them",
         )
     current = any(row.epoch == request.epoch for row in ledger.rows if row.identity not in request.retake)
     if rows is None and current and way != "replace":
@@ -85,7 +85,7 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
         if strangers and not request.adopt:
             raise DataError(
                 f"{target} has {rows:,} rows that Floodmark did not load, and a full copy of {table} replaces them",
-                hint="set another `target`, or let them go with --force",
+                hint="set another `target`, or discard them with --force",
             )
         return ()
     if request.adopt:
@@ -93,8 +93,8 @@ def _checked_holder(request: LoadRequest, ledger: Ledger, rows: int | None) -> t
     check_holder(holder, request.pipeline, request.log, table, target)
     if request.commits[-1][0].load_as == "insert" and not request.table.key:
         raise DataError(
-            f"the log of {table} was begun anew, and {target} holds rows of the old one; without a key they would "
-            "be doubled",
+            f"the log of {table} was started over, and {target} holds rows of the old one; without a key they would "
+            "be duplicated",
             hint=f"empty {target} and run again with --force, or set another `target`",
         )
     detail = f"{target} holds rows of an earlier log of {table} ({holder.log}); this log's rows are merged into them"
@@ -106,9 +106,9 @@ def _check_untouched(request: LoadRequest, ledger: Ledger, rows: int | None) -> 
     target, table = request.target, request.table
     if rows == 0 and request.kept:
         raise DataError(
-            f"{target} is empty, but rows were loaded into it and none of them deleted",
+            f"{target} is empty, but rows were loaded into it, and no sync deleted any",
             hint=f"to load all files again: floodmark watermark reset -t {table.name} --redshift-only; "
-            "to go on with what is new only: --force",
+            "to continue with new rows only: --force",
         )
     if rows is not None and ledger.counted not in (None, rows):
         raise touched(request, ledger.counted, rows)
@@ -124,7 +124,7 @@ def touched(request: LoadRequest, counted: int | None, rows: int | None) -> Data
             f"to load all files again, empty {target} and run floodmark watermark reset -t {table.name} "
             "--redshift-only --force"
         )
-    said = f"{target} has other rows than the {counted:,} that the last load left: rows were added or deleted by hand"
+    said = f"{target} no longer has the {counted:,} rows that the last load left: rows were added or deleted by hand"
     if rows is not None and counted is not None:
         what = "added" if rows > counted else "deleted"
         said = f"{target} has {rows:,} rows, but the last load left {counted:,}: rows were {what} by hand"
@@ -139,8 +139,8 @@ def _check_plausible(request: LoadRequest, staged: Sequence[Numbered], rows: int
     coming = sum(commit.rows for commit, _ in staged)
     if not request.adopt and implausible(rows or 0, coming + request.rows_to_follow):
         raise DataError(
-            f"{request.target} has {rows:,} rows, and {counted(coming, 'row')} would take their place: not swapped in",
-            hint=f"if that is right: floodmark sync -t {request.table.name} --redshift-only --force",
+            f"{request.target} has {rows:,} rows, and {counted(coming, 'row')} would replace them: not loaded",
+            hint=f"if that is correct: floodmark sync -t {request.table.name} --redshift-only --force",
         )
 
 
@@ -210,8 +210,8 @@ def check_elsewhere(ledger: Ledger, epoch: int, table: str, target: str) -> None
     elsewhere = {row.target for row in ledger.rows if row.epoch == epoch and row.target != target}
     if elsewhere:
         raise ConfigError(
-            f"{table} was loaded into {', '.join(sorted(elsewhere))} until now, and its target is {target}",
-            hint=f"set the target back, or fill the new one: floodmark watermark reset -t {table} --redshift-only",
+            f"{table} was loaded into {', '.join(sorted(elsewhere))} so far, but its target is now {target}",
+            hint=f"change the target back, or fill the new one: floodmark watermark reset -t {table} --redshift-only",
         )
 
 
@@ -221,7 +221,7 @@ def check_holder(holder: TargetFiller | None, pipeline: str, log: str, table: st
         return
     if holder.pipeline != pipeline and holder.table == table and not log:
         raise ConfigError(
-            "the target is already filled from this table through another store, and this store knows nothing of it",
+            "the target is already filled from this table through another store, and this store knows nothing about it",
             hint="check store.url: a table continues only with the store that it began with. For a second copy, set "
             "another `target`; if the other store is gone, --force starts over with this one",
         )
@@ -279,5 +279,5 @@ def _check_order(request: LoadRequest, new: Sequence[Numbered], loaded: frozense
     if later:
         raise ConflictError(
             f"commit {later[0]} of {request.table.name} was loaded before commit {new[0][0].n}",
-            hint="another run has loaded it meanwhile; run again",
+            hint="another run has loaded it in the meantime; run again",
         )

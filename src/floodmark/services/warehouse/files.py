@@ -120,7 +120,7 @@ def missing(uri: str, table: str) -> DataError:
     """The error for a file that a commit names and the store lacks."""
     return DataError(
         f"the file {uri} is in the log but not in the store",
-        hint=f"put it back, or read the table again: floodmark watermark reset -t {table}",
+        hint=f"restore it, or read the table again: floodmark watermark reset -t {table}",
         table=table,
     )
 
@@ -128,8 +128,8 @@ def missing(uri: str, table: str) -> DataError:
 def differs(uri: str, table: str, what: str) -> DataError:
     """The error for a file that does not match its commit."""
     return DataError(
-        f"the file {uri} is not what its commit describes ({what})",
-        hint=f"put the right one back, or read the table again: floodmark watermark reset -t {table}",
+        f"the file {uri} does not match its commit ({what})",
+        hint=f"restore the right one, or read the table again: floodmark watermark reset -t {table}",
         table=table,
     )
 
@@ -146,5 +146,5 @@ def _proven(path: Path, file: DataFile, uri: str, table: str) -> Path:
     except FileNotFoundError:
         raise missing(uri, table) from None
     if checksum != file.checksum:
-        raise differs(uri, table, "another checksum")
+        raise differs(uri, table, "a different checksum")
     return path

@@ -125,7 +125,7 @@ class Warehouse(Protocol):
         """Load the commits that the ledger does not have, in one transaction.
 
         Idempotent. Raises ConflictError, ConfigError, DataError or TransientError with nothing changed, and
-        UnknownOutcome when COMMIT was not answered and the ledger can't be read.
+        UnknownOutcome if the answer to COMMIT was lost and the ledger can't be read.
         """
 
     def set_epoch(

@@ -31,7 +31,7 @@ def checked(longest: int | None, statements: Sequence[str]) -> tuple[str, ...]:
     if longest is not None and size > longest:
         raise DataError(
             f"the table has too many columns: comparing them takes a statement of {size:,} bytes, "
-            f"and this way into the warehouse takes {longest:,}",
-            hint="run verify with transport: socket, or leave columns out with `exclude`",
+            f"but this transport allows at most {longest:,}",
+            hint="run verify with transport: socket, or leave out columns with `exclude`",
         )
     return tuple(statements)

@@ -130,7 +130,9 @@ LONG = "ä" * 32768  # 65,536 bytes
 def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
     more: dict[str, Any] = {"charset": "utf8mb4", "octets": 2**24 - 1}
     cells = (b"short", LONG.encode(), None)
-    with pytest.raises(Unfit, match="a value of 65,536 bytes, and the warehouse holds 65,535") as unfit:
+    with pytest.raises(
+        Unfit, match="a value of 65,536 bytes, but the warehouse holds at most 65,535"
+    ) as unfit:
         convert(table("mediumtext", **more), *cells, limits=REDSHIFT)
     assert unfit.value.index == 1
     cut = convert(table("mediumtext", overflow="truncate", **more), *cells, limits=REDSHIFT)
@@ -146,15 +148,17 @@ def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
 def test_a_cluster_with_large_strings_takes_longer_documents_but_no_longer_text() -> None:
     large = redshift(large_strings=True)
     assert convert(table("json"), f'"{LONG}"'.encode(), limits=large) == [f'"{LONG}"']
-    with pytest.raises(Unfit, match=r"16,000,002 bytes, and the warehouse holds 16,000,000"):
+    with pytest.raises(Unfit, match=r"16,000,002 bytes, but the warehouse holds at most 16,000,000"):
         convert(table("json"), b'"' + b"x" * 16_000_000 + b'"', limits=large)
-    with pytest.raises(Unfit, match=r"holds 65,535"):
+    with pytest.raises(Unfit, match=r"holds at most 65,535"):
         convert(table("longtext"), LONG.encode(), limits=large)
 
 
 def test_the_longest_document_is_named_and_how_a_cluster_would_take_it() -> None:
     cells = [f'"{"x" * n}"'.encode() for n in (70_000, 90_000, 80_000)]
-    with pytest.raises(Unfit, match=r"a value of 90,002 bytes, and the warehouse holds 65,535") as unfit:
+    with pytest.raises(
+        Unfit, match=r"a value of 90,002 bytes, but the warehouse holds at most 65,535"
+    ) as unfit:
         convert(table("json"), *cells, limits=REDSHIFT)
     assert unfit.value.index == 1 and "warehouse.large_strings: true" in unfit.value.hint
     with pytest.raises(Unfit) as unfit:
@@ -182,7 +186,7 @@ def test_json_that_is_too_long_is_never_cut() -> None:
     for policy in ("error", "truncate"):
         with pytest.raises(Unfit) as unfit:
             convert(table("json", overflow=policy), *cells, limits=REDSHIFT)
-        assert unfit.value.index == 1 and "JSON can't be cut" in unfit.value.hint
+        assert unfit.value.index == 1 and "JSON can't be truncated" in unfit.value.hint
     assert convert(table("json", overflow="null"), *cells, limits=REDSHIFT) == ['{"a": 1}', None]
     assert convert(table("json", overflow="truncate"), *cells)[1] == f'"{LONG}"'
 
@@ -221,7 +225,7 @@ def test_a_key_that_weighs_more_than_redshift_can_hash_is_refused_whatever_the_p
     cells: list[bytes | None] = [b"w" * 32_767, b"w" * 32_768]
     assert to_arrow(weight, cells[:1], keyed, REDSHIFT).to_pylist() == cells[:1]
     assert to_arrow(weight, cells, keyed).to_pylist() == cells
-    with pytest.raises(Unfit, match=r"32,768 bytes of weights .* at most 32,767") as unfit:
+    with pytest.raises(Unfit, match=r"32,768 bytes of collation weights, .* at most 32,767") as unfit:
         to_arrow(weight, cells, keyed, REDSHIFT)
     assert unfit.value.index == 1
 

@@ -35,9 +35,9 @@ def test_a_code_says_what_the_operator_does_next(code: int, kind: type[Floodmark
 def test_a_certificate_that_is_not_trusted_says_whether_it_is_another_hosts_whatever_the_words() -> None:
     refused = NotTrusted(2026, "said OpenSSL")
     error = translated(refused, SPEC)
-    assert isinstance(error, TlsError) and "not of the authority" in (error.hint or "")
+    assert isinstance(error, TlsError) and "not issued by the CA" in (error.hint or "")
     refused.other_host = True
-    assert "another host's" in (translated(refused, SPEC).hint or "")
+    assert "for another host" in (translated(refused, SPEC).hint or "")
     plain = translated(MySQLError(2026, "no TLS: a mismatch of certificates"), SPEC)
     assert isinstance(plain, TlsError) and "TLS 1.2 or newer" in (plain.hint or "")
     named = translated(MySQLError(1045, "Access denied for user 'TLS certificate'@'SSL'"), SPEC)

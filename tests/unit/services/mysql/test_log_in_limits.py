@@ -139,7 +139,7 @@ def test_a_password_that_is_no_utf_8_is_sent_as_the_environment_has_it(context: 
 def test_half_a_character_is_refused_before_anybody_is_asked() -> None:
     with server(lambda link: None) as spec:
         for name in ("user", "password", "database"):
-            with pytest.raises(ConfigError, match=f"the {name} holds half of a character"):
+            with pytest.raises(ConfigError, match=f"the {name} contains an incomplete character"):
                 half: dict[str, Any] = {name: "\ud800"}
                 opened(replace(spec, tls=Tls("disabled"), **half), ("127.0.0.1", 9), 5, 5)
         socket.create_connection((spec.host, spec.port)).close()

@@ -197,7 +197,7 @@ def test_without_a_home_to_write_to_only_a_folder_of_the_users_own_is_taken(
     assert cache_folder() == made and made.stat().st_mode & 0o777 == 0o700
     made.rename(tmp_path / "elsewhere")
     made.symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="not a folder of this user's own"):
+    with pytest.raises(ConfigError, match="not a folder owned by this user"):
         cache_folder()
     (tmp_path / "floodmark-12345").mkdir()
     monkeypatch.setattr("os.getuid", lambda: 12345)  # so somebody else has made it

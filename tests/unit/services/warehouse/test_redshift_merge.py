@@ -151,9 +151,9 @@ def test_number_ranges_and_doubles_of_the_staged_rows_are_one_question() -> None
 
 def test_what_has_arrived_is_named_where_it_is_not_what_the_files_tell() -> None:
     (proof,) = (step for step in put(spec(), "delete", [[file(id=(1, 5))]]) if isinstance(step, Check))
-    assert str(proof.error("rows 1")).startswith("floodmark_stage has 1 rows, and the commits have 2")
-    assert str(proof.error("column my day")).startswith("the values of column my day have another range")
-    assert str(proof.error(None)).startswith("Redshift has other rows than the files")  # through the Data API
+    assert str(proof.error("rows 1")).startswith("floodmark_stage has 1 rows, but the commits have 2")
+    assert str(proof.error("column my day")).startswith("column my day has a different range")
+    assert str(proof.error(None)).startswith("Redshift's rows differ from the files'")  # through the Data API
 
 
 SEEN = Column("seen", "datetime(6)", "datetime", fraction=6)

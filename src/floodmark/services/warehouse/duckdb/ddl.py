@@ -116,15 +116,15 @@ def check_alterable(schema: str, target: str, changes: Sequence[Change], held: H
     if altered and held.indexes:
         drops = "; ".join(f"DROP INDEX {quote(schema, name)}" for name in held.indexes)
         raise DataError(
-            f"column {altered[0].column} of {target} has to be altered, and DuckDB alters none of a table with an index",
-            hint=f"create it again after a sync; before that, run: {drops}",
+            f"column {altered[0].column} of {target} must be altered, but DuckDB can't alter columns of a table with an index",
+            hint=f"drop the index, and create it again after the next sync; run: {drops}",
         )
     for change in altered:
         if change.kind == "widen" and change.column.lower() in held.columns:
             raise DataError(
-                f"column {change.column} of {target} has to become wider, and DuckDB alters none that is in a PRIMARY KEY, "
+                f"column {change.column} of {target} must become wider, but DuckDB can't alter a column in a PRIMARY KEY, "
                 "UNIQUE or CHECK",
-                hint=f"for a table without them, run: {_freed(schema, target)}",
+                hint=f"to rebuild the table without constraints, run: {_freed(schema, target)}",
             )
 
 
@@ -145,6 +145,6 @@ def refused_rows(schema: str, target: str, found: Sequence[TargetColumn], held: 
         f"ALTER TABLE {table} ALTER COLUMN {quote(c.name)} DROP NOT NULL" for c in found if not c.nullable
     ]
     return DataError(
-        f"{target} has a constraint that Floodmark did not make, and the source's rows break it: {said}",
-        hint=f"for a table without it, run: {_freed(schema, target) if held.columns else '; '.join(free)}",
+        f"{target} has a constraint that Floodmark did not create, and the source's rows violate it: {said}",
+        hint=f"to remove it, run: {_freed(schema, target) if held.columns else '; '.join(free)}",
     )

@@ -52,16 +52,17 @@ def translated(error: duckdb.Error, path: Path) -> FloodmarkError:
         )
     if "no space left" in text or "disk quota" in text:
         return TransientError(
-            f"no space left for the warehouse {path}", hint="make room, then run again: nothing is lost"
+            f"no space left for the warehouse {path}", hint="free some space, then run again: nothing is lost"
         )
     if isinstance(error, duckdb.OutOfMemoryException):
         return TransientError(
-            f"the warehouse {path} ran out of memory: {said}", hint="free some memory or disk, run again"
+            f"the warehouse {path} ran out of memory: {said}",
+            hint="free some memory or disk space, then run again",
         )
     if "wal does not match" in text or "replaying wal" in text:
         return DataError(
-            f"the warehouse {path} and its log {path.name}.wal don't belong together: {said}",
-            hint="put both back from one backup; or move the .wal file away, if the other was replaced: what is "
+            f"the warehouse {path} and its log {path.name}.wal don't match: {said}",
+            hint="restore both from one backup; or, if the other file was replaced, move the .wal file away: what is "
             "missing then loads again from the store",
         )
     if isinstance(error, duckdb.IOException) and ".parquet" in text:
@@ -76,7 +77,7 @@ def translated(error: duckdb.Error, path: Path) -> FloodmarkError:
     if isinstance(error, duckdb.PermissionException) or any(word in text for word in _PATH):
         return ConfigError(
             f"the warehouse {path} can't be opened: {said}",
-            hint="check warehouse.url and its folder's rights",
+            hint="check warehouse.url and its folder's permissions",
         )
     if isinstance(error, duckdb.InterruptException):
         return Interrupted("interrupted while loading; the load was rolled back")
@@ -84,4 +85,4 @@ def translated(error: duckdb.Error, path: Path) -> FloodmarkError:
         return TransientError(f"the warehouse {path} failed: {said}", hint="run again: nothing is lost")
     if isinstance(error, _VALUES):
         return DataError(f"the warehouse refused the rows: {said}")
-    return FloodmarkError(f"unexpected answer of DuckDB: {said}")
+    return FloodmarkError(f"unexpected error from DuckDB: {said}")

@@ -41,7 +41,7 @@ def counted(con: Connection, paths: Sequence[Path]) -> list[int]:
     rows = {str(name): int(number) for name, number in found}
     if others := sorted(rows.keys() ^ {str(path) for path in paths}):
         raise DataError(
-            f"DuckDB reads other files than those of the load ({', '.join(others[:3])})",
+            f"DuckDB would read files that are not part of the load ({', '.join(others[:3])})",
             hint="use a folder without *, ? and [ in its name",
         )
     return [rows[str(path)] for path in paths]

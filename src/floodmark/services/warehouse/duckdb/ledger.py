@@ -168,7 +168,7 @@ class LedgerTables:
             self.con.executemany(f"INSERT INTO {ledger} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         except AlreadyThere as error:
             raise ConflictError(
-                "another load has loaded these commits meanwhile", hint="run again"
+                "another load has loaded these commits in the meantime", hint="run again"
             ) from error
 
     def set_holder(self, target: str, holder: TargetFiller) -> None:

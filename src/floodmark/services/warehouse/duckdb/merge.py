@@ -166,7 +166,7 @@ def check_files(con: Connection, staged: Staged) -> int:
     rows = counted(con, staged.paths)
     for number, file in zip(rows, data_files(staged.commits), strict=True):
         if number != file.rows:
-            raise DataError(f"the file {file.path} has {number:,} rows, and its commit says {file.rows:,}")
+            raise DataError(f"the file {file.path} has {number:,} rows, but its commit says {file.rows:,}")
     return sum(rows)
 
 
@@ -313,7 +313,7 @@ def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
         target.con, f"INSERT INTO {target.sql} ({names}) SELECT {', '.join(values.values())} FROM {rows}"
     )
     if done != expected:
-        raise DataError(f"{done:,} rows went into {target.name}, and {expected:,} should have")
+        raise DataError(f"{done:,} rows went into {target.name} instead of {expected:,}")
 
 
 def _delete(target: Target, staged: Staged) -> None:

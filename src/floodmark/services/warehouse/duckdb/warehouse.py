@@ -130,7 +130,7 @@ class DuckDB:
         """Load the commits that the ledger does not have, in one transaction."""
         began = time.monotonic()
         with about(request.table.name):
-            # Decided twice: now, so that no file is fetched in vain, and again inside the transaction. Opened
+            # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction. Opened
             # for writing already: reopening would take longer than fetching the files of a small load.
             with self._file.writing() if self.path.exists() else self._file.reading() as con:
                 decision = decide(request, *self._looked(con, request))
@@ -173,7 +173,9 @@ class DuckDB:
             rows = put.Target(con, self.schema, request.target).count()
             ledger = tables.read(request.log, request.target, request.part)
             if decide(request, ledger, rows) != decision:
-                raise ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
+                raise ConflictError(
+                    "another load has changed the warehouse in the meantime", hint="run again"
+                )
             self._put(con, request, decision, staged, rows)
             tables.record(request, loaded)
             after = put.Target(con, self.schema, request.target).rows()
@@ -244,8 +246,8 @@ class DuckDB:
             loaded = self.ledger(request.log, request.target, request.part).loaded(request.epoch)
         except FloodmarkError as error:
             raise UnknownOutcome(
-                f"COMMIT was not answered, and the ledger can't be read: {error.message}",
-                hint="run again: the ledger will tell",
+                f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}",
+                hint="run again: the ledger shows whether it was committed",
             ) from cause
         if all((commit.n, digest) in loaded for commit, digest in new):
             return

@@ -55,7 +55,7 @@ def checked_columns(relation: Relation | None, target: str) -> tuple[TargetColum
     if relation is None:
         return None
     if relation.kind != "r":
-        what = {"v": "view", "m": "materialized view"}.get(relation.kind, "thing that is no table")
+        what = {"v": "view", "m": "materialized view"}.get(relation.kind, "relation of another kind")
         raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
     return relation.columns
 

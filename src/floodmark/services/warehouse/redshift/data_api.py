@@ -1,7 +1,7 @@
 """Redshift through the Data API, for users without a network path to the database: AWS requests, no socket.
 
 A transaction is one batch, so its decisions are statements that fail. Submitting is idempotent by token, and
-AWS says whether the batch was committed; if even that can't be asked, the outcome is unknown.
+AWS says whether the batch was committed; if even that query fails, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class DataApiSession:
         try:
             self._client.cancel_statement(Id=batch)
         except (ClientError, BotoCoreError):
-            return  # the ledger will tell
+            return  # the ledger will show whether it was committed
 
     def _raise_failure(self, said: dict[str, Any], opening: int = 0) -> None:
         if said["Status"] != "FINISHED":
@@ -297,9 +297,9 @@ def _too_long(statements: Sequence[str]) -> TooLong | None:
     if len(statements) <= MOST_STATEMENTS and longest <= MOST_BYTES:
         return None
     return TooLong(
-        f"this takes {len(statements)} statements of up to {longest:,} bytes, and the Data API takes "
+        f"this takes {len(statements)} statements of up to {longest:,} bytes, but the Data API allows "
         f"{MOST_STATEMENTS} of {MOST_BYTES:,}",
-        hint="do it once with transport: socket",
+        hint="run it once with transport: socket",
     )
 
 
@@ -321,7 +321,7 @@ def _unusable(error: Exception) -> ConfigError:
 def _refused(error: ClientError) -> Failed:
     said = error.response.get("Error", {})
     problem = Problem(f"{said.get('Code', '')}: {said.get('Message', '')}")
-    return failure_of(problem, "asking the Data API", denied=LOGGING_IN)
+    return failure_of(problem, "calling the Data API", denied=LOGGING_IN)
 
 
 def _value(cell: dict[str, Any]) -> Any:

@@ -178,8 +178,8 @@ def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys:
                     "ALTER SORTKEY (…)"
                 ] * bool(place)
                 raise DataError(
-                    f"column {name} of {target} has to become wider, and Redshift replaces none that is {' and '.join(what)}",
-                    hint="set another `target`, or free the column for the next sync, and give it back its key afterwards "
+                    f"column {name} of {target} must become wider, but Redshift can't replace a column that is {' and '.join(what)}",
+                    hint="set another `target`, or take the key off the column for the next sync, and restore it afterwards "
                     f"({', '.join(back)}); run: {'; '.join(free)}",
                 )
 
@@ -190,9 +190,9 @@ def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) 
         if field.redshift == SUPER and field.target not in fit.parsed:
             statements = replacing(path(schema, target), field.target, SUPER, "JSON_PARSE({})")
             raise DataError(
-                f"warehouse.large_strings is set, and column {field.target} of {target} is text, which holds "
+                f"warehouse.large_strings is set, but column {field.target} of {target} is text, which holds at most "
                 f"{MAX_VARCHAR:,} bytes",
-                hint=f"leave the option out, or run: {'; '.join(statements)}",
+                hint=f"remove the option, or run: {'; '.join(statements)}",
             )
 
 
@@ -269,5 +269,7 @@ def _key_column(column: str, option: str, fields: Sequence[Field]) -> str:
     if field is None:
         raise ConfigError(f"{option} names {column}, which is not a column", hint=f"check `{option}`")
     if field.redshift.startswith(UNKEYABLE):
-        raise ConfigError(f"{option} names {column}, which is {field.redshift}: Redshift takes no such key")
+        raise ConfigError(
+            f"{option} names {column}, which is {field.redshift}: that can't be a key in Redshift"
+        )
     return field.target

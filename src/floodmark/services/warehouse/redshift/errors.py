@@ -79,7 +79,7 @@ RULES = (
         ConflictError,
         "42P01",
         r"^1018\b|relation \S+ (does not exist|not found)|relation with oid",
-        "run again: it was dropped or replaced meanwhile",
+        "run again: it was dropped or replaced in the meantime",
         again=True,
     ),
     # timeouts, disk space, connections
@@ -87,14 +87,14 @@ RULES = (
         TransientError,
         "57014",
         r"canceled on user'?s request|canceling statement due to|exceeded .*timeout|query aborted",
-        "run again; if it happens again, look for what keeps Redshift busy",
+        "run again; if it happens again, find out what keeps Redshift busy",
         canceled=True,
     ),
     Rule(
         TransientError,
         "53100",
         r"disk full|no space left",
-        "make room in the warehouse, then run again: nothing is lost",
+        "free some space in the warehouse, then run again: nothing is lost",
     ),
     Rule(
         TransientError,
@@ -110,7 +110,7 @@ RULES = (
         ConfigError,
         "28.*",
         r"password authentication failed|authentication failed|user .* does not exist",
-        "check the user and the password of warehouse.url",
+        "check the user and the password in warehouse.url",
     ),
     Rule(ConfigError, "3D000|3F000", r"(database|schema) \S+ does not exist", "check warehouse.url and warehouse.schema"),
     Rule(NoRights, "", r"does not have assumerole", _ROLE),
@@ -127,14 +127,14 @@ RULES = (
         ConfigError,
         "",
         r"permanentredirect|authorizationheadermalformed|301 moved|must be addressed using the specified endpoint",
-        "the bucket must be in the warehouse's own Region: COPY of Parquet can't name another",
+        "the bucket must be in the warehouse's own Region: COPY can't read Parquet from another",
     ),
     # bad files, and values that don't fit
     Rule(
         DataError,
         "",
         r"nosuchkey|status 404|mandatory url is not present|invalidrange|status 416|content_length|'meta' key",
-        "put the file back, or read the table again with floodmark watermark reset",
+        "restore the file, or read the table again with floodmark watermark reset",
     ),
     Rule(
         DataError,
@@ -148,13 +148,13 @@ RULES = (
         "22.*|23.*",
         r"value too long|numeric (data )?overflow|out of range|null value in column|cannot insert a null|overflow"
         r"|invalid (input|digit)|json pars|invalid json|varbyte|exceeds",
-        "the warehouse can't hold a value; `overflow` says what becomes of such",
+        "the warehouse can't hold a value; set `overflow` to say what to do with such values",
     ),
     Rule(
         DataError,
         "0A000|2BP01",
         r"cannot run inside a transaction block|cannot alter|cannot drop|depends? on|not supported",
-        "the target has to be changed by hand",
+        "the target must be changed by hand",
     ),
 )  # fmt: skip
 
@@ -176,7 +176,7 @@ def failure_of(problem: Problem, doing: str = "", *, denied: str = _ROLE) -> Fai
                 error, again=rule.again, canceled=rule.canceled, code=problem.code, said=problem.text
             )
     where = f" (SQLSTATE {problem.code})" if problem.code else ""
-    error = FloodmarkError(f"unexpected answer of Redshift{where}: {problem.text}")
+    error = FloodmarkError(f"unexpected error from Redshift{where}: {problem.text}")
     return Failed(error, code=problem.code, said=problem.text)
 
 

@@ -53,7 +53,7 @@ def prove(store: Store, files: Sequence[DataFile], fields: Sequence[Field], tabl
     """The files, each checked; DataError for one that is gone or does not match its commit."""
     if not store.uri("x").startswith("s3://"):
         raise ConfigError(
-            "Redshift reads files from S3 only, and the store is a folder",
+            "Redshift reads only from S3, but the store is a folder",
             hint="set store.url to s3://bucket/prefix, in the warehouse's Region",
         )
 
@@ -81,7 +81,7 @@ def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -
     rows = footer.metadata.num_rows
     if rows != file.rows:
         raise DataError(
-            f"the file {file.path} has {rows:,} rows, and its commit says {file.rows:,}", table=table
+            f"the file {file.path} has {rows:,} rows, but its commit says {file.rows:,}", table=table
         )
     return Proven(file, _ranges(footer.metadata, fields), _read(footer.metadata) if told and rows else None)
 

@@ -138,8 +138,8 @@ def check_large_strings(session: RedshiftSession) -> None:
         answer = []  # an older cluster, without that function
     if not answer or str(answer[0][0]).lower() not in ("true", "t", "yes", "on", "1"):
         raise ConfigError(
-            "warehouse.large_strings is set, and the cluster has large strings switched off",
-            hint="set enable_large_strings_opt_in in its parameter group and reboot it, or leave the option out",
+            "warehouse.large_strings is set, but large strings are disabled on the cluster",
+            hint="set enable_large_strings_opt_in in its parameter group and reboot it, or remove the option",
         )
 
 

@@ -351,4 +351,4 @@ def check_still(
 
 def meanwhile(found: object = None) -> ConflictError:
     """Another load of the target was faster."""
-    return ConflictError("the warehouse was changed by another load meanwhile", hint="run again")
+    return ConflictError("another load has changed the warehouse in the meantime", hint="run again")

@@ -140,12 +140,12 @@ def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None
         if held[0].wrote:
             return Locked(
                 f"another load or reset of {target} has written to the ledger and may be committing ({who})",
-                hint="run again when it is done; if it never is, and only then, end it: "
+                hint="run again when it is done; only if it never finishes, end it: "
                 f"SELECT pg_terminate_backend({held[0].pid})",
                 pids=pids,
             )
         return Locked(
-            f"another load keeps {target} locked ({who})",
+            f"another load holds the lock on {target} ({who})",
             hint=f"run again when it is done; to end it: SELECT pg_terminate_backend({held[0].pid})",
             pids=pids,
         )
@@ -154,7 +154,7 @@ def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None
     return Locked(
         f"{slow.message}; either Redshift is busy, or {target} is locked {unseen}"
         if slow
-        else f"another load keeps {target} locked, {unseen}",
-        hint="run again; a superuser sees who keeps a lock in svv_transactions; to have it named here: "
+        else f"another load holds the lock on {target}, {unseen}",
+        hint="run again; svv_transactions shows a superuser who holds a lock; to see it here: "
         "ALTER USER … SYSLOG ACCESS UNRESTRICTED (floodmark doctor prints it in full)",
     )

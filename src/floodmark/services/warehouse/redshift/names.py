@@ -28,7 +28,7 @@ def checked_target(target: str) -> str:
     name = folded(target)
     if name.startswith("#"):
         raise ConfigError(
-            f"the target {target} has a name that Redshift uses itself", hint="set another `target`"
+            f"the target {target} has a name that Redshift reserves", hint="set another `target`"
         )
     return name
 

@@ -184,7 +184,7 @@ def explained(refused: NoRights, rights: Rights) -> ConfigError:
     if owned:
         name = owned[1].strip('"')
         run.append(taking_over(rights.schema, name, rights.user))
-        what.append(f"to be the owner of {name}")
+        what.append(f"ownership of {name}")
     if assumed := _ASSUMED.search(refused.refusal):
         run.append(assuming(assumed[1], rights.user))
     if not run:

@@ -160,7 +160,7 @@ class SocketTransport:
     def _unconnected(self, error: BaseException) -> Failed:
         """Why there is no connection."""
         if isinstance(error, botocore.exceptions.ClientError):
-            return failure_of(Problem(str(error)), "asking for IAM credentials", denied=LOGGING_IN)
+            return failure_of(Problem(str(error)), "requesting IAM credentials", denied=LOGGING_IN)
         if isinstance(error, botocore.exceptions.BotoCoreError):
             away = (botocore.exceptions.HTTPClientError, botocore.exceptions.ConnectionError)
             kind = TransientError if isinstance(error, away) else ConfigError
@@ -178,7 +178,7 @@ class SocketTransport:
             return Failed(
                 TlsError(
                     f"no trusted TLS connection to Redshift at {self.address}: {_short(error)}",
-                    hint="check warehouse.tls (ca, mode) and the host of warehouse.url",
+                    hint="check warehouse.tls (ca, mode) and the host in warehouse.url",
                 )
             )
         if any(isinstance(part, socket.gaierror) for part in (error, *error.args)):
@@ -267,7 +267,7 @@ class SocketSession:
         self._run(sql)
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
-        """Run the steps and COMMIT, or nothing; unknown if COMMIT was not answered."""
+        """Run the steps and COMMIT, or nothing; unknown if the answer to COMMIT was lost."""
         waiting = True
         try:
             self._begin(lock)

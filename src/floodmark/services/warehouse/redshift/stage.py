@@ -187,13 +187,13 @@ def proof(spec: Put, heap: Heap, files: Sequence[Proven]) -> Step:
         what, _, which = str(found or "").partition(" ")
         if what == "rows":
             return DataError(
-                f"{heap.name} has {int(which):,} rows, and the commits have {rows:,}; nothing was loaded",
+                f"{heap.name} has {int(which):,} rows, but the commits have {rows:,}; nothing was loaded",
                 hint="floodmark watermark validate compares the files with the log",
             )
         differs = (
-            f"the values of column {which} have another range in Redshift than in the files"
+            f"column {which} has a different range of values in Redshift than in the files"
             if which
-            else "Redshift has other rows than the files: their number differs, or a range of times, decimals or keys"
+            else "Redshift's rows differ from the files': in number, or in a range of times, decimals or keys"
         )
         return DataError(
             f"{differs}; nothing was loaded",
@@ -245,7 +245,7 @@ def _document_check(spec: Put) -> list[Step]:
     def error(found: object) -> DataError:
         rows = f" ({int(str(found)):,})" if found is not None else ""
         return DataError(
-            f"Redshift does not turn the JSON of some rows{rows} back into text; nothing was loaded",
+            f"Redshift can't convert the JSON of some rows{rows} back to text; nothing was loaded",
             hint="set warehouse.large_strings: false, or exclude the column",
         )
 

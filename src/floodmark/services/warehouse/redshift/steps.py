@@ -99,7 +99,7 @@ class Busy(TransientError):
         self.sql, self.seconds = sql, seconds
         super().__init__(
             f"{sql} waited {seconds:g} s for {who}",
-            hint="run again when nobody reads the target for long; svv_transactions shows who does",
+            hint="run again when no long query is reading the target; svv_transactions shows who is",
         )
 
 

@@ -39,7 +39,7 @@ def context(tls: Tls | None) -> ssl.SSLContext | None:
     except OSError as error:
         raise ConfigError(
             f"{tls.ca} can't be used as a CA: {error.strerror or error}",
-            hint="warehouse.tls.ca names a file of certificates in PEM",
+            hint="set warehouse.tls.ca to a PEM file of certificates",
         ) from error
     return found
 

@@ -1,4 +1,4 @@
-"""Whole transactions, retried until one is committed, and what becomes of a COMMIT that was not answered.
+"""Whole transactions, retried until one is committed, and how a COMMIT whose answer was lost is resolved.
 
 The invariant: nothing is guessed. A lost answer is settled by taking the target's lock, which is free only
 once the old transaction has ended, one way or the other, and reading the ledger under it. If someone holds
@@ -86,7 +86,7 @@ class Tries:
         repeated.
         """
         label = _label(pipeline, target)
-        error: FloodmarkError = TransientError("the load was not tried")
+        error: FloodmarkError = TransientError("the load was not attempted")
         for number in range(self._limits.attempts):
             self._wait(number)
             try:
@@ -116,13 +116,15 @@ class Tries:
                 continue
             error = outcome.error or error
             if outcome.state == "unknown":
-                error = UnknownOutcome(error.message, hint="run again: the ledger will tell")
+                error = UnknownOutcome(
+                    error.message, hint="run again: the ledger shows whether it was committed"
+                )
             elif not outcome.again:
                 raise error
         raise error
 
     def loaded(self, pipeline: str, target: str, log: str, epoch: int, new: Sequence[Numbered]) -> bool:
-        """Whether commits whose COMMIT was not answered were loaded, by the ledger under the lock."""
+        """Whether commits were loaded although the answer to COMMIT was lost: by the ledger, under the lock."""
         label = _label(pipeline, target)
         since = Part(epoch, min(commit.n for commit, _ in new) - 1)
         question = self._tables.rows_query(log, since)
@@ -141,8 +143,8 @@ class Tries:
             found = {row.identity for row in rows if row.epoch == epoch and row.target == target}
             return all((commit.n, digest) in found for commit, digest in new)
         raise UnknownOutcome(
-            f"COMMIT was not answered, and the ledger can't be read: {problem}",
-            hint="run again: the ledger will tell",
+            f"the answer to COMMIT was lost, and the ledger can't be read: {problem}",
+            hint="run again: the ledger shows whether it was committed",
         )
 
     def _wait(self, number: int) -> None:

@@ -284,7 +284,7 @@ class Redshift:
             try:
                 self._tries.asked(restore)
             except FloodmarkError as error:
-                detail = f"the target has lost its DISTKEY, and merges are slower ({error.message}); run: {statement}"
+                detail = f"the target has lost its DISTKEY, so merges are slower ({error.message}); run: {statement}"
                 return (Finding("dist_key", table, detail),)
         return ()
 
