@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled half of `wire.follow` and `binary.columns_of`: rows that are as they should be, in one pass.
+"""The compiled versions of `text.follow` and `decoder.columns_of`: decode well-formed rows in one pass.
 
-It never decides about what is odd: a packet that is cut or garbled, a date that is none, a number too long, all of
-that is answered with None, and the functions in Python look at the block again. No byte is read outside a row, and no
-row may lie outside the buffer: both are checked here, whatever the packets say.
+They handle nothing unusual. For a truncated or garbled packet, an invalid date or a number with too many digits they
+return None, and the Python functions process the block again. No byte is read outside a row, and no row may lie outside
+the buffer: both are checked here, whatever the packets contain.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -25,25 +25,25 @@ FIXED, DATE, TIME, DECIMAL, TEXT = _FIXED, _DATE, _TIME, _DECIMAL, _TEXT
 
 cdef struct Column:
     int kind
-    int size        # the bytes of a value
-    int scale       # DECIMAL: the digits behind the point
-    int precision   # DECIMAL: the most digits
-    uint8_t* out    # the values; TEXT: where each cell ends in the column's own bytes
-    int32_t* start  # TEXT: where each cell begins in the packets
-    uint8_t* valid  # a bit for each row
+    int size        # bytes per value
+    int scale       # DECIMAL: digits after the decimal point
+    int precision   # DECIMAL: maximum number of digits
+    uint8_t* out    # the values; TEXT: the end of each cell in the column's own bytes
+    int32_t* start  # TEXT: the start of each cell in the packets
+    uint8_t* valid  # validity bitmap: one bit per row, 0 for NULL
     int64_t nulls
-    int64_t total   # TEXT: the bytes so far
+    int64_t total   # TEXT: bytes so far
 
 
 def follow(data, heads, Py_ssize_t count, Py_ssize_t end):
-    """Adds to the `count` beginnings of packets those that follow, as long as they are whole; how many there are then."""
+    """Extends the `count` packet starts in `heads` over all complete packets; returns the new number of starts."""
     cdef Py_buffer bytes, numbers
     PyObject_GetBuffer(data, &bytes, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(heads, &numbers, PyBUF_WRITABLE)
         try:
             if numbers.len < 8 * count or count < 1 or end > bytes.len or (<int64_t*>numbers.buf)[count - 1] < 0:
-                raise ValueError("beginnings outside the buffer")
+                raise ValueError("packet starts outside the buffer")
             return _followed(<uint8_t*>bytes.buf, <int64_t*>numbers.buf, count, numbers.len // 8, end)
         finally:
             PyBuffer_Release(&numbers)
@@ -65,9 +65,11 @@ cdef Py_ssize_t _followed(
 
 
 def columns(data, heads, kinds):
-    """The cells by column, or None: the bits of the valid ones (None: all are), and the values, of texts ends and bytes.
+    """The columns of the rows, or None if the block has anything unusual.
 
-    `kinds` has for each column one of the numbers above; a number's bytes, or a decimal's scale; a decimal's precision.
+    Each is its validity bitmap (None: no NULLs), its values and, for TEXT, its bytes; the values are then the cells' ends.
+    `kinds` holds for each column: one of the kinds above; a number's size in bytes, or a decimal's scale; a decimal's
+    precision.
     """
     cdef Py_buffer bytes, numbers
     PyObject_GetBuffer(data, &bytes, PyBUF_SIMPLE)
@@ -101,14 +103,14 @@ cdef list _columns(const uint8_t* data, int64_t length, const int64_t* heads, Py
 
 
 cdef tuple _made(Column* column, Py_ssize_t rows, tuple of):
-    """The places for a column's values."""
+    """Allocates the buffers of a column."""
     kind, width, precision = of
     column.kind, column.scale, column.precision = kind, width, precision
     column.nulls = column.total = 0
     column.start = NULL
     column.size = width if kind == _FIXED else 4 if kind in (_DATE, _TEXT) else 8 if kind == _TIME else 16
     if column.size not in (1, 2, 4, 8, 16):
-        raise ValueError("a number of other bytes")
+        raise ValueError("unsupported size of a number")
     values = PyByteArray_FromStringAndSize(NULL, column.size * (rows + 1))
     bits = PyByteArray_FromStringAndSize(NULL, (rows + 7) // 8)
     starts = PyByteArray_FromStringAndSize(NULL, 4 * rows) if kind == _TEXT else None
@@ -121,7 +123,7 @@ cdef tuple _made(Column* column, Py_ssize_t rows, tuple of):
 
 
 cdef tuple _finished(const uint8_t* data, Column* column, Py_ssize_t rows, tuple made):
-    """What is returned for a column; the bytes of texts are copied out of the packets."""
+    """The result for a column; the bytes of TEXT cells are copied out of the packets."""
     cdef uint8_t* into
     cdef int32_t* ends = <int32_t*>column.out
     cdef Py_ssize_t i
@@ -164,7 +166,7 @@ cdef bint _decoded(
             if column.kind == _FIXED:
                 if end - at < column.size:
                     return False
-                if column.size == 8:  # a copy of known length is one instruction
+                if column.size == 8:  # a copy of constant length compiles to one instruction
                     memcpy(column.out + 8 * row, at, 8)
                 elif column.size == 4:
                     memcpy(column.out + 4 * row, at, 4)
@@ -206,7 +208,7 @@ cdef inline void _null(Column* column, Py_ssize_t row) noexcept:
 
 
 cdef int64_t _long(const uint8_t** at, const uint8_t* end, int64_t first) noexcept:
-    """A length of two or three bytes; -1 for what is none, and for longer ones, which no block has."""
+    """A length of two or three bytes; -1 if it is invalid, or longer than any block."""
     cdef int size = 2 if first == 0xFC else 3
     cdef int64_t length
     if first != 0xFC and first != 0xFD or end - at[0] < size:
@@ -219,7 +221,7 @@ cdef int64_t _long(const uint8_t** at, const uint8_t* end, int64_t first) noexce
 
 
 cdef inline bint _decimal(Column* column, Py_ssize_t row, const uint8_t* at, int64_t length) noexcept:
-    """A number as it is printed, with as many digits behind the point as the column has."""
+    """Parses a printed number; False unless it has exactly the column's digits after the decimal point."""
     cdef const uint8_t* end = at + length
     cdef bint negative = False
     cdef uint64_t part = 0
@@ -260,7 +262,7 @@ cdef inline bint _decimal(Column* column, Py_ssize_t row, const uint8_t* at, int
 
 
 cdef inline bint _moment(Column* column, Py_ssize_t row, const uint8_t* at, int64_t length) noexcept:
-    """A date or a moment that there is, in the days or microseconds since 1970."""
+    """Decodes a date or timestamp into days or microseconds since 1970; False if it does not exist."""
     cdef int64_t year, month, day, hour = 0, minute = 0, second = 0, days, moment
     cdef uint32_t micros = 0
     cdef int32_t short_days
@@ -294,9 +296,9 @@ cdef inline int64_t _days_in(int64_t year, int64_t month) noexcept:
 
 
 cdef inline int64_t _days(int64_t year, int64_t month, int64_t day) noexcept:
-    """The days since 1970 in the Gregorian calendar, counted in eras of 400 years that begin in March."""
+    """Days since 1970 in the Gregorian calendar, computed in 400-year eras that start in March."""
     cdef int64_t era, of_era, of_year
-    year += 400  # the year 0 begins before March
+    year += 400  # January and February of year 0 belong to the era before
     if month <= 2:
         year -= 1
     era = year / 400

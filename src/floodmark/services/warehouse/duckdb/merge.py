@@ -173,8 +173,8 @@ def check_files(con: Connection, staged: Staged) -> int:
 def packed(con: Connection, staged: Staged) -> frozenset[str]:
     """The text columns that zstd packs with less work than DuckDB's own choice, at almost the same size.
 
-    DuckDB tries a dictionary first, in vain where the values differ: a quarter of the work of loading
-    settlement rows.
+    DuckDB tries a dictionary first, which is wasted effort if the values differ: a quarter of the work of
+    loading settlement rows.
     """
     commits = [commit for commit, _ in staged.commits]
     if too_few(sum(c.rows for c in commits), sum(c.bytes for c in commits)):
