@@ -72,11 +72,11 @@ def changed(tree: ast.Module) -> set[str]:
     return found
 
 
-def test_no_module_keeps_what_changes() -> None:
+def test_no_module_has_mutable_state() -> None:
     assert {(path, name) for path, tree in trees().items() for name in changed(tree)} == OF_THE_PROCESS
 
 
-def test_only_known_functions_remember() -> None:
+def test_only_known_functions_cache() -> None:
     found = {
         (path, function.name)
         for path, tree in trees().items()

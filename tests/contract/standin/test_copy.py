@@ -230,14 +230,14 @@ def test_json_arrives_as_a_string_in_super_and_json_parse_makes_it_one(client: C
         ("WHATEVER", 'syntax error at or near "WHATEVER"'),
     ],
 )
-def test_options_that_parquet_does_not_take_are_refused(
+def test_options_that_parquet_does_not_support_are_refused(
     client: Client, lake: Lake, options: str, message: str
 ) -> None:
     client("CREATE TEMP TABLE t (c BIGINT)")
     assert client.refused(lake.copy("t", ids(1), options=options))["M"] == message
 
 
-def test_options_that_parquet_takes_are_taken(client: Client, lake: Lake) -> None:
+def test_options_that_parquet_supports_are_accepted(client: Client, lake: Lake) -> None:
     client("CREATE TEMP TABLE t (c BIGINT)")
     options = "STATUPDATE OFF SERIALIZETOJSON ACCEPTINVCHARS AS '?' EXPLICIT_IDS FILLRECORD MAXERROR 0"
     client(lake.copy("t", ids(1), options=options))
@@ -270,7 +270,7 @@ def test_a_manifest_must_be_right_in_every_entry(client: Client, lake: Lake) -> 
     assert client("SELECT c FROM t") == [[1]]
 
 
-def test_what_is_not_plain_parquet_is_refused(client: Client, lake: Lake) -> None:
+def test_anything_but_plain_parquet_is_refused(client: Client, lake: Lake) -> None:
     client("CREATE TABLE t (c BIGINT)")
     client.link.commit()
     file = lake.put(b"PAR1 this is no Parquet file at all PAR2")
@@ -282,7 +282,7 @@ def test_what_is_not_plain_parquet_is_refused(client: Client, lake: Lake) -> Non
         client(lake.copy("t", ids(1), compression=codec))
 
 
-def test_a_role_is_an_arn_a_chain_without_blanks_or_the_keyword(client: Client, lake: Lake) -> None:
+def test_a_role_is_an_arn_a_chain_without_spaces_or_the_keyword(client: Client, lake: Lake) -> None:
     client("CREATE TABLE t (c BIGINT)")
     client.link.commit()
     copy = lake.copy("t", ids(1))

@@ -27,7 +27,7 @@ from tests.support.standin_sessions import (
 )
 
 
-def test_a_commit_whose_socket_drops_is_or_is_not_there(redshift: RedshiftStandIn, connect: Connect) -> None:
+def test_a_commit_whose_socket_drops_has_happened_or_not(redshift: RedshiftStandIn, connect: Connect) -> None:
     check = connect(autocommit=True)
     check("CREATE TABLE t (a INT)")
     for value, arm in ((1, redshift.faults.drop_before_commit), (2, redshift.faults.drop_after_commit)):
@@ -54,7 +54,7 @@ def test_a_dropped_session_may_hold_its_locks_for_a_while(
     assert other("SELECT count(*) FROM t") == [[0]]
 
 
-def test_the_kth_statement_is_the_last(redshift: RedshiftStandIn, connect: Connect) -> None:
+def test_the_session_ends_at_the_kth_statement(redshift: RedshiftStandIn, connect: Connect) -> None:
     client = connect(autocommit=True)
     client("CREATE TABLE t (a INT)")
     redshift.faults.drop_at(3)
@@ -111,9 +111,7 @@ def test_a_stalled_session_hangs_until_its_backend_is_ended(
     assert not lost.is_alive()
 
 
-def test_answers_are_late_and_other_processes_can_ask_for_it(
-    redshift: RedshiftStandIn, connect: Connect
-) -> None:
+def test_answers_can_be_delayed_from_another_process(redshift: RedshiftStandIn, connect: Connect) -> None:
     client = connect(autocommit=True)
     client("""SET floodmark.fault TO '{"fault": "delay", "seconds": 0.3, "match": "select"}'""")
     started = time.monotonic()
@@ -166,7 +164,7 @@ def test_a_running_statement_can_be_cancelled(redshift: RedshiftStandIn, connect
     assert waiter("SELECT 1") == [[1]]
 
 
-def test_psql_gets_in_too(redshift: RedshiftStandIn, lake: Lake) -> None:
+def test_psql_can_connect_too(redshift: RedshiftStandIn, lake: Lake) -> None:
     """Several statements in one message of the simple protocol, a COPY among them."""
     sql = f"BEGIN; CREATE TEMP TABLE t (c BIGINT, d VARBYTE(2)); {lake.copy('t (c)', ids(1, 2))}; SELECT sum(c) FROM t; SELECT x"
     url = redshift.url().replace("redshift://", "postgresql://") + "?sslmode=disable"

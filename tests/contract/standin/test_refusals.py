@@ -25,7 +25,7 @@ def two(client: Client) -> Client:
     "now()", "current_timestamp", "current_schema()", "current_schema", "version()", "has_table_privilege('t', 'select')",
     "generate_series(1, 2)", "age(getdate())", "factorial(3)", "log(10)", "format_type(23, -1)",
 ])  # fmt: skip
-def test_what_only_the_leader_node_computes_stands_beside_no_table_of_a_user(two: Client, call: str) -> None:
+def test_a_leader_node_function_is_refused_beside_a_user_s_table(two: Client, call: str) -> None:
     for sql in (
         f"SELECT {call} FROM t",
         f"INSERT INTO t (a) SELECT 1 WHERE {call} IS NOT NULL",
@@ -40,7 +40,7 @@ def test_what_only_the_leader_node_computes_stands_beside_no_table_of_a_user(two
     assert two.link.notices[-1][b"M"].decode() == f'Function "{name}()" not supported.'
 
 
-def test_quotes_make_no_other_function_of_it(two: Client) -> None:
+def test_a_quoted_leader_node_function_is_the_same_function(two: Client) -> None:
     for call in ('"now"()', '"version"()', '"generate_series"(1, 2)'):
         error = two.refused(f"SELECT {call} FROM t")
         assert (error["C"], error["M"]) == ("0A000", UNSUPPORTED), call
@@ -55,7 +55,7 @@ def test_a_table_may_have_the_name_of_such_a_function(client: Client) -> None:
     assert client("SELECT a FROM age") == [[1]]
 
 
-def test_what_only_the_leader_node_computes_stands_alone_or_beside_the_catalog(two: Client) -> None:
+def test_a_leader_node_function_works_alone_or_beside_the_catalog(two: Client) -> None:
     assert two("SELECT now() IS NOT NULL, current_schema(), substr('abc', 2)") == [[True, two.schema, "bc"]]
     assert two(
         f"SELECT count(*) FROM pg_namespace WHERE nspname = current_schema() AND nspname = '{two.schema}'"
@@ -74,7 +74,7 @@ def test_substr_of_a_column_is_refused_with_a_hint(two: Client) -> None:
 @pytest.mark.parametrize(
     "catalog", ["pg_class", "pg_catalog.pg_namespace", "information_schema.tables", "svv_tables"]
 )
-def test_the_catalog_is_joined_with_no_table_of_a_user(two: Client, catalog: str) -> None:
+def test_the_catalog_can_not_be_joined_with_a_user_s_table(two: Client, catalog: str) -> None:
     for sql in (
         f"SELECT count(*) FROM {catalog} AS c, t",
         f"SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM {catalog})",
@@ -115,7 +115,7 @@ def test_an_equality_among_other_conditions_is_enough(two: Client) -> None:
     two("DELETE FROM t WHERE a IN (SELECT s.a FROM s LEFT JOIN t AS u ON s.a = u.a)")
 
 
-def test_an_update_takes_no_outer_join(two: Client) -> None:
+def test_an_update_does_not_support_an_outer_join(two: Client) -> None:
     error = two.refused("UPDATE t SET b = s.b FROM s LEFT JOIN t AS u ON s.a = u.a WHERE t.a = s.a")
     assert (error["C"], error["M"]) == ("0A000", EQUIJOIN)
 
@@ -127,12 +127,12 @@ def test_an_update_takes_no_outer_join(two: Client) -> None:
     ("EXPLAIN ANALYZE SELECT a FROM t", "ANALYZE"),
     ("EXPLAIN (FORMAT JSON) SELECT a FROM t", "("),
 ])  # fmt: skip
-def test_with_holds_queries_and_explain_takes_no_options(two: Client, sql: str, near: str) -> None:
+def test_with_takes_only_queries_and_explain_has_no_options(two: Client, sql: str, near: str) -> None:
     error = two.refused(sql)
     assert (error["C"], error["M"]) == ("42601", f'syntax error at or near "{near}"')
 
 
-def test_values_are_no_table(two: Client) -> None:
+def test_values_is_not_a_table(two: Client) -> None:
     for sql in ("SELECT * FROM (VALUES (1)) AS v", "INSERT INTO t (a) SELECT * FROM (VALUES (1)) AS v",
                 "DELETE FROM t USING (VALUES (1)) AS v (a) WHERE t.a = v.a"):  # fmt: skip
         error = two.refused(sql)
@@ -159,7 +159,7 @@ def test_a_function_that_redshift_does_not_document_does_not_exist(
     assert (error["C"], error["M"]) == ("42883", f"function {function} does not exist")
 
 
-def test_concat_is_of_two_and_null_if_one_of_them_is(client: Client) -> None:
+def test_concat_takes_two_arguments_and_is_null_if_one_is(client: Client) -> None:
     assert client("SELECT concat('a', 'b'), concat('a', NULL), concat('a', concat('b', 'c'))") == [
         ["ab", None, "abc"]
     ]

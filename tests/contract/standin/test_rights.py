@@ -80,7 +80,7 @@ def test_loads_of_others_are_not_seen(
         assert master(f"SELECT count(*) > 0 FROM {view}") == [[True]], view
 
 
-def test_only_what_one_may_access_is_listed(users: tuple[Client, Client]) -> None:
+def test_only_accessible_tables_are_listed(users: tuple[Client, Client]) -> None:
     master, loader = users
     master("CREATE TABLE t (a INT, b INT)")
     loader("CREATE TABLE u (a INT)")
@@ -99,7 +99,7 @@ def test_only_what_one_may_access_is_listed(users: tuple[Client, Client]) -> Non
     assert loader(columns) == [["t", "a"], ["t", "b"], ["u", "a"]]
 
 
-def test_a_role_is_used_by_whom_it_is_granted_to(users: tuple[Client, Client], lake: Lake) -> None:
+def test_a_role_is_usable_by_its_grantee(users: tuple[Client, Client], lake: Lake) -> None:
     master, loader = users
     loader("CREATE TABLE t (c BIGINT)")
     copy = lake.copy("t", ids(1))
@@ -191,7 +191,7 @@ def test_a_manifest_is_one_object_in_full(client: Client, lake: Lake, wrong: str
     assert "code:      8001" in error["D"]
 
 
-def test_the_views_of_statements_and_loads_are_late_when_told_so(
+def test_the_views_of_statements_and_loads_lag_on_request(
     redshift: RedshiftStandIn, connect: Connect, lake: Lake
 ) -> None:
     client = connect(autocommit=True)
@@ -209,7 +209,7 @@ def test_the_views_of_statements_and_loads_are_late_when_told_so(
     assert [client(question) for question in questions] == [[["failed"]], [[7]]]
 
 
-def test_commit_is_in_the_history_when_told_so(redshift: RedshiftStandIn, connect: Connect) -> None:
+def test_commit_is_in_the_history_on_request(redshift: RedshiftStandIn, connect: Connect) -> None:
     client, other = connect(), connect(autocommit=True)
     client("CREATE TABLE t (a INT)")
     ((pid,),) = client("SELECT pg_backend_pid()")

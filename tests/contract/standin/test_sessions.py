@@ -15,7 +15,7 @@ from tests.support.redshift import RedshiftStandIn
 from tests.support.standin_sessions import Client, Connect
 
 
-def test_snapshot_isolation_lets_both_loaders_in_unless_they_lock_first(connect: Connect) -> None:
+def test_snapshot_isolation_admits_both_loaders_unless_they_lock_first(connect: Connect) -> None:
     one, two = connect(), connect()
     one("CREATE TABLE ledger (n INT)")
     one.link.commit()
@@ -81,7 +81,7 @@ def test_serializable_isolation_ends_one_of_two_in_a_cycle(seaweed: SeaweedFS) -
         assert server.execute("SELECT count(*) FROM ledger") == [(1,)]
 
 
-def test_a_session_that_holds_a_lock_is_seen_and_ended(connect: Connect) -> None:
+def test_a_session_that_holds_a_lock_is_visible_and_can_be_ended(connect: Connect) -> None:
     holder, waiter, third = connect(), connect(), connect(autocommit=True)
     holder("CREATE TABLE t (a INT)")
     holder.link.commit()
@@ -100,7 +100,7 @@ def test_a_session_that_holds_a_lock_is_seen_and_ended(connect: Connect) -> None
         holder("SELECT 1")
 
 
-def test_an_ordinary_user_sees_his_own(redshift: RedshiftStandIn, connect: Connect) -> None:
+def test_an_ordinary_user_sees_only_their_own_sessions(redshift: RedshiftStandIn, connect: Connect) -> None:
     master = connect(autocommit=True)
     redshift.create_user("loader", "Loader-1", f"CREATE, USAGE ON SCHEMA {master.schema}")
     loader = connect(user="loader", password="Loader-1")

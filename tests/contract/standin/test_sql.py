@@ -8,7 +8,7 @@ from datetime import datetime
 from tests.support.standin_sessions import Client, Connect
 
 
-def test_keys_are_told_and_not_enforced_but_not_null_is(client: Client) -> None:
+def test_keys_are_recorded_and_not_enforced_but_not_null_is(client: Client) -> None:
     client(
         "CREATE TABLE IF NOT EXISTS t (id BIGINT NOT NULL IDENTITY(1,1), a INT ENCODE az64 UNIQUE, b VARCHAR(MAX) DEFAULT 'x',"
         " PRIMARY KEY (a), FOREIGN KEY (b) REFERENCES other (b)) BACKUP NO DISTSTYLE KEY DISTKEY (a) COMPOUND SORTKEY (a, b)"
@@ -38,7 +38,7 @@ def test_names_fold_to_lower_case_and_have_127_bytes(client: Client) -> None:
     assert client.refused('CREATE TABLE u (a INT, "A" INT)')["C"] == "42701"
 
 
-def test_columns_are_described_in_redshifts_words(client: Client) -> None:
+def test_columns_are_described_in_redshift_s_terms(client: Client) -> None:
     client(
         "CREATE TABLE t (a TEXT, b VARCHAR(20) NOT NULL, c CHAR(3), d DECIMAL(19,2), e DECIMAL, f SUPER, g VARBYTE(9),"
         " h TIMESTAMP, i TIMESTAMPTZ, j DOUBLE PRECISION, k VARBYTE, l FLOAT4)"
@@ -133,7 +133,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_only_postgresql_would_take_is_refused(client: Client) -> None:
+def test_sql_that_only_postgresql_accepts_is_refused(client: Client) -> None:
     client("CREATE TABLE t (a INT)")
     client.link.commit()
     codes = {sql: client.refused(sql)["C"] for sql in REFUSED}
@@ -172,7 +172,7 @@ def test_merge_says_what_redshift_says(client: Client) -> None:
     assert client.refused("MERGE INTO t USING s ON t.a = s.a REMOVE DUPLICATES")["M"] == words
 
 
-def test_sha2_is_of_text_in_the_bits_that_there_are(client: Client) -> None:
+def test_sha2_takes_text_and_the_documented_bit_lengths(client: Client) -> None:
     text = "é\\"
     client("CREATE TABLE t (a VARCHAR(8), b VARBYTE(8))")
     client("INSERT INTO t VALUES (%s, from_hex('ff'))", text)

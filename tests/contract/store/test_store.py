@@ -32,7 +32,7 @@ def store(spec: StoreSpec) -> Store:
     return Store(spec)
 
 
-def test_an_object_that_is_not_there_is_none(store: Store) -> None:
+def test_a_missing_object_is_none(store: Store) -> None:
     assert store.get("commits/a.b/00000000000000000000.json") is None
     assert paths(store, "") == []
 
@@ -48,7 +48,7 @@ def test_an_object_that_is_too_large_for_its_kind_is_not_read(store: Store) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"x", os.urandom(1 << 16)])
-def test_what_is_put_is_what_is_got(store: Store, data: bytes) -> None:
+def test_an_object_is_read_back_as_it_was_put(store: Store, data: bytes) -> None:
     store.put("data/a.b/f.parquet", data)
     assert store.get("data/a.b/f.parquet") == data
     store.put("data/a.b/f.parquet", b"newer")
@@ -75,7 +75,7 @@ def test_create_writes_once_and_only_once(store: Store) -> None:
     assert store.create("commits/a.b/1.json", b"third") is True
 
 
-def test_of_many_that_create_one_object_at_once_exactly_one_wins(spec: StoreSpec) -> None:
+def test_of_many_concurrent_creates_exactly_one_wins(spec: StoreSpec) -> None:
     # SeaweedFS makes those that contend for one name wait for whole seconds, so fewer rounds there.
     many, rounds = (4, 4) if spec.endpoint else (8, 100)
     stores = [Store(spec) for _ in range(many)]
@@ -92,7 +92,7 @@ def test_of_many_that_create_one_object_at_once_exactly_one_wins(spec: StoreSpec
             assert stores[0].get(path) == b"%d" % won.index(True) * 1000
 
 
-def test_a_listing_is_sorted_and_knows_folders_from_names_that_begin_alike(store: Store) -> None:
+def test_a_listing_is_sorted_and_distinguishes_folders_from_names_with_the_same_prefix(store: Store) -> None:
     names = [
         "data/a/b",
         "data/a-b",
@@ -149,7 +149,7 @@ def test_folders_are_the_names_right_below_and_no_more(store: Store) -> None:
     assert store.folders("nothing/") == store.folders("commits/s.t/") == ()
 
 
-def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
+def test_deleting_a_missing_object_is_no_error(store: Store) -> None:
     store.put("data/a/1", b"x")
     store.delete(["data/a/1", "data/a/2", "data/never/3"])
     store.delete([])
@@ -189,7 +189,7 @@ def test_a_download_into_a_folder_that_is_full_or_gone_leaves_nothing(store: Sto
         store.download("data/x", tmp_path / "gone" / "copy")
 
 
-def test_the_proof_of_the_doctor_passes_and_leaves_nothing(store: Store) -> None:
+def test_doctor_s_proof_passes_and_leaves_nothing(store: Store) -> None:
     checks = list(prove(store))
     assert [check.name for check in checks] == ["read", "create", "list", "delete"]
     assert {check.status for check in checks} == {"ok"}

@@ -53,7 +53,7 @@ ABSENT = reply(404, "NoSuchKey")
 DONE = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
 
 
-def test_a_create_whose_answer_was_lost_and_is_repeated_reports_the_object_as_existing() -> None:
+def test_a_repeated_create_after_a_lost_response_reports_the_object_as_existing() -> None:
     with server(ABSENT, b"", reply(412, "PreconditionFailed")) as (endpoint, requests):
         assert at(endpoint).create("a", b"x") is False
     assert len(requests) == 3
@@ -69,13 +69,13 @@ def test_a_create_whose_answer_was_lost_and_is_repeated_reports_the_object_as_ex
         reply(409, "ConditionalRequestConflict"),
     ],
 )
-def test_a_create_without_a_clear_answer_is_no_answer(answer: bytes) -> None:
+def test_a_create_without_a_clear_response_raises_no_answer(answer: bytes) -> None:
     with server(ABSENT, answer) as (endpoint, _), pytest.raises(NoAnswer) as caught:
         at(endpoint).create("a", b"x")
     assert caught.value.hint
 
 
-def test_a_refusal_after_a_lost_answer_proves_nothing() -> None:
+def test_a_refusal_after_a_lost_response_proves_nothing() -> None:
     with server(ABSENT, b"", reply(403, "AccessDenied")) as (endpoint, _), pytest.raises(NoAnswer):
         at(endpoint).create("a", b"x")
 
@@ -85,7 +85,7 @@ def test_a_create_that_is_refused_at_once_is_a_config_error() -> None:
         at(endpoint).create("a", b"x")
 
 
-def test_a_short_failure_of_the_server_is_ridden_out() -> None:
+def test_a_brief_failure_of_the_server_is_survived() -> None:
     with server(ABSENT, reply(503, "SlowDown"), b"", DONE) as (endpoint, requests):
         assert at(endpoint).create("a", b"x") is True
     assert len(requests) == 4

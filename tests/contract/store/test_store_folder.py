@@ -31,7 +31,7 @@ def test_a_folder_tells_where_its_objects_are(tmp_path: Path) -> None:
     assert store.uri("data/t%20t/1").endswith("/my%20lake/data/t%2520t/1")
 
 
-def test_what_a_store_makes_is_this_users_alone_and_a_folder_that_was_there_keeps_its_mode(
+def test_a_store_s_objects_are_private_to_the_user_and_an_existing_folder_keeps_its_mode(
     tmp_path: Path, open_umask: None
 ) -> None:
     (tmp_path / "shared").mkdir(0o755)

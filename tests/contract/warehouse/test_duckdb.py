@@ -37,7 +37,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.stdout.close()
 
 
-def test_a_file_that_another_process_holds_is_a_transient_error_with_its_pid(
+def test_a_file_held_by_another_process_is_a_transient_error_with_its_pid(
     path: Path, holder: subprocess.Popen[bytes]
 ) -> None:
     warehouse = DuckDB(path, lock_seconds=0.3)
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_a_database_is_a_data_error(path: Path, content: byte
         DuckDB(path).ledger("log", "t")
 
 
-def test_a_new_file_is_this_users_alone_and_one_that_was_there_keeps_its_mode(
+def test_a_new_file_is_private_to_the_user_and_an_existing_one_keeps_its_mode(
     path: Path, open_umask: None
 ) -> None:
     DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
@@ -136,7 +136,7 @@ def test_every_exception_of_duckdb_has_a_translation(path: Path) -> None:
         assert type(found) is expected.get(kind.__name__, type(found)), kind
 
 
-def test_a_disk_that_is_full_is_a_transient_error_wherever_it_shows(path: Path) -> None:
+def test_a_full_disk_is_a_transient_error_wherever_it_shows(path: Path) -> None:
     for kind in (duckdb.IOException, duckdb.TransactionException):
         found = translated(kind('Could not write file "w.duckdb.wal": No space left on device'), path)
         assert type(found) is TransientError and "no space left" in found.message

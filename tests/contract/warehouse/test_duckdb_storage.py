@@ -50,14 +50,14 @@ def different(count: int) -> list[dict[str, Any]]:
     return [row(i, f"name {i * 7919 % 100_003}") for i in range(count)]
 
 
-def test_texts_that_differ_are_packed_by_zstd_and_come_back_exactly(fill: Fill) -> None:
+def test_distinct_texts_are_packed_with_zstd_and_come_back_exactly(fill: Fill) -> None:
     rows = different(5000) + [row(5000 + i, text) for i, text in enumerate(STRANGE)]
     fill.load(fill.commit(rows))
     assert packed(fill) == "ZSTD"
     assert dict(fill.rows()) == {values["id"]: values["Name"] for values in rows}
 
 
-def test_texts_that_repeat_are_packed_as_duckdb_sees_fit(fill: Fill) -> None:
+def test_repeating_texts_are_packed_as_duckdb_chooses(fill: Fill) -> None:
     fill.load(fill.commit([row(i, f"name {i % 10}") for i in range(5000)]))
     assert packed(fill) == "DICT_FSST"
 
@@ -72,7 +72,7 @@ def test_rows_packed_by_zstd_are_replaced_deleted_and_added_to(fill: Fill) -> No
     assert dict(fill.rows()) == expected
 
 
-def test_a_file_of_a_format_that_has_no_zstd_takes_rows_as_before(fill: Fill, tmp_path: Path) -> None:
+def test_a_file_format_without_zstd_accepts_rows_as_before(fill: Fill, tmp_path: Path) -> None:
     with duckdb.connect() as con:
         con.execute(f"ATTACH '{tmp_path / 'w.duckdb'}' AS old (STORAGE_VERSION 'v1.0.0')")
         con.execute("CREATE TABLE old.theirs AS SELECT 1 AS a")
@@ -81,7 +81,7 @@ def test_a_file_of_a_format_that_has_no_zstd_takes_rows_as_before(fill: Fill, tm
     assert len(fill.rows()) == 5000 and fill.place.run("FROM theirs") == [(1,)]
 
 
-def test_what_a_load_sets_is_not_left_in_the_file_for_others(fill: Fill) -> None:
+def test_a_load_s_settings_do_not_remain_in_the_file(fill: Fill) -> None:
     settings = "SELECT name, value FROM duckdb_settings() WHERE name <> 'temp_directory' ORDER BY ALL"
     with duckdb.connect() as con:
         untouched = con.execute(settings).fetchall()
@@ -103,7 +103,7 @@ class Searches(list[int]):
         monkeypatch.setattr(duckdb_rows, "_delete", counted)
 
 
-def test_rows_whose_keys_lie_beside_those_that_are_there_replace_nothing(
+def test_rows_with_keys_outside_the_existing_ranges_replace_nothing(
     fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = Searches(monkeypatch)
@@ -114,7 +114,7 @@ def test_rows_whose_keys_lie_beside_those_that_are_there_replace_nothing(
 
 
 @pytest.mark.parametrize("again", [[10], [5, 10], [10, 15], [20, 25], [5, 10, 15], [1, 20, 99]])
-def test_rows_whose_keys_may_be_there_already_replace_what_is(
+def test_rows_whose_keys_may_exist_replace_what_exists(
     fill: Fill, monkeypatch: pytest.MonkeyPatch, again: list[int]
 ) -> None:
     searches = Searches(monkeypatch)
@@ -125,7 +125,7 @@ def test_rows_whose_keys_may_be_there_already_replace_what_is(
     assert fill.rows() == sorted(expected.items())
 
 
-def test_keys_of_20_digits_are_looked_for_by_every_digit(fill: Fill) -> None:
+def test_keys_of_20_digits_are_searched_by_every_digit(fill: Fill) -> None:
     big = replace(ID, type="bigint(20) unsigned")
     fill.table = changed(ORDERS, columns=(big, *ORDERS.columns[1:]))
     top = 2**64 - 1
@@ -134,9 +134,7 @@ def test_keys_of_20_digits_are_looked_for_by_every_digit(fill: Fill) -> None:
     assert fill.rows() == [(top - 1, "old"), (top, "new")]
 
 
-def test_more_ranges_than_are_asked_for_one_by_one_are_looked_for_together(
-    fill: Fill, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_ranges_are_searched_together(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duckdb_rows, "MAX_RANGES", 2)
     searches = Searches(monkeypatch)
     fill.load(fill.commit([row(1, "old")]))
@@ -165,7 +163,7 @@ def test_a_folder_named_like_a_column_and_its_value_changes_no_row(
 
 
 @pytest.mark.parametrize(("name", "copy"), [("lake[1]", "lake1"), ("lake*", "lake2"), ("lake?", "lake3")])
-def test_a_folder_named_like_a_pattern_is_read_itself_and_not_one_that_fits_it(
+def test_a_folder_named_like_a_pattern_is_read_itself_and_not_a_match(
     name: str, copy: str, tmp_path: Path
 ) -> None:
     # DuckDB takes *, ? and [ in any path for patterns; a copy of the store has files of the same names.
@@ -176,7 +174,7 @@ def test_a_folder_named_like_a_pattern_is_read_itself_and_not_one_that_fits_it(
     assert fill.place.run("SELECT n, name FROM events ORDER BY n") == [(1, "us"), (2, None)]
 
 
-def test_where_duckdb_would_read_other_files_nothing_is_loaded(tmp_path: Path) -> None:
+def test_if_duckdb_would_read_other_files_nothing_is_loaded(tmp_path: Path) -> None:
     fill = Fill(DuckPlace(tmp_path), Store(StoreSpec(str(tmp_path / "la\\ke*"))))
     done = fill.commit([row(1, "us")])
     shutil.copytree(tmp_path / "la\\ke*", tmp_path / "la" / "ke1")  # it takes the backslash for a slash

@@ -173,7 +173,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_among_rows_that_only_their_sums_tell_of_is_found(long: Long, fault: str) -> None:
+def test_errors_among_summed_rows_are_found(long: Long, fault: str) -> None:
     long.loaded(4 * KEPT)
     assert long.waiting() == [] and long.state.data.older.upto == 31
     statement, lacking = FAULTS[fault]
@@ -183,7 +183,7 @@ def test_what_is_wrong_among_rows_that_only_their_sums_tell_of_is_found(long: Lo
     assert found.rows == _whole(long) and (found.part is None or min(lacking) > 31)
 
 
-def test_a_row_of_a_commit_that_the_log_does_not_have_is_found_among_old_ones(long: Long) -> None:
+def test_a_row_of_an_unknown_commit_is_found_among_old_ones(long: Long) -> None:
     long.loaded(4 * KEPT)
     long.place.run(
         f"INSERT INTO {LEDGER} SELECT log_id, epoch, n, '{'ab' * 32}', pipeline_id, source_table, target, run, "
@@ -192,7 +192,7 @@ def test_a_row_of_a_commit_that_the_log_does_not_have_is_found_among_old_ones(lo
     assert long.waiting() == [] and long.load().findings[0].kind == "ledger_ahead"
 
 
-def test_a_row_that_is_there_twice_changes_nothing_but_is_not_taken_for_another(
+def test_a_duplicate_row_changes_nothing_and_is_not_taken_for_another(
     redshift_place: RedshiftPlace, long: Long
 ) -> None:
     if long.place is not redshift_place:
@@ -253,7 +253,7 @@ def due(long: Long, state: State) -> tuple[Removal, Ledger]:
     return due_files(long.place.open(), long.log, state, ledger, DAY, datetime.now(UTC))
 
 
-def test_files_are_due_though_only_sums_tell_of_their_loads(
+def test_files_are_due_even_if_their_loads_are_only_summed(
     long: Long, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long.loaded(4 * KEPT)

@@ -92,13 +92,13 @@ def test_values_at_their_limits_arrive_exactly(fill: Fill) -> None:
     assert got == {name: value[name] for name in got}
 
 
-def test_json_goes_parsed_into_a_column_that_somebody_has_made_super(fill: Fill) -> None:
+def test_json_is_parsed_into_a_column_that_somebody_has_made_super(fill: Fill) -> None:
     fill.place.run(target_by_hand("SUPER"))
     fill.load(fill.commit([row(1, '{"a": 5}'), row(2, None)]))
     assert fill.place.run("SELECT json_typeof(name) FROM orders WHERE id = 1") == [("object",)]
 
 
-def test_text_that_is_no_json_is_refused_for_a_super_column(fill: Fill) -> None:
+def test_text_that_is_not_json_is_refused_for_a_super_column(fill: Fill) -> None:
     fill.place.run(target_by_hand("SUPER"))
     with pytest.raises(DataError, match=r"(?i)json"):
         fill.load(fill.commit([row(1, "{broken")]))
@@ -116,7 +116,7 @@ def test_keys_that_end_in_spaces_stay_two_keys(fill: Fill) -> None:
 # names
 
 
-def test_names_that_redshift_can_not_have_are_changed_and_stay_different(fill: Fill) -> None:
+def test_names_that_redshift_does_not_allow_are_changed_and_stay_distinct(fill: Fill) -> None:
     names = ("xmin", "xmin_", "190_time", "Order", "数" * 64, "数" * 63 + "据")
     fill.table = changed(
         ORDERS, columns=(ID, SEEN, *(replace(INT, name=name) for name in names)), target="数" * 60
@@ -129,12 +129,12 @@ def test_names_that_redshift_can_not_have_are_changed_and_stay_different(fill: F
     assert fill.place.run(f'SELECT * FROM "{table[0]}"')[0][2:] == tuple(range(10, 16))
 
 
-def test_a_target_with_a_name_of_our_own_tables_is_refused(fill: Fill) -> None:
+def test_a_target_with_the_name_of_one_of_our_tables_is_refused(fill: Fill) -> None:
     with pytest.raises(ConfigError, match="floodmark_stage"):
         fill.load(fill.commit([row(1)]), target="floodmark_stage")
 
 
-def test_a_schema_that_is_not_there_is_created(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_missing_schema_is_created(fill: Fill, place: RedshiftPlace) -> None:
     new = f"t_{secrets.token_hex(4)}"
     transport = SocketTransport(WarehouseSpec(**{**place.spec, "tls": Tls("disabled")}), place.limits)
     warehouse = Redshift(transport, new.upper(), iam_role=place.server.role, limits=place.limits)
@@ -170,9 +170,7 @@ def wider(characters: int) -> Table:
     return changed(ORDERS, columns=(ID, name, SEEN))
 
 
-def test_a_new_ledger_is_sorted_by_what_loads_look_for_with_a_copy_on_every_node(
-    fill: Fill, place: RedshiftPlace
-) -> None:
+def test_a_new_ledger_is_sorted_for_loads_with_a_copy_on_every_node(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
     keys = place.run(
         "SELECT \"column\" FROM pg_table_def WHERE tablename = 'floodmark_ledger' AND sortkey > 0 ORDER BY sortkey"
@@ -195,7 +193,7 @@ def test_a_longer_text_is_altered_outside_the_transaction(fill: Fill, place: Red
     assert fill.rows("id, length(name)") == [(1, 1), (2, 40), (3, 1)]
 
 
-def test_a_crash_between_the_change_and_the_load_is_carried_on_by_the_next_run(
+def test_after_a_crash_between_the_change_and_the_load_the_next_run_continues(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     fill.load(fill.commit([row(1, "a")]))
@@ -209,9 +207,7 @@ def test_a_crash_between_the_change_and_the_load_is_carried_on_by_the_next_run(
     assert fill.rows("id, length(name)") == [(1, 1), (2, 40)]
 
 
-def test_a_column_that_is_replaced_keeps_its_values_and_all_or_nothing(
-    fill: Fill, place: RedshiftPlace
-) -> None:
+def test_a_replaced_column_keeps_its_values_or_nothing_changes(fill: Fill, place: RedshiftPlace) -> None:
     narrow = changed(ORDERS, columns=(ID, INT, SEEN))
     wide = changed(ORDERS, columns=(ID, replace(INT, type="bigint(20)", data_type="bigint"), SEEN))
     fill.load(fill.commit([{"id": 1, "n": 7}], table=narrow), table=narrow)

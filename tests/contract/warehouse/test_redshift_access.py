@@ -33,7 +33,7 @@ def securely(server: RedshiftStandIn, tls: Tls | None, **more: Any) -> Redshift:
     return Redshift(SocketTransport(spec, limits), iam_role=server.role, limits=limits)
 
 
-def test_tls_is_verified_with_the_ca_that_is_given(over_tls: RedshiftStandIn) -> None:
+def test_tls_is_verified_with_the_given_ca(over_tls: RedshiftStandIn) -> None:
     for mode in ("verify_identity", "verify_ca"):
         assert securely(over_tls, Tls(mode, ca=over_tls.ca)).rows("orders") == 0
     with pytest.raises(ConfigError, match="TLS"):

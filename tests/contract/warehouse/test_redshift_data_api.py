@@ -50,7 +50,7 @@ def losing(fill: Fill, when: str) -> None:
     fill.place.client.losing = when
 
 
-def test_commits_load_together_while_no_key_is_in_them_twice(fill: Fill) -> None:
+def test_commits_load_together_while_no_key_occurs_twice(fill: Fill) -> None:
     outcome = fill.load(fill.commit([row(1, "a")], [row(2, "b")]), fill.commit([row(3, "c")]))
     assert (outcome.rows, outcome.files) == (3, 3)
     assert fill.rows() == [(1, "a"), (2, "b"), (3, "c")] and fill.ledger() == [1, 2]
@@ -85,7 +85,7 @@ def test_two_hundred_commits_that_share_keys_are_one_transaction(fill: Fill) -> 
     assert fill.rows() == sorted((n % 7, f"read {n}") for n in range(193, 200)) and len(fill.ledger()) == 200
 
 
-def test_what_is_too_much_for_one_transaction_is_loaded_in_halves_exactly_once(fill: Fill) -> None:
+def test_a_load_too_large_for_one_transaction_is_loaded_in_halves_exactly_once(fill: Fill) -> None:
     # Commits of one claim that share a key: each is staged by itself, in more than 40 statements.
     commits = [fill.commit([row(1, f"read {n}"), row(10 + n)], read=9) for n in range(6)]
     late = fill.commit([row(1, "late")], read=9)
@@ -112,7 +112,7 @@ def test_a_crash_between_the_halves_leaves_the_rest_pending(fill: Fill) -> None:
     assert fill.ledger() == list(range(1, 7))
 
 
-def test_a_batch_that_was_given_up_and_runs_late_finds_the_ledger_changed(fill: Fill) -> None:
+def test_an_abandoned_batch_that_runs_late_finds_the_ledger_changed(fill: Fill) -> None:
     fill.table = EVENTS
     losing(fill, "before")  # it is taken for lost, and AWS has it still
     assert isinstance(fill.place, DataApiPlace)
@@ -154,7 +154,7 @@ def test_a_check_that_fails_rolls_the_batch_back_with_its_own_error(fill: Fill) 
     assert fill.rows("n") == [(1,), (5,)]
 
 
-def test_a_batch_whose_end_could_not_be_seen_is_found_in_the_ledger(fill: Fill) -> None:
+def test_a_batch_whose_end_was_not_observed_is_found_in_the_ledger(fill: Fill) -> None:
     losing(fill, "after")
     assert fill.load(fill.commit([row(1)])).rows == 1
     assert fill.rows("id") == [(1,)] and fill.ledger() == [1]
@@ -169,7 +169,7 @@ def test_a_batch_that_did_not_happen_is_a_transient_error(fill: Fill) -> None:
     assert fill.load(commit).rows == 1 and fill.rows("id") == [(1,)]
 
 
-def test_a_batch_of_which_nothing_more_can_be_asked_is_an_unknown_outcome(fill: Fill) -> None:
+def test_a_batch_that_can_no_longer_be_queried_is_an_unknown_outcome(fill: Fill) -> None:
     losing(fill, "all")
     with pytest.raises(UnknownOutcome):
         fill.load(fill.commit([row(1)]))
@@ -195,7 +195,7 @@ def transport(iam: Iam, user: str = "loader") -> tuple[DataApiTransport, Any]:
         (Iam(cluster="c1", secret_arn="arn:s"), {"ClusterIdentifier": "c1", "SecretArn": "arn:s"}),
     ],
 )
-def test_who_asks_is_what_the_configuration_says(iam: Iam, sent: dict[str, str]) -> None:
+def test_the_user_is_the_configured_one(iam: Iam, sent: dict[str, str]) -> None:
     way, stubber = transport(iam)
     request = {"Sql": "SELECT 1", "Database": "dev", "ClientToken": ANY, "StatementName": "floodmark", **sent}
     stubber.add_response("execute_statement", {"Id": "id-1"}, request)
@@ -243,7 +243,7 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
     stubber.assert_no_pending_responses()
 
 
-def test_an_answer_that_was_not_hoped_for_gives_a_second_batch() -> None:
+def test_an_unexpected_answer_leads_to_a_second_batch() -> None:
     way, stubber = transport(Iam(workgroup="group"))
     failed = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Divide by zero", "SubStatements": [
         *({"Id": f"id-1:{n}", "Status": "FINISHED"} for n in (1, 2, 3, 4)), {"Id": "id-1:5", "Status": "FAILED"},
@@ -257,7 +257,7 @@ def test_an_answer_that_was_not_hoped_for_gives_a_second_batch() -> None:
     stubber.assert_no_pending_responses()
 
 
-def test_hopes_inside_of_hopes_are_given_up_one_after_the_other() -> None:
+def test_nested_expectations_are_dropped_one_after_another() -> None:
     way, stubber = transport(Iam(workgroup="group"))
     sent: list[list[str]] = []
     for number in (1, 2, 3):
@@ -282,7 +282,7 @@ def test_hopes_inside_of_hopes_are_given_up_one_after_the_other() -> None:
     assert [len(batch) for batch in sent] == [3, 3, 2]
 
 
-def test_a_lock_that_is_not_given_in_time_is_told_from_a_slow_statement() -> None:
+def test_a_lock_timeout_is_distinguished_from_a_slow_statement() -> None:
     for number, locked in ((3, True), (5, False)):
         way, stubber = transport(Iam(workgroup="group"))
         subs = [{"Id": f"id-1:{n}", "Status": "FAILED" if n == number else "FINISHED"} for n in range(1, 7)]
@@ -297,7 +297,9 @@ def test_a_lock_that_is_not_given_in_time_is_told_from_a_slow_statement() -> Non
     ("problem", "kind", "again"),
     [("ThrottlingException", TransientError, True), ("AccessDeniedException", ConfigError, False)],
 )
-def test_what_aws_refuses_was_not_done(problem: str, kind: type[Exception], again: bool) -> None:
+def test_a_request_that_aws_refuses_was_not_executed(
+    problem: str, kind: type[Exception], again: bool
+) -> None:
     way, stubber = transport(Iam(workgroup="group"))
     for _ in range(2):
         stubber.add_client_error("batch_execute_statement", problem, "no", http_status_code=400)
@@ -308,14 +310,14 @@ def test_what_aws_refuses_was_not_done(problem: str, kind: type[Exception], agai
         way.open().execute("SELECT 1")
 
 
-def test_a_name_that_aws_can_not_have_is_a_config_error_and_nothing_is_sent() -> None:
+def test_a_name_that_aws_does_not_allow_is_a_config_error_and_nothing_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="w1"))
     stubber.deactivate()
     outcome = way.open().transaction(LOCK, (Do("SELECT 1"),))
     assert (outcome.state, type(outcome.error), outcome.again) == ("rolled back", ConfigError, False)
 
 
-def test_more_than_aws_takes_is_refused_before_it_is_sent() -> None:
+def test_a_batch_beyond_aws_s_limits_is_refused_before_it_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="group"))
     outcome = way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
     assert outcome.state == "rolled back" and "transport: socket" in str(outcome.error and outcome.error.hint)
@@ -348,7 +350,7 @@ def test_rows_of_a_wide_table_are_compared_however_many_keys_and_however_long_th
     assert sum(int(row[1]) for row in sums or ()) == 10
 
 
-def test_a_statement_that_the_data_api_would_not_take_is_not_sent(fill: Fill) -> None:
+def test_a_statement_too_long_for_the_data_api_is_not_sent(fill: Fill) -> None:
     session = fill.redshift.faulty()._transport.open()
     with pytest.raises(Failed, match="statements of up to 100,001 bytes"):
         session.query("SELECT " + "1" * 99_994)

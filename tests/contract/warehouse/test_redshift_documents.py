@@ -44,7 +44,7 @@ def warehouse(place: RedshiftPlace, setting: str, longest_cast: int = 16_000_000
     )
 
 
-def test_long_documents_arrive_whole_where_the_cluster_takes_them(fill: Fill, place: RedshiftPlace) -> None:
+def test_long_documents_arrive_whole_if_the_cluster_accepts_them(fill: Fill, place: RedshiftPlace) -> None:
     fill.table, fill.warehouse = DOCS, warehouse(place, "on")
     fill.load(fill.commit([{"id": 1, "doc": LONG}, {"id": 2, "doc": '"a string"'}, {"id": 3}]))
     fill.load(*(fill.commit([{**row(2, at=at), "doc": f'{{"n": {at}}}'}]) for at in (1, 2)))
@@ -54,7 +54,7 @@ def test_long_documents_arrive_whole_where_the_cluster_takes_them(fill: Fill, pl
     assert (int(size), int(n)) == (200_000, 2)
 
 
-def test_a_document_that_a_cast_would_make_null_stops_the_load(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_document_that_a_cast_would_turn_into_null_stops_the_load(fill: Fill, place: RedshiftPlace) -> None:
     fill.table, fill.warehouse = DOCS, warehouse(place, "on", longest_cast=100_000)
     fill.load(fill.commit([{"id": 1, "doc": "{}"}]))
     with pytest.raises(DataError, match=r"JSON of some rows \(1\) back to text"):
@@ -62,7 +62,7 @@ def test_a_document_that_a_cast_would_make_null_stops_the_load(fill: Fill, place
     assert place.run("SELECT id, json_typeof(doc) FROM orders") == [(1, "object")]
 
 
-def test_a_cluster_without_large_strings_is_told_from_one_that_has_them_before_a_row_is_read(
+def test_a_cluster_without_large_strings_is_refused_before_a_row_is_read(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     off = warehouse(place, "off")

@@ -26,7 +26,7 @@ def way(fill: Fill) -> Transport:
     return fill.redshift.faulty()._transport
 
 
-def test_rights_isolation_and_ledger_are_told(fill: Fill, redshift: RedshiftStandIn) -> None:
+def test_rights_isolation_and_ledger_are_reported(fill: Fill, redshift: RedshiftStandIn) -> None:
     schema = fill.redshift.schema
     assert not look(way(fill), "not_there").rights.schema_exists
     before = look(way(fill), schema)
@@ -53,7 +53,7 @@ def test_rights_isolation_and_ledger_are_told(fill: Fill, redshift: RedshiftStan
 
 
 @pytest.mark.parametrize("missing", ["stv_db_isolation_level", "svv_redshift_databases"])
-def test_the_isolation_level_is_told_where_one_of_the_views_is_missing(
+def test_the_isolation_level_is_known_if_one_of_the_views_is_missing(
     redshift: RedshiftStandIn, missing: str
 ) -> None:
     place = RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")

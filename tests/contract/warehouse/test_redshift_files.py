@@ -51,7 +51,7 @@ def copies(fill: Fill, place: RedshiftPlace, *commits: Numbered) -> int:
     return len(place.sent("COPY"))
 
 
-def test_many_commits_take_one_copy_though_they_share_keys(fill: Fill, place: RedshiftPlace) -> None:
+def test_many_commits_take_one_copy_even_if_they_share_keys(fill: Fill, place: RedshiftPlace) -> None:
     # The rows that are read again are of the claim's first commit, and one key is in a commit twice.
     commits = [fill.commit([row(n % 2, f"read {n}", at=9 - n), row(9, str(n))]) for n in range(4)]
     again = fill.commit([row(1, "again"), row(9, "again")], read=12)
@@ -60,7 +60,7 @@ def test_many_commits_take_one_copy_though_they_share_keys(fill: Fill, place: Re
     assert fill.rows() == [(0, "read 2"), (1, "high"), (9, "again")]
 
 
-def test_the_commits_of_one_claim_are_copied_one_by_one_where_they_share_a_key(
+def test_commits_of_one_claim_are_copied_one_by_one_if_they_share_a_key(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     apart = [fill.commit([row(n)], read=7) for n in range(5)]
@@ -72,7 +72,7 @@ def test_the_commits_of_one_claim_are_copied_one_by_one_where_they_share_a_key(
     assert fill.rows()[1] == (1, "second")
 
 
-def test_files_of_an_older_kind_load_too_alone_or_beside_new_ones(fill: Fill, place: RedshiftPlace) -> None:
+def test_files_of_an_older_format_load_too_alone_or_beside_new_ones(fill: Fill, place: RedshiftPlace) -> None:
     assert copies(fill, place, *(fill.commit([row(n)], read=None) for n in range(3))) == 1
     assert copies(fill, place, fill.commit([row(5)], read=None), fill.commit([row(6)])) == 2
     old = [fill.commit([row(1, f"old {n}", at=9 - n)], read=None) for n in range(2)]
@@ -80,20 +80,20 @@ def test_files_of_an_older_kind_load_too_alone_or_beside_new_ones(fill: Fill, pl
     assert fill.rows()[:3] == [(0, None), (1, "new"), (2, "new")] and len(fill.rows()) == 5
 
 
-def test_times_of_reading_that_do_not_follow_the_log_are_not_believed(fill: Fill) -> None:
+def test_read_times_that_contradict_the_log_are_not_trusted(fill: Fill) -> None:
     late, early = fill.commit([row(1, "first")], read=50), fill.commit([row(1, "second")], read=40)
     fill.load(late, early)
     assert fill.rows() == [(1, "second")]
 
 
-def test_a_column_that_is_called_like_ours_is_carried_too(fill: Fill) -> None:
+def test_a_column_with_the_name_of_ours_is_loaded_too(fill: Fill) -> None:
     fill.table = changed(ORDERS, columns=(ID, SEEN, replace(INT, name="_floodmark_READ")))
     fill.load(fill.commit([{"id": 1, "_floodmark_READ": 5}], read=None))
     fill.load(*(fill.commit([{"id": 1, "_floodmark_READ": n}], read=None) for n in (6, 7)))
     assert [found[2] for found in fill.place.run("SELECT * FROM orders")] == [7]
 
 
-def test_a_file_that_was_written_again_with_the_same_bytes_is_as_good(fill: Fill) -> None:
+def test_a_file_rewritten_with_the_same_bytes_is_accepted(fill: Fill) -> None:
     commit, digest = fill.commit([row(1)])
     (file,) = commit.files
     assert file.etag

@@ -118,7 +118,7 @@ def both(config: Config, redshift: RedshiftStandIn) -> dict[str, Transport]:
     }
 
 
-def test_the_stand_in_answers_every_probe_by_both_ways_and_nothing_is_left(
+def test_the_stand_in_answers_every_probe_on_both_transports_and_nothing_is_left(
     config: Config, redshift: RedshiftStandIn
 ) -> None:
     name = f"second_{secrets.token_hex(4)}"
@@ -172,7 +172,7 @@ def test_the_report_has_no_secrets_hosts_accounts_or_names(
     assert len([json.loads(line) for line in ran.stderr.splitlines()]) > len(ran.json["probes"])
 
 
-def test_the_user_is_masked_also_where_the_configuration_does_not_name_one(
+def test_the_user_is_masked_even_if_the_configuration_has_none(
     config: Config, redshift: RedshiftStandIn
 ) -> None:
     def who(live: Live) -> Answer:
@@ -186,7 +186,7 @@ def test_the_user_is_masked_also_where_the_configuration_does_not_name_one(
     assert report.results[0].found == "I am <user>."
 
 
-def test_a_cluster_without_large_strings_is_not_asked_for_long_documents(
+def test_a_cluster_without_large_strings_gets_no_long_documents(
     config: Config, redshift: RedshiftStandIn, user: tuple[str, str]
 ) -> None:
     redshift.execute(f"ALTER ROLE {user[0]} SET floodmark.large_strings TO 'off'")
@@ -195,7 +195,7 @@ def test_a_cluster_without_large_strings_is_not_asked_for_long_documents(
     assert (found.state, found.found) == ("unknown", "enable_large_strings_opt_in is off")
 
 
-def test_a_serializable_database_is_told_with_its_conflict(
+def test_a_serializable_database_is_reported_with_its_conflict(
     config: Config, seaweed: SeaweedFS, user: tuple[str, str]
 ) -> None:
     with RedshiftStandIn(seaweed, isolation="serializable") as server:
@@ -210,7 +210,7 @@ def test_a_serializable_database_is_told_with_its_conflict(
     assert states == expected, report["probes"]
 
 
-def test_who_may_not_create_a_schema_is_told_so_and_no_report_is_made(
+def test_without_the_right_to_create_a_schema_no_report_is_made(
     config: Config, redshift: RedshiftStandIn
 ) -> None:
     name = f"poor_{secrets.token_hex(4)}"
@@ -220,14 +220,16 @@ def test_who_may_not_create_a_schema_is_told_so_and_no_report_is_made(
         examine_live(poor, FEW, lambda line: None)
 
 
-def test_a_client_that_dies_in_mid_copy_leaves_no_row(config: Config, redshift: RedshiftStandIn) -> None:
+def test_a_client_that_dies_in_the_middle_of_copy_leaves_no_row(
+    config: Config, redshift: RedshiftStandIn
+) -> None:
     redshift.faults.delay(1.0, r"\s*copy\b", times=9)
     report = examine_live(config, FEW, lambda line: None, probes=deaths.PROBES).as_json()
     redshift.faults.clear()
     assert odd(report, "differs", "unknown", "failed") == {}
 
 
-def test_a_client_that_dies_in_mid_commit_has_sent_it(config: Config, redshift: RedshiftStandIn) -> None:
+def test_a_commit_sent_by_a_dying_client_takes_effect(config: Config, redshift: RedshiftStandIn) -> None:
     redshift.faults.delay_commit(0.5, times=9)  # the first is that of the client that dies
     probes = [probe for probe in deaths.PROBES if probe.name == "in COMMIT"]
     (found,) = examine_live(config, FEW, lambda line: None, probes=probes).results
@@ -236,7 +238,7 @@ def test_a_client_that_dies_in_mid_commit_has_sent_it(config: Config, redshift: 
     assert found.details["lock_seconds"] > 0.2, "it kept its lock while it was committing"
 
 
-def test_who_may_not_see_table_info_is_told_the_grant(
+def test_without_the_right_to_see_table_info_the_grant_is_printed(
     config: Config, redshift: RedshiftStandIn, user: tuple[str, str]
 ) -> None:
     redshift.execute(f"REVOKE SELECT ON svv_table_info FROM {user[0]}")
@@ -246,7 +248,7 @@ def test_who_may_not_see_table_info_is_told_the_grant(
     assert found.found.endswith("GRANT SELECT ON svv_table_info TO the user")
 
 
-def test_an_answer_that_differs_is_told_with_what_we_assume_and_is_exit_code_7(
+def test_a_differing_answer_is_shown_with_our_assumption_and_is_exit_code_7(
     config: Config, redshift: RedshiftStandIn
 ) -> None:
     redshift.faults.fail(r"\s*copy\b", "XX000", "something new", times=100)
@@ -314,7 +316,7 @@ def test_ctrl_c_removes_schema_and_files(
     assert left_behind(redshift, config, {"schema": schema}) == ()
 
 
-def test_a_database_that_can_not_be_reached_is_no_report(config: Config) -> None:
+def test_an_unreachable_database_makes_no_report(config: Config) -> None:
     away = replace(config, warehouse=replace(config.warehouse, port=1))
     with pytest.raises(TransientError):
         examine_live(away, FEW, lambda line: None)

@@ -50,7 +50,7 @@ def test_a_first_load_is_written_once(fill: Fill, place: RedshiftPlace) -> None:
     assert [name for name, _ in place.columns("orders")] == ["id", "name", "update_at"]
 
 
-def test_a_first_load_with_a_key_twice_keeps_the_newest_row(fill: Fill) -> None:
+def test_a_first_load_with_a_duplicate_key_keeps_the_newest_row(fill: Fill) -> None:
     fill.load(
         fill.commit([row(1, "low"), row(1, "high", at=9), row(2)]),
         fill.commit([row(2, "later", at=None), row(3)]),
@@ -74,7 +74,7 @@ def test_a_first_load_of_commits_that_files_can_not_tell_apart_keeps_their_order
     assert len(fill.place.sent("COPY")) == copies
 
 
-def test_a_first_load_of_keys_that_differ_in_case_only(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_first_load_merges_keys_that_differ_only_in_case(fill: Fill, place: RedshiftPlace) -> None:
     fill.table = CODES
     place.server.faults.statements.clear()
     fill.load(fill.commit([code("abc", 1, at=9), code("ABC", 2, at=3), code("x", 1)]))
@@ -92,7 +92,7 @@ def test_a_first_load_with_documents_is_staged_to_be_parsed(fill: Fill) -> None:
 
 @pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
 @pytest.mark.parametrize("first", [True, False], ids=["first load", "later load"])
-def test_of_rows_that_nothing_puts_in_order_one_stays_and_the_older_ones_go(
+def test_of_rows_without_an_order_one_stays_and_the_older_ones_are_removed(
     fill: Fill, kind: type[RedshiftPlace], first: bool, redshift: RedshiftStandIn
 ) -> None:
     fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
@@ -105,7 +105,7 @@ def test_of_rows_that_nothing_puts_in_order_one_stays_and_the_older_ones_go(
     assert [r for r in fill.rows() if r[1] != "before"] == [(1, "a"), (2, "b"), (3, "c"), (4, "y")]
 
 
-def test_of_keys_that_differ_in_case_the_newest_stays_or_one_of_the_newest(fill: Fill) -> None:
+def test_of_keys_that_differ_only_in_case_the_newest_row_stays_or_one_of_the_newest(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1), code("ABC", 2, at=9), code("aBC", 2, at=9), code("x", 1)]))
     fill.load(fill.commit([code("X", 3), code("x", 4, at=2), code("y", 1), code("Y", 1)]))
@@ -145,9 +145,7 @@ def test_updates_find_their_rows_by_keys_of_every_type(fill: Fill, key: Column, 
     assert fill.rows("n") == [(4,)]
 
 
-def test_weights_that_an_earlier_version_has_kept_still_find_their_keys(
-    fill: Fill, place: RedshiftPlace
-) -> None:
+def test_weights_stored_by_an_earlier_version_still_find_their_keys(fill: Fill, place: RedshiftPlace) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1), code("x", 2)]))
     place.run("DROP TABLE floodmark_keys_codes")
@@ -164,7 +162,7 @@ def test_weights_that_an_earlier_version_has_kept_still_find_their_keys(
     assert same(dict(kept)["_floodmark_hash"], "VARCHAR(32)")
 
 
-def test_the_staging_table_is_spread_by_the_real_key_of_a_target_that_somebody_has_made(
+def test_the_staging_table_is_distributed_by_the_real_key_of_an_existing_target(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     place.run(target_by_hand("VARCHAR(80) DISTKEY"))
@@ -198,7 +196,7 @@ def test_a_key_that_has_become_wider_stays_the_distkey(
     assert place.run(DIST_KEY) == [("id", "bigint")]
 
 
-def test_a_wider_key_is_the_distkey_again_whatever_becomes_of_the_load(
+def test_a_wider_key_is_the_distkey_again_whatever_happens_to_the_load(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     fill.table = NUMBERED
@@ -215,7 +213,7 @@ def test_a_wider_key_is_the_distkey_again_whatever_becomes_of_the_load(
     assert place.run(DIST_KEY) == [("id", "bigint")] and fill.rows("n") == [(1,), (2,)]
 
 
-def test_a_load_that_can_not_give_the_distkey_back_says_so(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_load_that_can_not_restore_the_distkey_says_so(fill: Fill, place: RedshiftPlace) -> None:
     fill.table = NUMBERED
     fill.load(fill.commit([{"id": 1, "n": 1}]))
     fill.warehouse = place.open()
@@ -229,7 +227,7 @@ def test_a_load_that_can_not_give_the_distkey_back_says_so(fill: Fill, place: Re
 # snapshots
 
 
-def test_a_snapshot_takes_the_place_of_the_last_one_by_copy_alone(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_snapshot_replaces_the_last_one_by_copy_alone(fill: Fill, place: RedshiftPlace) -> None:
     fill.table = changed(EVENTS, mode="full")
     fill.load(fill.commit([{"n": 1, "Name": "a"}, {"n": 1, "Name": "a"}], load_as="replace"))
     place.run("ALTER TABLE events ADD COLUMN mine INTEGER DEFAULT 5")
@@ -257,7 +255,7 @@ CREATE TRIGGER mask BEFORE INSERT ON {0}.events FOR EACH ROW EXECUTE FUNCTION {0
 
 
 @pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
-def test_a_snapshot_goes_through_the_stage_into_a_target_that_shows_other_values_than_it_was_given(
+def test_a_snapshot_goes_through_the_stage_into_a_target_that_shows_different_values(
     fill: Fill, kind: type[RedshiftPlace], redshift: RedshiftStandIn
 ) -> None:
     place = fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")

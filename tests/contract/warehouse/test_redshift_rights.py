@@ -104,7 +104,7 @@ def second(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Iterat
         yield Second(fill, place, user)
 
 
-def test_a_second_user_with_all_rights_loads_into_tables_of_others(second: Second) -> None:
+def test_a_second_user_with_all_rights_loads_into_another_user_s_tables(second: Second) -> None:
     found = second.checks()
     assert not [check for check in found.values() if check.status == "failure"]
     assert "perhaps not columns changed" in found["owners"].detail
@@ -198,11 +198,11 @@ def test_the_rights_of_very_many_tables_are_granted_in_one_statement(second: Sec
     assert second.checks()["tables"].status == "ok"
 
 
-def test_users_of_iam_are_named_in_quotes() -> None:
+def test_iam_users_are_quoted() -> None:
     assert assuming("default", "IAMR:loader") == 'GRANT ASSUMEROLE ON default TO "IAMR:loader" FOR COPY'
 
 
-def test_the_columns_of_a_table_are_known_to_those_who_may_not_read_it(second: Second) -> None:
+def test_a_table_s_columns_are_visible_without_the_right_to_read_it(second: Second) -> None:
     second.place.run(
         f"CREATE TABLE {second.place.schema}.kinds (a INT NOT NULL, b VARCHAR(7) DEFAULT 'x', c DECIMAL(18,4), "
         "d VARBYTE(9), e SUPER, f TIMESTAMP, g TIMESTAMPTZ, h DOUBLE PRECISION, i CHAR(3), j DECIMAL(19,0))"
@@ -219,7 +219,7 @@ def test_the_columns_of_a_table_are_known_to_those_who_may_not_read_it(second: S
 
 
 @pytest.mark.parametrize("role", ["{0}", "{0},{0}", "default"], ids=["a role", "a chain", "the default role"])
-def test_assumerole_is_named_where_the_database_restricts_it(second: Second, role: str) -> None:
+def test_assumerole_is_named_if_the_database_restricts_it(second: Second, role: str) -> None:
     second.role = role.format(second.role)
     assert second.checks()["ASSUMEROLE"].status == "ok"
     second.place.run("REVOKE ASSUMEROLE ON ALL FROM PUBLIC FOR ALL")
@@ -229,7 +229,7 @@ def test_assumerole_is_named_where_the_database_restricts_it(second: Second, rol
         second.place.run("GRANT ASSUMEROLE ON ALL TO PUBLIC FOR ALL")
 
 
-def test_who_keeps_a_lock_is_named_to_those_who_may_see_it(second: Second) -> None:
+def test_the_holder_of_a_lock_is_named_to_users_who_may_see_it(second: Second) -> None:
     other = second.place.connect()
     try:
         other.cursor().execute("BEGIN")

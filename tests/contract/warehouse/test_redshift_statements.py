@@ -110,7 +110,7 @@ def failures(fill: Fill, place: RedshiftPlace) -> None:
 
 
 @pytest.mark.parametrize("kind", [RedshiftPlace, DataApiPlace])
-def test_every_statement_is_sql_that_sqlglot_reads_as_redshifts(
+def test_every_statement_parses_as_redshift_sql_in_sqlglot(
     kind: type[RedshiftPlace], redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str
 ) -> None:
     redshift.faults.clear()

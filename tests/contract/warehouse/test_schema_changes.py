@@ -52,7 +52,7 @@ def load(fill: Fill, table: Table, *rows: dict[str, Any], newest: Table | None =
     fill.load(fill.commit(list(rows), table=table, **more), table=table, newest=newest or table)
 
 
-def test_a_warehouse_says_what_it_will_do_and_does_that(fill: Fill) -> None:
+def test_a_warehouse_does_the_changes_that_it_announces(fill: Fill) -> None:
     first = with_lineage(None, changed(ORDERS, columns=(ID, NAME, SEEN, INT)))
     wide = named(INT, "n", type="bigint(20)", data_type="bigint")
     later = then(first, ID, LONG, SEEN, wide, named(INT, "new", fill="3"))
@@ -72,7 +72,7 @@ def test_a_warehouse_says_what_it_will_do_and_does_that(fill: Fill) -> None:
     assert fill.rows("id, n, new") == [(1, 1, 3), (2, 1 << 40, 7)]
 
 
-def test_what_could_lose_values_is_refused_with_a_statement_that_does_it(fill: Fill) -> None:
+def test_a_change_that_could_lose_values_is_refused_with_the_statement_for_it(fill: Fill) -> None:
     first = changed(ORDERS, columns=(ID, SEEN, PRICE))
     load(fill, first, {"id": 1, "price": Decimal("1.50")})
     text = changed(first, columns=(ID, SEEN, named(NAME, "price")))
@@ -85,7 +85,7 @@ def test_what_could_lose_values_is_refused_with_a_statement_that_does_it(fill: F
     assert fill.rows("id, price") == [(1, "1.50"), (2, "two")]
 
 
-def test_rows_have_the_fill_of_a_column_that_came_later_whenever_they_load(fill: Fill) -> None:
+def test_rows_get_the_fill_of_a_later_column_whenever_they_load(fill: Fill) -> None:
     first = with_lineage(None, ORDERS)
     added = then(first, ID, NAME, SEEN, named(INT, "n", fill="5"), named(NAME, "label", fill="it's \\"))
     gone = then(added, ID, NAME, SEEN)
@@ -127,7 +127,7 @@ def test_a_key_of_text_that_was_renamed_still_finds_its_rows(fill: Fill) -> None
     assert fill.rows("number, n", "codes") == [("ABC", 2)]
 
 
-def test_a_type_that_holds_both_is_found_for_decimals(fill: Fill) -> None:
+def test_decimals_get_a_type_that_holds_both(fill: Fill) -> None:
     first = changed(ORDERS, columns=(ID, SEEN, PRICE))
     load(fill, first, {"id": 1, "price": Decimal("1234.56")})
     other = replace(PRICE, type="decimal(6,1)", scale=1)
@@ -165,7 +165,7 @@ def everything(target: str) -> tuple[Table, Table]:
     return first, second
 
 
-def test_a_crash_between_any_two_statements_is_made_up_for(
+def test_a_crash_between_any_two_statements_is_recovered(
     redshift_place: RedshiftPlace, seaweed: Any, prefix: str
 ) -> None:
     store = Store(StoreSpec(**seaweed.store(prefix)))
@@ -194,7 +194,7 @@ def test_a_crash_between_any_two_statements_is_made_up_for(
 
 
 @pytest.mark.parametrize("made", ["VARCHAR(80) ENCODE bytedict", "VARCHAR(80) DEFAULT 'x'"])
-def test_a_text_that_redshift_would_not_alter_is_replaced(
+def test_a_text_column_that_redshift_can_not_alter_is_replaced(
     redshift_place: RedshiftPlace, seaweed: Any, prefix: str, made: str
 ) -> None:
     fill = Fill(redshift_place, Store(StoreSpec(**seaweed.store(prefix))))

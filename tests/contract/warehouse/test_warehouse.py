@@ -80,7 +80,7 @@ def test_a_failed_load_leaves_nothing_behind(fill: Fill) -> None:
     assert fill.rows() == [(1, "a")] and fill.ledger() == [1]
 
 
-def test_a_commit_whose_answer_was_lost_is_found_in_the_ledger(fill: Fill) -> None:
+def test_a_commit_whose_response_was_lost_is_found_in_the_ledger(fill: Fill) -> None:
     fill.warehouse = fill.place.losing("after")
     assert fill.load(fill.commit([row(1)])).rows == 1
     assert fill.ledger() == [1]
@@ -189,7 +189,7 @@ def test_insert_adds_rows_and_keeps_equal_ones(fill: Fill) -> None:
     assert fill.rows("n") == [(1,), (1,), (1,)]
 
 
-def test_insert_into_a_table_with_a_key_never_doubles_a_row(fill: Fill) -> None:
+def test_insert_into_a_table_with_a_key_never_duplicates_a_row(fill: Fill) -> None:
     fill.table = changed(ORDERS, mode="append", cursor="id")
     fill.load(fill.commit([row(1, "a")], load_as="insert"))
     fill.load(fill.commit([row(1, "again"), row(2, "b")], load_as="insert"))
@@ -203,7 +203,7 @@ def test_a_snapshot_replaces_everything(fill: Fill) -> None:
     assert fill.rows("n") == [(2,), (3,)]
 
 
-def test_a_snapshot_by_a_text_key_replaces_what_was_known_of_keys(fill: Fill) -> None:
+def test_a_snapshot_by_a_text_key_replaces_the_known_keys(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1)], load_as="replace"))
     fill.load(fill.commit([code("Abc", 1), code("def", 2)], [code("abc", 2, 2)], load_as="replace"))
@@ -212,7 +212,7 @@ def test_a_snapshot_by_a_text_key_replaces_what_was_known_of_keys(fill: Fill) ->
     assert fill.rows("code, n") == [("ABC", 3), ("def", 2)]
 
 
-def test_rows_by_key_that_replace_everything_are_merged_among_themselves(fill: Fill) -> None:
+def test_rows_that_replace_everything_are_merged_among_themselves_by_key(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "old"), row(2, "old")]))
     fill.load(fill.commit([row(1, "a", 1), row(3, "c", 1)], [row(1, "b", 2)], load_as="replace"))
     assert fill.rows() == [(1, "b"), (3, "c")]

@@ -35,7 +35,7 @@ def test_a_key_that_changed_its_case_replaces_the_old_row(fill: Fill) -> None:
     assert fill.rows("code, n") == [("aBc", 3), ("x", 1)]
 
 
-def test_keys_that_differ_in_case_only_are_one_key_inside_a_load(fill: Fill) -> None:
+def test_keys_that_differ_only_in_case_are_one_key_inside_a_load(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1, at=9), code("ABC", 2, at=3)]), fill.commit([code("Abd", 1)]))
     assert fill.rows("code, n") == [("Abd", 1), ("abc", 1)]
@@ -47,7 +47,7 @@ def test_the_target_has_only_the_sources_columns(fill: Fill) -> None:
     assert [name for name, _ in fill.place.columns("codes")] == ["code", "n", "update_at"]
 
 
-def test_rows_that_were_there_before_the_weights_are_found_by_their_bytes(fill: Fill) -> None:
+def test_rows_from_before_the_weights_are_found_by_their_bytes(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1)]))
     fill.place.run("DROP TABLE floodmark_keys_codes")
@@ -58,7 +58,7 @@ def test_rows_that_were_there_before_the_weights_are_found_by_their_bytes(fill: 
 # columns
 
 
-def test_wall_clocks_and_instants_arrive_as_they_are(fill: Fill) -> None:
+def test_wall_clocks_and_instants_arrive_unchanged(fill: Fill) -> None:
     fill.table = changed(
         ORDERS,
         columns=(ID, SEEN, replace(SEEN, name="moment", type="timestamp(6)", data_type="timestamp")),
@@ -75,7 +75,7 @@ def test_wall_clocks_and_instants_arrive_as_they_are(fill: Fill) -> None:
     assert same(types["update_at"], "TIMESTAMP") and same(types["moment"], "TIMESTAMP WITH TIME ZONE")
 
 
-def test_names_are_folded_and_any_name_is_possible(fill: Fill) -> None:
+def test_names_are_folded_and_any_name_works(fill: Fill) -> None:
     names = (
         "190_time",
         "order",
@@ -103,7 +103,7 @@ def test_an_extra_column_with_a_default_is_tolerated(fill: Fill) -> None:
     assert fill.rows("note, id, name") == [("x", 1, "a")]
 
 
-def test_an_extra_column_that_takes_no_null_is_refused_with_the_statement(fill: Fill) -> None:
+def test_an_extra_not_null_column_is_refused_with_the_statement(fill: Fill) -> None:
     fill.place.run(
         "CREATE TABLE orders (note VARCHAR NOT NULL, id BIGINT, update_at TIMESTAMP, name VARCHAR)"
     )
@@ -159,7 +159,7 @@ def test_a_change_that_could_lose_values_is_refused_with_the_statement(fill: Fil
     assert fill.rows() == [(1, "a")]
 
 
-def test_a_table_of_others_that_takes_no_null_is_refused_before_the_first_load_with_the_statements(
+def test_a_foreign_table_with_not_null_columns_is_refused_before_the_first_load_with_the_statements(
     fill: Fill,
 ) -> None:
     size = "" if fill.place.kind == "duckdb" else "(80)"
@@ -190,7 +190,7 @@ TAKEN_OVER = {
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_table_whose_key_the_warehouse_can_not_alter_is_refused_with_the_statements_that_help(
+def test_a_table_whose_key_the_warehouse_can_not_alter_is_refused_with_the_statements_to_run(
     fill: Fill, which: int
 ) -> None:
     for statement in TAKEN_OVER[fill.place.kind][which]:
@@ -208,7 +208,7 @@ def test_a_table_whose_key_the_warehouse_can_not_alter_is_refused_with_the_state
     assert fill.rows() == [(1, "a"), (2, "kept"), (2**40, "b")]
 
 
-def test_files_of_two_shapes_never_load_together(fill: Fill) -> None:
+def test_files_of_two_schemas_never_load_together(fill: Fill) -> None:
     wider = changed(ORDERS, columns=(*ORDERS.columns, INT))
     with pytest.raises(ValueError, match="together"):
         fill.load(fill.commit([row(1)]), fill.commit([row(2)], table=wider))

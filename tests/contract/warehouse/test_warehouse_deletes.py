@@ -39,7 +39,7 @@ def test_deletes_find_a_key_that_is_stored_in_another_case(fill: Fill) -> None:
     assert fill.rows("code, n") == [("abC", 5), ("x", 2)]
 
 
-def test_marked_rows_stay_with_the_time_of_their_commit(fill: Fill) -> None:
+def test_marked_rows_keep_the_time_of_their_commit(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a"), row(2, "b"), row(3, "c")]))
     fill.load(fill.commit([{"id": 1}, {"id": 99}], load_as="mark", at=NOON))
     assert fill.rows("id, name, _deleted_at") == [(1, "a", AT_NOON), (2, "b", None), (3, "c", None)]
@@ -115,12 +115,12 @@ def test_composite_keys_are_marked_column_by_column(fill: Fill) -> None:
     assert fill.rows("id, n, _deleted_at") == [(1, 1, None), (1, 3, AT_NOON), (2, 1, None)]
 
 
-def test_marks_into_a_target_that_is_not_there_make_it(fill: Fill) -> None:
+def test_marks_into_a_missing_target_create_it(fill: Fill) -> None:
     fill.load(fill.commit([{"id": 1}], load_as="mark", at=NOON))
     assert fill.rows("id, _deleted_at") == [] and fill.ledger() == [1]
 
 
-def test_a_mark_whose_commit_was_not_answered_is_found_in_the_ledger(fill: Fill) -> None:
+def test_a_mark_whose_commit_response_was_lost_is_found_in_the_ledger(fill: Fill) -> None:
     fill.load(fill.commit([row(1), row(2)]))
     fill.warehouse = fill.place.losing("after")
     fill.load(fill.commit([{"id": 1}], load_as="mark", at=NOON))

@@ -45,7 +45,7 @@ def test_a_missing_file_is_named_and_nothing_is_loaded(any_fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_file_that_is_not_what_its_commit_describes_is_refused(any_fill: Fill, damage: str) -> None:
+def test_a_file_that_does_not_match_its_commit_is_refused(any_fill: Fill, damage: str) -> None:
     commit = any_fill.commit([row(1, "a")])
     path = commit[0].files[0].path
     data = any_fill.store.get(path) or b""
@@ -54,13 +54,13 @@ def test_a_file_that_is_not_what_its_commit_describes_is_refused(any_fill: Fill,
         any_fill.load(commit)
 
 
-def test_a_file_with_other_columns_than_the_log_says_is_refused(any_fill: Fill) -> None:
+def test_a_file_with_other_columns_than_in_the_log_is_refused(any_fill: Fill) -> None:
     swapped = changed(ORDERS, columns=(NAME, ID, SEEN))
     commit, digest = any_fill.commit([row(1)], table=swapped)
     with pytest.raises(DataError, match="columns"):
         any_fill.load((replace(commit, schema=ORDERS.fingerprint), digest))
 
 
-def test_many_files_load_at_once(any_fill: Fill) -> None:
+def test_many_files_load_in_parallel(any_fill: Fill) -> None:
     any_fill.load(any_fill.commit(*([row(i)] for i in range(300))))
     assert any_fill.place.open().rows("orders") == 300

@@ -9,7 +9,7 @@ from tests.support.described import changed
 from tests.support.warehouse_loads import EVENTS, ORDERS, Fill, row, target_by_hand
 
 
-def test_a_load_of_another_epoch_stops(fill: Fill) -> None:
+def test_a_load_of_an_old_epoch_stops(fill: Fill) -> None:
     commit = fill.commit([row(1)])
     fill.load(commit)
     fill.place.open().set_epoch("pipe-1", "log-1", "shop.orders", "orders", 7)
@@ -50,7 +50,7 @@ def test_a_target_of_another_table_is_refused(fill: Fill) -> None:
         other.load(other.commit([row(1)]))
 
 
-def test_a_log_begun_anew_merges_by_key_and_says_so(fill: Fill) -> None:
+def test_a_log_that_was_started_over_merges_by_key_and_says_so(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "old")]))
     anew = Fill(fill.place, fill.store, log="log-2")
     outcome = anew.load(anew.commit([row(1, "new"), row(2, "new")]))
@@ -59,7 +59,7 @@ def test_a_log_begun_anew_merges_by_key_and_says_so(fill: Fill) -> None:
     assert anew.load(anew.commit([row(3)])).findings == ()
 
 
-def test_a_log_begun_anew_without_a_key_is_refused(fill: Fill) -> None:
+def test_a_log_that_was_started_over_without_a_key_is_refused(fill: Fill) -> None:
     fill.table = EVENTS
     fill.load(fill.commit([{"n": 1}], load_as="insert"))
     anew = Fill(fill.place, fill.store, EVENTS, log="log-2")
@@ -68,13 +68,13 @@ def test_a_log_begun_anew_without_a_key_is_refused(fill: Fill) -> None:
     assert fill.rows("n") == [(1,)]
 
 
-def test_a_target_that_changed_its_name_is_refused_rather_than_half_filled(fill: Fill) -> None:
+def test_a_target_with_a_new_name_is_refused_rather_than_half_filled(fill: Fill) -> None:
     fill.load(fill.commit([row(1)]))
     with pytest.raises(ConfigError, match="was loaded into orders so far"):
         fill.load(fill.commit([row(2)]), target="orders_2")
 
 
-def test_a_target_that_was_dropped_is_refused_rather_than_half_filled(fill: Fill) -> None:
+def test_a_dropped_target_is_refused_rather_than_half_filled(fill: Fill) -> None:
     fill.load(fill.commit([row(1)]))
     fill.place.run("DROP TABLE orders")
     with pytest.raises(DataError, match="is gone") as refused:
@@ -82,7 +82,7 @@ def test_a_target_that_was_dropped_is_refused_rather_than_half_filled(fill: Fill
     assert "--redshift-only" in str(refused.value.hint)
 
 
-def test_rows_that_nobody_loaded_are_merged_but_never_doubled_or_wiped(fill: Fill) -> None:
+def test_foreign_rows_are_merged_but_never_duplicated_or_wiped(fill: Fill) -> None:
     fill.place.run(target_by_hand())
     fill.place.run("INSERT INTO orders VALUES (1, 'mine', NULL)")
     fill.place.run("CREATE TABLE events (n INTEGER, name VARCHAR(80))")

@@ -47,7 +47,7 @@ def test_a_column_that_somebody_dropped_is_refused_and_not_filled_with_null(fill
         fill.place.open().changes(ORDERS, ORDERS)
 
 
-def test_a_column_that_both_the_source_and_somebody_dropped_is_no_matter(fill: Fill) -> None:
+def test_a_column_dropped_in_both_source_and_target_does_no_harm(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a")]))
     fill.place.run("ALTER TABLE orders DROP COLUMN name")
     narrower = changed(ORDERS, columns=(ID, SEEN))
@@ -64,7 +64,7 @@ def test_a_column_that_somebody_made_narrower_is_refused(fill: Fill) -> None:
         fill.load(fill.commit([{"id": 2, "n": 5}], table=wide), table=wide, loaded=wide)
 
 
-def test_a_column_of_others_is_not_taken_for_one_that_is_new_at_the_source(fill: Fill) -> None:
+def test_a_foreign_column_is_not_taken_for_one_that_is_new_in_the_source(fill: Fill) -> None:
     """Rows that are there would keep what others have put into it."""
     fill.load(fill.commit([row(1, "a")]))
     fill.place.run("ALTER TABLE orders ADD COLUMN n INTEGER DEFAULT 7")
@@ -80,7 +80,7 @@ def test_a_column_of_others_is_not_taken_for_one_that_is_new_at_the_source(fill:
     look.changes(changed(more, mode="full", cursor=None), ORDERS, ORDERS)
 
 
-def test_a_load_does_not_bring_a_new_column_into_one_of_others(fill: Fill) -> None:
+def test_a_load_does_not_put_a_new_column_s_values_into_a_foreign_one(fill: Fill) -> None:
     """It may have been added after the claim; what a load may have made before is no column of others."""
     fill.load(fill.commit([row(1, "a")]))
     fill.place.run("ALTER TABLE orders ADD COLUMN n INTEGER")
@@ -97,7 +97,7 @@ def test_a_load_does_not_bring_a_new_column_into_one_of_others(fill: Fill) -> No
 
 
 @pytest.mark.parametrize(("default", "value"), [("", None), (" DEFAULT 7", "7")])
-def test_a_column_of_others_that_has_the_sources_values_in_every_row_is_taken_over(
+def test_a_foreign_column_that_has_the_source_s_values_in_every_row_is_taken_over(
     fill: Fill, default: str, value: str | None
 ) -> None:
     fill.load(fill.commit([row(1, "a")]))
@@ -108,7 +108,7 @@ def test_a_column_of_others_that_has_the_sources_values_in_every_row_is_taken_ov
     assert fill.rows("id, n") == [(1, value and int(value)), (2, 1)]
 
 
-def test_a_target_that_somebody_emptied_is_refused_unless_it_is_forced_or_repaired(fill: Fill) -> None:
+def test_a_target_that_somebody_emptied_is_refused_unless_forced_or_repaired(fill: Fill) -> None:
     fill.load(window(fill, [row(1, "a")]))
     fill.place.run("DELETE FROM orders")
     commit = window(fill, [row(2, "b")])
@@ -122,7 +122,7 @@ def test_a_target_that_somebody_emptied_is_refused_unless_it_is_forced_or_repair
     assert fill.rows() == [(3, "c")]
 
 
-def test_many_rows_give_way_to_a_few_only_by_force(fill: Fill) -> None:
+def test_many_rows_are_replaced_by_a_few_only_with_force(fill: Fill) -> None:
     fill.load(fill.commit([row(n) for n in range(100)]))
     few = fill.commit([row(1)], load_as="replace")
     with pytest.raises(DataError, match="orders has 100 rows, and 1 row would replace them") as refused:
@@ -164,7 +164,7 @@ def test_rows_that_somebody_deleted_or_added_are_noticed_before_the_next_load(
     assert fill.ledger() == [1, 2]
 
 
-def test_without_a_key_the_way_on_is_not_a_repair(fill: Fill) -> None:
+def test_without_a_key_the_hint_is_not_a_repair(fill: Fill) -> None:
     fill.table = EVENTS
     fill.load(window(fill, [{"n": 1}, {"n": 1}], load_as="insert"))
     fill.place.run("INSERT INTO events (n) VALUES (1)")
@@ -173,7 +173,7 @@ def test_without_a_key_the_way_on_is_not_a_repair(fill: Fill) -> None:
     assert "verify" not in str(refused.value.hint)
 
 
-def test_what_loads_and_deletes_do_themselves_is_no_surprise(fill: Fill) -> None:
+def test_changes_by_loads_and_deletes_themselves_are_expected(fill: Fill) -> None:
     fill.load(window(fill, [row(1), row(2)], [row(3)]))
     fill.load(window(fill, [row(2, "again"), row(4)]))
     fill.load(fill.commit([{"id": 1}], load_as="delete"))
@@ -185,7 +185,7 @@ def test_what_loads_and_deletes_do_themselves_is_no_surprise(fill: Fill) -> None
     assert fill.rows("id") == [(7,), (8,)]
 
 
-def test_a_snapshot_replaces_what_others_did(fill: Fill) -> None:
+def test_a_snapshot_replaces_foreign_changes(fill: Fill) -> None:
     fill.load(window(fill, [row(1)]))
     fill.place.run("INSERT INTO orders (id) VALUES (9)")
     fill.load(window(fill, [row(2)], load_as="replace"))
@@ -193,7 +193,7 @@ def test_a_snapshot_replaces_what_others_did(fill: Fill) -> None:
     assert fill.rows("id") == [(2,), (3,)]
 
 
-def test_rows_kept_by_force_are_the_ones_to_go_on_with(fill: Fill) -> None:
+def test_rows_kept_by_force_are_the_new_baseline(fill: Fill) -> None:
     fill.load(window(fill, [row(1), row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 1")
     fill.load(window(fill, [row(3)]), adopt=True)
@@ -201,7 +201,7 @@ def test_rows_kept_by_force_are_the_ones_to_go_on_with(fill: Fill) -> None:
     assert fill.rows("id") == [(2,), (3,), (4,)]
 
 
-def test_a_repair_that_does_not_come_to_its_end_leaves_the_difference_known(fill: Fill) -> None:
+def test_an_interrupted_repair_leaves_the_difference_on_record(fill: Fill) -> None:
     fill.load(window(fill, [row(1), row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 1")
     fill.load(window(fill, [row(3)]), repair=True)
@@ -232,9 +232,7 @@ def test_rows_that_were_deleted_by_hand_and_read_again_are_there_once(fill: Fill
         ("DELETE FROM orders WHERE id = 1", (1, 2)),  # one of the source's deletes comes too late
     ],
 )
-def test_deletes_leave_no_difference_that_is_not_there(
-    fill: Fill, by_hand: str, gone: tuple[int, ...]
-) -> None:
+def test_deletes_leave_no_false_difference(fill: Fill, by_hand: str, gone: tuple[int, ...]) -> None:
     fill.load(window(fill, [row(1), row(2), row(3)]))
     fill.place.run(by_hand)
     fill.load(fill.commit([{"id": n} for n in gone], load_as="delete"))
@@ -250,7 +248,7 @@ def test_deletes_don_t_hide_what_is_missing(fill: Fill) -> None:
         fill.load(window(fill, [row(4)]))
 
 
-def test_a_token_of_an_earlier_release_says_nothing_of_rows(fill: Fill, place: Place) -> None:
+def test_a_token_of_an_earlier_release_says_nothing_about_rows(fill: Fill, place: Place) -> None:
     if place.kind != "redshift":
         pytest.skip("DuckDB keeps its counts in a table of their own")
     fill.load(window(fill, [row(1), row(2)]))
@@ -272,7 +270,7 @@ def test_a_lock_table_of_an_earlier_release_has_no_count_to_correct(fill: Fill, 
     assert fill.rows("id") == [(1,), (2,), (3,)]
 
 
-def test_a_target_that_is_made_anew_is_counted_anew(fill: Fill) -> None:
+def test_a_recreated_target_is_recounted(fill: Fill) -> None:
     skipped, *later = (window(fill, [row(n), row(n + 10)]) for n in (1, 2, 3))
     fill.load(*later)  # as after a manual watermark
     fill.place.run("DROP TABLE orders")
@@ -281,7 +279,7 @@ def test_a_target_that_is_made_anew_is_counted_anew(fill: Fill) -> None:
     assert len(fill.rows("id")) == 7
 
 
-def test_a_ledger_changed_by_hand_is_not_held_against_the_rows(fill: Fill) -> None:
+def test_a_ledger_changed_by_hand_is_not_blamed_on_the_rows(fill: Fill) -> None:
     fill.load(window(fill, [row(1)]))
     fill.load(window(fill, [row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 2")
@@ -295,7 +293,7 @@ def duck(tmp_path: Path) -> Fill:
     return Fill(DuckPlace(tmp_path), Store(StoreSpec(url=str(tmp_path / "lake"))))
 
 
-def test_a_warehouse_whose_rows_nobody_counted_is_loaded_into(duck: Fill) -> None:
+def test_a_warehouse_without_row_counts_accepts_loads(duck: Fill) -> None:
     duck.load(window(duck, [row(1), row(2)]))
     duck.place.run("DROP TABLE floodmark_counts")  # as an earlier version leaves it
     duck.place.run("DELETE FROM orders WHERE id = 1")
@@ -305,7 +303,7 @@ def test_a_warehouse_whose_rows_nobody_counted_is_loaded_into(duck: Fill) -> Non
         duck.load(window(duck, [row(4)]))
 
 
-def test_a_count_from_before_loads_that_nobody_counted_says_nothing(duck: Fill) -> None:
+def test_a_count_from_before_uncounted_loads_says_nothing(duck: Fill) -> None:
     duck.load(window(duck, [row(1)]))
     counted = duck.place.run("SELECT * FROM floodmark_counts")
     duck.load(window(duck, [row(2)]))
@@ -334,7 +332,7 @@ def test_a_primary_key_on_the_key_does_no_harm(duck: Fill) -> None:
         "ALTER TABLE orders ALTER COLUMN update_at SET NOT NULL",
     ],
 )
-def test_rows_that_break_a_constraint_of_others_are_refused_with_the_statements_that_help(
+def test_rows_that_violate_a_foreign_constraint_are_refused_with_the_statements_to_run(
     duck: Fill, by_hand: str
 ) -> None:
     duck.load(duck.commit([row(1, "a"), row(2, "b")]))

@@ -66,7 +66,7 @@ def cleaned(history: History, removal: Removal) -> None:
 # what goes
 
 
-def test_only_files_whose_rows_are_in_the_warehouse_go() -> None:
+def test_only_files_whose_rows_are_in_the_warehouse_are_removed() -> None:
     history = History()
     first = batch(history, data_file("a"), data_file("b"))
     batch(history, data_file("c"))
@@ -74,14 +74,14 @@ def test_only_files_whose_rows_are_in_the_warehouse_go() -> None:
     assert choose(facts(history), Wanted(), NOW).empty
 
 
-def test_a_loaded_file_stays_while_an_earlier_commit_waits() -> None:
+def test_a_loaded_file_stays_while_an_earlier_commit_is_pending() -> None:
     history = History()
     first, _, third = (batch(history, data_file(name)) for name in "abc")
     removal = choose(facts(history, first, third), Wanted(), NOW)
     assert (names(removal), removal.kept) == (["a"], 1)
 
 
-def test_files_of_before_a_reset_of_both_stages_go() -> None:
+def test_files_from_before_a_reset_of_both_stages_are_removed() -> None:
     history = History()
     batch(history, data_file("a"))
     history.add(Reset, stages=("extract", "load"))
@@ -102,7 +102,7 @@ def test_age_and_pattern_choose_single_files() -> None:
     assert choose(facts(history, n), Wanted(older_than=1e15), NOW).empty
 
 
-def test_pending_commits_go_whole_or_not_at_all() -> None:
+def test_pending_commits_are_removed_whole_or_not_at_all() -> None:
     history = History()
     batch(history, data_file("a"), data_file("b"))
     n = batch(history, data_file("c"))
@@ -120,14 +120,14 @@ def test_keys_to_be_deleted_are_not_given_up_unless_they_are_gone() -> None:
     assert not removal.files and len(removal.clean.given_up) == 1 and not removal.empty
 
 
-def test_only_what_was_shown_goes() -> None:
+def test_only_what_was_shown_is_removed() -> None:
     history = History()
     first, second = batch(history, data_file("a")), batch(history, data_file("b"))
     shown = frozenset({data_file("b").path})
     assert names(choose(facts(history, first, second), Wanted(only=shown), NOW)) == ["b"]
 
 
-def test_orphans_are_what_no_commit_names_and_no_live_run_may_still_commit() -> None:
+def test_orphans_are_files_that_no_commit_names_and_no_live_run_may_still_commit() -> None:
     history = History()
     batch(history, data_file("a"))
     stray = (f"data/shop.orders/{RUN}/9-window0-aa-0.parquet", "data/shop.orders/note.txt")
@@ -139,7 +139,7 @@ def test_orphans_are_what_no_commit_names_and_no_live_run_may_still_commit() -> 
     assert {f.state for f in staged(replace(seen, unreadable=(1,)))} == {"pending", "unknown"}
 
 
-def test_without_the_warehouse_only_what_the_log_knows_is_said() -> None:
+def test_without_the_warehouse_only_what_the_log_knows_is_shown() -> None:
     history = History()
     batch(history, data_file("a"))
     assert [f.state for f in staged(replace(facts(history), loaded=None))] == ["unknown"]
@@ -294,7 +294,7 @@ def _rows(history: History, loaded: list[int]) -> list[LedgerRow]:
     return history.ledger(*loaded) if loaded else []
 
 
-def test_a_clean_that_says_nothing_is_a_damaged_log() -> None:
+def test_a_clean_without_files_is_a_damaged_log() -> None:
     history = History()
     history.claim()
     with pytest.raises(DataError, match="cleans nothing"):
@@ -329,7 +329,7 @@ def kept(*ages: float) -> tuple[History, Callable[[float], int | None]]:
     return history, lambda keep: due(history.state, Ledger(0, tuple(rows)), keep, NOW)
 
 
-def test_files_are_due_so_long_after_their_load_and_in_portions() -> None:
+def test_files_are_due_that_long_after_their_load_and_in_portions() -> None:
     week = 7 * 86_400
     history, ask = kept(week + SLACK + 1, week + 10, week - 10, 5)
     numbers = [d.n for d in history.state.data.commits]

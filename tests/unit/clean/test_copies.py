@@ -11,7 +11,7 @@ from floodmark.services.store.places import finish
 from floodmark.services.store.store import Store
 
 
-def test_manifests_of_loads_that_were_killed_go_after_a_day(tmp_path: Path) -> None:
+def test_manifests_of_killed_loads_are_removed_after_a_day(tmp_path: Path) -> None:
     store = Store(StoreSpec(url=str(tmp_path)))
     path, data = "manifests/s.t/run-ab12-0.manifest", "data/s.t/run/1.parquet"
     for name in (path, data):
@@ -23,7 +23,7 @@ def test_manifests_of_loads_that_were_killed_go_after_a_day(tmp_path: Path) -> N
     assert store.get(path) is None and store.get(data) is not None
 
 
-def test_documents_of_runs_go_after_thirty_days(tmp_path: Path) -> None:
+def test_documents_of_runs_are_removed_after_thirty_days(tmp_path: Path) -> None:
     store = Store(StoreSpec(url=str(tmp_path)))
     now = datetime(2026, 3, 20, tzinfo=UTC)
     old, new, other = "runs/20260217_235959_ab12.json", "runs/20260218_000000_ab12.json", "runs/notes.txt"
@@ -33,7 +33,7 @@ def test_documents_of_runs_go_after_thirty_days(tmp_path: Path) -> None:
     assert store.get(old) is None and store.get(new) is not None and store.get(other) is not None
 
 
-def test_old_copies_go_from_a_place_of_this_pipeline_and_not_from_that_of_another(tmp_path: Path) -> None:
+def test_old_copies_are_removed_from_this_pipeline_s_place_and_not_from_another_s(tmp_path: Path) -> None:
     place = Store(StoreSpec(url=str(tmp_path / "place")))
     old, new = (f"watermark/backups/daily/s.t_{day}.json" for day in ("20260101", "20260319"))
     for path in (old, new):

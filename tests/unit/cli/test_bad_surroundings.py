@@ -59,7 +59,7 @@ main()
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_change_nothing_and_their_numbers_go_to_nobody_else(
+def test_closed_streams_change_nothing_and_their_descriptors_are_not_reused(
     tmp_path: Path, closed: str
 ) -> None:
     (tmp_path / "c.yaml").write_text(SOURCE)
@@ -112,9 +112,7 @@ def test_a_file_in_memory_is_a_file_and_its_folder_is_what_its_paths_are_relativ
         assert load(file).store.url == f"{folder}/lake"
 
 
-def test_a_pipe_that_nobody_writes_to_is_no_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_that_nobody_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configfile, "PIPE_SECONDS", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="it is a pipe that sent nothing"):
@@ -122,16 +120,14 @@ def test_a_pipe_that_nobody_writes_to_is_no_configuration(
 
 
 @pytest.mark.parametrize("text", ["# " + "x" * 5_000_000, "a: " + "[" * 1200 + "]" * 1200])
-def test_what_is_too_much_for_a_configuration_is_not_a_matter_of_indentation(
-    tmp_path: Path, text: str
-) -> None:
+def test_an_oversized_configuration_is_not_blamed_on_indentation(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(ConfigError) as refused:
         load(tmp_path / "c.yaml")
     assert refused.value.hint == "is it the right file? See --config"
 
 
-def test_absurd_numbers_of_rows_stay_here(tmp_path: Path) -> None:
+def test_absurd_numbers_of_rows_are_refused_or_capped(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(SOURCE + f"defaults: {{slice_rows: {10**30}}}")
     with pytest.raises(ConfigError, match=r"defaults\.slice_rows: must be at most 1000000000000000"):
         load(tmp_path / "c.yaml")
@@ -150,7 +146,7 @@ def test_a_name_that_was_there_a_moment_ago_is_worth_another_try() -> None:
         raise ConfigError("no right")
 
 
-def test_limits_of_the_machine_are_said_as_such_and_not_as_bugs() -> None:
+def test_limits_of_the_machine_are_reported_as_such_not_as_bugs() -> None:
     files = bug(OSError(errno.EMFILE, "Too many open files"))
     assert files.code == 2 and "ran out of open files" in files.message and "ulimit -n" in (files.hint or "")
     for error in (MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "")):
@@ -196,14 +192,16 @@ except Exception as error:
         ),
     ],
 )
-def test_a_process_takes_what_it_may_have_and_says_what_it_lacks(name: str, most: int, said: str) -> None:
+def test_a_process_raises_its_limits_and_reports_those_that_stay_too_low(
+    name: str, most: int, said: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, name, str(most)], capture_output=True, text=True, timeout=30
     )
     assert said in done.stdout, done.stdout + done.stderr
 
 
-def test_a_table_whose_files_no_folder_can_name_is_told_to_use_s3(tmp_path: Path) -> None:
+def test_a_table_name_too_long_for_a_folder_gets_the_hint_to_use_s3(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="file name too long") as refused:
         Folder(tmp_path).create(f"commits/shop.{'%C3%BC' * 64}/1.json", b"")
     assert "S3" in (refused.value.hint or "")

@@ -83,7 +83,7 @@ def test_names_are_shortened_from_the_left_and_the_tables_own_part_stays_whole()
     assert "".join(lines[:2]) == own
 
 
-def test_of_sixty_tables_those_that_run_are_shown_as_far_as_there_is_room_and_the_rest_is_counted() -> None:
+def test_of_sixty_tables_the_running_ones_are_shown_as_far_as_there_is_room_and_the_rest_is_counted() -> None:
     running = tuple(Running(f"shop.t{n}", (Stage("extract", 5, 10, 1.0),)) for n in range(8))
     lines = drawn(Picture(running, 60, 20, 2, 5.0, (Stage("extract", 40, None, 5.0),)), 79, 8)
     assert len(lines) < 8
@@ -91,7 +91,7 @@ def test_of_sixty_tables_those_that_run_are_shown_as_far_as_there_is_room_and_th
     assert lines[-1] == "20 of 60 tables done, 2 failed, 8 running, 32 to go, 5 s"
 
 
-def test_an_estimate_that_was_too_low_gives_no_percent_and_a_stage_that_is_over_is_done() -> None:
+def test_an_estimate_that_was_too_low_gives_no_percentage_and_a_finished_stage_is_done() -> None:
     low = Running("s.low", (Stage("extract", 1_300, 1_250, 2.0),))
     over = Running("s.over", (Stage("extract", 1_300, 1_250, 2.0, over=True), Stage("load", 0, 1_300, 1.0)))
     first, second, third, _ = drawn(Picture((low, over), 1), 79)

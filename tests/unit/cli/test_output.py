@@ -87,7 +87,7 @@ def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
     assert end["exit_code"] == 4 and end["seconds"] >= 0
 
 
-def test_the_last_log_line_of_a_sync_has_its_sums(
+def test_the_last_log_line_of_a_sync_has_its_totals(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
@@ -105,7 +105,7 @@ def test_the_last_log_line_of_a_sync_has_its_sums(
     assert events == ["error", "run_end"]
 
 
-def test_only_the_document_of_a_sync_has_sums() -> None:
+def test_only_the_document_of_a_sync_has_totals() -> None:
     assert run_fields({"run": "r", "tables": []})["tables"] == 0
     for other in (
         {"ok": True, "tables": [{"table": "a.b", "rows_extracted": 1, "rows_reread": 0}]},  # of validate
@@ -134,7 +134,7 @@ def test_the_log_file_is_appended_to_and_has_debug_lines_and_tracebacks(
     assert "a detail" not in capsys.readouterr().err
 
 
-def test_what_a_command_makes_is_this_users_alone_and_a_log_that_was_there_keeps_its_mode(
+def test_new_files_are_private_to_the_user_and_an_existing_log_keeps_its_mode(
     pipeline: pytest.MonkeyPatch, tmp_path: Path, open_umask: None
 ) -> None:
     def step(*args: Any) -> Any:
@@ -225,7 +225,7 @@ def test_watermark_get_prints_the_layout_that_people_know(
     assert capsys.readouterr().out == textwrap.dedent(expected)
 
 
-def test_a_warehouse_that_is_away_shows_as_unknown_and_files_are_listed_when_asked_for(
+def test_an_unreachable_warehouse_shows_as_unknown_and_files_are_listed_on_request(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away = {
@@ -296,7 +296,7 @@ def test_watermark_list_is_one_table(
     assert second.endswith("2 h 5 min")
 
 
-def test_what_is_wrong_for_several_tables_alike_is_said_once() -> None:
+def test_an_error_common_to_several_tables_is_printed_once() -> None:
     def of(table: str, message: str = "no such folder") -> dict[str, Any]:
         return {"code": 2, "kind": "config", "table": table, "message": message, "hint": "make it"}
 
@@ -325,7 +325,7 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
     assert emit.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
 
 
-def test_a_status_has_its_colour_also_where_the_warehouse_could_not_be_asked() -> None:
+def test_a_status_has_its_colour_even_if_the_warehouse_is_unreachable() -> None:
     known = {**DOCUMENT, "redshift_status": "success", "redshift_status_as_of": "2025-08-14T17:12:45.654321Z"}
     unknown = {**DOCUMENT, "mysql_status": "failed", "redshift_status": None, "redshift_status_as_of": None}
     _, first, second, *_ = list_lines([known, unknown], paint=True)
@@ -337,7 +337,7 @@ RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pi
            "since": "2025-08-14T17:12:45.654321Z", "stage": "extract", "rows": 5000}  # fmt: skip
 
 
-def test_what_goes_on_at_a_table_is_said_where_something_does(
+def test_activity_is_shown_if_there_is_any(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running = {**DOCUMENT, "activity": RUNNING, "mysql_rows_reread": 70}

@@ -20,7 +20,7 @@ from tests.unit.conftest import does
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_run_with_its_code_and_says_that_the_next_one_goes_on(
+def test_a_signal_stops_the_run_with_its_code_and_says_that_the_next_one_continues(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ) -> None:
     def step(*args: Any) -> Any:
@@ -94,7 +94,7 @@ sys.exit(main(["watermark", "list"]))
 """
 
 
-def test_a_reader_that_stops_reading_is_no_failure(config: Path) -> None:
+def test_a_closed_pipe_is_not_a_failure(config: Path) -> None:
     script = f"{sys.executable} -c '{PRINTING}' | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
@@ -129,7 +129,7 @@ sys.exit(main())
 """
 
 
-def test_an_end_beside_a_thread_that_still_uses_a_library_is_a_quiet_one() -> None:
+def test_the_process_ends_quietly_while_a_thread_still_uses_a_library() -> None:
     done = subprocess.run([sys.executable, "-c", HOLDING], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
     assert "floodmark, version" in done.stdout

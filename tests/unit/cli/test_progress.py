@@ -52,7 +52,7 @@ def test_all_tables_together_have_a_total_once_each_has_been_planned() -> None:
     assert (watch.picture().done, watch.reports) == (0, [])
 
 
-def test_a_wait_that_lasts_is_a_plain_line_and_one_that_ends_soon_is_none() -> None:
+def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
     lines: list[str] = []
     said = threading.Event()
 
@@ -69,7 +69,7 @@ def test_a_wait_that_lasts_is_a_plain_line_and_one_that_ends_soon_is_none() -> N
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
 
 
-def test_notes_of_tables_are_kept_where_a_result_will_show_them_and_those_of_the_run_are_said() -> None:
+def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed() -> None:
     lines: list[str] = []
     with PlainProgress(Scrubber(), lines.append).gathering() as watch:
         watch.note("", "starting Spark")

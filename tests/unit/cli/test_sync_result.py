@@ -48,7 +48,7 @@ def test_several_tables_are_one_table_and_errors_follow_on_stderr(
     assert [table["exit_code"] for table in json.loads(capsys.readouterr().out)["tables"]] == [0, 4]
 
 
-def test_one_table_or_verbose_is_told_in_full() -> None:
+def test_one_table_or_verbose_is_shown_in_full() -> None:
     lines = [
         "shop.orders: ok, intra-table",
         "  extracted     1,250,000 rows, and 3 read again, 5 files, 83.1 MB, 625,002 rows/s",
@@ -62,7 +62,7 @@ def test_one_table_or_verbose_is_told_in_full() -> None:
     assert both[:-1] == [*lines, "shop.items: failed (exit code 4)"]
 
 
-def test_a_note_stands_once_with_the_tables_that_it_concerns() -> None:
+def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:
     tables = [TableReport(f"shop.t{n}") for n in range(60)]
     notes = {
         t.table: [INDEX, f"{n + 1} rows at or before 2025-01-01 are left out."] for n, t in enumerate(tables)
@@ -114,7 +114,7 @@ def planned(rows: int, slices: int, files: int, *ddl: str, unknown: str | None =
     }  # fmt: skip
 
 
-def test_a_dry_run_says_rows_slices_files_that_wait_and_statements() -> None:
+def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:
     create = "CREATE TABLE main.orders (id BIGINT)"
     todo = TableReport("shop.orders", plan=planned(1000, 4, 2, create))
     idle = TableReport("shop.items", plan=planned(0, 0, 0))

@@ -23,7 +23,7 @@ def shown(document: dict[str, Any], warehouse: str = "duckdb") -> str:
     return "\n".join(watermark_lines(document, False, warehouse=warehouse))
 
 
-def test_the_load_stage_names_the_warehouse_that_is_there() -> None:
+def test_the_load_stage_names_the_configured_warehouse() -> None:
     assert "S3 → DuckDB" in shown(DOCUMENT) and "Redshift" not in shown(DOCUMENT)
     assert "S3 → Redshift" in shown(DOCUMENT, "redshift")
     assert "DUCKDB" in list_lines([DOCUMENT], warehouse="duckdb")[0]
@@ -51,7 +51,7 @@ def test_an_empty_table_that_is_up_to_date_does_not_look_pending(status: str) ->
     assert "no rows" in row and "pending" not in row and "unknown" not in row
 
 
-def test_a_table_that_waits_for_its_first_sync_looks_pending() -> None:
+def test_a_table_before_its_first_sync_looks_pending() -> None:
     document = {**EMPTY, "mysql_status": "pending"}
     assert "Last data timestamp     none yet" in shown(document) and "pending" in shown(document)
 

@@ -92,7 +92,7 @@ def test_a_check_object_is_overwritten_and_may_be_lost_or_damaged(tmp_path: Path
     write_check(store, check)  # stops nothing
 
 
-def test_a_failure_before_there_is_a_log_is_told_by_the_document(store: Store) -> None:
+def test_the_document_shows_a_failure_from_before_there_was_a_log(store: Store) -> None:
     state = Log(store, TABLE.name).read()
     failure = Failure("extract", "MySQL is away", "2025-08-14T17:12:45.654321Z")
     shown = Watermark(store, TABLE.name, "").current(state, (), failure)

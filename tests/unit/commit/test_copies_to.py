@@ -38,7 +38,7 @@ def wipe(store: Store) -> None:
     store.delete([item.path for item in store.list("")])
 
 
-def test_a_place_gets_the_newest_copy_and_whose_it_is(tmp_path: Path) -> None:
+def test_a_place_gets_the_newest_copy_and_its_owner(tmp_path: Path) -> None:
     store = opened(tmp_path, places=2)
     _, state = published(store)
     finish(store.places)
@@ -51,7 +51,7 @@ def test_a_place_gets_the_newest_copy_and_whose_it_is(tmp_path: Path) -> None:
         assert not list(there.list("commits/"))
 
 
-def test_with_the_log_a_place_has_every_commit_also_of_before_it_was_wanted(tmp_path: Path) -> None:
+def test_with_the_log_a_place_has_every_commit_even_earlier_ones(tmp_path: Path) -> None:
     store = opened(tmp_path)
     log, state = published(store, count=30)
     finish(store.places)
@@ -69,7 +69,7 @@ def test_with_the_log_a_place_has_every_commit_also_of_before_it_was_wanted(tmp_
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_a_store_that_has_lost_everything_goes_on_from_a_place_and_says_so(
+def test_a_store_that_has_lost_everything_resumes_from_a_place_and_says_so(
     tmp_path: Path, log: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path, log=log)
@@ -124,7 +124,7 @@ def test_a_lost_commit_comes_back_from_the_log_of_a_place(tmp_path: Path) -> Non
     assert recoveries(store, NAME)[0]["source"] == "copies_to"
 
 
-def test_copies_in_the_store_are_looked_at_first(tmp_path: Path) -> None:
+def test_copies_in_the_store_are_tried_first(tmp_path: Path) -> None:
     store = opened(tmp_path)
     published(store)
     finish(store.places)
@@ -133,7 +133,7 @@ def test_copies_in_the_store_are_looked_at_first(tmp_path: Path) -> None:
     assert recoveries(store, NAME)[0]["source"] == "daily"
 
 
-def test_a_place_that_fails_stops_nothing_and_is_said_once(
+def test_a_failing_place_stops_nothing_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
@@ -156,7 +156,7 @@ def test_nobody_waits_for_a_place_that_hangs(tmp_path: Path, monkeypatch: pytest
     freed.set()
 
 
-def test_a_damaged_table_waits_for_a_place_that_can_not_be_asked(tmp_path: Path) -> None:
+def test_a_damaged_table_waits_for_an_unreachable_place(tmp_path: Path) -> None:
     store = opened(tmp_path)
     published(store)
     finish(store.places)
@@ -175,7 +175,7 @@ def refuse(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place.store, "get", get)
 
 
-def test_a_lost_store_does_not_start_over_while_its_place_is_away(
+def test_a_lost_store_does_not_start_over_while_its_place_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path)
@@ -205,7 +205,7 @@ def test_a_lost_store_waits_for_a_slow_place(tmp_path: Path, monkeypatch: pytest
     assert pipeline.establish(anew, WAREHOUSE, stamp()) == known
 
 
-def test_tables_are_still_sought_in_the_places_once_a_lost_store_has_its_pipeline_again(
+def test_tables_are_still_searched_in_the_places_once_a_lost_store_has_its_pipeline_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path)
@@ -229,7 +229,7 @@ def test_a_new_table_of_a_store_that_was_never_lost_waits_for_no_place(
     assert Log(store, NAME).read().n == -1
 
 
-def test_a_store_that_only_lacks_its_pipeline_asks_in_earnest_before_it_gets_another(
+def test_a_store_that_lacks_only_its_pipeline_waits_for_the_places_before_it_gets_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path)
@@ -266,7 +266,7 @@ def test_the_place_of_another_pipeline_is_neither_written_nor_read(
     assert other.uri("pipeline.json") in (refused.value.hint or "")
 
 
-def test_what_a_place_has_of_another_log_is_put_aside_not_overwritten(tmp_path: Path) -> None:
+def test_objects_of_another_log_in_a_place_are_moved_aside_not_overwritten(tmp_path: Path) -> None:
     store = opened(tmp_path, log=True)
     _, state = published(store)
     finish(store.places)
@@ -292,7 +292,7 @@ def test_what_a_place_has_of_another_log_is_put_aside_not_overwritten(tmp_path: 
 
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize(("log", "count"), [(True, 1), (True, 6), (True, 9), (False, 1)])
-def test_what_a_place_has_of_commits_that_a_store_set_back_has_lost_is_put_aside(
+def test_commits_in_a_place_that_a_restored_store_has_lost_are_moved_aside(
     tmp_path: Path, log: bool, count: int, resident: bool
 ) -> None:
     store = opened(tmp_path, log=log)

@@ -44,7 +44,7 @@ def read(history: History, rows: int, name: str = "x", **more: Any) -> None:
     history.add(Batch, window_id=name, slices=(0,), files=files(rows, prefix=name), **more)
 
 
-def test_rows_of_an_overlap_are_told_from_rows_of_windows() -> None:
+def test_rows_of_an_overlap_are_counted_apart_from_rows_of_windows() -> None:
     history = synced()
     assert counts(history) == (100, 0, 100, 0)
     history.add(Batch, files=files(70, prefix="again"), overlap="seen")
@@ -52,7 +52,7 @@ def test_rows_of_an_overlap_are_told_from_rows_of_windows() -> None:
     assert counts(history, history.ledger(2)) == (100, 70, 100, 0)
 
 
-def test_keys_of_deleted_rows_are_no_rows() -> None:
+def test_keys_of_deleted_rows_are_not_counted() -> None:
     history = synced()
     history.add(Deletes, files=files(30, prefix="keys"), load_as="delete")
     assert counts(history) == (100, 0, 100, 0)
@@ -197,7 +197,7 @@ def laid(store: Store) -> History:
     return history
 
 
-def test_a_log_that_an_earlier_version_counted_is_counted_anew(store: Store) -> None:
+def test_a_log_counted_by_an_earlier_version_is_recounted(store: Store) -> None:
     history = laid(store)
     assert parse(store.get(primary_path(NAME)), NAME) is not None
     state = Log(store, NAME).read()
@@ -245,7 +245,7 @@ def test_a_copy_of_an_earlier_version_recovers_a_damaged_log(store: Store) -> No
     assert store.get(lost) == was and state.extracted == Counted(100, 70)
 
 
-def test_where_commits_are_lost_for_good_the_counts_stay_what_they_were(store: Store) -> None:
+def test_if_commits_are_lost_for_good_the_counts_stay_as_they_were(store: Store) -> None:
     history = laid(store)
     store.delete([commit_path(NAME, 1), *(o.path for o in store.list("watermark/backups/"))])
     body = json.loads(store.get(primary_path(NAME)) or b"")
@@ -255,7 +255,7 @@ def test_where_commits_are_lost_for_good_the_counts_stay_what_they_were(store: S
     assert state.n == history.state.n and not state.data.apart and state.extracted == Counted(170, 0)
 
 
-def test_commits_are_looked_up_where_the_ledger_has_only_some_of_the_older_ones(
+def test_commits_are_looked_up_if_the_ledger_has_only_some_of_the_older_ones(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floodmark.commit.fold.RECENT_COMMITS", 1)
@@ -269,7 +269,7 @@ def test_commits_are_looked_up_where_the_ledger_has_only_some_of_the_older_ones(
     assert (shown["redshift_rows_loaded"], shown["redshift_rows_reloaded"]) == (0, 75)
 
 
-def test_a_retired_table_stays_so_until_a_sync_claims_it() -> None:
+def test_a_table_stays_retired_until_a_sync_claims_it() -> None:
     history = synced()
     state = history.claim("by hand", purpose="retire", table=None)
     assert state.retired and document(observe(state, []), uri)["retired"]

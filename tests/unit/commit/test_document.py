@@ -29,7 +29,7 @@ def test_a_table_without_state_has_zeros_nulls_and_pending_stages() -> None:
     assert (shown["processed_s3_files"], shown["pending_s3_files"], shown["last_error"]) == ([], [], None)
 
 
-def test_a_table_that_is_read_and_loaded_shows_both_stages() -> None:
+def test_an_extracted_and_loaded_table_shows_both_stages() -> None:
     history = synced()
     shown = show(history.state, history.ledger(loaded_at="2025-08-14T17:12:45.654321Z"))
     assert list(shown) == FIELDS
@@ -63,14 +63,14 @@ def test_a_table_that_is_read_and_loaded_shows_both_stages() -> None:
     assert shown["created_at"] == history.commits[0][0].at
 
 
-def test_files_wait_until_the_ledger_has_their_commit() -> None:
+def test_files_are_pending_until_the_ledger_has_their_commit() -> None:
     history = synced()
     shown = show(history.state, [])
     assert (shown["mysql_status"], shown["redshift_status"]) == ("success", "pending")
     assert len(shown["pending_s3_files"]) == 2 and shown["redshift_rows_loaded"] == 0
 
 
-def test_a_sync_that_found_no_row_is_a_success_until_the_position_is_taken_away() -> None:
+def test_a_sync_that_found_no_rows_is_a_success_until_the_position_is_removed() -> None:
     looked = State(
         "s.t", log="l", n=2, extraction=Extraction(last_extraction_time="2025-01-02T00:00:00.000000Z")
     )
@@ -104,7 +104,7 @@ def test_a_ledger_row_of_another_epoch_or_digest_loads_nothing() -> None:
         assert show(history.state, [other])["redshift_status"] == "pending"
 
 
-def test_after_a_reset_of_both_stages_nothing_is_counted_and_nothing_waits() -> None:
+def test_after_a_reset_of_both_stages_nothing_is_counted_and_nothing_is_pending() -> None:
     history = synced()
     before = history.ledger()
     history.add(Reset, stages=("extract", "load"))
@@ -116,7 +116,7 @@ def test_after_a_reset_of_both_stages_nothing_is_counted_and_nothing_waits() -> 
     assert (shown["backup_strategy"], shown["last_redshift_load_time"]) == (None, None)
 
 
-def test_after_a_reset_of_the_load_the_files_wait_again() -> None:
+def test_after_a_reset_of_the_load_the_files_are_pending_again() -> None:
     history = synced()
     before = history.ledger()
     history.add(Reset, stages=("load",))
@@ -176,7 +176,7 @@ def test_a_position_is_shown_as_a_time_and_the_key_s_values(
     assert data_position(State("shop.orders", table=table, progress=Progress(position))) == shown
 
 
-def test_long_file_lists_are_cut_and_say_so() -> None:
+def test_long_file_lists_are_truncated_and_say_so() -> None:
     history = History()
     history.claim()
     history.add(Batch, files=files(*[1] * 700, prefix="a"))

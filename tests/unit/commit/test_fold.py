@@ -35,7 +35,7 @@ def test_a_window_in_cursor_order_moves_the_position_with_each_commit() -> None:
     assert (history.state.position, history.state.window, history.state.progress.done) == (HIGH, None, ())
 
 
-def test_a_slice_that_finishes_early_does_not_carry_the_position_over_a_gap() -> None:
+def test_a_slice_that_finishes_early_does_not_move_the_position_over_a_gap() -> None:
     history = opened()
     history.add(Batch, window_id="w", slices=(1, 3), files=files(5))
     assert (history.state.position, history.state.progress.done) == (None, (1, 3))
@@ -52,7 +52,7 @@ def test_a_window_in_key_order_moves_the_position_only_when_it_is_closed() -> No
     assert state.position == HIGH and state.window is None
 
 
-def test_how_far_the_clocks_are_apart_is_kept_with_the_bound() -> None:
+def test_the_clock_difference_is_kept_with_the_bound() -> None:
     history = opened(ahead=1.5)
     assert history.add(Batch, window_id="w", slices=(0,), files=files(5)).progress.ahead is None
     assert history.add(Batch, window_id="w", slices=(1, 2, 3), files=files(5)).progress.ahead == 1.5
@@ -98,7 +98,7 @@ def test_a_new_window_replaces_an_open_one_and_the_gapless_part_stays() -> None:
     assert history.state.position == HIGH
 
 
-def test_a_window_that_is_cut_finer_keeps_what_was_committed_of_it() -> None:
+def test_a_window_that_is_cut_finer_keeps_its_committed_parts() -> None:
     history = History()
     history.claim(window=window("w", at(0), [at(10, 1), at(20, 1)], at(42, 7)))
     history.add(Batch, window_id="w", slices=(2,), files=files(3))
@@ -349,7 +349,7 @@ def test_a_checkpoint_and_its_newer_commits_give_the_whole_fold(
 
 @settings(max_examples=60)
 @given(st.lists(operation, max_size=40), st.integers(1, 4), st.sets(st.integers(0, 45)))
-def test_pending_is_what_the_ledger_lacks_however_much_is_summed_up(
+def test_pending_is_what_the_ledger_lacks_even_if_most_is_summed(
     operations: list[tuple[str, int, Any]], recent: int, lacking: set[int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -366,9 +366,7 @@ def test_pending_is_what_the_ledger_lacks_however_much_is_summed_up(
 
 
 @pytest.mark.parametrize("before", [1, 2, 5])
-def test_superseded_commits_are_not_waited_for_when_they_are_summed_up(
-    before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_summed_superseded_commits_are_not_pending(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floodmark.commit.fold.RECENT_COMMITS", 2)
     history = History()
     history.claim()
@@ -405,7 +403,7 @@ def test_a_table_without_a_log_has_a_state_of_its_own() -> None:
     assert load(State, dump(State("shop.orders"))) == State("shop.orders")
 
 
-def test_where_reading_began_is_known_until_the_table_is_moved() -> None:
+def test_the_start_of_reading_is_known_until_the_table_is_moved() -> None:
     history = History()
     history.claim(window=window("w", at(5), (), at(42, 7)))
     assert history.state.progress.began == at(5)

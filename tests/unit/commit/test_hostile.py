@@ -63,7 +63,7 @@ def test_a_document_of_many_gigabytes_takes_no_memory(store: Store, path: str) -
     tracemalloc.stop()
 
 
-def test_what_is_no_file_is_no_document_and_nobody_waits_for_it(store: Store) -> None:
+def test_a_pipe_or_a_device_is_not_a_document_and_nothing_waits_for_it(store: Store) -> None:
     file = sparse(store, "pipeline.json", 0)
     file.unlink()
     os.mkfifo(file)
@@ -82,7 +82,7 @@ def test_a_commit_too_large_to_be_one_is_damage_and_is_named(store: Store) -> No
     assert commit_path(NAME, 1) in (damage.value.hint or "")
 
 
-def test_a_log_that_is_given_up_is_kept_aside_whole_however_large(store: Store) -> None:
+def test_an_abandoned_log_is_kept_aside_as_a_whole_however_large(store: Store) -> None:
     log = Log(store, NAME)
     log.append(State(NAME), draft(State(NAME), Open, "r"))
     sparse(store, commit_path(NAME, 1), MOST_COMMIT + 5)
@@ -91,7 +91,7 @@ def test_a_log_that_is_given_up_is_kept_aside_whole_however_large(store: Store) 
     assert kept[commit_path(NAME, 1).rpartition("/")[2]] == MOST_COMMIT + 5 and not log.numbers()
 
 
-def test_a_commit_that_nobody_would_read_is_not_written(store: Store) -> None:
+def test_a_commit_too_large_to_be_read_is_not_written(store: Store) -> None:
     log = Log(store, NAME)
     commit = draft(State(NAME), Open, "r", note="x" * MOST_COMMIT)
     with pytest.raises(ConfigError, match="would have"):
@@ -116,7 +116,7 @@ def test_a_data_file_that_was_swapped_is_refused_before_it_is_read(store: Store,
         fetch(store, [commits], Path("unused"), NAME)
 
 
-def test_a_printed_watermark_too_large_to_be_one_is_refused(
+def test_an_oversized_printed_watermark_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "floodmark.yaml"
@@ -134,7 +134,7 @@ def steers(text: str) -> bool:
     return any(not (c.isprintable() or c in "\n\t") for c in text)
 
 
-def test_control_characters_are_written_out_everywhere(
+def test_control_characters_are_escaped_everywhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shown(STEERING) == "a\\x1b[2Jb\\x9b31mc\\rd\\ne\\u202ef\\x7f"
@@ -160,7 +160,7 @@ def test_only_the_colours_of_floodmark_itself_reach_a_terminal() -> None:
     assert shown("\x1b[32mok\x1b[0m \x1b[8mhidden", painted=True) == "\x1b[32mok\x1b[0m \\x1b[8mhidden"
 
 
-def test_an_error_s_line_is_never_a_flood() -> None:
+def test_an_error_s_line_is_never_endless() -> None:
     told = emit.error_lines({"message": "m" * 500_000, "hint": "h" * 500_000, "table": "t" * 500_000})
     assert len(told) == 2 and all(len(line) < 2000 for line in told)
 
@@ -202,7 +202,7 @@ def test_keys_of_the_environment_are_masked(tmp_path: Path, monkeypatch: pytest.
     assert settings.scrub("env-hush-1 env-hush-2") == "*** ***"
 
 
-def test_secrets_of_spark_in_clear_are_named_as_such(tmp_path: Path) -> None:
+def test_spark_secrets_in_clear_text_are_reported(tmp_path: Path) -> None:
     conf = {**SPARK, "spark.ssl.keyPassword": "${HUSH}"}
     found = in_clear(parse(json.dumps({"spark": {"conf": conf}}))[0])
     assert found == [f"spark.conf.{key}" for key in list(SPARK)[:2] + list(SPARK)[3:5]]

@@ -78,7 +78,7 @@ def test_a_released_table_is_free_at_once(log: Log) -> None:
     take(log, "run2").lease.release()
 
 
-def test_a_later_claim_s_sign_of_life_counts_for_whoever_knows_the_earlier_one_only(log: Log) -> None:
+def test_a_later_claim_s_heartbeat_counts_for_a_reader_who_knows_only_the_earlier_claim(log: Log) -> None:
     first = take(log, "run1")
     first.lease.release()
     old = first.state.claim
@@ -111,7 +111,7 @@ def test_a_crashed_holder_on_this_host_is_taken_over_at_once(
     take(log, "run2").lease.release()
 
 
-def test_a_process_number_that_was_given_out_again_is_not_the_holder(log: Log) -> None:
+def test_a_reused_process_id_is_not_the_holder(log: Log) -> None:
     take(log, "run1", replace(this_process(), started="1"))
     take(log, "run2").lease.release()
 
@@ -155,7 +155,7 @@ def test_a_claim_whose_lease_is_not_written_yet_is_respected(log: Log) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"{}"])
-def test_a_spoilt_lease_stops_nobody_for_longer_than_a_lease(log: Log, data: bytes) -> None:
+def test_a_damaged_lease_stops_nobody_for_longer_than_a_lease_lasts(log: Log, data: bytes) -> None:
     first = take(log, "run1", ELSEWHERE, seconds=0.2)
     first.lease._stop.set()
     time.sleep(0.1)
@@ -191,7 +191,7 @@ def test_renewals_that_fail_do_not_stop_the_run(tmp_path: Path, caplog: pytest.L
     assert "could not be renewed" in caplog.text
 
 
-def test_a_release_that_the_store_did_not_hear_holds_up_no_later_run_of_the_same_process(
+def test_a_release_that_the_store_did_not_receive_holds_up_no_later_run_of_the_same_process(
     tmp_path: Path,
 ) -> None:
     class Away(Store):
@@ -211,7 +211,7 @@ def test_a_release_that_the_store_did_not_hear_holds_up_no_later_run_of_the_same
     take(Log(store, TABLE.name), "run2").lease.release()
 
 
-def test_a_claim_whose_answer_was_lost_holds_up_no_later_run_of_the_same_process(tmp_path: Path) -> None:
+def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_process(tmp_path: Path) -> None:
     class Deaf(Store):
         deaf = True
 
@@ -237,7 +237,7 @@ def test_a_claim_whose_answer_was_lost_holds_up_no_later_run_of_the_same_process
     take(log, "run2").lease.release()
 
 
-def test_a_state_that_changed_since_it_was_planned_on_is_handed_back(log: Log) -> None:
+def test_a_state_that_changed_since_the_plan_is_returned(log: Log) -> None:
     stale = log.read()
     between = take(log, "run1")
     log.append(between.state, draft(between.state, Batch, "run1", files=files(1)))
@@ -247,7 +247,7 @@ def test_a_state_that_changed_since_it_was_planned_on_is_handed_back(log: Log) -
     assert isinstance(claim(log, outcome.state, run="run2", purpose="sync"), Claimed)
 
 
-def test_what_was_decided_on_a_state_that_has_changed_is_decided_again_on_the_newer_one(log: Log) -> None:
+def test_a_decision_on_an_outdated_state_is_made_again_on_the_newer_one(log: Log) -> None:
     stale = log.read()
     take(log, "run1").lease.release()
     seen: list[int] = []
@@ -314,7 +314,7 @@ def test_a_lease_reads_back_as_it_was_written() -> None:
     assert load(LeaseNote, dump(written)) == written
 
 
-def test_a_lease_is_sign_enough_that_a_table_had_state_and_makes_way_when_it_is_begun_anew(log: Log) -> None:
+def test_a_lease_alone_shows_that_a_table_had_state_and_is_removed_when_it_starts_over(log: Log) -> None:
     for _ in range(3):
         with take(log, "old").lease:
             pass

@@ -62,7 +62,7 @@ def test_a_table_that_is_done_is_removed_while_others_go_on(store: Store) -> Non
         assert read_live(store, "s.u", RUN) is not None
 
 
-def test_a_run_that_only_plans_leaves_the_place_to_the_one_that_holds_the_table(store: Store) -> None:
+def test_a_run_that_only_plans_does_not_overwrite_the_holder_s_progress(store: Store) -> None:
     with LiveProgress(store, RUN, Unwatched(), every=0.001) as live:
         live.begin("s.t", "plan", None)
         live.begin("s.u", "extract", None)
@@ -77,7 +77,7 @@ def test_a_short_run_writes_nothing(store: Counting) -> None:
     assert not list(store.list("status/"))
 
 
-def test_a_store_that_hangs_holds_nothing_up_and_one_that_refuses_is_said_once(
+def test_a_store_that_hangs_holds_nothing_up_and_one_that_refuses_is_reported_once(
     store: Counting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.read_only = True

@@ -73,7 +73,7 @@ def test_a_table_without_a_log_reads_as_one_without_commits(log: Log) -> None:
     assert log.read() == State(TABLE.name)
 
 
-def test_what_was_appended_is_what_is_read(log: Log) -> None:
+def test_an_appended_commit_is_read_back(log: Log) -> None:
     state = claimed(log, window=window("w", None, (at(1, 1),), at(2, 2)))
     state = log.append(state, draft(state, Batch, RUN, window_id="w", slices=(0,), files=files(3, 4)))
     assert state.position == at(1, 1)
@@ -90,7 +90,7 @@ def test_a_commit_without_an_id_or_a_time_gets_them(log: Log) -> None:
     assert len(written.id) == 32 and written.at.endswith("Z")
 
 
-def test_a_create_whose_answer_was_lost_is_found_by_its_id(log: Log, store: Unreliable) -> None:
+def test_a_create_whose_response_was_lost_is_found_by_its_id(log: Log, store: Unreliable) -> None:
     state = claimed(log)
     store.after = 1
     after = log.append(state, draft(state, Batch, RUN, files=files(5)))
@@ -108,7 +108,7 @@ def test_a_create_without_an_answer_is_tried_again_under_the_same_number(log: Lo
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_without_any_answer_it_stops_and_the_next_run_finds_out(lost: str, tmp_path: Path) -> None:
+def test_without_any_answer_it_stops_and_the_next_run_checks(lost: str, tmp_path: Path) -> None:
     store = Unreliable(StoreSpec(url=str(tmp_path)))
     log = Log(store, TABLE.name, patience=0.02, pause=0.001)
     state = claimed(log)
@@ -133,7 +133,7 @@ def test_a_run_that_was_taken_over_can_not_commit(log: Log) -> None:
     assert log.read().totals.rows == 0
 
 
-def test_a_run_that_reads_on_after_it_was_taken_over_can_not_commit_either(log: Log) -> None:
+def test_a_run_that_keeps_reading_after_it_was_taken_over_can_not_commit_either(log: Log) -> None:
     claimed(log)
     claimed(log, "20250819_160000_beef")
     state = log.read()
@@ -204,7 +204,7 @@ def test_a_log_mixed_with_another_one_is_damage(log: Log, store: Store, tmp_path
         log.read()
 
 
-def test_objects_that_are_no_commits_are_left_alone(log: Log, store: Store) -> None:
+def test_objects_that_are_not_commits_are_left_alone(log: Log, store: Store) -> None:
     state = claimed(log)
     store.put(f"commits/{TABLE.name}/{2:020d}.json.tmp", b"half")
     store.put(f"commits/{TABLE.name}2/{0:020d}.json", b"another table's")
@@ -218,7 +218,7 @@ def test_a_commit_under_another_s_number_is_damage(log: Log, store: Store) -> No
         log.commit(3)
 
 
-def test_a_read_goes_on_from_the_published_checkpoint(log: Log, store: Unreliable) -> None:
+def test_a_read_resumes_from_the_published_checkpoint(log: Log, store: Unreliable) -> None:
     state = batches(log, claimed(log), 30)
     Watermark(store, TABLE.name, RUN).publish(state, None)
     state = batches(log, state, 3)
@@ -229,7 +229,7 @@ def test_a_read_goes_on_from_the_published_checkpoint(log: Log, store: Unreliabl
 
 
 @pytest.mark.parametrize("copy", [b"", b"{}", b"\x00\x01", b'{"table_name": "shop.orders", "checkpoint": 3}'])
-def test_a_spoilt_checkpoint_is_not_used(copy: bytes, log: Log, store: Store) -> None:
+def test_a_damaged_checkpoint_is_not_used(copy: bytes, log: Log, store: Store) -> None:
     state = batches(log, claimed(log), 5)
     store.put(primary_path(TABLE.name), copy)
     assert log.read() == state
@@ -238,7 +238,7 @@ def test_a_spoilt_checkpoint_is_not_used(copy: bytes, log: Log, store: Store) ->
 @pytest.mark.parametrize(
     "change", [(b'"rows":5', b'"rows":6'), (b'"n":6', b'"n":5'), (b"shop.orders", b"shop.others")]
 )
-def test_a_checkpoint_with_one_figure_changed_is_not_used(
+def test_a_checkpoint_with_one_digit_changed_is_not_used(
     change: tuple[bytes, bytes], log: Log, store: Store
 ) -> None:
     state = batches(log, claimed(log), 5)

@@ -117,7 +117,7 @@ def test_a_copy_that_can_not_be_written_does_not_stop_the_others(
     assert len(list(store.list("watermark/"))) == 3
 
 
-def test_a_write_that_fails_twice_is_done_the_third_time(
+def test_a_write_that_fails_twice_succeeds_the_third_time(
     store: Recording, watermark: Watermark, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.refuse["watermark/tables/"] = 2
@@ -139,7 +139,7 @@ def test_a_copy_that_reads_back_differently_is_written_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("told", "read"), [("md5", 0), ("another", 3)])
-def test_a_copy_is_read_back_only_where_the_store_does_not_tell_what_it_has_taken(
+def test_a_copy_is_read_back_only_if_the_store_does_not_return_its_checksum(
     tmp_path: Path, told: str, read: int
 ) -> None:
     class Telling(Store):
@@ -160,7 +160,7 @@ def test_a_copy_is_read_back_only_where_the_store_does_not_tell_what_it_has_take
     assert store.read == read and len(list(store.list("watermark/"))) == 3
 
 
-def test_what_a_run_has_written_itself_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_a_run_does_not_fetch_what_it_has_written_itself(tmp_path: Path) -> None:
     class Asked(Store):
         paths: ClassVar[list[str]] = []
 
@@ -184,7 +184,7 @@ def test_what_a_run_has_written_itself_is_not_asked_for_again(tmp_path: Path) ->
     assert log.read() == state  # put back from the copy
 
 
-def test_a_copy_survives_its_round_trip_and_no_other_table_takes_it(store: Store) -> None:
+def test_a_copy_survives_its_round_trip_and_no_other_table_accepts_it(store: Store) -> None:
     history = synced()
     seen = observe(history.state, history.ledger(), failure=Failure("load", "no", stamp()))
     data = render(document(seen, uri, {"saved_at": stamp()}), seen)
@@ -244,7 +244,7 @@ def test_without_a_ledger_a_reset_of_the_load_is_not_hidden_by_an_older_copy(wat
     assert len(shown["pending_s3_files"]) == 2
 
 
-def test_a_ledger_that_was_never_read_is_said_to_be_unknown(watermark: Watermark) -> None:
+def test_a_ledger_that_was_never_read_is_shown_as_unknown(watermark: Watermark) -> None:
     shown = watermark.current(synced().state, None)
     assert shown["redshift_status_as_of"] is None and shown["redshift_status"] == "pending"
 
@@ -263,7 +263,7 @@ def test_a_failure_is_shown_until_its_stage_succeeds(store: Store, watermark: Wa
     assert stored(store, primary_path(TABLE.name))["last_error"] is None
 
 
-def test_a_success_that_nobody_lived_to_publish_ends_a_failure_too(watermark: Watermark) -> None:
+def test_a_success_that_was_never_published_ends_a_failure_too(watermark: Watermark) -> None:
     history = synced()
     old = "2020-01-01T00:00:00.000000Z"
     watermark.publish(history.state, [], failure=Failure("load", "no warehouse", stamp()))
@@ -291,7 +291,7 @@ def test_a_failure_of_each_stage_is_kept_apart(watermark: Watermark) -> None:
     )  # fmt: skip
 
 
-def test_a_slower_thread_does_not_take_the_copies_back(store: Store, watermark: Watermark) -> None:
+def test_a_slower_thread_does_not_revert_the_copies(store: Store, watermark: Watermark) -> None:
     history = synced()
     before, ledger = history.state, history.ledger()
     watermark.publish(history.add(Batch, files=files(1)), None)

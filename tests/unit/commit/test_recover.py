@@ -46,7 +46,9 @@ def test_a_new_table_is_looked_for_once_in_each_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("where", WHERE)
-def test_after_any_harm_the_state_is_exact_and_all_is_mended(where: str, harm: str, store: Counting) -> None:
+def test_after_any_damage_the_state_is_exact_and_everything_is_repaired(
+    where: str, harm: str, store: Counting
+) -> None:
     log, state = published(store)
     published(store, OTHER, 7)
     before = content(store, f"commits/{NAME}/")
@@ -85,7 +87,7 @@ def test_a_recovery_is_recorded_with_what_was_wrong_and_from_where(store: Store)
     assert record["done"] == ("primary copy restored",)
 
 
-def test_a_recovery_is_logged_but_the_user_is_not_bothered(
+def test_a_recovery_is_logged_but_not_shown_to_the_user(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     published(store)
@@ -107,7 +109,7 @@ def test_a_daily_copy_from_before_a_hundred_commits_recovers_to_the_last_one(sto
     assert isinstance(restored, Copy) and restored.checkpoint.state == state
 
 
-def test_the_newest_sound_copy_is_taken(store: Store) -> None:
+def test_the_newest_sound_copy_is_used(store: Store) -> None:
     _, state = published(store)
     daily = copies(store)["daily"]
     yesterday = daily[:-13] + "20250101.json"
@@ -118,7 +120,7 @@ def test_the_newest_sound_copy_is_taken(store: Store) -> None:
     assert recoveries(store, NAME)[0]["copy"] == yesterday
 
 
-def test_a_table_whose_name_begins_alike_lends_no_copy(store: Store) -> None:
+def test_a_copy_of_a_table_with_the_same_prefix_is_not_used(store: Store) -> None:
     published(store, "shop.t_20250101")
     log = Log(store, "shop.t")
     assert log.read() == State("shop.t")
@@ -151,7 +153,7 @@ def change(body: dict[str, Any], **fields: Any) -> bytes:
         ({"checkpoint": None}, "unreadable"),
     ],
 )
-def test_a_copy_that_can_not_be_true_is_not_believed(fields: dict[str, Any], why: str, store: Store) -> None:
+def test_an_implausible_copy_is_not_used(fields: dict[str, Any], why: str, store: Store) -> None:
     _, state = published(store)
     path = primary_path(NAME)
     body = json.loads(store.get(path) or b"")
@@ -162,14 +164,14 @@ def test_a_copy_that_can_not_be_true_is_not_believed(fields: dict[str, Any], why
     assert why in str(recoveries(store, NAME)[0]["wrong"])
 
 
-def test_a_clock_that_is_a_little_ahead_does_no_harm(store: Store) -> None:
+def test_a_clock_slightly_ahead_does_no_harm(store: Store) -> None:
     published(store)
     body = json.loads(store.get(primary_path(NAME)) or b"")
     body["backup_metadata"]["saved_at"] = stamp(datetime.now(UTC) + timedelta(minutes=20))
     assert isinstance(examine(json.dumps(body).encode(), NAME), Copy)
 
 
-def test_a_copy_of_another_log_of_the_same_table_is_not_believed(store: Store, tmp_path: Path) -> None:
+def test_a_copy_of_another_log_of_the_same_table_is_not_used(store: Store, tmp_path: Path) -> None:
     _, state = published(store)
     elsewhere = Store(StoreSpec(url=str(tmp_path / "elsewhere")))
     published(elsewhere, count=30)
@@ -182,7 +184,7 @@ def test_a_copy_of_another_log_of_the_same_table_is_not_believed(store: Store, t
 # what it costs, and who may do it
 
 
-def test_reading_a_log_of_thousands_asks_for_a_handful_of_objects(store: Counting) -> None:
+def test_reading_a_log_of_thousands_fetches_a_handful_of_objects(store: Counting) -> None:
     log, state = published(store, count=1500)
     state = batches(log, state, 1)
     store.reads.clear()
@@ -214,14 +216,14 @@ def test_a_huge_commit_is_carried_all_the_same(store: Store) -> None:
     assert Log(store, NAME).read() == state and store.get(commit_path(NAME, state.n)) == whole
 
 
-def test_who_may_only_read_recovers_all_the_same(store: Counting) -> None:
+def test_a_read_only_user_can_recover_too(store: Counting) -> None:
     _, state = published(store)
     store.delete([primary_path(NAME)])
     store.read_only = True
     assert Log(store, NAME).read() == state
 
 
-def test_a_look_that_mends_nothing_writes_nothing(store: Counting) -> None:
+def test_a_read_without_repairs_writes_nothing(store: Counting) -> None:
     _, state = published(store)
     store.delete([primary_path(NAME), commit_path(NAME, state.n)])
     store.writes.clear()
@@ -235,7 +237,7 @@ def test_two_readers_that_recover_at_once_agree(store: Store) -> None:
     assert [Log(store, NAME).read() for _ in range(2)] == [state, state]
 
 
-def test_a_record_that_is_damaged_is_left_out(store: Store) -> None:
+def test_a_damaged_record_is_left_out(store: Store) -> None:
     published(store)
     store.put(f"watermark/recoveries/{NAME}/20250101_000000_000000_aaaa.json", b"?")
     assert recoveries(store, NAME) == []

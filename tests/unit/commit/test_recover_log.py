@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Counting:
     return Counting(StoreSpec(url=str(tmp_path)))
 
 
-def test_a_log_that_is_gone_is_put_back_byte_for_byte(store: Store) -> None:
+def test_a_lost_log_is_restored_byte_for_byte(store: Store) -> None:
     _, state = published(store)
     before = content(store, f"commits/{NAME}/")
     store.delete(before)
@@ -43,7 +43,7 @@ def test_a_log_that_is_gone_is_put_back_byte_for_byte(store: Store) -> None:
     assert finding.kind == "damaged_log" and finding.more["lost"] == []
 
 
-def test_a_log_that_is_gone_goes_on_from_the_copy_though_older_commits_are_lost(
+def test_a_lost_log_continues_from_the_copy_even_if_older_commits_are_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floodmark.commit.publish.TAIL_COMMITS", 3)
@@ -58,7 +58,7 @@ def test_a_log_that_is_gone_goes_on_from_the_copy_though_older_commits_are_lost(
     assert Log(store, NAME).read() == after
 
 
-def test_older_sessions_put_back_what_the_newest_copy_no_longer_carries(
+def test_older_sessions_restore_what_the_newest_copy_no_longer_carries(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floodmark.commit.publish.TAIL_COMMITS", 5)
@@ -74,7 +74,7 @@ def test_older_sessions_put_back_what_the_newest_copy_no_longer_carries(
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_a_commit_in_the_middle_is_put_back_when_it_is_needed(n: int, harm: str, store: Store) -> None:
+def test_a_commit_in_the_middle_is_restored_when_it_is_needed(n: int, harm: str, store: Store) -> None:
     _, state = published(store)
     published(store, OTHER)
     whole = store.get(commit_path(NAME, n))
@@ -87,7 +87,7 @@ def test_a_commit_in_the_middle_is_put_back_when_it_is_needed(n: int, harm: str,
     assert Log(store, NAME).read() == state
 
 
-def test_a_commit_that_was_changed_is_told_from_the_one_after_it(store: Store) -> None:
+def test_a_changed_commit_is_detected_by_the_one_after_it(store: Store) -> None:
     """Valid JSON, one figure changed: the next commit's digest proves which of the two is wrong."""
     log, state = published(store)
     whole = store.get(commit_path(NAME, 4)) or b""
@@ -97,7 +97,7 @@ def test_a_commit_that_was_changed_is_told_from_the_one_after_it(store: Store) -
     assert store.get(commit_path(NAME, 4)) == whole
 
 
-def test_the_newest_commit_changed_by_one_figure_is_put_back(store: Store) -> None:
+def test_the_newest_commit_changed_by_one_digit_is_restored(store: Store) -> None:
     _, state = published(store)
     path = commit_path(NAME, state.n)
     whole = store.get(path) or b""
@@ -114,7 +114,7 @@ def test_commits_that_were_never_published_can_not_be_recovered_and_nothing_is_g
     assert caught.value.code == 6 and f"reset -t {NAME} --force" in (caught.value.hint or "")
 
 
-def test_a_copy_that_knows_more_than_the_log_is_never_passed_over(store: Store) -> None:
+def test_a_copy_that_knows_more_than_the_log_is_never_ignored(store: Store) -> None:
     """Neither it nor another copy carries the lost commit: going on from the log alone would forget it."""
     log, state = published(store)
     for path in copies(store).values():
@@ -130,7 +130,7 @@ def test_a_copy_that_knows_more_than_the_log_is_never_passed_over(store: Store) 
     assert record["success"] is False and log.numbers()[-1] == state.n - 1
 
 
-def test_a_damaged_log_is_begun_anew_only_when_forced_and_is_kept_aside(store: Store) -> None:
+def test_a_damaged_log_is_started_over_only_when_forced_and_is_kept_aside(store: Store) -> None:
     log, state = published(store)
     state = batches(log, state, 2)
     store.put(commit_path(NAME, state.n - 1), b"?")  # newer than every copy
@@ -180,7 +180,7 @@ def test_data_files_without_a_log_or_a_copy_stop_with_the_commands_to_use(store:
 
 
 @pytest.mark.parametrize("left", [b"\x00", b'{"table_name": "s.t: missing"}'])
-def test_only_damaged_copies_stop_too(left: bytes, store: Store) -> None:
+def test_damaged_copies_alone_stop_it_too(left: bytes, store: Store) -> None:
     published(store)
     store.delete(content(store, "commits/"))
     for path in copies(store).values():
@@ -189,7 +189,7 @@ def test_only_damaged_copies_stop_too(left: bytes, store: Store) -> None:
         Log(store, NAME).read()
 
 
-def test_a_first_run_that_has_not_published_yet_is_no_recovery(store: Counting) -> None:
+def test_a_first_run_that_has_not_published_yet_needs_no_recovery(store: Counting) -> None:
     log = Log(store, NAME)
     taken = claim(log, log.read(), run=RUN, purpose="sync", table=TABLE)
     assert isinstance(taken, Claimed)

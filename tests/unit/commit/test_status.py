@@ -53,7 +53,7 @@ def busy(rows: int, **more: Any) -> TableReport:
     )  # fmt: skip
 
 
-def test_damaged_status_objects_are_taken_for_absent(store: Store) -> None:
+def test_damaged_status_objects_count_as_missing(store: Store) -> None:
     for path in (live_path("s.t"), verify_path("s.t"), month_path("s.t", "202611")):
         for data in (
             b"",
@@ -71,7 +71,7 @@ def test_damaged_status_objects_are_taken_for_absent(store: Store) -> None:
             assert parse_month(data) is None
 
 
-def test_fields_of_a_later_version_are_passed_over(store: Store) -> None:
+def test_fields_of_a_later_version_are_ignored(store: Store) -> None:
     store.put(
         month_path("s.t", "202611"), b'{"table_name":"s.t","days":[{"day":"2026-11-17","x":1}],"new":{}}'
     )
@@ -87,7 +87,7 @@ def test_a_check_of_the_version_before_is_still_read() -> None:
     assert (after.exit_code, after.last_check_time, len(days)) == (0, "2026-01-01T00:00:00Z", 1)
 
 
-def test_an_idle_run_costs_one_write_and_a_busy_one_takes_the_idle_ones_along(store: Counting) -> None:
+def test_an_idle_run_costs_one_write_and_a_busy_one_includes_the_idle_ones(store: Counting) -> None:
     check, days = checked(None, idle(), RUN, NOW, looked=NOW)
     assert days == () and check.today is not None and (check.today.runs, check.today.idle) == (1, 1)
     check, days = checked(check, idle(), RUN, LATER, looked=LATER)
@@ -106,7 +106,7 @@ def test_idle_runs_of_yesterday_go_into_their_month_with_the_first_run_of_today(
     assert check.today is not None and (check.today.day, check.today.runs) == ("2026-11-18", 1)
 
 
-def test_a_failure_keeps_when_the_table_was_last_well() -> None:
+def test_a_failure_keeps_the_time_of_the_last_success() -> None:
     good, _ = checked(None, busy(5, lag_after=Lag(seconds=1.5)), RUN, NOW, looked=NOW)
     assert (good.success_at, good.caught_up_at, good.lag) == (NOW, NOW, Lag(seconds=1.5))
     away = TableReport("s.t", error=TransientError("MySQL is away"))
@@ -116,13 +116,13 @@ def test_a_failure_keeps_when_the_table_was_last_well() -> None:
     assert days[0].failures == 1 and bad.total.exit_codes == {"0": 1, "4": 1}
 
 
-def test_differences_do_not_hide_that_the_rows_went_on() -> None:
+def test_differences_do_not_hide_that_rows_were_copied() -> None:
     report = busy(5, error=VerificationError("source and warehouse don't agree"))
     check, _ = checked(None, report, RUN, NOW, looked=NOW)
     assert (check.exit_code, check.success_at, check.caught_up_at) == (7, None, NOW)
 
 
-def test_since_when_files_wait_is_kept_until_none_does() -> None:
+def test_the_time_since_when_files_are_pending_is_kept_until_none_are() -> None:
     waiting = replace(busy(5), watermark={"pending_s3_files": ["s3://b/f"]})
     check, _ = checked(None, waiting, RUN, NOW)
     check, _ = checked(check, waiting, RUN, LATER)
@@ -176,7 +176,7 @@ def test_the_last_verify_is_kept_with_its_first_findings(store: Counting) -> Non
     write_verify(store, result)  # stops nothing
 
 
-def test_changes_of_columns_are_told_apart() -> None:
+def test_kinds_of_column_changes_are_distinguished() -> None:
     first, *rest = TABLE.columns
     added = replace(first, name="Extra", type="text")
     after = changed(TABLE, columns=(replace(first, type="bigint unsigned"), *rest[:-1], added))

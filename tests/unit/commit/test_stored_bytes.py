@@ -40,7 +40,7 @@ def test_every_kind_of_commit_and_a_state_are_written_as_they_were_read(file: Pa
         ),
     ],
 )
-def test_what_an_earlier_version_wrote_is_written_again_as_ever(
+def test_stored_bytes_of_an_earlier_version_are_written_unchanged(
     layout: str, commits: str, checkpoints: str
 ) -> None:
     logs, published = [], []

@@ -51,7 +51,7 @@ def test_a_position_set_before_the_start_is_where_reading_began(log: Callable[[H
     assert span(there, TABLE, history.state, STARTS_LATE) == (at(10), ()), "not from `start`"
 
 
-def test_rows_that_a_set_has_passed_over_are_a_gap_until_they_are_read(log: Callable[[History], Log]) -> None:
+def test_rows_skipped_by_a_set_are_a_gap_until_they_are_read(log: Callable[[History], Log]) -> None:
     history = History()
     read(history, None, at(20, 2))
     assert stretches(log(history), history.state).skipped == ()
@@ -66,7 +66,7 @@ def test_rows_that_a_set_has_passed_over_are_a_gap_until_they_are_read(log: Call
     assert stretches(log(history), history.state).skipped == ()
 
 
-def test_what_an_unfinished_window_has_not_read_is_a_gap_too(log: Callable[[History], Log]) -> None:
+def test_the_unread_part_of_an_unfinished_window_is_a_gap_too(log: Callable[[History], Log]) -> None:
     history = History()
     history.claim(window=window("w", None, (at(10, 1),), at(20, 2)))
     history.add(Batch, window_id="w", slices=(0,), files=files(3))
@@ -74,7 +74,7 @@ def test_what_an_unfinished_window_has_not_read_is_a_gap_too(log: Callable[[Hist
     assert stretches(log(history), history.state).skipped == ((at(10, 1), at(20)),)
 
 
-def test_a_first_load_that_was_given_up_for_a_later_position_is_a_gap_with_rows_in_it(
+def test_a_first_extraction_abandoned_for_a_later_position_is_a_gap_with_rows_in_it(
     log: Callable[[History], Log],
 ) -> None:
     history = History()
@@ -127,7 +127,7 @@ def test_rows_that_another_tool_had_loaded_are_read_again_too(log: Callable[[His
     assert span(there, TABLE, history.state, STARTS_LATE) == (at(30), ())
 
 
-def test_rows_that_take_the_place_of_all_others_leave_no_gap(log: Callable[[History], Log]) -> None:
+def test_rows_that_replace_all_others_leave_no_gap(log: Callable[[History], Log]) -> None:
     history = History()
     read(history, None, at(20, 2))
     history.add(Set, position=at(30))
@@ -139,7 +139,7 @@ def test_rows_that_take_the_place_of_all_others_leave_no_gap(log: Callable[[Hist
     assert (seen.began, seen.skipped) == (at(1), ())
 
 
-def test_a_window_of_rows_that_are_read_again_goes_around_the_gaps() -> None:
+def test_a_window_of_reread_rows_skips_the_gaps() -> None:
     asked: list[tuple[Position | None, Position | None]] = []
 
     def walk(after: Position | None, upto: Position | None) -> list[Position]:

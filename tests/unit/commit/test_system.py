@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_used_before_the_start_of_the_configuration(folder: Path) -> None:
+def test_the_system_watermark_takes_precedence_over_the_configured_start(folder: Path) -> None:
     config = load()
     store = Store(config.store)
     assert start(read(store), config, "shop.orders").timestamp == "2025-01-01 00:00:00"
@@ -37,13 +37,13 @@ def test_it_is_used_before_the_start_of_the_configuration(folder: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["2025-08-04 00:00:00", "2025-08-04T00:00:00Z\n", "2025-08-04T00:00:00+00:00", "\ufeff2025-08-04"]
 )
-def test_what_the_older_tool_wrote_is_understood(folder: Path, text: str) -> None:
+def test_the_older_tool_s_file_is_understood(folder: Path, text: str) -> None:
     config = load()
     Store(config.store).put(PATH, text.encode())
     assert system_get(config) == {"timestamp": "2025-08-04 00:00:00"}
 
 
-def test_one_that_cannot_be_understood_is_never_passed_over(folder: Path) -> None:
+def test_an_unreadable_one_is_never_ignored(folder: Path) -> None:
     config = load()
     Store(config.store).put(PATH, b"\xff\x00rubbish")
     with pytest.raises(DataError, match="does not hold a timestamp"):
@@ -52,7 +52,7 @@ def test_one_that_cannot_be_understood_is_never_passed_over(folder: Path) -> Non
     assert start(read(Store(config.store)), config, "shop.orders").by == "the system watermark"
 
 
-def test_get_prints_it_and_says_when_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_prints_it_or_says_that_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watermark", "get"]) == 0
     assert "no system watermark" in capsys.readouterr().out
     assert main(["watermark", "get", "--json"]) == 0
@@ -66,7 +66,7 @@ def test_get_prints_it_and_says_when_there_is_none(folder: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "line", [["set", "yesterday"], ["set", "--timestamp", "2025-08-04"], ["reset", "1week"]]
 )
-def test_without_a_terminal_it_is_changed_only_by_force(
+def test_without_a_terminal_it_is_changed_only_with_force(
     folder: Path, capsys: pytest.CaptureFixture[str], line: list[str]
 ) -> None:
     assert main(["watermark", *line]) == 2
@@ -89,9 +89,7 @@ def test_on_a_terminal_it_asks(
     assert (folder / "lake" / PATH).exists() == (code == 0)
 
 
-def test_the_command_that_takes_a_change_back_is_said(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_to_undo_a_change_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["watermark", "set", "--timestamp", "2025-08-04", "--force"])
     assert "To undo: floodmark watermark clear --force" in capsys.readouterr().out
     main(["watermark", "set", "--timestamp", "2025-08-05", "--force"])
@@ -114,7 +112,7 @@ def test_clear_removes_it_and_can_be_undone(folder: Path, capsys: pytest.Capture
     assert not (folder / "lake" / PATH).exists()
 
 
-def test_clear_removes_one_that_cannot_be_understood(folder: Path) -> None:
+def test_clear_removes_an_unreadable_one(folder: Path) -> None:
     Store(load().store).put(PATH, b"rubbish")
     assert main(["watermark", "clear", "--force"]) == 0
     assert system_get(load()) == {"timestamp": None}

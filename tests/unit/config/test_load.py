@@ -106,7 +106,7 @@ tables:
     )  # fmt: skip
 
 
-def test_all_mistakes_are_told_at_once_with_their_paths(read: Load) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_paths(read: Load) -> None:
     said = mistakes(
         read,
         """
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("source: \x01\n", "line 1, column 9"),
     ],
 )
-def test_bad_yaml_is_told_with_its_line_and_column(read: Load, text: str, place: str) -> None:
+def test_bad_yaml_is_reported_with_its_line_and_column(read: Load, text: str, place: str) -> None:
     assert place in mistakes(read, text)
 
 
@@ -257,9 +257,7 @@ def test_keys_that_do_not_fit_together_are_mistakes(read: Load, tmp_path: Path) 
         assert said in mistakes(read, SOURCE + text + "\n")
 
 
-def test_further_places_are_on_the_store_s_server_unless_they_say_otherwise(
-    read: Load, tmp_path: Path
-) -> None:
+def test_copies_go_to_the_store_s_server_unless_configured_otherwise(read: Load, tmp_path: Path) -> None:
     config = read(
         SOURCE
         + """
@@ -286,7 +284,7 @@ store:
     assert [place.store.url for place in read(SOURCE + "store: {copies_to: /c}\n").store.copies_to] == ["/c"]
 
 
-def test_a_password_may_be_sent_in_clear_only_to_a_server_that_proves_its_name(read: Load) -> None:
+def test_a_clear_text_password_may_be_sent_only_to_a_verified_server(read: Load) -> None:
     def source(tls: str) -> str:
         return SOURCE.replace("}", f"{tls}, cleartext_password: true}}")
 
@@ -297,7 +295,7 @@ def test_a_password_may_be_sent_in_clear_only_to_a_server_that_proves_its_name(r
     assert not read(SOURCE).source.cleartext_password
 
 
-def test_redshift_may_be_entered_with_iam_and_through_the_data_api(read: Load) -> None:
+def test_redshift_can_be_used_with_iam_and_through_the_data_api(read: Load) -> None:
     url = "store: {url: 's3://bucket'}\nwarehouse:\n  url: redshift://loader@host/dev\n"
     found = read(
         SOURCE + url + "  iam: {workgroup: group, region: eu-central-1}\n  transport: data_api\n"
@@ -339,7 +337,7 @@ ROLE = "arn:aws:iam::123456789012:role/loader"
         ),
     ],
 )
-def test_the_role_of_copy_is_a_keyword_or_arns_without_blanks(read: Load, written: str, sent: str) -> None:
+def test_the_copy_role_is_a_keyword_or_arns_without_spaces(read: Load, written: str, sent: str) -> None:
     spec = read(
         f"source: {{url: 'mysql://a@db'}}\nstore: {{url: 's3://b'}}\nwarehouse: {{url: 'redshift://a:b@h/dev', iam_role: '{written}'}}"
     )
@@ -349,7 +347,7 @@ def test_the_role_of_copy_is_a_keyword_or_arns_without_blanks(read: Load, writte
 @pytest.mark.parametrize(
     "written", ["loader", "arn:aws:iam::1:user/x", f"{ROLE} {ROLE}", f"default,{ROLE}", f"{ROLE},"]
 )
-def test_a_role_that_copy_would_refuse_is_a_mistake(read: Load, written: str) -> None:
+def test_a_role_that_copy_would_reject_is_a_mistake(read: Load, written: str) -> None:
     said = mistakes(
         read,
         f"source: {{url: 'mysql://a@db'}}\nstore: {{url: 's3://b'}}\nwarehouse: {{url: 'redshift://a:b@h/dev', iam_role: '{written}'}}",

@@ -15,7 +15,7 @@ from tests.unit.conftest import SOURCE, Load, mistakes
 SECRET = "s3cr:et/@#%41{}'\"&*!"
 
 
-def test_scalars_mean_what_is_written(read: Load) -> None:
+def test_scalars_mean_what_they_say(read: Load) -> None:
     config = read(
         SOURCE
         + """
@@ -75,7 +75,7 @@ def test_a_doubled_dollar_is_a_literal_one(read: Load, monkeypatch: pytest.Monke
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]), max_size=30))
-def test_a_secret_in_a_url_is_taken_as_it_is_whatever_it_holds(secret: str) -> None:
+def test_a_secret_in_a_url_is_taken_literally_whatever_it_contains(secret: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SECRET", secret)
         found = url("mysql://reader:${SECRET}@db.internal:3307/shop")
@@ -147,7 +147,7 @@ def test_a_bad_source_url_says_what_is_wrong(read: Load, written: str, said: str
     assert said in message
 
 
-def test_a_socket_stands_for_a_host(read: Load) -> None:
+def test_a_socket_replaces_the_host(read: Load) -> None:
     source = read("source: {url: 'mysql://u@/d?socket=/run/mysqld.sock'}\n").source
     assert (source.host, source.socket) == ("localhost", "/run/mysqld.sock")
 
@@ -193,7 +193,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "7w", "-1d", "1.5h", "7 d", "7D"])
-def test_what_is_no_duration(text: str) -> None:
+def test_anything_but_a_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         duration(text)
 

@@ -57,7 +57,7 @@ def test_the_page_has_the_three_ways_with_twelve_hops_at_most() -> None:
 
 
 @pytest.mark.parametrize("hop", [pytest.param(hop, id=hop) for hops in ways().values() for hop in hops])
-def test_every_hop_is_there(hop: str) -> None:
+def test_every_hop_exists(hop: str) -> None:
     _, function = resolved(hop)
     assert callable(function)
 

@@ -109,7 +109,7 @@ def test_an_exit_code_becomes_what_airflow_should_do(
         example.run_floodmark("sync", "-t", "s.t")
 
 
-def test_a_document_is_handed_on(example: Any, tmp_path: Path) -> None:
+def test_a_document_is_passed_on(example: Any, tmp_path: Path) -> None:
     command(example, tmp_path, 'echo "$@" > arguments; echo \'{"ok": true}\'')
     assert example.run_floodmark("sync", "-t", "s.t") == {"ok": True}
     assert (tmp_path / "arguments").read_text().endswith("--json --quiet sync -t s.t\n")

@@ -23,7 +23,7 @@ def test_every_room_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_that_a_page_names_are_there(page: str) -> None:
+def test_files_named_on_a_page_exist(page: str) -> None:
     named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|txt|svg))`", (ROOT / page).read_text())
     missing = [name for name in named if not any((place / name).exists() for place in (ROOT, SOURCE))]
     assert not missing

@@ -34,7 +34,7 @@ def test_a_mistake_in_a_command_is_seen() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_of_a_page_parse(page: str) -> None:
+def test_commands_on_a_page_parse(page: str) -> None:
     wrong = []
     for place, arguments in commands(page):
         try:
@@ -57,7 +57,7 @@ def configurations() -> list[Example]:
 
 
 @pytest.mark.parametrize("example", configurations(), ids=str)
-def test_a_configuration_of_a_page_is_one(
+def test_a_configuration_on_a_page_is_valid(
     example: Example, read: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in re.findall(r"\$\{(\w+)\}", example.body):

@@ -49,12 +49,12 @@ def calls() -> Iterator[tuple[Path, ast.Call]]:
 
 
 @pytest.mark.parametrize("event", [e for e in EVENTS if e != "log"])
-def test_every_event_is_told_somewhere(event: str) -> None:
+def test_every_event_is_logged_somewhere(event: str) -> None:
     told = [ast.literal_eval(a) for _, call in calls() for a in call.args if isinstance(a, ast.Constant)]
     assert event in told
 
 
-def test_whatever_is_told_is_a_known_event_with_known_fields() -> None:
+def test_every_logged_event_is_known_and_has_known_fields() -> None:
     for path, call in calls():
         names = [str(a.value) for a in call.args if isinstance(a, ast.Constant) and a.value in EVENTS]
         if not names:

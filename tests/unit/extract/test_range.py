@@ -59,11 +59,11 @@ def test_a_table_without_a_cursor_has_no_positions() -> None:
     assert found(table(ID, cursor=None), {"id": pa.array([1])}) == (None, None)
 
 
-def test_an_id_that_is_cursor_and_key_stands_once() -> None:
+def test_an_id_that_is_both_cursor_and_key_appears_once() -> None:
     assert found(table(ID, cursor="id"), {"id": pa.array([5, -3])}) == ((-3,), (5,))
 
 
-def test_years_that_python_does_not_know_are_kept() -> None:
+def test_years_that_python_can_not_represent_are_kept() -> None:
     cells = (
         pa.array(["0000-01-01 00:00:00", "9999-12-31 23:59:59.999999"]).cast(pa.timestamp("us")).view(MOMENT)
     )
@@ -105,7 +105,7 @@ def test_years_that_python_does_not_know_are_kept() -> None:
         (Column("k", "tinyint(4)", "tinyint"), pa.array([-128, 127], pa.int16()), -128, 127),
     ],
 )
-def test_key_values_are_written_as_mysql_says_them(
+def test_key_values_are_written_as_mysql_returns_them(
     column: Column, cells: pa.Array[Any], least: Any, most: Any
 ) -> None:
     first, last = found(table(column, AT, key=("k",)), {"k": cells, "at": at(1, 1)})

@@ -106,7 +106,7 @@ def test_a_file_is_described_as_it_is(job: SliceJob) -> None:
     assert written.drop_columns([READ_FIELD]).equals(pa.Table.from_batches([rows(100), rows(50, 100)]))
 
 
-def test_rows_that_merge_tell_when_they_were_read(job: SliceJob) -> None:
+def test_rows_that_merge_carry_their_read_time(job: SliceJob) -> None:
     def told(**changed: Any) -> list[Any] | None:
         [file] = put(replace(job, **changed), rows(2))
         table = pq.read_table(io.BytesIO(content(job, file)))

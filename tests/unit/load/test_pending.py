@@ -53,7 +53,7 @@ def test_rows_of_another_epoch_do_not_count_as_loaded() -> None:
     assert numbers(pending((data(2), data(3)), ledger(2, 3, epoch=0), 9)) == [2, 3]
 
 
-def test_superseded_commits_load_only_when_they_are_asked_for() -> None:
+def test_superseded_commits_load_only_on_request() -> None:
     commits = (data(2, superseded=True), data(3))
     assert numbers(pending(commits, ledger(), 0)) == [3]
     assert numbers(pending(commits, ledger(), 0, superseded=True)) == [2, 3]
@@ -88,7 +88,7 @@ def test_a_manual_watermark_lets_commits_through_whose_files_are_all_newer() -> 
 # groups
 
 
-def test_commits_that_look_alike_and_go_in_alike_are_one_group() -> None:
+def test_commits_with_the_same_schema_and_load_mode_are_one_group() -> None:
     commits = [
         data(2),
         data(3),
@@ -99,7 +99,7 @@ def test_commits_that_look_alike_and_go_in_alike_are_one_group() -> None:
     assert [numbers(g) for g in groups(commits)] == [[2, 3], [4], [5], [6]]
 
 
-def test_groups_are_bounded_but_a_commit_is_never_parted() -> None:
+def test_groups_are_bounded_but_a_commit_is_never_split() -> None:
     commits = [data(2, 40), data(3, 40), data(4, 40), data(5, 500), data(6, 1)]
     assert [numbers(g) for g in groups(commits, max_rows=100)] == [[2, 3], [4], [5], [6]]
     assert [numbers(g) for g in groups(commits, max_bytes=900)] == [[2, 3], [4], [5], [6]]
@@ -143,7 +143,7 @@ def loaded(made: History, *which: int) -> Ledger:
     return Ledger(made.state.load_epoch, tuple(r._replace(target="orders") for r in made.ledger(*which)))
 
 
-def test_what_was_asked_for_as_sums_is_never_taken_for_pending() -> None:
+def test_summed_ledger_rows_are_never_taken_for_pending() -> None:
     summed = Ledger(0, (LedgerRow(3, "0f", 0, 20, 2, "", "orders", 2, True),), part=Part(0, 3))
     assert numbers(pending((data(4),), summed, 0)) == [4]
     with pytest.raises(ValueError, match="sums only"):
@@ -178,9 +178,7 @@ class Asked:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_part_of_the_ledger_and_sums_say_what_all_of_it_says(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_part_of_the_ledger_plus_sums_equals_all_of_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floodmark.commit.fold.RECENT_COMMITS", 3)
     monkeypatch.setattr("floodmark.commit.fold.RECENT_FILES", 5)
     chance = random.Random(seed)

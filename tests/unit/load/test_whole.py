@@ -181,7 +181,7 @@ def ahead(bench: Bench, tmp_path: Path) -> None:
     bench.batch(1, 3, second=7, load_as=load_as)
 
 
-def test_a_ledger_ahead_of_the_log_is_a_finding_where_rows_merge_by_key(bench: Bench, tmp_path: Path) -> None:
+def test_a_ledger_ahead_of_the_log_is_a_finding_if_rows_merge_by_key(bench: Bench, tmp_path: Path) -> None:
     ahead(bench, tmp_path)
     done = bench.load()
     assert done.commits == (3,) and [f.kind for f in done.findings] == ["ledger_ahead"]
@@ -189,7 +189,7 @@ def test_a_ledger_ahead_of_the_log_is_a_finding_where_rows_merge_by_key(bench: B
     assert bench.load().findings == ()  # said once: the ledger is the log's again
 
 
-def test_a_ledger_ahead_of_the_log_is_refused_where_rows_would_be_doubled(tmp_path: Path) -> None:
+def test_a_ledger_ahead_of_the_log_is_refused_if_rows_would_be_duplicated(tmp_path: Path) -> None:
     bench = Bench(tmp_path, changed(TABLE, key=(), mode="append"))
     ahead(bench, tmp_path)
     with pytest.raises(DataError, match="without a key"):
@@ -198,7 +198,7 @@ def test_a_ledger_ahead_of_the_log_is_refused_where_rows_would_be_doubled(tmp_pa
     assert bench.load().findings == ()
 
 
-def test_a_state_that_another_run_has_left_behind_is_a_conflict(bench: Bench) -> None:
+def test_an_outdated_state_is_a_conflict(bench: Bench) -> None:
     bench.batch(1)
     stale = bench.state
     bench.batch(2)

@@ -51,7 +51,7 @@ def column(type_: str, **more: object) -> Column:
         ("geometry", "geometry"),
     ],
 )
-def test_values_stay_as_they_are(before: str, now: str) -> None:
+def test_harmless_changes_keep_values(before: str, now: str) -> None:
     assert rewritten(column(before), column(now)) is None
 
 
@@ -85,11 +85,11 @@ def test_values_stay_as_they_are(before: str, now: str) -> None:
         ("geometry", "point"),
     ],
 )
-def test_values_may_be_others(before: str, now: str) -> None:
+def test_other_changes_may_rewrite_values(before: str, now: str) -> None:
     assert rewritten(column(before), column(now)) == f"it changed from {before} to {now}"
 
 
-def test_what_comes_with_a_type_counts_too() -> None:
+def test_nullability_auto_increment_and_character_set_count_too() -> None:
     plain = column("varchar(40)")
     assert rewritten(plain, replace(plain, nullable=False)) is not None
     assert rewritten(replace(plain, nullable=False), plain) is None
@@ -102,7 +102,7 @@ def test_what_comes_with_a_type_counts_too() -> None:
     assert rewritten(plain, replace(plain, collation="utf8mb4_bin")) is None
 
 
-def test_an_expression_that_changed_counts_and_one_that_was_not_kept_does_not() -> None:
+def test_a_changed_expression_counts_and_an_unknown_one_does_not() -> None:
     twice, thrice = (column("int", generated=e, extra="STORED GENERATED") for e in ("a * 2", "a * 3"))
     assert rewritten(twice, thrice) is not None
     assert rewritten(twice, twice) is None

@@ -23,7 +23,7 @@ def test_a_statement_shows_times_and_numbers_and_no_other_text(sql: str, shown: 
     assert masked(sql, escapes=True) == shown
 
 
-def test_a_backslash_ends_no_text_where_the_warehouse_takes_it_as_it_is() -> None:
+def test_a_backslash_is_no_escape_in_a_warehouse_s_text() -> None:
     assert masked(r"a = 'c:\' AND b = 'secret'", escapes=False) == "a = '…' AND b = '…'"
 
 

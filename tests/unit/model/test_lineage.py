@@ -40,12 +40,12 @@ def test_a_new_column_is_owed_to_rows_that_were_read_and_only_to_those() -> None
     assert with_lineage(changed(table(A, B), owed=("b",)), table(A, B)).lineage.owed == ("b",)
 
 
-def test_what_was_carried_once_is_not_carried_again() -> None:
+def test_a_change_that_was_carried_once_is_not_carried_again() -> None:
     settled = changed(with_lineage(table(A), table(A, B)), owed=())
     assert with_lineage(table(A), settled) == settled
 
 
-def test_what_the_cursor_counts_stays_known_while_it_is_the_cursor() -> None:
+def test_the_unit_of_a_cursor_is_kept_while_it_is_the_cursor() -> None:
     before = table(ID, A, cursor="a", unix="ms")
     assert with_lineage(before, table(ID, A, B, cursor="a")).recipe.unix == "ms"
     assert with_lineage(before, table(ID, B, cursor="b", renames=(("a", "b"),))).recipe.unix == "ms"
@@ -106,7 +106,7 @@ def test_fewer_digits_are_owed_to_rows_that_have_more() -> None:
     assert with_lineage(table(money), table(replace(money, precision=10, scale=4))).lineage.owed == ()
 
 
-def test_parts_of_the_recipe_are_owed_until_rows_were_read_again() -> None:
+def test_parts_of_the_recipe_are_owed_until_rows_are_read_again() -> None:
     narrow, wide = table(where="a > 1"), table()
     assert with_lineage(narrow, wide).lineage.owed_parts == ("where",)
     assert with_lineage(wide, narrow).lineage.owed_parts == ()
@@ -126,7 +126,7 @@ def test_a_column_that_is_gone_may_have_the_name_of_another_one_now() -> None:
     assert order(table(A, B), table(A, renames=(("b", "a"),)))
 
 
-def test_an_excluded_column_has_its_place_among_the_others() -> None:
+def test_an_excluded_column_keeps_its_place_among_the_others() -> None:
     def layout(*columns: Column) -> tuple[tuple[str, str], ...]:
         return tuple((c.name, c.type) for c in (ID, *columns, AT))
 
@@ -165,7 +165,7 @@ def test_an_excluded_column_has_its_place_among_the_others() -> None:
         ("text", "mediumtext", "tag > 1", False),
     ],
 )
-def test_another_type_of_an_excluded_column_matters_where_the_condition_names_it_and_values_may_change(
+def test_a_new_type_of_an_excluded_column_matters_if_where_uses_it_and_values_may_change(
     was: str, is_: str, where: str, again: bool
 ) -> None:
     def described(type_: str) -> Table:
@@ -176,7 +176,7 @@ def test_another_type_of_an_excluded_column_matters_where_the_condition_names_it
     assert with_lineage(described(was), described(is_)).lineage.owed_parts == (("where",) if again else ())
 
 
-def test_a_rename_onto_a_name_that_was_there_once_is_a_new_column() -> None:
+def test_a_rename_to_a_name_that_existed_before_is_a_new_column() -> None:
     gone = with_lineage(table(A, B), table(B))
     back = with_lineage(gone, table(A, renames=(("b", "a"),)))
     assert back.lineage.renamed == () and back.lineage.owed == ("a",) and names(back.lineage.dropped) == ["b"]

@@ -37,7 +37,7 @@ def targets(*names: str) -> dict[str, str]:
     return {field.name: field.target for field in fields(table(*names))}
 
 
-def test_names_are_folded_and_otherwise_kept_whatever_is_in_them() -> None:
+def test_names_are_folded_and_otherwise_kept_whatever_they_contain() -> None:
     for name in ("190_time", "ID", "order", "Größe", 'a "b"', "a b", "Ωmega", "name_"):
         assert target_name(name) == name.lower()
 
@@ -45,12 +45,12 @@ def test_names_are_folded_and_otherwise_kept_whatever_is_in_them() -> None:
 @pytest.mark.parametrize(
     "name", ["oid", "XMIN", "_deleted_at", "_Floodmark_key", "c__raw", "C__SRID", "tab\t"]
 )
-def test_a_name_that_is_needed_otherwise_carries_a_piece_of_its_hash(name: str) -> None:
+def test_a_reserved_name_gets_a_piece_of_its_hash(name: str) -> None:
     assert target_name(name) == marked(name) != name.lower()
     assert target_name(name).isprintable() and not target_name(name).startswith("_floodmark_")
 
 
-def test_long_names_are_cut_at_a_character_and_stay_different() -> None:
+def test_long_names_are_truncated_at_a_character_and_stay_distinct() -> None:
     one, two = target_name("数" * 64), target_name("数" * 63 + "据")
     assert one != two
     assert all(len(name.encode()) <= LONGEST and name.startswith("数" * 39) for name in (one, two))
@@ -65,7 +65,7 @@ def test_no_two_columns_become_one_in_the_target_or_in_a_file() -> None:
     assert targets(*NAMES)["ID"] == "id" and targets(*NAMES)["kelvin"] == "kelvin"
 
 
-def test_a_column_that_is_added_renames_none_that_is_there() -> None:
+def test_an_added_column_renames_no_existing_one() -> None:
     alone = {name: targets("ID", "At", name)[name] for name in NAMES if name not in ("ID", "At")}
     for one, other in itertools.permutations(alone, 2):
         assert targets("ID", one, other, "At")[one] == alone[one]
@@ -77,7 +77,7 @@ def test_a_name_that_looks_like_anothers_hash_stays_apart() -> None:
 
 
 @pytest.mark.parametrize("target", ["floodmark_keys_orders", "Floodmark_Ledger", "floodmark_"])
-def test_a_target_of_a_reserved_name_is_refused_with_the_setting_that_helps(target: str) -> None:
+def test_a_target_with_a_reserved_name_is_refused_with_the_setting_to_change(target: str) -> None:
     with pytest.raises(ConfigError, match="reserved for Floodmark's own tables") as refused:
         check_target(target, "shop.t")
     assert refused.value.hint == "set tables.shop.t.target in the configuration"

@@ -112,7 +112,7 @@ def test_each_kind_has_its_sentence(note: Note, words: str) -> None:
     assert sentence(note) == words
 
 
-def test_no_kind_is_without_words_and_doctor_has_a_check_for_every_one() -> None:
+def test_every_kind_has_words_and_a_check_in_doctor() -> None:
     assert {note.kind for note, _ in SAID} == set(get_args(Kind))
     assert {note.unfit for note, _ in SAID if note.unfit} == set(get_args(Unfit))
     for note, words in SAID:
@@ -125,7 +125,7 @@ def test_no_kind_is_without_words_and_doctor_has_a_check_for_every_one() -> None
             assert f"{check.detail}.".lower() == words.lower()
 
 
-def test_a_name_at_the_beginning_stays_as_it_is() -> None:
+def test_a_name_at_the_beginning_is_not_capitalized() -> None:
     for column in (TEXT, replace(TEXT, name="The"), replace(TEXT, name="éa")):
         note = Note("nullable_cursor", column)
         assert clause(note) == f"{column.name} can be NULL: every sync reads rows without a value again"
@@ -133,7 +133,7 @@ def test_a_name_at_the_beginning_stays_as_it_is() -> None:
     assert clause(Note("no_cursor")).startswith("no column shows")
 
 
-def test_an_index_of_columns_that_can_be_null_is_a_matter_of_the_key_not_of_the_cursor() -> None:
+def test_nullable_columns_of_an_index_matter_for_the_key_not_for_the_cursor() -> None:
     note = Note("unfit_index", TEXT, index="u", unfit="nullable")
     keyless = changed(TABLE, key=(), cursor=None, mode="full")
     first, second = check_table(Discovered(keyless, (note,)), 5, "duckdb")[1:]
@@ -145,7 +145,7 @@ def test_an_index_of_columns_that_can_be_null_is_a_matter_of_the_key_not_of_the_
     assert len(check_table(Discovered(keyless, ()), 5, "duckdb", configured=True)) == 1
 
 
-def test_a_key_that_the_user_names_is_refused_in_the_same_words() -> None:
+def test_a_configured_key_is_refused_in_the_same_words() -> None:
     assert why_unfit("nullable", TEXT) == "it can be NULL"
     assert why_unfit("inexact", RATE) == "double values can't be compared exactly"
 
@@ -159,7 +159,7 @@ def test_only_cascades_into_columns_that_are_read_are_noted() -> None:
     assert noted(TABLE, found) is None and noted(changed(table, cursor=None, mode="full"), found) is None
 
 
-def test_a_line_stands_in_a_report_once() -> None:
+def test_a_report_has_each_line_once() -> None:
     report = TableReport("shop.orders")
     assert report.note("a") and report.note("b") and not report.note("a")
     assert report.as_json()["notes"] == ["a", "b"]
@@ -186,7 +186,7 @@ def test_sentences_of_earlier_versions_are_not_read_and_none_are_written() -> No
     assert dump(load(Table, json.dumps(written | {"notes": ["a"]}).encode())) == dump(TABLE)
 
 
-def test_a_claim_with_sentences_describes_the_table_as_one_without_so_that_none_is_needed_anew(
+def test_a_claim_with_sentences_equals_one_without_so_no_new_claim_is_needed(
     tmp_path: Path,
 ) -> None:
     store = Store(StoreSpec(url=str(tmp_path)))

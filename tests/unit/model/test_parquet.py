@@ -26,7 +26,7 @@ def test_a_footer_is_read_as_it_was_written(window: str | None, last: Position |
     assert read_footer(file(footer.metadata())) == (footer, 3)
 
 
-def test_what_is_no_file_of_ours_has_no_footer() -> None:
+def test_a_foreign_file_has_no_footer() -> None:
     whole = Footer("shop.orders", "log", "run", 4, None, "window", 3, "schema", "ab12").metadata()
     assert read_footer(file(whole)) is not None
     for name in whole:

@@ -38,7 +38,7 @@ NOW = datetime(2025, 8, 19, 15, 30, 22, 123456, UTC)
         ("18months", "2024-02-19 15:30:22"),
     ],
 )
-def test_a_preset_means_a_moment(text: str, meant: str) -> None:
+def test_a_preset_gives_a_moment(text: str, meant: str) -> None:
     assert preset(text, NOW) == meant
 
 
@@ -65,7 +65,7 @@ def test_a_month_ago_from_the_31st_is_the_last_day_of_a_shorter_month() -> None:
         "1 2days",
     ],
 )
-def test_what_is_no_preset_is_refused_with_the_list(text: str) -> None:
+def test_an_unknown_preset_is_refused_with_the_list(text: str) -> None:
     with pytest.raises(ValueError, match=r"aug4.*Nhours.*today, yesterday"):
         preset(text, NOW)
 

@@ -40,9 +40,7 @@ def taken(before: Table, now: Table, rows: list[Known]) -> bool:
 BEFORE, NOW = table(PRICE, COUNT, NEW), table(PRICE, COUNT)
 
 
-def test_values_that_are_still_there_and_were_others_in_the_lost_column_prove_that_it_was_only_dropped() -> (
-    None
-):
+def test_unchanged_values_that_differed_from_the_lost_column_prove_that_it_was_only_dropped() -> None:
     assert not taken(BEFORE, NOW, known(PRICE, NEW, (1, 1, 1), (1, 2, 1)))
 
 
@@ -57,7 +55,7 @@ def test_values_that_are_still_there_and_were_others_in_the_lost_column_prove_th
         ([(None, None, None)], "nothing in either"),
     ],
 )
-def test_else_rows_are_read_again(rows: list[tuple[object, ...]], why: str) -> None:
+def test_otherwise_rows_are_read_again(rows: list[tuple[object, ...]], why: str) -> None:
     assert taken(BEFORE, NOW, known(PRICE, NEW, *rows)), why
 
 
@@ -65,7 +63,7 @@ def test_a_row_that_has_moved_since_proves_nothing() -> None:
     assert taken(BEFORE, NOW, known(PRICE, NEW, (1, 2, 1), cursor=1))
 
 
-def test_without_known_rows_any_column_of_the_kind_is_enough_wherever_it_stands() -> None:
+def test_without_known_rows_any_column_of_the_same_kind_is_suspect_wherever_it_is() -> None:
     text = Column("t", "varchar(9)", "varchar", characters=9)
     long = Column("long", "text", "text")
     assert taken(table(PRICE, COUNT, text, NEW), table(PRICE, COUNT, text), [])
@@ -79,20 +77,20 @@ def test_without_known_rows_any_column_of_the_kind_is_enough_wherever_it_stands(
     assert not taken(table(text, replace(AT, name="then")), table(text), [])
 
 
-def test_a_lost_column_of_another_kind_is_noticed_by_the_values_that_it_brought() -> None:
+def test_a_lost_column_of_another_kind_is_detected_by_its_values() -> None:
     before, now = table(PRICE, COUNT), table(PRICE)
     assert not taken(before, now, known(PRICE, COUNT, (1, 2, 1)))
     assert taken(before, now, known(PRICE, COUNT, (1, 2, 3)))
 
 
-def test_checksums_of_other_types_are_not_compared() -> None:
+def test_checksums_of_different_types_are_not_compared() -> None:
     finer = replace(NEW, type="decimal(12,3)", scale=3)
     assert taken(table(PRICE, finer), table(PRICE), known(PRICE, finer, (1, 2, 1)))
     wider = replace(PRICE, type="decimal(14,2)", precision=14)
     assert taken(BEFORE, table(wider, COUNT), known(PRICE, NEW, (1, 2, 1)))
 
 
-def test_the_width_in_which_an_integer_is_shown_is_none_of_its_type() -> None:
+def test_an_integer_s_display_width_is_not_part_of_its_type() -> None:
     other = replace(COUNT, name="other", type="int")
     assert not taken(table(COUNT, other), table(replace(COUNT, type="int")), known(COUNT, other, (1, 2, 1)))
 

@@ -111,7 +111,7 @@ def test_text_has_room_for_its_bytes_in_utf8(
     assert field.arrow == (pa.large_string() if type_ == "longtext" else pa.string())
 
 
-def test_binary_is_never_of_fixed_length() -> None:
+def test_binary_never_has_a_fixed_length() -> None:
     assert only(column("binary(16)", octets=16)).arrow == pa.binary()
     assert only(column("binary(16)", octets=16)).redshift == "VARBYTE(16)"
     assert only(column("longblob")).arrow == pa.large_binary()
@@ -137,7 +137,7 @@ def test_an_unknown_type_is_refused_with_a_way_out() -> None:
     assert "exclude" in (refused.value.hint or "")
 
 
-def test_names_are_quoted_with_doubled_backticks() -> None:
+def test_backticks_in_names_are_doubled() -> None:
     assert quote("a`b") == "`a``b`"
     assert only(column("int", "a`b")).select == "`a``b`"
 

@@ -91,7 +91,7 @@ GONE: list[Answer] = []
 
 @pytest.mark.parametrize("now", [SERVER, REMADE, OTHER_SERVER], ids=["same", "remade", "other server"])
 @pytest.mark.parametrize("table", [ORDERS, EVENTS, PLAIN, FEW], ids=lambda t: t.source.table)
-def test_rows_that_are_in_place_tell_that_a_source_lives_on_whatever_else_has_changed(
+def test_rows_in_place_prove_that_a_source_is_the_same_whatever_else_has_changed(
     table: Table, now: Origin
 ) -> None:
     """ALTER, OPTIMIZE, a swap as gh-ost does it; a promoted replica, replicas in turn, a migration; a purge of old rows."""
@@ -101,7 +101,7 @@ def test_rows_that_are_in_place_tell_that_a_source_lives_on_whatever_else_has_ch
 
 
 @pytest.mark.parametrize("now", [SERVER, REMADE, OTHER_SERVER], ids=["same", "remade", "other server"])
-def test_updates_of_all_witnesses_are_known_by_what_an_update_leaves(now: Origin) -> None:
+def test_updates_of_all_witnesses_are_recognized_by_what_an_update_leaves_unchanged(now: Origin) -> None:
     asked = rows(EVENTS)
     assert verdict(EVENTS, [kept_but(w, CREATED) for w in asked], now).kind == "lives"
     asked = rows(ORDERS)
@@ -109,7 +109,7 @@ def test_updates_of_all_witnesses_are_known_by_what_an_update_leaves(now: Origin
     assert verdict(ORDERS, [GONE, *(kept_but(w, CREATED, 1) for w in asked[1:])], now).kind == "lives"
 
 
-def test_a_table_that_was_not_made_anew_lives_on_though_every_row_has_changed_or_is_gone() -> None:
+def test_a_table_that_was_not_recreated_is_the_same_even_if_every_row_has_changed_or_is_gone() -> None:
     asked = rows(PLAIN)
     assert verdict(PLAIN, [unlike(w) for w in asked]).kind == "lives"
     assert verdict(PLAIN, [GONE for _ in asked]).kind == "lives"
@@ -118,7 +118,7 @@ def test_a_table_that_was_not_made_anew_lives_on_though_every_row_has_changed_or
 
 @pytest.mark.parametrize("now", [REMADE, OTHER_SERVER], ids=["remade", "other server"])
 @pytest.mark.parametrize("table", [EVENTS, PLAIN, FEW], ids=lambda t: t.source.table)
-def test_a_table_that_was_emptied_and_filled_again_past_the_watermark_is_another_one(
+def test_a_table_that_was_emptied_and_refilled_past_the_watermark_is_a_different_one(
     table: Table, now: Origin
 ) -> None:
     asked = rows(table)
@@ -151,7 +151,7 @@ def test_rows_that_took_the_places_of_the_newest_ones_after_a_restore_are_notice
         assert verdict(PLAIN, answers, same_table, before=same_table).kind == "lives"
 
 
-def test_older_versions_of_the_newest_rows_tell_that_a_source_was_set_back_though_the_last_one_has_changed_since() -> (
+def test_older_versions_of_the_newest_rows_show_that_a_source_was_set_back_even_if_the_last_one_has_changed_since() -> (
     None
 ):
     asked = rows(BARE)
@@ -173,7 +173,7 @@ def test_a_cursor_that_was_set_lower_on_purpose_beneath_a_row_in_place_is_no_set
 
 
 @pytest.mark.parametrize("now", [REMADE, OTHER_SERVER], ids=["remade", "other server"])
-def test_newest_rows_that_are_gone_where_the_counter_is_behind_them_were_lost_and_not_deleted(
+def test_missing_newest_rows_were_lost_not_deleted_if_the_counter_is_behind_them(
     now: Origin,
 ) -> None:
     asked = rows(BARE)
@@ -190,13 +190,13 @@ def test_newest_rows_that_are_gone_where_the_counter_is_behind_them_were_lost_an
     assert verdict(CODES, many, now).kind == "set back"
 
 
-def test_gtids_that_cover_ours_tell_that_the_newest_rows_were_deleted_before_a_failover() -> None:
+def test_gtids_that_cover_ours_show_that_the_newest_rows_were_deleted_before_a_failover() -> None:
     ours, theirs = replace(SERVER, gtids=f"{A}:1-9"), replace(OTHER_SERVER, gtids=f"{A}:1-10")
     answers = [*(same(w) for w in rows(CODES)[:3]), *[GONE] * 8]
     assert verdict(CODES, answers, theirs, before=ours).kind == "lives"
 
 
-def test_a_queue_whose_read_rows_are_all_gone_lives_on_where_its_keys_have_gone_on() -> None:
+def test_a_queue_whose_rows_are_all_gone_is_the_same_if_its_keys_have_moved_on() -> None:
     gone = [GONE] * 6
     for table in (BARE, PLAIN):
         assert verdict(table, gone, REMADE, Deep(below=False, lowest=7)).kind == "lives"
@@ -204,7 +204,7 @@ def test_a_queue_whose_read_rows_are_all_gone_lives_on_where_its_keys_have_gone_
         assert verdict(table, gone, REMADE, Deep(below=False)).kind == "replaced"  # empty
 
 
-def test_a_table_filled_again_with_some_of_the_same_rows_is_another_one() -> None:
+def test_a_table_refilled_with_some_of_the_same_rows_is_a_different_one() -> None:
     """In mid-sync: those that it no longer has would stay in the target."""
     asked = rows(BARE)
     answers = [*(same(w, 1) for w in asked[:4]), GONE, GONE]
@@ -213,7 +213,7 @@ def test_a_table_filled_again_with_some_of_the_same_rows_is_another_one() -> Non
     assert verdict(BARE, answers).kind == "lives"
 
 
-def test_a_store_of_an_earlier_version_has_the_row_at_the_watermark_only() -> None:
+def test_a_store_of_an_earlier_version_has_only_the_row_at_the_watermark() -> None:
     low = rows(BARE)[-1]._replace(cells=())
     for answer, kind in (([Answer(-1, {})], "set back"), ([Answer(0, {})], "lives"), (GONE, "lives")):
         found = fates(BARE, [low], [answer], steady=True)
@@ -250,7 +250,7 @@ def test_a_cursor_with_fewer_digits_than_it_was_read_with_is_in_place_cut_or_rou
     assert [compared(column, moment(was), moment(now)) for now in (lower, higher)] == [-1, 1]
 
 
-def test_cursors_that_are_no_moments_are_compared_as_they_are() -> None:
+def test_cursors_that_are_not_times_are_compared_as_they_are() -> None:
     coarse = Column("at", "datetime", "datetime", fraction=0)
     assert [compared(ID, 7, now) for now in (6, 7, 8)] == [-1, 0, 1]
     assert compared(coarse, "0000-00-00 00:00:00.000000", "0000-00-00 00:00:00.000000") == 0
@@ -268,7 +268,7 @@ def test_checksums_are_compared_only_where_the_column_is_the_same() -> None:
     assert told_by(ORDERS) == [CREATED, NOTE] and told_by(EVENTS) == [CREATED, NOTE]
 
 
-def test_a_claim_keeps_the_newest_rows_and_an_even_choice_of_earlier_ones_that_are_in_place() -> None:
+def test_a_claim_keeps_the_newest_rows_and_an_even_selection_of_earlier_ones_in_place() -> None:
     before, new = rows(PLAIN, 40), rows(PLAIN, 42)[38:]
     states: list[Fate] = ["gone" if i < 4 else "kept" for i in range(40)]
     found = merged(before, states, new)
@@ -310,6 +310,6 @@ def test_gtids_cover_ours_lack_some_or_can_t_be_compared(before: str | None, now
     assert gtid_relation(before, now) == relation
 
 
-def test_what_a_replica_has_executed_of_its_own_is_not_asked_of_others() -> None:
+def test_a_replica_s_own_transactions_are_not_expected_of_other_servers() -> None:
     assert without(f"{A}:1-5,\n{B}:1-2", B.upper()) == f"{A}:1-5"
     assert without("0-1-100,0-2-7,1-2-3,0-12-5", "2") == "0-1-100,0-12-5"

@@ -91,7 +91,7 @@ def test_moments_are_exact_to_the_microsecond(moment: float) -> None:
     )
 
 
-def test_a_clock_that_was_set_back_is_read_again_from_where_it_may_have_begun_anew() -> None:
+def test_after_a_clock_was_set_back_rows_are_read_again_from_where_it_may_have_restarted() -> None:
     bound = datetime(2025, 6, 1, 4, 30, tzinfo=UTC).timestamp()
     assert clock.set_back(None, -5.0) == 0
     assert clock.set_back(0.3, -0.2) == 0  # drift
@@ -122,25 +122,25 @@ def test_a_zone_that_changed_either_way_leaves_a_spread_until_it_is_confirmed(
 
 
 @pytest.mark.parametrize("offsets", [BERLIN, NEW_YORK, LOS_ANGELES, LORD_HOWE, SHANGHAI])
-def test_daylight_saving_is_no_change_of_zone(offsets: clock.Offsets) -> None:
+def test_daylight_saving_is_not_a_change_of_zone(offsets: clock.Offsets) -> None:
     zone = seen(offsets, at(0))
     for days in range(1, 400, 7):
         zone = seen(offsets, at(60 * 24 * days), zone)
         assert zone.others == ()
 
 
-def test_a_zone_that_is_put_back_still_has_connections_from_in_between() -> None:
+def test_a_zone_that_was_restored_still_has_connections_from_in_between() -> None:
     first = seen(SHANGHAI, at(0))
     back = seen(SHANGHAI, at(20), seen(clock.utc, at(10), first))
     assert (back.offset, back.others) == (8 * 3600, (0,))
 
 
-def test_two_changes_are_as_wide_as_the_widest_difference() -> None:
+def test_two_changes_spread_as_far_as_the_largest_difference() -> None:
     zone = seen(clock.named("Asia/Tokyo"), at(20), seen(clock.utc, at(10), seen(SHANGHAI, at(0))))
     assert clock.spread(zone) == 9 * 3600 + clock.SAVING
 
 
-def test_integers_tell_the_time_only_when_the_newest_is_about_now() -> None:
+def test_integers_are_unix_time_only_if_the_newest_is_close_to_now() -> None:
     for unit in clock.UNITS:
         newest = clock.count(at(-5), unit)
         assert clock.unit_of(newest, at(0)) == unit
@@ -148,7 +148,7 @@ def test_integers_tell_the_time_only_when_the_newest_is_about_now() -> None:
     assert [clock.unit_of(n, at(0)) for n in (0, 20_000, 1_200_000_000, 4_100_000_000)] == [None] * 4
 
 
-def test_a_moment_counts_in_whole_ticks_that_are_over() -> None:
+def test_a_moment_counts_only_completed_ticks() -> None:
     assert [clock.count(1700000000.999999, unit) for unit in clock.UNITS] == [
         1700000000, 1700000000999, 1700000000999999, 1700000000999999000
     ]  # fmt: skip

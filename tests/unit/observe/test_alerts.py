@@ -59,7 +59,7 @@ def ended(config: Config, *errors: FloodmarkError | None, patience: float = 5.0)
         alerts.after(SyncReport("r", 1.0, tuple(tables)))
 
 
-def test_a_failure_is_told_once_and_so_is_that_it_is_over(config: Config, hook: Receiving) -> None:
+def test_a_failure_is_reported_once_and_so_is_its_end(config: Config, hook: Receiving) -> None:
     bad = DataError("the source was replaced")
     for errors in ((None,), (bad,), (bad,), (None,), (None,)):
         ended(config, *errors)
@@ -79,12 +79,12 @@ def test_tables_of_one_run_share_a_message(config: Config, hook: Receiving) -> N
     assert document["text"].startswith("Floodmark: 25 messages: 25 failed\ns.t0 has failed: damaged\n")
 
 
-def test_a_source_that_is_away_for_a_moment_is_told_to_nobody(config: Config, hook: Receiving) -> None:
+def test_a_briefly_unreachable_source_is_not_reported(config: Config, hook: Receiving) -> None:
     ended(config, TransientError("MySQL is away"))
     assert hook.got == []
 
 
-def test_what_was_said_is_remembered_without_any_address(config: Config, hook: Receiving) -> None:
+def test_sent_alerts_are_remembered_without_addresses(config: Config, hook: Receiving) -> None:
     ended(config, DataError("damaged"))
     kept = (Store(config.store).get(STATE) or b"").decode()
     assert "s.t0" in kept and SECRET not in kept and "127.0.0.1" not in kept
@@ -93,7 +93,7 @@ def test_what_was_said_is_remembered_without_any_address(config: Config, hook: R
     assert len(hook.documents) == 2
 
 
-def test_a_receiver_that_hangs_holds_nothing_up_is_said_once_and_is_left_alone(
+def test_a_receiver_that_hangs_holds_nothing_up_and_is_reported_once(
     config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -121,7 +121,7 @@ def test_a_receiver_that_hangs_holds_nothing_up_is_said_once_and_is_left_alone(
     assert hook.documents[-1]["events"][0]["event"] == "failed" and read_state(store).receivers == {}
 
 
-def test_a_receiver_that_refuses_hears_it_with_a_later_run(
+def test_a_receiver_that_refused_gets_the_alert_with_a_later_run(
     config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook.status = 500
@@ -130,7 +130,7 @@ def test_a_receiver_that_refuses_hears_it_with_a_later_run(
     assert read_state(Store(config.store)).tables == {}
 
 
-def test_nobody_at_the_address_and_an_address_that_speaks_no_http_are_told_without_it(config: Config) -> None:
+def test_an_unreachable_receiver_is_reported_without_its_address(config: Config) -> None:
     spec = AlertSpec(webhook=f"http://127.0.0.1:1/{SECRET}", heartbeat=f"http://[{SECRET}/")
     found = Alerts(replace(config, alerts=spec)).test()
     assert not found["ok"] and SECRET not in str(found)
@@ -155,7 +155,7 @@ def test_a_check_finds_the_table_that_nobody_syncs_any_more(config: Config, hook
     assert hook.beats == []
 
 
-def test_whoever_guards_the_store_tells_without_being_asked(config: Config, hook: Receiving) -> None:
+def test_the_guard_sends_alerts_unasked(config: Config, hook: Receiving) -> None:
     old = stamp(datetime.now(UTC) - timedelta(hours=2))
     write_check(Store(config.store), Check("s.dead", "r", old, exit_code=0, caught_up_at=old))
     with guarding(config, every=0.01):
@@ -167,7 +167,7 @@ def test_whoever_guards_the_store_tells_without_being_asked(config: Config, hook
         pass
 
 
-def test_a_verify_that_found_differences_is_told_and_so_is_the_next_good_one(
+def test_a_verify_with_differences_is_reported_and_so_is_the_next_good_one(
     config: Config, hook: Receiving
 ) -> None:
     store = Store(config.store)
@@ -204,7 +204,7 @@ def test_mail_goes_through_apprise(config: Config) -> None:
     assert mail["Subject"] == "Floodmark: s.t0 has failed: damaged" and "ops@example.org" in mail["To"]
 
 
-def test_an_address_that_apprise_does_not_know_is_said(config: Config) -> None:
+def test_an_address_that_apprise_does_not_know_is_reported(config: Config) -> None:
     found = Alerts(replace(config, alerts=AlertSpec(to=(f"nothing://{SECRET}",)))).test()
     assert found["receivers"] == [
         {"receiver": "to[0]", "ok": False, "error": "Apprise does not know such an address"}

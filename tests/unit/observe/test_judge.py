@@ -29,7 +29,7 @@ def word(given: Check | None, verify: VerifyResult | None = None, on: tuple[str,
     return standing("s.t", given, verify, 900, on, NOW).word
 
 
-def test_an_idle_source_is_well_and_a_dead_scheduler_is_not() -> None:
+def test_an_idle_source_is_healthy_and_a_dead_scheduler_is_not() -> None:
     assert word(check(caught_up=60, lag=Lag(seconds=0.0))) == "ok"
     assert word(check(caught_up=901, lag=Lag(seconds=0.0))) == "behind"
     assert word(None) == "ok"  # nothing is known of it
@@ -44,34 +44,34 @@ def test_how_far_behind_is_the_lag_of_the_last_look_and_the_time_since() -> None
 
 
 @pytest.mark.parametrize("code", [1, 2, 6])
-def test_what_a_person_has_to_see_to_is_told_at_once(code: int) -> None:
+def test_a_failure_that_needs_a_person_is_reported_at_once(code: int) -> None:
     assert word(check(code)) == "failed"
 
 
 @pytest.mark.parametrize("code", [4, 5])
-def test_what_passes_by_itself_is_told_once_the_table_is_behind(code: int) -> None:
+def test_a_transient_failure_is_reported_once_the_table_is_behind(code: int) -> None:
     assert word(check(code, caught_up=600)) == "ok"
     late = standing("s.t", check(code, caught_up=1000), None, 900, ALERTS, NOW)
     assert (late.word, late.detail) == ("behind", f"failed with {code}")
 
 
-def test_another_runs_lease_is_never_told() -> None:
+def test_another_run_s_lease_is_never_reported() -> None:
     assert word(check(3)) == "ok"
 
 
-def test_differences_are_told_until_a_verify_finds_none() -> None:
+def test_differences_are_reported_until_a_verify_finds_none() -> None:
     differs = VerifyResult("s.t", "r", ago(5), 1.0, False, missing=3)
     assert word(check(7)) == "differs" and word(check(), differs) == "differs"
     assert word(check(), VerifyResult("s.t", "r", ago(5), 1.0, True)) == "ok"
     assert "3 missing" in standing("s.t", check(), differs, 900, ALERTS, NOW).detail
 
 
-def test_only_what_is_asked_for_is_told() -> None:
+def test_only_configured_kinds_are_reported() -> None:
     assert word(check(6, caught_up=1000), on=("behind",)) == "behind"
     assert word(check(6), on=("behind", "differs")) == "ok"
 
 
-def test_one_message_per_change_then_one_a_day_then_that_it_is_well_again() -> None:
+def test_there_is_one_message_per_change_then_one_a_day_then_a_recovery() -> None:
     said: TableSaid | None = None
     heard: list[tuple[str, bool]] = []
     moment = NOW
@@ -87,14 +87,14 @@ def test_one_message_per_change_then_one_a_day_then_that_it_is_well_again() -> N
     assert said is None
 
 
-def test_a_receiver_that_was_away_hears_it_later_and_the_others_not_again() -> None:
+def test_an_unreachable_receiver_gets_it_later_and_the_others_not_again() -> None:
     bad = Standing("s.t", "failed")
     first = to_say(None, bad, ["hook", "mail"], ALERTS, NOW)
     said = after_saying(None, bad, {"hook": first["hook"]}, NOW)
     assert set(to_say(said, bad, ["hook", "mail"], ALERTS, NOW)) == {"mail"}
 
 
-def test_a_change_of_columns_is_told_once_and_not_when_it_is_long_past() -> None:
+def test_a_column_change_is_reported_once_and_not_when_it_is_old() -> None:
     change = (ColumnChange("added", "note", after="text"),)
     now_stands = standing("s.t", check(schema_at=ago(60), schema_changes=change), None, 900, ALERTS, NOW)
     events = to_say(None, now_stands, ["hook"], ALERTS, NOW)

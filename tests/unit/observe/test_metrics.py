@@ -109,7 +109,7 @@ def test_the_values_are_those_of_the_store(store: Counting) -> None:
     assert found["floodmark_recovery_seconds{}"] == 0.25 and found["floodmark_copies_bytes{}"] > 0
 
 
-def test_prometheus_own_tool_finds_nothing_wrong_with_the_text(store: Counting) -> None:
+def test_promtool_accepts_the_text(store: Counting) -> None:
     hostile = 'we"ird\\ta\nble.naïve\u202e{}'
     write_check(store, replace(Check(hostile, RUN, AT), exit_code=0, total=Day(exit_codes={"0": 1})))
     text = exposition(StoreFacts(store).look())
@@ -207,12 +207,12 @@ def test_the_dashboard_and_the_rules_name_only_metrics_that_exist() -> None:
     assert _named((DOCS / "alerts.rules.yml").read_text()) <= NAMES
 
 
-def test_prometheus_own_tool_takes_the_rules() -> None:
+def test_promtool_accepts_the_rules() -> None:
     done = promtool("check", "rules", str(DOCS / "alerts.rules.yml"))
     assert done.returncode == 0 and b"7 rules found" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_rule_tells_an_idle_source_from_a_stuck_pipeline(tmp_path: Path) -> None:
+def test_the_rule_distinguishes_an_idle_source_from_a_stuck_pipeline(tmp_path: Path) -> None:
     cases = tmp_path / "cases.yml"
     cases.write_text(f"""
 rule_files: [{DOCS / "alerts.rules.yml"}]

@@ -94,7 +94,7 @@ def decided(
 @pytest.mark.parametrize(
     ("table", "end"), [(KEPT, NOON + 1), (FINE, NOW + 1e-6)], ids=["seconds", "microseconds"]
 )
-def test_while_nothing_is_open_the_bound_is_the_end_of_the_present_tick(table: Table, end: float) -> None:
+def test_while_nothing_is_open_the_bound_is_the_end_of_the_current_tick(table: Table, end: float) -> None:
     settled = decided(reading(table), [row(-5), row(0)])
     assert settled.bound == pytest.approx(end, abs=2e-7)
     assert settled.high == settled.newest == row(0) and settled.held == ()
@@ -111,14 +111,14 @@ def test_the_bound_is_lowered_to_the_start_of_the_oldest_open_work_which_is_name
     )
 
 
-def test_open_work_counts_from_the_beginning_of_its_tick_because_cursors_are_cut_to_their_digits() -> None:
+def test_open_work_counts_from_the_beginning_of_its_tick_because_cursors_are_truncated() -> None:
     """A statement of 11:59:50.25 writes 11:59:50, as a row beside it has that is there already."""
     settled = decided(reading(), [row(-11), row(-10)], [work(10)])
     assert settled.bound == NOON - 10
     assert settled.high == row(-11)
 
 
-def test_a_row_right_at_the_bound_is_not_below_it() -> None:
+def test_a_row_exactly_at_the_bound_is_not_below_it() -> None:
     assert decided(reading(), [row(0), row(1)]).high == row(0)
     assert bound.at_or_behind(row(1), "2025-06-01 12:00:01.000000")
     assert not bound.at_or_behind(row(0), "2025-06-01 12:00:01.000000")
@@ -134,7 +134,7 @@ def test_no_more_than_three_are_named_the_oldest_first() -> None:
     assert [said.split()[3] for said in settled.held] == ["1", "2", "3"]
 
 
-def test_a_prepared_transaction_that_no_connection_has_is_named_as_one() -> None:
+def test_a_prepared_transaction_without_a_connection_is_named_as_one() -> None:
     (said,) = decided(reading(), look=[work(9, thread=0, trx="5", modified=True)]).held
     assert said == "prepared (XA) transaction without a connection, open for 9 s"
 
@@ -189,7 +189,7 @@ def test_timestamps_are_compared_in_utc_and_datetimes_in_the_servers_zone_or_the
         (LOS_ANGELES, "2025-06-01 05:00:01"),
     ],
 )
-def test_the_bound_is_turned_into_a_cursor_of_the_zone_that_rows_are_written_in(
+def test_the_bound_is_converted_to_the_zone_that_rows_are_written_in(
     offsets: clock.Offsets, below: str
 ) -> None:
     aim = bound.aim(reading(), NOW, NOW)
@@ -211,7 +211,7 @@ def test_the_hour_that_the_clocks_show_twice_is_read_again_after_a_window_that_e
     assert over.zone_shift is None and over.steady
 
 
-def test_a_zone_that_is_another_one_than_at_the_last_claim_is_noticed_and_its_difference_read_again() -> None:
+def test_a_zone_that_differs_from_the_last_claim_is_noticed_and_its_difference_read_again() -> None:
     low: Position = ("2025-06-01 19:00:00.000000", 1)
     before = Zone(clock.grid(NOON - 3600), 0)
     settled = decided(reading(low=low, progress=Progress(zone=before, bound=NOON - 3600)), offsets=SHANGHAI)
@@ -223,7 +223,7 @@ def test_a_zone_that_is_another_one_than_at_the_last_claim_is_noticed_and_its_di
     assert settled.zone == Zone(clock.grid(NOW), 8 * 3600) and settled.back_to is None and settled.steady
 
 
-def test_sessions_in_zones_of_their_own_write_earlier_cursors_and_that_is_kept_after_they_are_gone() -> None:
+def test_sessions_in_other_zones_write_earlier_cursors_and_that_is_kept_after_they_are_gone() -> None:
     low: Position = ("2025-06-01 12:00:00.000000", 1)
     settled = decided(reading(low=low, progress=Progress(bound=NOON)), others=("-01:00",), behind=3600)
     assert (settled.behind, settled.zones) == (3600, ("-01:00",))
@@ -253,7 +253,7 @@ def test_a_clock_that_was_set_back_has_rows_read_again_from_the_last_bound_less_
     assert settled.zone_shift == "2025-06-01 10:58:59.000000" and not settled.steady
 
 
-def test_a_clock_that_was_set_back_over_a_change_of_the_clocks_is_followed_in_the_zone_of_then() -> None:
+def test_a_clock_that_was_set_back_over_a_dst_change_is_followed_in_the_offset_of_that_time() -> None:
     """In Los Angeles, four hours after the clocks had gone back, to the day before; that was thirty hours ago."""
     known = Progress(bound=BACK + 4 * 3600, ahead=0.0)
     now = BACK + 10 * 3600
@@ -281,7 +281,7 @@ def test_cursors_more_than_a_minute_ahead_of_the_clock_lie_in_the_future() -> No
 # ---------------------------------------------------------------- how long to wait
 
 
-def test_a_tick_is_final_a_second_after_its_end_where_the_servers_clock_writes_it_and_all_work_is_seen() -> (
+def test_a_tick_is_final_one_second_after_its_end_if_the_server_s_clock_writes_it_and_all_work_is_visible() -> (
     None
 ):
     assert bound.aim(reading(settle_seconds=2.0), NOW, NOW).pause == bound.SURE_SECONDS == 1.0
@@ -289,11 +289,11 @@ def test_a_tick_is_final_a_second_after_its_end_where_the_servers_clock_writes_i
 
 
 @pytest.mark.parametrize("trust", DOUBTFUL, ids=["no PROCESS", "a replica", "a cluster"])
-def test_where_open_work_may_be_hidden_the_settling_time_is_waited_for(trust: Trust) -> None:
+def test_the_settling_time_is_waited_for_if_open_work_may_be_hidden(trust: Trust) -> None:
     assert bound.aim(reading(trust=trust, settle_seconds=2.0), NOW, NOW).pause == 2.0
 
 
-def test_where_the_application_writes_the_cursor_the_settling_time_is_waited_for() -> None:
+def test_the_settling_time_is_waited_for_if_the_application_writes_the_cursor() -> None:
     assert bound.aim(reading(TABLE, settle_seconds=2.0), NOW, NOW).pause == 2.0
 
 
@@ -315,7 +315,7 @@ def paused(of: Reading, newest: Position) -> Pause:
     return bound.pause(aim, clock.sample(clock.utc, aim.top, aim.aged), newest, NOW)
 
 
-def test_a_row_of_the_present_second_is_waited_for_until_that_second_has_settled() -> None:
+def test_a_row_of_the_current_second_is_waited_for_until_that_second_has_settled() -> None:
     found = paused(reading(), row(0))
     assert found.for_all and found.seconds == pytest.approx(0.75 + 1.0)
 
@@ -328,7 +328,7 @@ def test_an_older_fresh_row_is_waited_for_only_until_it_is_final_itself() -> Non
     assert not found.for_all and found.seconds == pytest.approx(0.3, abs=0.06)
 
 
-def test_whoever_comes_after_the_time_to_wait_waits_no_more() -> None:
+def test_a_late_caller_does_not_wait() -> None:
     aim = bound.aim(reading(), NOW, NOW)
     wall = clock.sample(clock.utc, aim.top, aim.aged)
     assert bound.pause(aim, wall, row(0), aim.top + 5).seconds <= bound.AGING
@@ -345,9 +345,7 @@ def test_open_work_is_given_the_rest_of_the_settling_time_to_end_while_rows_are_
     assert bound.patience(hidden, bound.aim(hidden, NOW, NOW), True, [writer]) == 0.0
 
 
-def test_statements_that_hold_fresh_rows_back_are_looked_at_once_more_however_short_the_settling_time() -> (
-    None
-):
+def test_statements_that_hold_fresh_rows_back_are_checked_once_more_however_short_the_settling_time() -> None:
     of = reading(settle_seconds=0.0)
     aim = bound.aim(of, NOW, NOW)
     assert bound.patience(of, aim, True, [work(5)]) == bound.GLANCE
@@ -355,7 +353,7 @@ def test_statements_that_hold_fresh_rows_back_are_looked_at_once_more_however_sh
     assert bound.patience(of, aim, False, [work(5)]) == 0.0
 
 
-def test_others_get_ready_only_for_rows_that_are_new_and_not_all_held_back() -> None:
+def test_preparations_start_only_for_new_rows_that_are_not_all_held_back() -> None:
     assert reading().has_news(row(0)) and reading(low=row(-1)).has_news(row(0))
     assert not reading(low=row(0)).has_news(row(0))
     aim = bound.aim(reading(), NOW, NOW)
@@ -365,7 +363,7 @@ def test_others_get_ready_only_for_rows_that_are_new_and_not_all_held_back() -> 
 # ---------------------------------------------------------------- what open transactions have written
 
 
-def test_what_an_open_transaction_has_written_is_not_passed_though_its_start_is_later() -> None:
+def test_rows_written_by_an_open_transaction_are_not_passed_even_if_its_start_is_later() -> None:
     """Its statement waited, with its NOW() fixed, before InnoDB began the transaction."""
     look = [work(2, 7, trx="421", modified=True), work(3, 8)]
     of = reading(progress=Progress(bound=NOON - 60))
@@ -383,7 +381,7 @@ def test_a_first_window_keeps_its_bound_and_so_do_ids_which_have_none_to_compare
     assert bound.below_uncommitted(ids, Settled((9,), (9,), bound=NOW), (5,), [], NOW).bound == NOW
 
 
-def test_only_those_that_have_written_rows_are_searched_for() -> None:
+def test_only_transactions_that_have_written_rows_are_searched_for() -> None:
     wrote = work(5, 7, trx="421", modified=True)
     assert bound.writers([work(9, 8), wrote, work(3, 9, trx="422")]) == [wrote]
 
@@ -409,7 +407,7 @@ def test_ids_stay_at_the_last_proven_position_while_something_is_open_which_is_n
     assert settled.held == ("statement of connection 7 (app@here), open for 4 s",)
 
 
-def test_ids_wait_for_all_that_is_open_each_thread_once() -> None:
+def test_ids_wait_for_all_open_work_with_each_thread_once() -> None:
     statement, transaction = work(1, 7), work(5, 7, trx="421", modified=True)
     other = work(2, 8)
     assert bound.to_wait_for([transaction, other, statement]) == [transaction, other]
@@ -422,7 +420,7 @@ def test_a_transaction_that_writes_has_ended_when_its_id_is_gone() -> None:
     assert bound.still_open(waited, [work(0.5, 7, trx="500", modified=True)], NOW) == []
 
 
-def test_a_statement_that_goes_on_as_a_transaction_has_not_ended() -> None:
+def test_a_statement_that_continues_as_a_transaction_has_not_ended() -> None:
     waited = [work(5, 7)]
     assert bound.still_open(waited, [work(5, 7, trx="421", modified=True)], NOW) == waited
 
@@ -443,7 +441,7 @@ def test_ids_have_patience_for_three_seconds_or_the_settling_time_whichever_is_l
     ("unit", "top", "over"),
     [("s", int(NOON) + 1, NOON + 3), ("ms", int(NOON) * 1000 + 251, NOON + 2.251)],
 )
-def test_integers_that_tell_the_time_are_read_up_to_the_present_tick_when_it_has_settled(
+def test_integers_that_hold_unix_time_are_read_up_to_the_current_tick_once_it_has_settled(
     unit: clock.Unit, top: int, over: float
 ) -> None:
     tick = Tick(NOW, unit, 2.0)
@@ -454,7 +452,7 @@ def test_integers_that_tell_the_time_are_read_up_to_the_present_tick_when_it_has
     assert settled.beyond == clock.count(NOW + 63, unit)  # later ones are read again by every sync
 
 
-def test_they_are_fresh_within_the_settling_time() -> None:
+def test_unix_times_are_fresh_within_the_settling_time() -> None:
     tick = Tick(NOW, "s", 2.0)
     assert tick.is_fresh((int(NOON) - 3, 1)) and not tick.is_fresh((int(NOON) - 4, 1))
 
@@ -472,12 +470,12 @@ def counts(*values: int) -> str | None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_integers_whose_newest_value_is_close_to_the_clock_tell_the_time(unit: clock.Unit) -> None:
+def test_integers_whose_newest_value_is_close_to_the_clock_hold_unix_time(unit: clock.Unit) -> None:
     assert counts(clock.count(NOON - 10**6, unit), clock.count(NOON - 5, unit)) == unit
     assert counts(clock.count(NOON + 3600, unit)) == unit
 
 
-def test_a_few_rows_in_the_future_make_no_counter_of_a_clock() -> None:
+def test_a_few_rows_in_the_future_do_not_turn_a_clock_into_a_counter() -> None:
     for unit in clock.UNITS:
         future = clock.count(NOON + 10**9, unit)
         assert counts(clock.count(NOON, unit), future) == unit

@@ -25,7 +25,7 @@ def test_the_predicate_of_a_position_keeps_ties_apart_and_can_be_read_as_an_inde
     assert text == f"`update_at` >= {at} AND (`update_at` > {at} OR (`update_at` = {at} AND `id` > 3))"
 
 
-def test_a_prefix_as_low_end_means_behind_every_row_that_shares_it() -> None:
+def test_a_prefix_as_the_low_end_means_after_every_row_that_shares_it() -> None:
     assert sql.after(TABLE, TABLE.order, LOW[:1]) == f"`update_at` > {sql.literal(AT, LOW[0])}"
 
 
@@ -54,7 +54,7 @@ def test_sparse_ids_make_no_empty_slices() -> None:
     assert min(counts) > 100 and max(counts) < 500
 
 
-def test_a_snapshot_that_shrank_to_nothing_is_not_believed() -> None:
+def test_a_snapshot_that_shrank_to_nothing_is_refused() -> None:
     assert implausible(before=100_000, now=12)
     assert not implausible(before=100_000, now=90_000)
     assert not implausible(before=5, now=0)

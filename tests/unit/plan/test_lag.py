@@ -56,7 +56,7 @@ def test_a_server_that_is_not_there_is_unknown_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 2.5
 
 
-def test_nobody_is_asked_for_tables_without_a_position(tmp_path: Path, silent: int) -> None:
+def test_the_source_is_not_queried_for_tables_without_a_position(tmp_path: Path, silent: int) -> None:
     began = time.monotonic()
     assert lags(load(configured(tmp_path, silent)), {"shop.orders": History().state}) == {}
     assert time.monotonic() - began < 0.2
@@ -82,7 +82,7 @@ def test_get_and_list_answer_while_mysql_is_silent_and_say_what_is_unknown(
     assert document["lag_seconds"] is None and document["last_mysql_data_id"] == [7]
 
 
-def test_a_lag_is_said_in_time_or_in_ids() -> None:
+def test_a_lag_is_shown_in_time_or_in_ids() -> None:
     assert lag({"lag_seconds": 7500.0}) == "2 h 5 min"
     assert lag({"lag_seconds": None, "lag_ids": 1250}) == "1,250 ids"
     assert lag({"lag_seconds": None}) == "unknown"

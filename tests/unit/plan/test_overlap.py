@@ -46,7 +46,7 @@ def asked(
     return overlap_seconds(reading, settled), list(because(reading, settled))
 
 
-def test_nothing_is_read_again_where_the_source_tells_of_all_open_work_and_keeps_the_cursor() -> None:
+def test_nothing_is_read_again_if_the_source_shows_all_open_work_and_maintains_the_cursor() -> None:
     assert asked() == (0.0, [])
 
 
@@ -58,12 +58,12 @@ def test_nothing_is_read_again_where_the_source_tells_of_all_open_work_and_keeps
         (Trust(Sight(True), cluster=True), "multi-primary cluster"),
     ],
 )
-def test_each_doubt_in_the_source_is_reason_enough_and_is_named(trust: Trust, words: str) -> None:
+def test_each_doubt_about_the_source_is_reason_enough_and_is_named(trust: Trust, words: str) -> None:
     seconds, (why,) = asked(trust=trust)
     assert seconds == 600 and words in why and not trust.complete
 
 
-def test_a_clock_of_the_application_is_one_too() -> None:
+def test_an_application_s_clock_is_a_reason_too() -> None:
     assert asked(TABLE) == (
         600.0,
         ["update_at is written by the application, not by ON UPDATE CURRENT_TIMESTAMP"],
@@ -73,7 +73,7 @@ def test_a_clock_of_the_application_is_one_too() -> None:
     assert asked(changed(counted, unix=None)) == (0.0, [])
 
 
-def test_sessions_in_zones_of_their_own_are_waited_for_as_long_as_they_are_behind() -> None:
+def test_the_overlap_covers_sessions_in_other_time_zones() -> None:
     seconds, (why,) = asked(settled=replace(SETTLED, behind=3600, zones=("+00:00",)))
     assert seconds == 3600 + clock.STEADY and "(+00:00)" in why and "up to 1 h" in why
     both, reasons = asked(trust=Trust(Sight(True), replica=True), settled=replace(SETTLED, behind=3600))
@@ -106,7 +106,7 @@ def test_ids_are_read_again_by_number() -> None:
     assert overlap_from(BY_ID, (50_000,), None, 600, None) == (40_000,)
 
 
-def test_integers_that_tell_the_time_are_read_again_in_their_own_unit() -> None:
+def test_integers_that_hold_unix_time_are_read_again_in_their_own_unit() -> None:
     updated = Column("updated", "bigint(20)", "bigint")
     table = changed(TABLE, columns=(ID, updated), cursor="updated", unix="ms")
     low = (1_700_000_000_000, 9)
@@ -116,7 +116,7 @@ def test_integers_that_tell_the_time_are_read_again_in_their_own_unit() -> None:
     assert not within_reach(table, low, 1_700_000_600_001, 600)
 
 
-def test_a_date_reaches_every_time_of_its_day_and_integers_compare_by_size() -> None:
+def test_a_date_covers_every_time_of_its_day_and_integers_compare_by_value() -> None:
     assert reaches("2025-06-01", "2025-06-01 23:00:00.000000")
     assert not reaches("2025-05-31", "2025-06-01 00:00:00.000000")
     assert not reaches(999, 1000)
@@ -133,7 +133,7 @@ def reading(
     )
 
 
-def test_it_begins_so_many_seconds_before_the_watermark_or_where_the_clocks_went_back() -> None:
+def test_the_overlap_begins_that_many_seconds_before_the_watermark_or_where_the_clocks_went_back() -> None:
     assert begins(reading(), SETTLED) is None
     assert begins(reading(TABLE), SETTLED) == ("2025-06-01 11:50:00.000000",)
     back = replace(SETTLED, zone_shift="2025-06-01 11:00:00.000000")
@@ -194,7 +194,7 @@ def test_rows_in_the_future_are_read_by_every_sync_while_there_are_any() -> None
     assert loose(reading(counted), Settled(None, (2000,), beyond=1000)) == Slice("loose", 1, beyond=1000)
 
 
-def test_zero_dates_are_read_where_they_are_allowed_and_looked_for_where_all_rows_were_promised() -> None:
+def test_zero_dates_are_read_where_they_are_allowed_and_searched_for_where_all_rows_were_promised() -> None:
     allowed = changed(KEPT, zero_dates="null")
     assert loose(reading(allowed), SETTLED) == Slice("loose", 1, zero=True)
     assert loose(reading(progress=Progress(LOW)), SETTLED) == Slice("loose", 1, zero=True)

@@ -99,7 +99,7 @@ def test_every_part_changed_in_every_mode_has_one_decision(
         assert not begins_whole(before, now)
 
 
-def test_without_a_key_a_where_that_only_asks_for_a_cursor_is_none() -> None:
+def test_without_a_key_a_where_that_only_requires_a_cursor_does_not_count() -> None:
     every = changed(KEYLESS, where=None)
     for where in ("at IS NOT NULL", " `AT` is not\nnull "):
         for before, now in ((every, where), (changed(every, where=where), None)):
@@ -135,14 +135,14 @@ def test_from_every_mode_to_every_other(before: Mode, now: Mode) -> None:
     assert (unfit(was, is_) is not None) == (before == "full" and now != "full")
 
 
-def test_a_table_that_can_only_be_read_whole_any_more_is_refused_unless_that_was_chosen() -> None:
+def test_a_table_that_can_now_only_be_read_whole_is_refused_unless_that_was_chosen() -> None:
     now = changed(TABLE, mode="full", cursor=None)
     refused = refusal(changes(TABLE, now, full_by_choice=False), now)
     assert isinstance(refused, DataError) and "was read by at" in refused.message
     assert refusal(changes(TABLE, now), now) is None
 
 
-def test_who_has_just_set_the_cursor_is_not_told_to_set_it() -> None:
+def test_a_user_who_has_just_set_the_cursor_is_not_told_to_set_it() -> None:
     now = changed(TABLE, cursor="id")
     hints = [
         (refusal(changes(TABLE, now, chosen=c), now) or ConfigError("")).hint or "" for c in (True, False)
@@ -152,7 +152,7 @@ def test_who_has_just_set_the_cursor_is_not_told_to_set_it() -> None:
     )
 
 
-def test_a_key_that_compares_otherwise_is_refused() -> None:
+def test_a_key_with_a_different_comparison_is_refused() -> None:
     for collation, charset in (("utf8mb4_general_ci", "utf8mb4"), ("latin1_bin", "latin1")):
         now = with_column(BY_TEXT, replace(BY_TEXT.column("note"), collation=collation, charset=charset))
         refused = refusal(changes(BY_TEXT, now), now)
@@ -176,30 +176,30 @@ def test_a_first_key_that_old_rows_do_not_have_is_refused() -> None:
     assert refusal(changes(KEYLESS, now), now) is not None
 
 
-def test_renamed_keys_cursors_and_columns_go_on() -> None:
+def test_renamed_keys_cursors_and_columns_continue() -> None:
     columns = (replace(ID, name="no"), NOTE, replace(A, name="aa"), B, replace(AT, name="changed"))
     renames = (("id", "no"), ("a", "aa"), ("at", "changed"))
     now = changed(TABLE, columns=columns, key=("no",), cursor="changed", renames=renames)
     assert changes(TABLE, now) == ()
 
 
-def test_columns_that_took_each_others_names_are_read_again_renames_or_not() -> None:
+def test_columns_that_swapped_names_are_read_again_renames_or_not() -> None:
     swapped = changed(TABLE, columns=(ID, NOTE, B, A, AT))
     for renames in ((), (("a", "b"), ("b", "a"))):
         now = changed(swapped, renames=renames)
         assert [c.do for c in changes(TABLE, now)] == ["reread"]
 
 
-def test_what_an_older_description_did_not_keep_asks_for_nothing() -> None:
+def test_a_part_that_an_older_description_did_not_record_requires_nothing() -> None:
     known = changed(TABLE, columns=tuple(replace(c, generated="") for c in TABLE.columns))
     assert changes(changed(TABLE, deletes=None), known) == ()
 
 
-def test_another_target_is_filled_when_all_files_load_again() -> None:
+def test_a_new_target_is_filled_when_all_files_load_again() -> None:
     now = changed(TABLE, target="u")
     assert [c.do for c in changes(TABLE, now, loads_anew=True)] == ["nothing"]
 
 
-def test_a_keyless_table_begins_anew_in_the_place_of_old_rows_for_a_column_that_they_lack() -> None:
+def test_a_keyless_table_starts_over_and_replaces_rows_that_lack_a_column() -> None:
     new = changed(KEYLESS, columns=(*KEYLESS.columns, Column("c", "int", "int")))
     assert begins_whole(KEYLESS, new) and not begins_whole(KEYLESS, KEYLESS)

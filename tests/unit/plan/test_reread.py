@@ -48,7 +48,7 @@ def test_after_a_whole_copy_the_position_from_before_it_is_gone() -> None:
     assert (state.position, state.progress.began, state.progress.started) == (None, at(1), False)
 
 
-def test_rows_take_the_place_of_a_whole_copy_whatever_dies_in_between() -> None:
+def test_rows_replace_a_whole_copy_whatever_crashes_in_between() -> None:
     history = whole_copy(History())
     assert whole(history) and not whole(history, FULL)
     history.claim(table=TABLE, window=window("x", None, (), at(20, 1), whole=True))
@@ -60,7 +60,7 @@ def test_rows_take_the_place_of_a_whole_copy_whatever_dies_in_between() -> None:
     assert not whole(history)
 
 
-def test_a_reset_lets_another_key_begin_in_the_place_of_old_rows() -> None:
+def test_after_a_reset_rows_by_a_new_key_replace_the_old_rows() -> None:
     history = read_by_cursor()
     assert not whole(history, BY_OTHER)
     with pytest.raises(DataError, match=r"the key of shop\.orders changed"):
@@ -70,12 +70,12 @@ def test_a_reset_lets_another_key_begin_in_the_place_of_old_rows() -> None:
     assert changes(BY_OTHER, history.state, UPSERT) == ()
 
 
-def test_a_bounded_run_does_not_take_the_place_of_everything() -> None:
+def test_a_bounded_run_does_not_replace_everything() -> None:
     with pytest.raises(ConfigError, match="--limit"):
         begins_whole(begun_anew(whole_copy(History()).state, TABLE), TABLE, SyncOptions(limit=5))
 
 
-def test_another_target_is_refused_until_all_files_load_again() -> None:
+def test_a_new_target_is_refused_until_all_files_load_again() -> None:
     history, other = read_by_cursor(), changed(TABLE, target="other")
     with pytest.raises(ConfigError, match="was loaded into orders so far"):
         check(other, history.state, UPSERT)
@@ -83,19 +83,19 @@ def test_another_target_is_refused_until_all_files_load_again() -> None:
     check(other, history.state, UPSERT)
 
 
-def test_what_was_read_whole_is_not_compared_by_a_position() -> None:
+def test_a_table_that_was_read_whole_is_not_compared_by_a_position() -> None:
     with pytest.raises(DataError, match="was read whole so far"):
         check(TABLE, whole_copy(read_by_cursor()).state, UPSERT)
 
 
-def test_the_commit_by_which_an_empty_table_got_its_target_is_no_copy() -> None:
+def test_the_commit_that_created_an_empty_table_s_target_is_not_a_copy() -> None:
     history = History()
     history.claim()
     history.add(Batch, load_as="replace")
     assert not whole(history)
 
 
-def test_what_follows_a_copy_begins_at_the_first_row_unless_the_table_was_reset() -> None:
+def test_the_successor_of_a_copy_begins_at_the_first_row_unless_the_table_was_reset() -> None:
     history = whole_copy(History())
     assert follows_a_copy(begun_anew(history.state, TABLE))
     history.add(Reset, stages=("extract", "load"))

@@ -46,11 +46,11 @@ def notes(table: Table, settled: Settled, bound: float = NOW - 60) -> list[str]:
     return clock_notes(Reading(table, state, TableOptions(), Trust(Sight(True))), settled)
 
 
-def test_a_clock_that_went_on_is_not_worth_a_word() -> None:
+def test_a_clock_that_moved_on_needs_no_note() -> None:
     assert notes(TABLE, replace(BACK, back=0.0)) == notes(KEYLESS, replace(BACK, back=0.0)) == []
 
 
-def test_after_a_clock_was_set_back_it_is_said_from_where_on_rows_are_read_again() -> None:
+def test_after_a_clock_was_set_back_a_note_says_from_where_rows_are_read_again() -> None:
     (said,) = notes(TABLE, BACK)
     assert "set back by 3,600 s" in said and "rows from 2023-11-14 21:13:20.000000 on are read again" in said
 
@@ -61,7 +61,7 @@ def test_without_a_key_a_clock_that_shows_less_than_the_last_bound_is_refused() 
     assert "watermark set -t shop.orders" in str(refused.value.hint)
 
 
-def test_without_a_key_a_clock_that_has_passed_the_last_bound_again_is_only_said() -> None:
+def test_without_a_key_a_clock_that_has_passed_the_last_bound_again_is_only_noted() -> None:
     (said,) = notes(KEYLESS, BACK)
     assert "there is no key to merge by" in said
 

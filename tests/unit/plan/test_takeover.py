@@ -61,7 +61,9 @@ def test_a_b_dot_c_and_a_dot_b_c_are_never_mixed_up(store: Store) -> None:
         find(store, "a.b_c")
 
 
-def test_a_name_that_parts_schema_and_table_is_enough_where_the_document_has_none(store: Store) -> None:
+def test_a_file_name_that_separates_schema_and_table_is_enough_if_the_document_has_no_name(
+    store: Store,
+) -> None:
     put(store, "watermarks/a.b_c.json", last_mysql_data_timestamp="2025-08-14")
     (found,), (said,) = find(store, "a.b_c")
     assert found.timestamp == "2025-08-14" and "does not name its table" in said
@@ -110,7 +112,7 @@ def test_its_lists_are_understood_as_addresses_and_as_paths(store: Store) -> Non
         ("incremental/shop/customers/orders_1.parquet", False),
     ],
 )
-def test_a_file_is_its_own_by_the_name_that_the_older_tool_gave(path: str, is_its: bool) -> None:
+def test_a_file_belongs_to_a_table_by_the_name_that_the_older_tool_gave_it(path: str, is_its: bool) -> None:
     assert belongs(path, TABLE) == is_its
 
 
@@ -144,7 +146,7 @@ def test_the_oldest_row_of_a_file_is_the_smallest_of_its_column(
     assert oldest(store, path, "update_at", ("id",)) == found
 
 
-def test_a_file_that_is_another_tables_is_left_out_and_one_that_tells_nothing_is_said(store: Store) -> None:
+def test_another_table_s_file_is_left_out_and_an_unreadable_one_is_reported(store: Store) -> None:
     assert oldest(store, parquet(store, other=["x"]), "update_at", ("id",)) is None
     with pytest.raises(Unreadable, match="no column update_at"):
         oldest(store, parquet(store, id=[1]), "update_at", ("id",))

@@ -80,7 +80,7 @@ def test_a_resumed_window_has_only_the_slices_that_were_not_committed() -> None:
     assert [s.number for s in slices(window, done=(1,))] == [0, 2]
 
 
-def test_a_window_is_scattered_when_no_position_stands_for_what_was_committed_of_it() -> None:
+def test_a_window_is_scattered_if_no_position_covers_its_committed_slices() -> None:
     by_cursor = Window("w", None, HIGH, "cursor", (LOW, ("2025-01-01 00:00:01.000000", 9)))
     assert not scattered(by_cursor, ())
     assert not scattered(by_cursor, (0, 1))
@@ -120,14 +120,14 @@ def test_an_interrupted_window_is_finished() -> None:
     assert left_open(left((1,), "key"), SyncOptions(strategy="sequential")) == "resume"
 
 
-def test_a_bounded_run_goes_on_from_the_position_or_cuts_the_window_finer_where_none_stands_for_it() -> None:
+def test_a_bounded_run_continues_from_the_position_or_cuts_the_window_finer_if_none_covers_it() -> None:
     bounded = SyncOptions(limit=5)
     assert left_open(left((0, 1)), bounded) == "none"
     assert left_open(left((0, 2)), bounded) == "cut finer"
     assert left_open(left((0,), "key"), bounded) == "cut finer"
 
 
-def test_a_snapshot_that_was_left_open_begins_anew() -> None:
+def test_a_snapshot_that_was_left_open_starts_over() -> None:
     snapshot = State("shop.orders", progress=Progress(window=Window("w", None, None, "snapshot")))
     assert left_open(snapshot, SyncOptions()) == left_open(State("shop.orders"), SyncOptions()) == "none"
 
@@ -194,7 +194,7 @@ def limit(table: Table, rows: Sequence[Position], most: int, low: Position | Non
     return limited(table, low, max(rows), most, nth_of(rows), last)
 
 
-def test_a_limit_ends_the_window_after_so_many_rows_even_within_one_timestamp() -> None:
+def test_a_limit_ends_the_window_after_that_many_rows_even_within_one_timestamp() -> None:
     rows = [at(1, 1), at(1, 2), at(1, 3), at(2, 4)]
     assert limit(TABLE, rows, 2) == at(1, 2)
     assert limit(TABLE, rows, 9) == at(2, 4)
@@ -212,7 +212,7 @@ def test_without_a_key_a_limit_stops_before_a_timestamp_that_it_would_cut_in_two
         limit(KEYLESS, rows, 1, low=at(1))  # what lies before was read already
 
 
-def test_rows_are_counted_where_that_is_quick_because_estimates_are_off() -> None:
+def test_rows_are_counted_where_that_is_quick_because_estimates_are_inexact() -> None:
     assert size(total=1000, inside=200, everything=900, counted=90) == Size(90, 0.1)
 
 
@@ -223,7 +223,7 @@ def test_an_estimate_of_about_half_of_the_table_is_taken_for_all_of_it() -> None
     assert size(large, large // 4, large, None) == Size(large // 4, 0.25)
 
 
-def test_slices_have_the_rows_of_a_chunk_where_that_is_smaller() -> None:
+def test_slices_have_the_size_of_a_chunk_if_that_is_smaller() -> None:
     assert rows_of_a_slice(SyncOptions(slice_rows=1000)) == 1000
     assert rows_of_a_slice(SyncOptions(slice_rows=1000, limit=10)) == 10
     assert rows_of_a_slice(SyncOptions(slice_rows=1000, limit=5000)) == 1000
@@ -244,7 +244,7 @@ def test_a_new_window_ends_at_the_settled_bound_and_keeps_it_with_the_clock() ->
     assert cut is not None and cut.rows == 14  # nor than the run may read
 
 
-def test_rows_that_take_the_place_of_all_are_so_marked_and_no_rows_are_an_empty_snapshot() -> None:
+def test_rows_that_replace_everything_are_marked_so_and_no_rows_are_an_empty_snapshot() -> None:
     found = opened(SyncOptions(), None, Settled(HIGH, HIGH), HIGH, "cursor", (), rows=9)
     whole = in_place_of_all(found, None)
     assert whole.window is not None and found.window is not None

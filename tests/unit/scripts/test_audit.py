@@ -61,21 +61,21 @@ def test_a_lock_without_known_vulnerabilities_passes(tmp_path: Path, registry: s
     assert (code, err) == (0, "") and "1 of 1 packages" in out and "0 vulnerabilities known" in out
 
 
-def test_a_vulnerability_is_named_with_the_version_that_mends_it(tmp_path: Path, registry: str) -> None:
+def test_a_vulnerability_is_named_with_the_version_that_fixes_it(tmp_path: Path, registry: str) -> None:
     code, out, err = audit(tmp_path / "l", registry, "good==1.0", "old[x]==1.0 ; python_version > '3'")
     assert (code, err) == (1, "")
     assert "old 1.0: GHSA-1, CVE-1; mended in 1.1; reads?[2J too far" in out
     assert "GHSA-2" not in out and "1 vulnerability known" in out
 
 
-def test_what_could_not_be_asked_is_said_and_is_no_success(tmp_path: Path, registry: str) -> None:
+def test_a_package_without_an_answer_is_reported_and_is_not_a_success(tmp_path: Path, registry: str) -> None:
     code, out, err = audit(tmp_path / "l", registry, "good==1.0", "none==1.0", "odd==1.0")
     assert code == 2 and "1 of 3 packages" in out
     assert "not checked, the registry answered 404: none 1.0" in err
     assert "holds no list of vulnerabilities: odd 1.0" in err
 
 
-def test_a_registry_that_is_away_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_registry_is_reported_in_one_line(tmp_path: Path) -> None:
     code, out, err = audit(tmp_path / "l", "http://127.0.0.1:9", "good==1.0", "old==1.0")
     assert code == 2 and err.count("\n") == 1 and "can't be reached" in err and "0 of 2 packages" in out
 

@@ -100,7 +100,7 @@ def lock(root: Path, *arguments: str, index: str = "http://127.0.0.1:9") -> subp
     )  # fmt: skip
 
 
-def test_every_version_is_one_that_the_oldest_python_takes(tmp_path: Path, index: str) -> None:
+def test_every_version_runs_on_the_oldest_python(tmp_path: Path, index: str) -> None:
     (tmp_path / "requirements.lock").write_text("floodmark-deep==2.1\n")
     done = lock(tmp_path, index=index)
     assert done.returncode == 0, done.stderr
@@ -111,7 +111,7 @@ def test_every_version_is_one_that_the_oldest_python_takes(tmp_path: Path, index
     assert lock(tmp_path, "--check").returncode == 0
 
 
-def test_what_the_lock_lacks_is_said_without_an_index(tmp_path: Path) -> None:
+def test_what_the_lock_lacks_is_reported_without_an_index(tmp_path: Path) -> None:
     (tmp_path / "requirements.lock").write_text(
         "Floodmark_Built==1.0 \\\n    --hash=x\nfloodmark-used==0.9\n"
     )

@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.mark.parametrize("script", ["picture", "chart"])
-def test_pictures_are_what_their_texts_and_figures_say(script: str) -> None:
+def test_pictures_match_their_texts_and_figures(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / script), "--check"], capture_output=True, text=True
     )
@@ -31,7 +31,7 @@ def test_the_picture_of_rooms_shows_every_room() -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
-def test_a_picture_brings_nothing_from_elsewhere(picture: Path) -> None:
+def test_a_picture_loads_nothing_from_elsewhere(picture: Path) -> None:
     text = picture.read_text()
     assert "href" not in text and "@import" not in text and "<script" not in text
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")

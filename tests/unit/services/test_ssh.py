@@ -22,7 +22,7 @@ def test_the_local_end_is_on_the_loopback_or_a_socket() -> None:
     assert "/tmp/f/s:db.internal:3306" in options(BASTION, "/tmp/f/s")
 
 
-def test_host_keys_are_checked_and_nothing_is_asked() -> None:
+def test_host_keys_are_checked_and_ssh_never_prompts() -> None:
     given = options(BASTION)
     for option in (
         "StrictHostKeyChecking=yes",
@@ -34,7 +34,7 @@ def test_host_keys_are_checked_and_nothing_is_asked() -> None:
     assert given[:2] == ["-F", "none"]
 
 
-def test_a_bastion_can_not_be_taken_for_an_option() -> None:
+def test_a_bastion_s_name_can_not_be_taken_for_an_option() -> None:
     assert options(Ssh("-oProxyCommand=x"))[-2:] == ["--", "-oProxyCommand=x"]
 
 

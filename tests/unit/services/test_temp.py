@@ -11,7 +11,7 @@ import pytest
 from floodmark.services.temp import scratched
 
 
-def test_what_a_killed_process_left_is_removed_and_what_others_use_is_not(
+def test_leftovers_of_a_killed_process_are_removed_and_files_in_use_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -52,7 +52,7 @@ def judged(server: Server, spec: SourceSpec = SPEC) -> dict[str, Check]:
 # the source
 
 
-def test_a_server_that_is_right_gets_no_warning() -> None:
+def test_a_healthy_server_gets_no_warning() -> None:
     assert {check.status for check in judged(SERVER).values()} == {"ok"}
 
 
@@ -61,7 +61,7 @@ def test_a_server_that_is_right_gets_no_warning() -> None:
     [(0.0, 0.0, "ok"), (29.0, 0.0, "ok"), (-29.0, 0.0, "ok"), (31.0, 0.1, "warning"), (-7200.0, 0.1, "warning"),
      (31.0, 5.0, "ok")],
 )  # fmt: skip
-def test_clocks_that_are_apart_are_a_warning_unless_the_answer_took_as_long(
+def test_clock_skew_is_a_warning_unless_the_answer_took_as_long(
     skew: float, unsure: float, status: str
 ) -> None:
     check = source.clock(skew, unsure, "UTC")
@@ -71,7 +71,7 @@ def test_clocks_that_are_apart_are_a_warning_unless_the_answer_took_as_long(
         assert "NTP" in (check.hint or "")
 
 
-def test_sessions_in_other_zones_are_a_warning_and_what_is_not_shown_is_said_to_be_assumed() -> None:
+def test_sessions_in_other_zones_are_a_warning_and_hidden_ones_are_assumed() -> None:
     def zones(found: tuple[str, ...] | None) -> Check:
         return judged(replace(SERVER, zones=found))["zones"]
 
@@ -80,7 +80,7 @@ def test_sessions_in_other_zones_are_a_warning_and_what_is_not_shown_is_said_to_
     assert "+00:00" in zones(("+00:00",)).detail and "cursor_timezone" in (zones(("+00:00",)).hint or "")
 
 
-def test_encryption_is_judged_by_what_could_be_in_between() -> None:
+def test_encryption_is_judged_by_the_network_path() -> None:
     plain = replace(SERVER, cipher="", tls_version="")
     assert "plain text" in judged(plain)["TLS"].detail
     assert judged(plain, replace(SPEC, host="127.0.0.1"))["TLS"].status == "ok"
@@ -159,7 +159,7 @@ def _no_name_server(*_: object, **__: object) -> NoReturn:
 # the configuration
 
 
-def test_each_mistake_of_the_file_is_a_check_in_its_place_and_a_missing_variable_has_a_remedy() -> None:
+def test_each_mistake_in_the_file_is_a_check_and_a_missing_variable_has_a_remedy() -> None:
     unset = Mistake("source.url", "environment variable PW is not set", "PW")
     odd = Mistake("tables.a: b", "unknown key; did you mean environment variable X?")
     first, *others = mistakes(Mistakes(Path("f.yaml"), [unset, odd]))
@@ -176,7 +176,7 @@ def test_each_mistake_of_the_file_is_a_check_in_its_place_and_a_missing_variable
 # the tables
 
 
-def test_columns_whose_values_redshift_cannot_hold_are_named_with_what_becomes_of_them() -> None:
+def test_columns_whose_values_redshift_cannot_hold_are_named_with_their_policy() -> None:
     long = Column("long", "longtext", "longtext", characters=1 << 30, octets=1 << 32, charset="utf8mb4")
     table = changed(TABLE, columns=(*TABLE.columns, long), overflow="truncate")
     *_, check = tables.check_table(Discovered(table, ()), 5, "redshift")
@@ -238,7 +238,7 @@ def test_serializable_isolation_is_a_warning_that_says_what_it_costs() -> None:
     [('openjdk version "17.0.15" 2025-04-15', "ok"), ('java version "1.8.0_402"', "failure"),
      ('openjdk version "21" 2023', "ok"), ("what?", "failure")],
 )  # fmt: skip
-def test_java_is_read_in_all_its_spellings(said: str, status: str) -> None:
+def test_every_format_of_java_s_version_is_parsed(said: str, status: str) -> None:
     assert java(said, "/usr/bin/java").status == status
 
 
@@ -254,7 +254,7 @@ def test_memory_is_what_tasks_take_against_what_is_free() -> None:
     assert check.status == "ok"
 
 
-def test_packages_that_are_missing_or_others_are_named_by_host() -> None:
+def test_missing_or_different_packages_are_named_by_host() -> None:
     ours = {"host": "here", "python": "3.11.7", "packages": {"pyarrow": "26", "obstore": "1"}, "missing": {},
             "compiled": True}  # fmt: skip
     same = {**ours, "host": "a"}
@@ -273,7 +273,7 @@ def test_packages_that_are_missing_or_others_are_named_by_host() -> None:
 # secrets, places
 
 
-def test_secrets_in_clear_are_found_and_variables_are_not() -> None:
+def test_secrets_in_clear_text_are_found_and_variables_are_not() -> None:
     assert in_clear({"source": {"url": "mysql://u:${PW}@h/d"}}) == []
     assert in_clear({"source": {"url": "mysql://u@h/d"}, "warehouse": {"url": "duckdb:///w"}}) == []
     assert in_clear({"source": {"url": "${URL}"}}) == []
@@ -282,7 +282,7 @@ def test_secrets_in_clear_are_found_and_variables_are_not() -> None:
     assert in_clear({"source": {"url": "mysql://u:$${PW}@h/d"}}) == ["source.url"]
 
 
-def test_this_machine_is_known_by_its_names() -> None:
+def test_this_machine_is_recognized_by_its_names() -> None:
     assert all(nearby(host) for host in ("localhost", "127.0.0.1", "::1", "127.1.2.3"))
     assert not any(nearby(host) for host in ("db", "10.0.0.1", ""))
 
@@ -290,7 +290,7 @@ def test_this_machine_is_known_by_its_names() -> None:
 # lanes
 
 
-def test_a_lane_that_hangs_keeps_what_it_has_and_says_so() -> None:
+def test_a_lane_that_hangs_keeps_its_results_and_says_so() -> None:
     never = threading.Event()
 
     def hanging() -> Iterator[Check]:
@@ -351,7 +351,7 @@ def test_the_last_line_says_what_to_do_next() -> None:
         ("spark://m:7077", ("spark.authenticate", "spark.ssl.rpc.enabled"), None),
     ],
 )
-def test_secrets_that_travel_in_clear_are_a_warning(
+def test_secrets_sent_in_clear_text_are_a_warning(
     master: str, on: tuple[str, ...], lacks: str | None
 ) -> None:
     check = secrecy(settings(master, dict.fromkeys(on, "true"), "x"))
@@ -364,7 +364,7 @@ def test_a_local_spark_without_authentication_is_a_warning() -> None:
     assert check.status == "warning" and "any process on this machine" in check.detail
 
 
-def test_what_redshift_says_of_roles_and_sessions_comes_with_the_statement_to_run() -> None:
+def test_missing_roles_and_session_rights_come_with_the_statement_to_run() -> None:
     rights = Rights("IAMR:loader", "dev", "public", True, True, True, False, True)
     spec = WarehouseSpec("redshift", "public", iam_role="arn:aws:iam::123456789012:role/copy")
 

@@ -57,7 +57,7 @@ def test_a_variable_with_the_password_is_used_when_the_url_has_none(monkeypatch:
 @pytest.mark.parametrize(
     "url", ["", "me@h/d", "pg://me:secret@h/d", "mysql://h/d", "mysql://me:secret@h:x/d"]
 )
-def test_what_is_no_source_is_refused_in_words_that_do_not_quote_it(url: str) -> None:
+def test_an_invalid_source_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         understood(url)
     assert "secret" not in f"{caught.value.message} {caught.value.hint}"
@@ -86,6 +86,6 @@ def test_the_file_can_be_read_whatever_the_tables_are_called(
     assert load(file).tables == ()
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be written: No such file"):
         initial(tmp_path / "nowhere" / "floodmark.yaml", None, force=False)

@@ -50,7 +50,7 @@ def result(state: State) -> Result:
         (("Nested Loop  (cost=1..2)",), (), False),  # of the leader node's catalog
     ],
 )
-def test_plans_tell_what_moves_and_what_loops(
+def test_plans_show_what_moves_and_what_loops(
     lines: tuple[str, ...], moves: tuple[str, ...], nested: bool
 ) -> None:
     sent = Sent("DELETE FROM t", lines)
@@ -71,7 +71,7 @@ def test_statements_that_differ_by_values_or_tables_alone_are_one() -> None:
     assert kinds == ["SELECT 2 FROM t WHERE a = 'x'", "SELECT b", deleted("other").sql]
 
 
-def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> None:
+def test_hosts_accounts_buckets_and_users_are_masked_everywhere() -> None:
     mask = Mask(
         {"<host>": ["wh.internal"], "<user>": ["loader", "other"], "<bucket>": ["lake"], "<prefix>": ["a/b"]}
     )
@@ -106,13 +106,11 @@ def test_hosts_accounts_buckets_and_users_are_masked_wherever_they_stand() -> No
         ("0.123456789012 floodmark_live_123456789012", "0.123456789012 floodmark_live_123456789012"),
     ],
 )
-def test_names_are_masked_in_any_case_and_accounts_and_buckets_without_being_given(
-    said: str, masked: str
-) -> None:
+def test_names_are_masked_in_any_case_and_accounts_and_buckets_are_recognized(said: str, masked: str) -> None:
     assert Mask({"<user>": ["Loader"], "<bucket>": ["lake"]})(said) == masked
 
 
-def test_who_the_database_says_we_are_is_masked_where_no_user_is_configured() -> None:
+def test_the_database_s_name_for_us_is_masked_if_no_user_is_configured() -> None:
     mask = Mask({"<user>": [None]})
     mask.user("IAMR:nightly-load")
     assert mask("must be owner: nightly-load, or Nightly-Load") == "must be owner: <user>, or <user>"
@@ -123,7 +121,7 @@ WAREHOUSE = WarehouseSpec(
 )
 
 
-def test_the_second_user_is_of_the_same_database() -> None:
+def test_the_second_user_must_be_of_the_same_database() -> None:
     second = second_user(WAREHOUSE, "redshift://other:p%40ss@wh.internal/dev")
     assert (second.user, second.password, second.host, second.port) == ("other", "p@ss", "wh.internal", 5439)
     for url in ("redshift://other:x@elsewhere/dev", "redshift://other:x@wh.internal/prod", "other"):
@@ -132,7 +130,7 @@ def test_the_second_user_is_of_the_same_database() -> None:
 
 
 @pytest.mark.parametrize("options", [["--rows", "1000"], ["--only", "SQL"], ["--redshift-live", "--spark"]])
-def test_options_of_the_live_probes_go_with_them_only(options: list[str]) -> None:
+def test_options_of_the_live_probes_need_the_live_probes(options: list[str]) -> None:
     assert main(["doctor", *options]) == 2
 
 
@@ -146,11 +144,11 @@ def test_options_of_the_live_probes_go_with_them_only(options: list[str]) -> Non
         ("COMMIT", False),
     ],
 )
-def test_only_what_has_a_plan_is_explained(sql: str, explained: bool) -> None:
+def test_only_statements_with_a_plan_are_explained(sql: str, explained: bool) -> None:
     assert has_plan(sql) is explained
 
 
-def test_a_refusal_is_in_redshifts_own_words_whatever_we_make_of_them() -> None:
+def test_a_refusal_keeps_redshift_s_own_words() -> None:
     for message in ("Redshift refused: everything", "permission denied for relation orders"):
         found = refusal(failure_of(Problem(message, code="42501")))
         assert (found.text, found.code, found.kind) == (message, "42501", "NoRights")
@@ -176,7 +174,7 @@ def test_the_exit_code_is_7_when_an_answer_differs_or_is_missing(state: State, c
     assert report.code == 7
 
 
-def test_where_an_answer_differs_both_sides_are_told() -> None:
+def test_both_sides_of_a_differing_answer_are_shown() -> None:
     report = Report(
         "s", "p", 1, {"socket": "used"}, [result("differs")], left=["DROP SCHEMA s"], stopped="so"
     )
@@ -223,7 +221,7 @@ class Pending:
     ],
     ids=["a request", "a load of ours"],
 )
-def test_a_stop_ends_what_waits_for_the_data_api(ask: Callable[[Live], Any], tmp_path: Path) -> None:
+def test_a_stop_ends_waits_for_the_data_api(ask: Callable[[Live], Any], tmp_path: Path) -> None:
     client = Pending()
     spec = replace(WAREHOUSE, transport="data_api")
     way = DataApiTransport(spec, limits(Scale()), client)
@@ -239,7 +237,7 @@ def test_a_stop_ends_what_waits_for_the_data_api(ask: Callable[[Live], Any], tmp
         live.way("data_api").open()
 
 
-def test_probes_have_names_of_their_own() -> None:
+def test_probes_have_unique_names() -> None:
     names = [(probe.group, probe.name) for probe in PROBES]
     assert len(set(names)) == len(names)
     assert all(probe.question.endswith("?") and probe.assumed for probe in PROBES)

@@ -31,7 +31,7 @@ def later(state: State, **time: float) -> datetime:
     return datetime.fromisoformat(state.extraction.deletes_at) + timedelta(**time)
 
 
-def test_deletes_are_looked_for_at_most_every_so_often() -> None:
+def test_deletes_are_searched_for_at_most_once_per_interval() -> None:
     history = replicated()
     now = datetime.now(UTC)
     assert due(history.state, HARD, now) and due(history.state, SOFT, now)
@@ -43,7 +43,7 @@ def test_deletes_are_looked_for_at_most_every_so_often() -> None:
     assert due(state, HARD, later(state, hours=-1)), "a clock that was wrong must not stop them"
 
 
-def test_cascades_are_followed_as_often_and_need_a_key_too() -> None:
+def test_cascades_are_followed_at_the_same_interval_and_need_a_key_too() -> None:
     history, follow = replicated(), replace(HARD, deletes="ignore", cascades="follow")
     assert due(history.state, follow, datetime.now(UTC))
     state = history.add(Deletes, load_as="delete")
@@ -75,7 +75,7 @@ def test_cascades_are_read_from_a_tables_definition() -> None:
     )
 
 
-def test_another_where_makes_them_due_at_once_and_until_they_were_looked_for() -> None:
+def test_a_new_where_makes_deletes_due_at_once_until_they_were_searched_for() -> None:
     history = replicated()
     state = history.add(Deletes, load_as="delete")
     soon = later(state, minutes=1)
@@ -84,7 +84,7 @@ def test_another_where_makes_them_due_at_once_and_until_they_were_looked_for() -
     assert due(state, replace(HARD, where="status = 1"), soon)
 
 
-def test_a_look_that_found_nothing_leaves_nothing_to_load() -> None:
+def test_a_search_that_found_nothing_leaves_nothing_to_load() -> None:
     history = replicated()
     before = history.state
     state = history.add(Deletes, load_as="delete")
@@ -100,7 +100,7 @@ def test_a_reset_makes_them_due_again() -> None:
     assert history.add(Reset, stages=("load",)).extraction.deletes_at is None
 
 
-def test_nothing_is_looked_for_where_nothing_was_replicated() -> None:
+def test_nothing_is_searched_for_if_nothing_was_replicated() -> None:
     history = History()
     history.claim(table=TABLE)
     now = datetime.now(UTC)

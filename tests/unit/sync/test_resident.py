@@ -27,13 +27,13 @@ def test_cycles_keep_to_the_clock_of_the_first_one_without_drift() -> None:
         assert abs(began - (100.0 + beat * 0.1)) < 1e-9
 
 
-def test_a_cycle_that_takes_longer_is_followed_at_once_and_then_by_the_clock() -> None:
+def test_a_long_cycle_is_followed_at_once_and_then_by_the_clock() -> None:
     pace = Pace(first=0.0, every=30.0)
     assert pace.next(0.0, 47.0) == 47.0
     assert pace.next(47.0, 48.0) == 60.0
 
 
-def test_a_failed_cycle_is_tried_again_soon_and_never_later_than_the_interval() -> None:
+def test_a_failed_cycle_is_retried_soon_and_never_later_than_the_interval() -> None:
     pace = Pace(first=0.0, every=30.0)
     pauses = []
     for _ in range(9):
@@ -47,7 +47,7 @@ def test_a_failed_cycle_is_tried_again_soon_and_never_later_than_the_interval() 
     assert pace.after(ConfigError.code).next(0.5, 1.0) == 30.0
 
 
-def test_a_long_row_of_failures_stays_within_the_interval() -> None:
+def test_a_long_series_of_failures_stays_within_the_interval() -> None:
     assert Pace(first=0.0, every=5.0, failures=100_000).next(0.0, 0.2) == 5.0
 
 
@@ -65,7 +65,7 @@ def test_a_cycle_is_one_line() -> None:
     assert cycle_line(alone.as_json()) == f"{at}failed, exit code 4: MySQL is away; wait, 1.2 s"
 
 
-def test_the_document_of_a_cycle_has_the_tables_that_moved() -> None:
+def test_the_document_of_a_cycle_has_the_tables_that_changed() -> None:
     busy = TableReport("shop.orders", commits=[4])
     document = json.loads(json.dumps(cycle(busy, TableReport("shop.items")).as_json()))
     assert [t["table"] for t in document["tables"]] == ["shop.orders"]
@@ -77,7 +77,7 @@ def test_the_document_of_a_cycle_has_the_tables_that_moved() -> None:
     )
 
 
-def test_only_a_mistake_of_the_configuration_counts_as_one() -> None:
+def test_only_a_configuration_error_counts_as_one() -> None:
     wrong = TableReport("shop.a", error=ConfigError("no such table"))
     away = TableReport("shop.b", error=TransientError("away"))
     assert cycle(wrong, away).mistaken
@@ -86,7 +86,7 @@ def test_only_a_mistake_of_the_configuration_counts_as_one() -> None:
     assert not cycle(error=TransientError("away")).mistaken
 
 
-def test_a_note_that_every_cycle_makes_is_said_once() -> None:
+def test_a_note_of_every_cycle_is_printed_once() -> None:
     lines: list[str] = []
     watch = PlainProgress(Scrubber(), lines.append).brief()
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_a_note_that_every_cycle_makes_is_said_once() -> None:
     assert lines == ["shop.orders: no index on update_at"]
 
 
-def test_a_failure_is_news_when_it_begins_and_when_it_is_over() -> None:
+def test_a_failure_is_news_when_it_begins_and_when_it_ends() -> None:
     down = TableReport("shop.c", error=TransientError("MySQL is away", table="shop.c"))
     up, other = TableReport("shop.c"), TableReport("shop.d")
     first = Health().after(cycle(down, other))
@@ -121,7 +121,7 @@ def test_another_kind_of_failure_is_news_and_a_table_that_left_has_not_recovered
     assert not left.recovered and left.health == Health()
 
 
-def test_what_is_said_of_a_failure_and_of_its_end() -> None:
+def test_a_failure_and_its_end_are_each_one_line() -> None:
     error = TransientError("MySQL is\naway", hint="wait", table="shop.c")
     said = failing_line("2025-08-19T15:30:00.000000Z", error.as_json())
     assert said.startswith("2025-08-19 15:30:00 UTC  failed, exit code 4: shop.c: MySQL is away; wait (")

@@ -46,7 +46,7 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_run_whose_source_is_away_leaves_nothing_to_the_garbage_collector(
+def test_a_run_with_an_unreachable_source_leaves_nothing_to_the_garbage_collector(
     config: Config, monkeypatch: pytest.MonkeyPatch, without_collector: None
 ) -> None:
     begin, shared = Services.__init__, list[weakref.ref[Services]]()

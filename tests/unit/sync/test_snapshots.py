@@ -28,7 +28,7 @@ def snapshot(history: History, found: str | None) -> None:
     history.add(Batch, files=files(5), load_as="replace", overlap=mark(history.state, found))
 
 
-def test_a_fingerprint_is_of_the_snapshot_that_it_was_made_with_and_of_no_other() -> None:
+def test_a_fingerprint_belongs_to_its_own_snapshot_only() -> None:
     history = History()
     assert known(history.state) is None
     snapshot(history, "abc 5 17")
@@ -50,7 +50,7 @@ def test_after_a_reset_the_table_is_read_again() -> None:
         assert known(history.state) is None
 
 
-def test_a_snapshot_whose_window_was_left_open_is_made_whatever_its_rows_are() -> None:
+def test_a_snapshot_whose_window_was_left_open_is_made_whatever_its_rows() -> None:
     history = History()
     snapshot(history, "abc 5 17")
     window = Window("w", None, None, "snapshot", (), None, 5)
@@ -97,7 +97,7 @@ def test_a_fingerprint_does_not_depend_on_how_the_rows_arrive() -> None:
     assert fingerprint() == fingerprint(whole.slice(0, 0)) != expected
 
 
-def test_what_memory_holds_in_the_place_of_a_null_does_not_count() -> None:
+def test_memory_behind_a_null_does_not_count() -> None:
     schema = pa.schema([("a", pa.int32())])
     made = []
     for garbage in (7, 8):
@@ -109,7 +109,7 @@ def test_what_memory_holds_in_the_place_of_a_null_does_not_count() -> None:
     assert made[0] == made[1]
 
 
-def test_texts_are_told_apart_by_where_they_end() -> None:
+def test_texts_are_distinguished_by_where_they_end() -> None:
     types: dict[str, pa.DataType] = {"a": pa.binary(), "b": pa.large_string()}
     schema = pa.schema(types)
     made = set()
@@ -123,10 +123,10 @@ def test_texts_are_told_apart_by_where_they_end() -> None:
 @pytest.mark.parametrize(
     "to", [{"a": -1}, {"a": None}, {"b": ""}, {"b": "t1 "}, {"c": 1 / 7 + 2**-54}, {"d": Decimal("0.01")}, {"e": None}]
 )  # fmt: skip
-def test_any_value_that_changes_is_seen(to: dict[str, object]) -> None:
+def test_any_changed_value_is_detected(to: dict[str, object]) -> None:
     assert fingerprint(rows(500, 1, **to)) != fingerprint(rows(500))
 
 
-def test_twins_and_rows_that_are_gone_are_seen() -> None:
+def test_duplicates_and_missing_rows_are_detected() -> None:
     whole = rows(500)
     assert fingerprint(whole, whole.slice(499)) != fingerprint(whole) != fingerprint(whole.slice(0, 499))

@@ -77,13 +77,13 @@ def _hashed(seen: Scope, printed: str) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()[:32]
 
 
-def test_keys_in_another_order_are_not_cut_into_ranges() -> None:
+def test_keys_in_a_different_order_are_not_cut_into_ranges() -> None:
     assert scope().ordered
     texts = described("s", "t", (NAME, AT), ("name",), "at", "upsert", "t")
     assert not scope(texts).ordered
 
 
-def test_a_printed_key_is_a_value_of_mysql_again() -> None:
+def test_a_printed_key_is_parsed_back_to_mysql_s_value() -> None:
     kinds = (
         Column("e", "enum('b','a')", "enum", charset="utf8mb4"),
         Column("s", "set('x','y')", "set", charset="utf8mb4"),
@@ -102,7 +102,7 @@ def test_both_sides_hash_the_same_key() -> None:
     assert canonical.hash_of(keyed, ("a", "5")) != canonical.hash_of(keyed, (None, "5"))
 
 
-def test_no_question_to_the_source_needs_a_hash_that_mysql_has_dropped() -> None:
+def test_no_query_to_the_source_needs_a_hash_that_mysql_has_dropped() -> None:
     """MD5 and SHA1 are no built-ins since 9.6."""
     for seen in (scope(), scope(redshift=True)):
         later = source.beyond(seen, Span(), 5) or ""
@@ -117,7 +117,7 @@ MANY = tuple(
 WIDE = changed(TABLE, columns=(ID, PART, AT, *MANY))
 
 
-def test_two_thousand_keys_of_a_wide_table_are_asked_for_in_statements_that_the_data_api_takes() -> None:
+def test_two_thousand_keys_of_a_wide_table_are_queried_in_statements_that_the_data_api_accepts() -> None:
     seen = scope(WIDE, redshift=True)
     free = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {})
     bound = replace(free, longest=MOST_BYTES)
@@ -142,7 +142,7 @@ def test_two_thousand_keys_of_a_wide_table_are_asked_for_in_statements_that_the_
     assert listed == prefixes
 
 
-def test_a_table_with_too_many_columns_for_one_statement_is_refused_with_another_way_in() -> None:
+def test_a_table_with_too_many_columns_for_one_statement_is_refused_with_another_transport() -> None:
     many = tuple(replace(column, name=f"{column.name}_{i}") for column in MANY for i in range(20))
     place = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
     with pytest.raises(DataError, match="too many columns") as refused:
@@ -175,7 +175,7 @@ def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> 
     assert sum(by_group.values(), Digest()).rows == len(kept) == 10
 
 
-def test_rows_that_have_changed_since_are_no_suspects() -> None:
+def test_rows_that_have_changed_since_are_not_suspect() -> None:
     listed = [
         Entry(("1",), "a"), Entry(("2",), "b"), Entry(("3",), "c"), Entry(("4",), "x", place="beyond"), Entry(("5",), "e"),
     ]  # fmt: skip
@@ -197,7 +197,7 @@ def test_a_search_gives_up_before_it_holds_more_missing_rows_than_it_may() -> No
     Search(nobody, scope(), lambda source, warehouse: None)._suspect([Entry(("9", "1"), "a")] * 3, [])
 
 
-def test_rows_that_a_position_set_by_hand_has_passed_over_are_not_compared() -> None:
+def test_rows_skipped_by_a_position_set_by_hand_are_not_compared() -> None:
     seen = replace(
         scope(), skipped=((("2025-01-10 00:00:00.000000", 5, 2), ("2025-01-20 00:00:00.000000",)),)
     )
@@ -218,7 +218,7 @@ def test_rows_that_a_position_set_by_hand_has_passed_over_are_not_compared() -> 
     assert [row[0] for row in here.execute(plain.replace("`", '"')).fetchall()] == [1, 2, 5, 8]
 
 
-def test_one_question_leaves_out_only_so_many_keys() -> None:
+def test_one_query_leaves_out_only_a_limited_number_of_keys() -> None:
     sizes = [LEFT_OUT - 1, 1, 1, LEFT_OUT, 5]
     assert [len(some) for some in chunks(sizes, lambda size: size)] == [2, 1, 1, 1]
 
@@ -233,7 +233,7 @@ def test_the_place_before_the_first_row_is_below_its_cursor() -> None:
     assert before(day, [("2025-03-01", 5)]) == ("2025-02-28",)
 
 
-def test_the_questions_are_sql_of_their_dialects() -> None:
+def test_the_queries_are_valid_sql_of_their_dialects() -> None:
     for redshift, dialect in ((False, "duckdb"), (True, "redshift")):
         asked = scope(redshift=redshift)
         words = canonical.REDSHIFT if redshift else canonical.DUCKDB

@@ -60,7 +60,7 @@ def test_each_loss_is_recovered_from_what_is_left_and_nothing_is_written(tmp_pat
     assert content(store, "") == before
 
 
-def test_what_the_copies_do_not_carry_of_a_long_log_is_said(tmp_path: Path) -> None:
+def test_the_part_of_a_long_log_that_copies_do_not_carry_is_reported(tmp_path: Path) -> None:
     config = configured(tmp_path)
     filled(config, count=60)
     _, found = drilled(config)
@@ -70,7 +70,7 @@ def test_what_the_copies_do_not_carry_of_a_long_log_is_said(tmp_path: Path) -> N
     )
 
 
-def test_further_places_bring_back_the_whole_store_each_alone(tmp_path: Path) -> None:
+def test_each_further_place_alone_brings_back_the_whole_store(tmp_path: Path) -> None:
     config = configured(tmp_path, places=2, log=True)
     store = filled(config, count=60)
     before = [content(s, "") for s in (store, *(p.store for p in store.places))]
@@ -83,7 +83,7 @@ def test_further_places_bring_back_the_whole_store_each_alone(tmp_path: Path) ->
     assert [content(s, "") for s in (store, *(p.store for p in store.places))] == before
 
 
-def test_a_place_that_was_never_written_is_told_by_exit_code_7(tmp_path: Path) -> None:
+def test_a_place_that_was_never_written_is_exit_code_7(tmp_path: Path) -> None:
     plain = configured(tmp_path)
     filled(plain)
     document, found = drilled(configured(tmp_path, places=1))
@@ -95,7 +95,7 @@ def test_a_place_that_was_never_written_is_told_by_exit_code_7(tmp_path: Path) -
     assert "start over" in found["store",]["detail"]
 
 
-def test_files_that_wait_to_be_loaded_are_not_in_a_place(tmp_path: Path) -> None:
+def test_pending_files_are_not_in_a_place(tmp_path: Path) -> None:
     config = configured(tmp_path, places=1)
     store = filled(config)
     log = Log(store, NAME)
@@ -108,7 +108,7 @@ def test_files_that_wait_to_be_loaded_are_not_in_a_place(tmp_path: Path) -> None
     assert all(d["recovered"] for lost, d in found.items() if lost != ("store",))
 
 
-def test_copies_that_are_damaged_beforehand_are_no_help(tmp_path: Path) -> None:
+def test_copies_that_were_damaged_before_are_no_help(tmp_path: Path) -> None:
     config = configured(tmp_path)
     store = filled(config)
     for item in [*store.list("watermark/backups/")]:
@@ -119,7 +119,7 @@ def test_copies_that_are_damaged_beforehand_are_no_help(tmp_path: Path) -> None:
     assert found["primary",]["from"] == "log"
 
 
-def test_a_table_that_is_lost_already_is_said_beside_the_others(tmp_path: Path) -> None:
+def test_an_already_lost_table_is_reported_beside_the_others(tmp_path: Path) -> None:
     config = configured(tmp_path)
     store = filled(config)
     published(store, OTHER)
@@ -132,7 +132,7 @@ def test_a_table_that_is_lost_already_is_said_beside_the_others(tmp_path: Path) 
     assert by_name[OTHER]["error"]["code"] == 6 and not by_name[OTHER]["drills"]
 
 
-def test_a_view_after_a_loss_hides_what_is_lost_and_keeps_what_is_written_to_itself(tmp_path: Path) -> None:
+def test_a_view_after_a_loss_hides_what_is_lost_and_keeps_writes_to_itself(tmp_path: Path) -> None:
     store = filled(configured(tmp_path))
     path = commit_path(NAME, 3)
     view = store.after_losing(lambda p: p == path)

@@ -54,7 +54,7 @@ def stored(config: Config) -> StoredTables:
     return StoredTables(config, Store(config.store))
 
 
-def test_tables_that_all_would_mean_and_the_source_does_not_show_are_gone(folder: Path) -> None:
+def test_tables_that_all_would_include_and_the_source_does_not_show_are_gone(folder: Path) -> None:
     found = list(stored(load()).gone(["shop.orders"]))
     assert [t.table for t in found] == ["shop.others"]
     assert found[0].exit_code == 2 and "retire -t shop.others" in str(found[0].error and found[0].error.hint)
@@ -75,7 +75,7 @@ def test_a_retired_table_is_missed_by_nobody(folder: Path, capsys: pytest.Captur
     assert main(["watermark", "retire", "-t", "shop.nothing"]) == 2
 
 
-def test_a_pattern_that_nothing_fits_is_said_unless_its_tables_are_gone_or_retired(folder: Path) -> None:
+def test_a_pattern_without_a_match_is_reported_unless_its_tables_are_gone_or_retired(folder: Path) -> None:
     config = configured(folder, "tables: {'shop.o*': {}, 'new.*': {}}\n")
     unknown = [TableReport("shop.o*", error=ConfigError("none")), TableReport("new.*")]
     assert [t.table for t in stored(config).not_retired(unknown)] == ["new.*"]
@@ -86,7 +86,7 @@ def test_a_pattern_that_nothing_fits_is_said_unless_its_tables_are_gone_or_retir
     assert stored(config).retired("shop.o*") and not stored(config).retired("new.*")
 
 
-def test_a_sync_that_does_not_reach_the_source_is_told_for_every_table_that_it_meant(
+def test_an_unreachable_source_is_reported_for_every_table_of_the_sync(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["watermark", "retire", "-t", "others"]) == 0

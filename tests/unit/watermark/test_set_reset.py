@@ -73,7 +73,7 @@ def test_a_set_works_without_mysql_once_the_table_is_known(
         watermark_set(load(), "shop.others", "2025-08-14", None, RUN)
 
 
-def test_a_table_that_nobody_knows_is_not_begun_by_a_reset(folder: Path) -> None:
+def test_an_unknown_table_is_not_created_by_a_reset(folder: Path) -> None:
     with pytest.raises(TransientError):
         watermark_reset(load(), "shop.others", RUN)
     assert [p.name for p in (folder / "lake" / "commits").iterdir()] == ["shop.orders"]
@@ -107,7 +107,7 @@ def test_a_pipeline_moves_to_the_configured_warehouse_once_that_has_answered(
 
 
 @pytest.mark.parametrize("text", ["2099-01-01", "1969-12-31 23:59:59", "14.8.2025"])
-def test_a_time_that_cannot_be_is_refused_before_anything_is_asked(folder: Path, text: str) -> None:
+def test_an_impossible_time_is_refused_before_any_service_is_contacted(folder: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"future|1970|YYYY"):
         watermark_set(load(), "shop.orders", text, None, RUN)
 

@@ -99,7 +99,7 @@ def test_an_empty_store_says_what_to_do(client: Client, filled: Filled) -> None:
     assert "floodmark sync --all" in client().get("/runs").text
 
 
-def test_names_of_enemies_are_shown_and_never_obeyed(client: Client, filled: Filled) -> None:
+def test_hostile_names_are_shown_and_never_executed(client: Client, filled: Filled) -> None:
     parts = {}
     for name in HOSTILE:
         filled.table(name, failed=f"message of {name}")
@@ -142,7 +142,7 @@ def test_secrets_of_the_configuration_are_masked_wherever_they_come_from(
         assert "hunter2secret" not in answer.text
 
 
-def test_what_is_not_there_is_a_page_of_ours(client: Client, filled: Filled) -> None:
+def test_an_unknown_address_is_a_page_of_ours(client: Client, filled: Filled) -> None:
     filled.table("shop.orders")
     browser = client()
     for path in (
@@ -176,7 +176,7 @@ def test_search_filter_and_sort_work_by_address_alone(client: Client, filled: Fi
     assert len(names("health=nonsense&sort=nonsense&page=999999999999")) == 7
 
 
-def test_who_has_a_page_already_is_told_so(client: Client, filled: Filled) -> None:
+def test_an_unchanged_page_is_not_sent_again(client: Client, filled: Filled) -> None:
     filled.table("shop.orders")
     browser = client()
     first = browser.get("/")
@@ -186,9 +186,7 @@ def test_who_has_a_page_already_is_told_so(client: Client, filled: Filled) -> No
     assert browser.get("/", headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_a_store_that_can_not_be_read_is_said_on_every_page(
-    client: Client, filled: Filled, looks: Looks
-) -> None:
+def test_an_unreadable_store_is_reported_on_every_page(client: Client, filled: Filled, looks: Looks) -> None:
     filled.table("shop.orders")
     browser = client()
     browser.get("/")
@@ -203,7 +201,7 @@ def test_a_store_that_can_not_be_read_is_said_on_every_page(
     assert browser.get("/healthz").json()["store"] == "unreadable"
 
 
-def test_prometheus_can_ask_too(client: Client) -> None:
+def test_prometheus_can_scrape_it(client: Client) -> None:
     answer = client().get("/metrics")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith(
         "text/plain; version=0.0.4"
@@ -212,7 +210,7 @@ def test_prometheus_can_ask_too(client: Client) -> None:
     assert client("a-token-of-enough-length").get("/metrics").status_code == 401
 
 
-def test_a_run_that_is_under_way_shows_how_far_it_is(client: Client, filled: Filled) -> None:
+def test_a_running_run_shows_its_progress(client: Client, filled: Filled) -> None:
     with filled.held("shop.orders"):
         filled.progress("shop.orders", 250_000)
         text = client().get("/now").text

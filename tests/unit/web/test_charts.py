@@ -30,7 +30,7 @@ def test_any_values_make_sound_charts(values: list[float | None]) -> None:
             drawn(svg)
 
 
-def test_too_little_is_not_drawn() -> None:
+def test_too_few_values_are_not_drawn() -> None:
     assert sparkline([1.0, None]) == ""
     assert bars([], "") == ""
     assert line([Point("", 1.0, "")], "") == ""
@@ -44,7 +44,7 @@ def test_a_gap_is_left_where_a_value_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "shape"), [("failed", "diamond"), ("held", "ring"), ("ok", None)])
-def test_outcomes_have_shapes_of_their_own(outcome: str, shape: str | None) -> None:
+def test_outcomes_have_distinct_shapes(outcome: str, shape: str | None) -> None:
     span = Span("shop.<orders>", "2026-11-17T11:00:00Z", 60.0, outcome, "said", "/runs/x")  # type: ignore[arg-type]
     classes = {node.get("class") for node in drawn(timeline([span], NOW)).iter()}
     assert (classes & {"diamond", "ring"}) == ({shape} if shape else set())

@@ -44,7 +44,7 @@ def test_nothing_can_be_changed(client: Client, method: str) -> None:
     assert client().request(method, "/").status_code == 405
 
 
-def test_every_answer_forbids_what_is_not_ours(client: Client) -> None:
+def test_every_response_forbids_foreign_content(client: Client) -> None:
     for path in ("/", "/api/overview", "/static/follow.js", "/nothing", "/healthz"):
         headers = client().get(path).headers
         policy = headers["content-security-policy"]
@@ -54,7 +54,7 @@ def test_every_answer_forbids_what_is_not_ours(client: Client) -> None:
         assert "server" not in headers
 
 
-def test_without_the_token_only_the_door_is_shown(client: Client) -> None:
+def test_without_the_token_only_the_log_in_page_is_shown(client: Client) -> None:
     browser = client(TOKEN)
     assert browser.get("/").headers["location"] == "/login"
     assert browser.get("/api/overview").status_code == 401
@@ -63,7 +63,7 @@ def test_without_the_token_only_the_door_is_shown(client: Client) -> None:
     assert browser.get("/api/overview", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_a_browser_gives_the_token_once(client: Client) -> None:
+def test_a_browser_needs_the_token_only_once(client: Client) -> None:
     browser = client(TOKEN)
     assert "<form" in browser.get("/login").text
     wrong = browser.post("/login", data={"token": "wrong"})

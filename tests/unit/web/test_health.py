@@ -15,7 +15,7 @@ def word(**more: object) -> str:
     return judge(replace(FINE, **more)).word  # type: ignore[arg-type]
 
 
-def test_a_table_that_was_looked_at_and_has_no_lag_is_ok() -> None:
+def test_a_checked_table_without_lag_is_ok() -> None:
     assert judge(FINE).word == "ok"
 
 
@@ -47,7 +47,7 @@ def test_the_word_is_the_worst_that_is_known(facts: dict[str, object], expected:
     assert word(**facts) == expected
 
 
-def test_an_idle_source_and_a_stuck_pipeline_differ_by_when_a_sync_last_looked() -> None:
+def test_an_idle_source_and_a_stuck_pipeline_differ_by_the_time_of_the_last_check() -> None:
     idle = judge(replace(FINE, age=10.0))
     stuck = judge(replace(FINE, age=3 * 86400.0, looked="2026-11-14T12:00:00Z"))
     assert (idle.word, stuck.word) == ("ok", "behind")

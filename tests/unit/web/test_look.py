@@ -20,7 +20,7 @@ def words(looks: Looks) -> dict[str, str]:
     return {row.name: row.health.word for row in looks.look(NOW).rows}
 
 
-def test_every_table_gets_its_word_and_the_worst_comes_first(filled: Filled, looks: Looks) -> None:
+def test_every_table_gets_its_state_and_the_worst_comes_first(filled: Filled, looks: Looks) -> None:
     every_health(filled)
     found = words(looks)
     assert found == {
@@ -36,7 +36,7 @@ def test_every_table_gets_its_word_and_the_worst_comes_first(filled: Filled, loo
     assert list(found)[-1] == "shop.orders"
 
 
-def test_an_open_window_that_nobody_holds_is_a_failure_and_one_that_is_held_runs(
+def test_an_open_window_without_a_holder_is_a_failure_and_a_held_one_is_running(
     filled: Filled, looks: Looks
 ) -> None:
     filled.table("shop.left", window_left_open=True)
@@ -105,7 +105,7 @@ def test_a_store_that_fails_in_the_middle_leaves_what_was_seen_before_and_says_w
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'"x"', b'{"table_name": 7}', b'{"table_name": "shop.other"}', b"[" * 100_000]
 )
-def test_whatever_lies_in_a_watermarks_place_is_at_worst_unknown(
+def test_a_foreign_object_in_a_watermark_s_place_is_at_worst_unknown(
     filled: Filled, looks: Looks, data: bytes
 ) -> None:
     filled.store.put(primary_path("shop.odd"), data)
@@ -138,7 +138,7 @@ def test_days_and_runs_make_the_line_over_time(filled: Filled, looks: Looks) -> 
     assert row.points == (3.0, 2.0, 1.0)
 
 
-def test_the_older_tools_watermarks_are_no_tables(filled: Filled, looks: Looks) -> None:
+def test_the_older_tool_s_watermarks_are_not_tables(filled: Filled, looks: Looks) -> None:
     filled.store.put("watermark/tables/shop_orders.json", b'{"table_name": "shop.orders"}')
     assert "shop_orders" not in words(looks)
 

@@ -24,7 +24,7 @@ def plain(text: str) -> str:
     return text
 
 
-def test_a_port_in_use_is_said_with_another_one(config: Config) -> None:
+def test_a_port_in_use_is_reported_with_a_free_one(config: Config) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use") as refused:
@@ -32,13 +32,13 @@ def test_a_port_in_use_is_said_with_another_one(config: Config) -> None:
         assert refused.value.hint == f"give another one: floodmark serve --port {port + 1}"
 
 
-def test_an_address_of_another_machine_is_said() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1"):
         listen("192.0.2.1", 0)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", socket.gethostname()])
-def test_other_machines_are_let_in_only_with_a_token(config: Config, host: str) -> None:
+def test_other_machines_need_a_token(config: Config, host: str) -> None:
     with pytest.raises(ConfigError, match="lets other machines in, which needs a token"):
         serve(config, Asked(host=host), plain, never)
 
@@ -57,14 +57,14 @@ def test_the_token_is_the_files_first_line(tmp_path: Path) -> None:
     assert read_token(tmp_path / "token").is_it("a-token-of-some-length")
 
 
-def test_a_store_that_is_not_there_is_said(config: Config) -> None:
+def test_a_missing_store_is_reported(config: Config) -> None:
     check_store(config)
     Path(config.store.url).rmdir()
     with pytest.raises(ConfigError, match="there is no store"):
         serve(config, Asked(port=0), plain, never)
 
 
-def test_a_missing_extra_is_said_in_two_lines(
+def test_a_missing_extra_is_reported_in_two_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "NEEDED", ("starlette", "floodmark_no_such_package"))

@@ -140,7 +140,7 @@ def ask(link: socket.socket) -> tuple[list[str], list[Any]]:
     return Link(connection, link).ask(b"SELECT 1")
 
 
-def test_any_answer_to_a_question_is_rows_of_its_columns_or_an_error() -> None:
+def test_any_answer_to_a_query_is_rows_of_its_columns_or_an_error() -> None:
     rng = random.Random(29)
     good = answer([(b"1", None, b"x" * 300), (b"", b"22", b"\xfe")] * 3, 3)
     requests = [

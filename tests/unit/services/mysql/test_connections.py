@@ -39,7 +39,7 @@ class Count:
             self.now -= 1
 
 
-def test_tasks_and_questions_together_stay_within_the_limit() -> None:
+def test_tasks_and_queries_together_stay_within_the_limit() -> None:
     shared, inside = throttle(3), Count()
 
     def task() -> None:
@@ -60,7 +60,7 @@ def test_tasks_and_questions_together_stay_within_the_limit() -> None:
     assert inside.most == 3
 
 
-def test_one_task_runs_in_the_end_even_when_whoever_waits_for_it_holds_every_connection(
+def test_one_task_runs_eventually_even_if_its_waiters_hold_every_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
@@ -78,14 +78,14 @@ def test_a_thread_does_not_wait_for_itself() -> None:
     first()
 
 
-def test_a_question_waits_for_tasks_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_waits_for_tasks_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     shared = throttle(1)
     with shared.task(None, never):
         shared.enter()()
 
 
-def test_a_question_comes_before_the_next_task() -> None:
+def test_a_query_goes_before_the_next_task() -> None:
     shared, order = throttle(2), list[str]()
     started = threading.Event()
 

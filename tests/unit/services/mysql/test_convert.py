@@ -50,7 +50,7 @@ def test_numbers_keep_every_digit() -> None:
     assert convert(table("bit(1)", precision=1), b"0", b"1", None) == [False, True, None]
 
 
-def test_words_for_nothing_stay_words() -> None:
+def test_words_that_look_like_null_stay_text() -> None:
     cells = (b"null", b"None", b"NaN", b"", None, b"NULL", b"\\N", b"0")
     text = table("varchar(10)", charset="utf8mb4", characters=10)
     assert convert(text, *cells) == ["null", "None", "NaN", "", None, "NULL", "\\N", "0"]
@@ -76,7 +76,7 @@ def test_any_decimal_survives(values: list[Decimal | None]) -> None:
     assert convert(table("decimal", precision=19, scale=4), *cells) == values
 
 
-def test_text_that_is_no_unicode_is_refused() -> None:
+def test_text_that_is_not_unicode_is_refused() -> None:
     text = table("varchar(10)", charset="ucs2", characters=10)
     with pytest.raises(Unfit, match="not valid Unicode \\(0xeda080\\)") as unfit:
         convert(text, b"fine", None, b"\xed\xa0\x80")
@@ -154,7 +154,7 @@ def test_a_cluster_with_large_strings_takes_longer_documents_but_no_longer_text(
         convert(table("longtext"), LONG.encode(), limits=large)
 
 
-def test_the_longest_document_is_named_and_how_a_cluster_would_take_it() -> None:
+def test_the_longest_document_is_named_with_how_a_cluster_could_take_it() -> None:
     cells = [f'"{"x" * n}"'.encode() for n in (70_000, 90_000, 80_000)]
     with pytest.raises(
         Unfit, match=r"a value of 90,002 bytes, but the warehouse holds at most 65,535"
@@ -181,7 +181,7 @@ def test_a_null_character_in_json_is_an_escape_and_the_policy_decides() -> None:
     assert convert(table("json"), cleared.encode(), limits=REDSHIFT) == [cleared]
 
 
-def test_json_that_is_too_long_is_never_cut() -> None:
+def test_json_that_is_too_long_is_never_truncated() -> None:
     cells = (b'{"a": 1}', f'"{LONG}"'.encode())
     for policy in ("error", "truncate"):
         with pytest.raises(Unfit) as unfit:
@@ -191,7 +191,7 @@ def test_json_that_is_too_long_is_never_cut() -> None:
     assert convert(table("json", overflow="truncate"), *cells)[1] == f'"{LONG}"'
 
 
-def test_text_with_a_nul_follows_the_policy_where_the_warehouse_knows_none() -> None:
+def test_text_with_a_nul_follows_the_policy_if_the_warehouse_can_not_store_it() -> None:
     more: dict[str, Any] = {"charset": "utf8mb4", "characters": 9}
     cells = (b"plain", b"a\0b\0", None)
     with pytest.raises(Unfit, match=r"U\+0000") as unfit:
@@ -230,6 +230,6 @@ def test_a_key_that_weighs_more_than_redshift_can_hash_is_refused_whatever_the_p
     assert unfit.value.index == 1
 
 
-def test_no_rows_are_no_problem() -> None:
+def test_an_empty_batch_converts() -> None:
     for type_ in ("int(11)", "date", "datetime", "longblob"):
         assert convert(table(type_, zero_dates="keep")) == []

@@ -98,7 +98,7 @@ def test_any_moment_and_date_is_read_as_it_was_sent(values: list[datetime.dateti
         ("2023-02-29 23:59:59.000001", 6, b"2023-02-29 23:59:59.000001"),
     ],
 )
-def test_a_moment_that_is_none_makes_texts_of_all_as_the_server_prints_them(
+def test_an_invalid_moment_turns_all_into_text_as_the_server_prints_them(
     value: str, digits: int, printed: bytes
 ) -> None:
     good = "2024-02-29 01:02:03"
@@ -109,7 +109,7 @@ def test_a_moment_that_is_none_makes_texts_of_all_as_the_server_prints_them(
         assert days == [value[:10].encode()]
 
 
-def test_the_first_and_the_last_days_that_there_are() -> None:
+def test_the_first_and_the_last_possible_days_are_read() -> None:
     for text, day in (("0000-01-01", -719_528), ("1970-01-01", 0), ("9999-12-31", 2_932_896)):
         data: Any = np.frombuffer(packets([row(moment(text))]) + bytes(SLACK), np.uint8)
         (found,) = columns_of(data, np.array([0, len(data) - SLACK]), [Moment(0, date=True)])
@@ -213,7 +213,7 @@ AS_TEXT = packets([b"\2", NUMBER, TEXT, EOF, *(cell(b"%d" % i) + cell(text) for 
 WANTED: list[pa.DataType] = [pa.int64(), pa.string()]
 
 
-def test_a_query_is_prepared_run_and_forgotten_whatever_both_sides_leave_out() -> None:
+def test_a_query_is_prepared_run_and_closed_whatever_both_sides_omit() -> None:
     bare = packets([READY, NUMBER, TEXT])
     modern = packets([b"\2", NUMBER, TEXT, *ROWS, b"\xfe\0\0\2\0\0\0"])
     cached = packets([b"\2\0", EOF, *ROWS, EOF])
@@ -223,13 +223,13 @@ def test_a_query_is_prepared_run_and_forgotten_whatever_both_sides_leave_out() -
         assert heard == [b"\x16SELECT 1", b"\x17" + STATEMENT + b"\0\1\0\0\0", b"\x19" + STATEMENT]
 
 
-def test_warnings_are_not_forgotten_with_the_statement() -> None:
+def test_warnings_survive_the_closing_of_the_statement() -> None:
     warned = packets([b"\2", NUMBER, TEXT, EOF, *ROWS, struct.pack("<BHH", 0xFE, 3, 2)])
     rows, heard = asked({0x16: PREPARED, 0x17: warned}, WANTED)
     assert rows == VALUES and heard[-1][0] == 0x17
 
 
-def test_what_can_not_be_prepared_is_asked_as_text() -> None:
+def test_a_query_that_can_not_be_prepared_uses_the_text_protocol() -> None:
     expected = [(b"%d" % i, text) for i, text in VALUES]
     refused = packets(
         [b"\xff" + struct.pack("<H", 1461) + b"#42000Can't create more than max_prepared_stmt_count"]
@@ -242,7 +242,7 @@ def test_what_can_not_be_prepared_is_asked_as_text() -> None:
 
 @pytest.mark.parametrize("kind", [definition(11), definition(4), definition(12, digits=31)])
 @pytest.mark.parametrize("end", [[EOF], []])
-def test_columns_whose_bytes_are_not_their_text_are_asked_as_text(kind: bytes, end: list[bytes]) -> None:
+def test_columns_that_are_inexact_in_binary_use_the_text_protocol(kind: bytes, end: list[bytes]) -> None:
     expected = [(b"%d" % i, text) for i, text in VALUES]
     prepared = packets([READY, kind, TEXT, *end])
     for wanted in (pa.string(), pa.float32(), MICROS):
@@ -250,7 +250,7 @@ def test_columns_whose_bytes_are_not_their_text_are_asked_as_text(kind: bytes, e
         assert rows == expected and [h[0] for h in heard] == [0x16, 0x19, 0x03]
 
 
-def test_a_table_that_was_changed_in_between_is_read_as_it_is_now_or_not_at_all() -> None:
+def test_a_table_changed_in_between_is_read_as_it_is_now_or_not_at_all() -> None:
     wider = [row(struct.pack("<q", i), cell(text)) for i, text in VALUES]
     rows, _ = asked({0x16: PREPARED, 0x17: packets([b"\2", definition(8), TEXT, EOF, *wider, EOF])}, WANTED)
     assert rows == VALUES
@@ -258,7 +258,7 @@ def test_a_table_that_was_changed_in_between_is_read_as_it_is_now_or_not_at_all(
         asked({0x16: PREPARED, 0x17: packets([b"\2", definition(11), TEXT, EOF, EOF])}, WANTED)
 
 
-def test_a_prepared_answer_that_stops_anywhere_is_lost() -> None:
+def test_a_prepared_answer_that_stops_anywhere_is_an_error() -> None:
     whole = PREPARED + EXECUTED
     for size in range(len(whole)):
         ours, theirs = socket.socketpair()

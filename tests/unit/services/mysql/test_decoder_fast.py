@@ -82,11 +82,11 @@ def read(rows: list[bytes], kinds: list[Kind], compiled: bool, monkeypatch: Any)
     return [c.to_pylist() for c in typed]
 
 
-def test_it_was_built() -> None:
+def test_the_compiled_decoder_was_built() -> None:
     assert wire.compiled is not None, "run `make setup`: without the compiled reader syncs are slower"
 
 
-def test_whole_rows_are_read_by_it_and_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_well_formed_rows_are_decoded_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(7)
     read_by_it = 0
     for _ in range(300):
@@ -100,7 +100,7 @@ def test_whole_rows_are_read_by_it_and_exactly(monkeypatch: pytest.MonkeyPatch) 
     assert read_by_it > 150  # the others have a 30 February
 
 
-def test_rows_with_any_bytes_changed_are_read_as_python_reads_them_or_not_at_all(
+def test_rows_with_changed_bytes_are_decoded_as_in_python_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = random.Random(11)
@@ -137,7 +137,7 @@ def test_any_decimal_is_read_as_it_was_printed(values: list[Decimal | None]) -> 
 
 
 @pytest.mark.parametrize("text", [b"", b"-", b".", b"1", b"1.23", b"1.23456", b"1e2", b"+1.0000", b"12345.0000", b"--1.0000", b" 1.0000"])  # fmt: skip
-def test_a_number_of_another_form_is_left_to_python(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusual_number_is_left_to_python(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     data: Any = np.frombuffer(packets([row(cell(text))]) + bytes(SLACK), np.uint8)
     kinds: list[Kind] = [Digits(pa.decimal128(8, 4))]
     (found,) = columns_of(data, np.array([0, len(data) - SLACK]), kinds)
@@ -151,7 +151,7 @@ def test_a_whole_number_with_a_point_is_left_to_python(text: bytes) -> None:
     assert found.to_pylist() == [text]
 
 
-def test_beginnings_outside_the_buffer_are_refused() -> None:
+def test_packet_starts_outside_the_buffer_are_refused() -> None:
     for heads, count, end in (([0, 0], 1, 9), ([-1, 0], 1, 8), ([0, 0], 3, 8), ([0, 0], 0, 8)):
         with pytest.raises(ValueError, match="outside"):
             wire.compiled.follow(bytearray(8), np.array(heads), count, end)
@@ -160,7 +160,7 @@ def test_beginnings_outside_the_buffer_are_refused() -> None:
         assert wire.compiled.columns(good, np.array(wrong), [(wire.compiled.FIXED, 1, 0)]) is None
 
 
-def test_blocks_that_were_read_in_either_way_make_one_column() -> None:
+def test_blocks_decoded_by_either_decoder_make_one_column() -> None:
     exact = pa.array([Decimal("0.00000001"), None, Decimal("-12.50000000")], pa.decimal128(20, 8))
     texts = pa.array([b"3.00000000", None], pa.binary())
     whole = _whole([exact, texts]).view(pa.string()).cast(pa.decimal128(20, 8))

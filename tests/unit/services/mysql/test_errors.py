@@ -32,7 +32,7 @@ def test_a_code_says_what_the_operator_does_next(code: int, kind: type[Floodmark
     assert "hunter2" not in error.message + error.hint
 
 
-def test_a_certificate_that_is_not_trusted_says_whether_it_is_another_hosts_whatever_the_words() -> None:
+def test_an_untrusted_certificate_is_distinguished_from_another_host_s_whatever_the_wording() -> None:
     refused = NotTrusted(2026, "said OpenSSL")
     error = translated(refused, SPEC)
     assert isinstance(error, TlsError) and "not issued by the CA" in (error.hint or "")
@@ -44,6 +44,6 @@ def test_a_certificate_that_is_not_trusted_says_whether_it_is_another_hosts_what
     assert not isinstance(named, TlsError)
 
 
-def test_an_error_without_a_number_is_one_to_try_again() -> None:
+def test_an_error_without_a_number_is_transient() -> None:
     for arguments in ((), ("text",), (4711, "text")):
         assert isinstance(translated(MySQLError(*arguments), SPEC), TransientError)

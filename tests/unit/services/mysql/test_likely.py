@@ -16,7 +16,7 @@ from floodmark.services.mysql.likely import likely_cursor, tells_changes
         "last_change", "row_updated_at", "LAST_UPD_TS", "edited_at", "update_datetime", "lastUpdateTimestamp", "update_date",
     ],
 )  # fmt: skip
-def test_common_names_of_update_columns_are_known(name: str) -> None:
+def test_common_names_of_update_columns_are_recognized(name: str) -> None:
     assert tells_changes(name)
 
 
@@ -28,7 +28,7 @@ def test_common_names_of_update_columns_are_known(name: str) -> None:
         "update_count", "next_update", "published_at", "date", "last", "ts", "price_updated_at", "expected_update",
     ],
 )  # fmt: skip
-def test_names_of_other_times_are_not(name: str) -> None:
+def test_names_of_other_times_are_not_recognized(name: str) -> None:
     assert not tells_changes(name)
 
 
@@ -36,7 +36,7 @@ def test_names_of_other_times_are_not(name: str) -> None:
     ("name", "table"),
     [("post_modified_gmt", "wp_posts"), ("products_last_modified", "products"), ("category_updated", "categories")],
 )  # fmt: skip
-def test_a_name_may_begin_with_its_tables(name: str, table: str) -> None:
+def test_a_name_may_begin_with_its_table_s_name(name: str, table: str) -> None:
     assert tells_changes(name, table)
     assert not tells_changes(name, "t")
 

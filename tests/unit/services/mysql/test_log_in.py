@@ -46,7 +46,7 @@ CLEARLY = {
 
 @pytest.mark.parametrize("how", list(CLEARLY))
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "in TLS"])
-def test_a_hostile_server_gets_no_password_in_clear(
+def test_a_hostile_server_gets_no_clear_text_password(
     context: ssl.SSLContext, how: str, encrypted: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hostile = Hostile([packets([CLEARLY[how]], 3 if encrypted else 2)], context if encrypted else None)
@@ -60,7 +60,7 @@ def test_a_hostile_server_gets_no_password_in_clear(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_password_in_clear_needs_leave_and_a_server_that_has_proven_its_name(
+def test_a_clear_text_password_needs_permission_and_a_verified_server(
     context: ssl.SSLContext, pem: Path
 ) -> None:
     cases: list[tuple[Any, bool]] = [
@@ -82,7 +82,7 @@ def test_a_password_in_clear_needs_leave_and_a_server_that_has_proven_its_name(
         assert not hostile.betrayed
 
 
-def test_a_server_whose_greeting_has_lost_its_tls_hears_nothing() -> None:
+def test_a_server_whose_greeting_lost_its_tls_flag_gets_nothing() -> None:
     heard: list[bytes] = []
 
     def behave(link: socket.socket) -> None:
@@ -115,7 +115,7 @@ def test_only_the_request_for_tls_is_sent_in_plain_text() -> None:
     assert PASSWORD not in str(found.value)
 
 
-def test_a_certificate_that_is_not_accepted_ends_it_before_the_log_in(
+def test_a_rejected_certificate_ends_the_connection_before_the_log_in(
     context: ssl.SSLContext, pem: Path, tmp_path: Path
 ) -> None:
     for host, tls, why in (
@@ -151,7 +151,7 @@ def test_a_server_that_falls_silent_ends_the_log_in(capabilities: int | None) ->
     assert found.value.args == (2003, "no answer")
 
 
-def test_what_the_server_says_instead_of_a_greeting_is_raised() -> None:
+def test_an_error_in_place_of_a_greeting_is_raised() -> None:
     for code, text in ((1040, "Too many connections"), (1129, "Host is blocked")):
         said = packets([refusal(code, text.encode())], 0)
         with server(lambda link, said=said: link.sendall(said)) as spec:  # type: ignore[misc]
@@ -161,9 +161,7 @@ def test_what_the_server_says_instead_of_a_greeting_is_raised() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the server remembers it", "it is sent whole"])
-def test_mysql_8_s_own_way_to_log_in_sends_the_password_only_in_tls(
-    context: ssl.SSLContext, known: bool
-) -> None:
+def test_mysql_8_s_own_plug_in_sends_the_password_only_in_tls(context: ssl.SSLContext, known: bool) -> None:
     said = [packets([b"\1\3"], 3) + packets([OK], 4)] if known else [packets([b"\1\4"], 3), packets([OK], 5)]
     honest = Hostile(said, context)
     with server(honest) as spec:
@@ -204,7 +202,7 @@ def test_ed25519_signs_what_the_server_says_and_sends_nothing_else() -> None:
     assert not honest.betrayed
 
 
-def test_packages_that_only_some_log_ins_need_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_only_some_log_ins_need_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nacl.bindings", None)
     hostile = Hostile([packets([switch(b"client_ed25519", b"s" * 32)], 2)])
     with server(hostile) as spec, pytest.raises(ConfigError, match="PyNaCl") as found:

@@ -28,7 +28,7 @@ def drops(link: socket.socket) -> None:
         time.sleep(0.05)
 
 
-def test_a_server_that_speaks_in_drops_has_no_more_time_than_a_silent_one() -> None:
+def test_a_server_that_trickles_bytes_has_no_more_time_than_a_silent_one() -> None:
     begun = time.monotonic()
     with server(drops) as spec:
         with pytest.raises(MySQLError) as found:
@@ -36,7 +36,7 @@ def test_a_server_that_speaks_in_drops_has_no_more_time_than_a_silent_one() -> N
         assert found.value.args == (2003, "no answer") and time.monotonic() - begun < 2
 
 
-def test_a_handshake_in_drops_has_no_more_time_either() -> None:
+def test_a_trickling_handshake_has_no_more_time_either() -> None:
     def behave(link: socket.socket) -> None:
         link.sendall(greeting())
         link.recv(36)
@@ -52,7 +52,7 @@ def test_a_handshake_in_drops_has_no_more_time_either() -> None:
 
 
 @pytest.mark.parametrize("said", ["one long packet", "short ones for ever"])
-def test_a_server_that_says_too_much_before_it_lets_us_in_is_left(said: str) -> None:
+def test_a_server_that_sends_too_much_before_the_log_in_is_dropped(said: str) -> None:
     heard: list[bytes] = []
 
     def behave(link: socket.socket) -> None:
@@ -71,7 +71,7 @@ def test_a_server_that_says_too_much_before_it_lets_us_in_is_left(said: str) -> 
     assert heard == ([b""] if said == "one long packet" else [])
 
 
-def test_results_that_never_end_are_no_answer() -> None:
+def test_endless_results_are_an_error() -> None:
     more = b"\0\0\0\x0a\0\0\0"
     asked: list[bytes] = []
 
@@ -93,7 +93,7 @@ def test_results_that_never_end_are_no_answer() -> None:
     assert asked[1:] == [b"\1\0\0\0\1"], "anything but a good-bye"
 
 
-def test_an_error_in_place_of_the_handshake_is_a_cut_and_not_the_configuration() -> None:
+def test_an_error_in_place_of_the_handshake_is_a_lost_connection_not_a_configuration_error() -> None:
     def behave(link: socket.socket) -> None:
         link.sendall(greeting())
         link.recv(36)
@@ -106,7 +106,9 @@ def test_an_error_in_place_of_the_handshake_is_a_cut_and_not_the_configuration()
     assert isinstance(translated(found.value, spec), TransientError)
 
 
-def test_a_server_without_a_tls_of_ours_is_still_the_configuration(context: ssl.SSLContext) -> None:
+def test_a_server_without_a_suitable_tls_version_is_still_a_configuration_error(
+    context: ssl.SSLContext,
+) -> None:
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     old.set_ciphers("PSK")  # none that we have
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -122,21 +124,21 @@ def test_no_error_is_its_own_cause() -> None:
     assert found.value in list(causes(found.value))
 
 
-def test_a_circle_of_causes_is_walked_once() -> None:
+def test_a_cycle_of_causes_is_walked_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert list(causes(first)) == [first, second]
     assert type(bug(first)) is FloodmarkError
 
 
-def test_a_password_that_is_no_utf_8_is_sent_as_the_environment_has_it(context: ssl.SSLContext) -> None:
+def test_a_password_that_is_not_utf_8_is_sent_as_the_environment_has_it(context: ssl.SSLContext) -> None:
     honest = Hostile([packets([b"\1\4"], 3), packets([OK], 5)], context)
     with server(honest) as spec:
         login(replace(spec, password=b"p\xe4ss".decode(errors="surrogateescape"))).close()
     assert b"p\xe4ss\0" in honest.heard
 
 
-def test_half_a_character_is_refused_before_anybody_is_asked() -> None:
+def test_an_incomplete_character_is_refused_before_the_server_is_contacted() -> None:
     with server(lambda link: None) as spec:
         for name in ("user", "password", "database"):
             with pytest.raises(ConfigError, match=f"the {name} contains an incomplete character"):

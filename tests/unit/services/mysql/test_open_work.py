@@ -52,7 +52,7 @@ def test_an_idle_transaction_holds_back_the_tables_that_it_has_locked() -> None:
 
 
 @pytest.mark.parametrize("locks", [None, {}, {8: LOG}])
-def test_a_transaction_of_which_no_lock_is_known_holds_every_table_back(
+def test_a_transaction_without_known_locks_holds_every_table_back(
     locks: dict[int, frozenset[tuple[str, str]]] | None,
 ) -> None:
     (held,) = may_still_commit([], NONE, [shown(modified=True, read_only=False)], locks, mariadb=False)

@@ -53,7 +53,7 @@ def waiting(looks: SharedLooks, count: int) -> None:
         threading.Event().wait(0.01)
 
 
-def test_a_look_serves_all_who_asked_before_it_began_and_nobody_who_asked_later() -> None:
+def test_a_look_serves_every_caller_from_before_it_began_and_none_from_later() -> None:
     server = Server()
     looks = SharedLooks(server.look)
     with ThreadPoolExecutor(9) as pool:

@@ -68,14 +68,14 @@ def test_cells_of_every_length_and_nulls_arrive() -> None:
             assert rows == ROWS and found.warnings == 0
 
 
-def test_an_answer_cut_into_pieces_anywhere_is_the_same() -> None:
+def test_an_answer_split_anywhere_is_the_same() -> None:
     rows: list[Row] = [(str(i).encode(), None if i % 3 else b"abc" * i) for i in range(20)]
     sent = answer(rows, 2)
     for size in range(1, 60):
         assert received(sent, 2, pieces=size, most=7, buffer=128)[0] == rows
 
 
-def test_an_answer_that_stops_anywhere_before_its_end_is_lost() -> None:
+def test_an_answer_that_stops_before_its_end_is_an_error() -> None:
     sent = answer([(str(i).encode(), b"some text", None) for i in range(5)], 3)
     for size in range(len(sent)):
         with pytest.raises(MySQLError, match="Lost connection to server during query") as error:
@@ -83,7 +83,7 @@ def test_an_answer_that_stops_anywhere_before_its_end_is_lost() -> None:
         assert error.value.args[0] == 2013
 
 
-def test_a_server_that_falls_silent_is_lost() -> None:
+def test_a_server_that_falls_silent_is_an_error() -> None:
     sent = answer([(b"1",)], 1)
     for size in (0, 3, 20, len(sent) - 1):
         began = time.monotonic()
@@ -123,7 +123,7 @@ def test_an_error_is_raised_as_the_driver_does() -> None:
     assert raised.value.args == (4031, "disconnected")
 
 
-def test_both_kinds_of_end_tell_the_warnings() -> None:
+def test_both_kinds_of_end_packet_report_the_warnings() -> None:
     for rows in ([], [(b"1",)]):
         end = struct.pack("<BHH", 0xFE, 7, 2)
         assert received(answer(rows, 1, end=end), 1)[1].warnings == 7
@@ -134,7 +134,7 @@ def test_both_kinds_of_end_tell_the_warnings() -> None:
             assert (found, it.warnings) == (rows, 9)
 
 
-def test_mariadbs_word_that_descriptions_follow_is_understood() -> None:
+def test_mariadb_s_flag_that_descriptions_follow_is_understood() -> None:
     assert received(answer([(b"1", b"2")], 2, count=b"\2\1"), 2)[0] == [(b"1", b"2")]
     assert received(answer([(b"1",) * 300], 300, count=b"\xfc\x2c\1"), 300)[0] == [(b"1",) * 300]
 

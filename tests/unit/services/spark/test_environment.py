@@ -68,7 +68,7 @@ def writers(tree: ast.AST, where: str = "") -> Iterator[str]:
         "os.environ['A'], b = 1, 2",
     ],
 )
-def test_the_look_finds_every_way_to_change_it(text: str) -> None:
+def test_the_check_finds_every_way_to_change_the_environment(text: str) -> None:
     assert list(writers(ast.parse(f"def f():\n  {text}"))) == ["f"]
 
 

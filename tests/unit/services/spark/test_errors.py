@@ -57,7 +57,7 @@ def lost(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Floodmar
         "ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory",
     ],
 )
-def test_a_machine_that_lacks_a_package_or_its_library_is_a_mistake_and_not_tried_again(
+def test_a_missing_package_on_a_machine_is_a_config_error_and_is_not_retried(
     said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = lost(TRACE.format(said=said), tmp_path, monkeypatch)
@@ -76,7 +76,7 @@ def test_a_start_that_fails_with_nothing_but_a_path_names_the_exception(tmp_path
     assert error.message == "Spark did not start: NoSuchFileException: /srv/environment.tar.gz"
 
 
-def test_a_start_that_fails_without_a_word_names_the_exception(tmp_path: Path) -> None:
+def test_a_start_that_fails_without_a_message_names_the_exception(tmp_path: Path) -> None:
     error = _start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
     assert "NullPointerException" in error.message
 

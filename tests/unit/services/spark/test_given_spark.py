@@ -17,7 +17,7 @@ from floodmark.services.spark.context import DESERTED, FORSAKEN, Spark
 from floodmark.services.spark.master import refusal
 
 
-def test_pysparks_of_which_we_know_the_insides_are_started_by_us_and_others_by_themselves() -> None:
+def test_known_versions_of_pyspark_are_started_by_us_and_others_by_their_own_launcher() -> None:
     assert [internals.is_known(v) for v in ((4, 0), (4, 3), (4, 4), (5, 0))] == [True, True, False, False]
     assert internals.is_known(internals.version())
 
@@ -28,13 +28,13 @@ def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install() -> None:
     assert "pyspark>=4.0" in str(caught.value.hint)
 
 
-def test_a_spark_connect_session_is_refused_in_words() -> None:
+def test_a_spark_connect_session_is_refused_with_a_hint() -> None:
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(ConfigError, match="Spark Connect"):
         Spark.over(connect())
 
 
-def test_what_is_no_spark_at_all_is_refused_by_its_type() -> None:
+def test_an_object_that_is_not_spark_is_refused_by_its_type() -> None:
     with pytest.raises(ConfigError, match="not int"):
         Spark.over(5)
 
@@ -55,7 +55,7 @@ def test_lost_executors_are_named_once(on_cluster: tuple[Spark, list[Any]]) -> N
     assert said == ["Spark lost 1 of 2 executors; their slices run again"]
 
 
-def test_executors_that_were_given_back_between_two_runs_of_jobs_are_not_missed(
+def test_executors_released_between_two_runs_of_jobs_are_not_missed(
     on_cluster: tuple[Spark, list[Any]],
 ) -> None:
     spark, _ = on_cluster
@@ -70,7 +70,7 @@ def test_executors_that_were_given_back_between_two_runs_of_jobs_are_not_missed(
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["had some", "never had any"])
-def test_a_cluster_without_executors_is_given_up_sooner_once_it_has_lost_them_all(
+def test_a_cluster_without_executors_is_abandoned_sooner_once_it_has_lost_them_all(
     on_cluster: tuple[Spark, list[Any]], monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     """A master that was restarted no longer knows the application, and would leave it waiting for ever."""
@@ -91,7 +91,7 @@ def test_a_cluster_without_executors_is_given_up_sooner_once_it_has_lost_them_al
     assert not spark.alive
 
 
-def test_a_master_that_is_away_is_not_one_that_refuses() -> None:
+def test_an_unreachable_master_is_not_reported_as_refusing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert refusal(f"spark://127.0.0.1:{port}", "4.0.2") is None

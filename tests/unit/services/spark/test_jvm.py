@@ -100,13 +100,13 @@ def test_no_setting_is_on_the_command_line(java: str, tmp_path: Path) -> None:
         ("yarn", {}, False),
     ],
 )
-def test_what_only_spark_submit_can_do_is_left_to_it(
+def test_settings_that_only_spark_submit_can_apply_are_left_to_it(
     java: str, tmp_path: Path, master: str, conf: dict[str, str], direct: bool
 ) -> None:
     assert Jvm(settings(master, conf, "x"), tmp_path / "log")._direct is direct
 
 
-def test_another_spark_is_started_its_own_way(
+def test_a_different_spark_is_started_by_its_own_launcher(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
@@ -139,7 +139,7 @@ def test_the_class_archive_is_made_by_the_second_run_that_misses_it_and_once(jav
     assert [Archive(java).wanted() for _ in range(2)] == [False, True]
 
 
-def test_a_java_that_writes_no_class_archive_is_asked_once(java: str) -> None:
+def test_a_java_that_writes_no_class_archive_is_tried_once(java: str) -> None:
     assert [Archive(java).wanted() for _ in range(2)] == [False, True]
     Archive(java).keep(whole=True)
     assert not Archive(java).wanted()
@@ -155,7 +155,7 @@ exec sleep 60
 """
 
 
-def test_what_a_jvm_had_written_of_its_classes_when_it_was_killed_is_not_kept(
+def test_a_partly_written_archive_of_a_killed_jvm_is_not_kept(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(java).write_text(HALF)
@@ -168,7 +168,7 @@ def test_what_a_jvm_had_written_of_its_classes_when_it_was_killed_is_not_kept(
     assert not Archive(java).wanted()
 
 
-def test_archives_that_nobody_made_for_long_are_removed_with_the_next(java: str) -> None:
+def test_stale_archives_are_removed_with_the_next_one(java: str) -> None:
     archive = Archive(java)
     old, young = (archive.path.with_name(f"spark-{name}.jsa") for name in ("old", "young"))
     for path in (old, young, archive.part):
@@ -178,14 +178,14 @@ def test_archives_that_nobody_made_for_long_are_removed_with_the_next(java: str)
     assert archive.path.exists() and young.exists() and not old.exists()
 
 
-def test_another_java_has_another_archive(java: str) -> None:
+def test_a_different_java_has_its_own_archive(java: str) -> None:
     before = Archive(java).path
     assert before.parent == cache_folder()
     os.utime(java, (1, 1))
     assert Archive(java).path != before
 
 
-def test_without_a_home_to_write_to_only_a_folder_of_the_users_own_is_taken(
+def test_without_a_writable_home_only_a_folder_of_the_user_s_own_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").touch()
@@ -205,7 +205,9 @@ def test_without_a_home_to_write_to_only_a_folder_of_the_users_own_is_taken(
         cache_folder()
 
 
-def test_a_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="Java is not installed") as caught:
@@ -216,14 +218,14 @@ def test_a_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyP
         find_java()
 
 
-def test_a_jvm_that_ends_at_once_is_said_in_one_line(java: str, tmp_path: Path) -> None:
+def test_a_jvm_that_ends_at_once_is_reported_in_one_line(java: str, tmp_path: Path) -> None:
     jvm = Jvm(settings("local[*]", {}, "x"), tmp_path / "logs" / "spark.log")
     with pytest.raises(ConfigError, match="Spark did not start: Error: no such thing") as caught:
         jvm.start()
     assert str(tmp_path / "logs" / "spark.log") in (caught.value.hint or "")
 
 
-def test_a_jvm_that_ends_for_want_of_memory_says_so_in_our_words_whatever_it_says_last(
+def test_a_jvm_that_runs_out_of_memory_is_reported_as_such_whatever_it_says_last(
     java: str, tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text("Too many open files, said another one\n")

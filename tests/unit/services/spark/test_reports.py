@@ -51,7 +51,7 @@ def test_rows_of_several_tasks_are_summed_until_each_has_ended() -> None:
     reports.close()
 
 
-def test_what_is_not_ours_is_not_heard() -> None:
+def test_foreign_datagrams_are_ignored() -> None:
     reports, heard = Reports("127.0.0.1", "127.0.0.1"), Heard()
     address = reports.expect(heard)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -64,7 +64,7 @@ def test_what_is_not_ours_is_not_heard() -> None:
     reports.close()
 
 
-def test_a_task_reports_now_and_then_only_and_does_without_a_driver_that_hears_it() -> None:
+def test_a_task_reports_only_now_and_then_and_does_not_need_a_listening_driver() -> None:
     reports, heard = Reports("127.0.0.1", "127.0.0.1"), Heard()
     address = reports.expect(heard)
     seldom = Teller(address, every=3600)

@@ -37,7 +37,7 @@ JOB = Job(SOURCE, (STORE, STORE))
 SECRETS = [SOURCE.password, STORE.secret_access_key, STORE.secret_access_key]
 
 
-def test_a_task_on_this_machine_knows_every_secret_and_carries_none() -> None:
+def test_a_local_task_knows_every_secret_and_carries_none() -> None:
     run = task(JOB, None)  # type: ignore[arg-type]
     said: list[object] = list(run([]))
     assert said == [SECRETS]
@@ -46,7 +46,7 @@ def test_a_task_on_this_machine_knows_every_secret_and_carries_none() -> None:
     assert SOURCE.password.encode() in CloudPickleSerializer().dumps(task(JOB, ()))  # type: ignore[no-untyped-call, arg-type]
 
 
-def test_another_process_of_this_user_finds_what_was_left_for_it() -> None:
+def test_another_process_of_this_user_finds_the_secrets_left_for_it() -> None:
     program = "import sys; from floodmark.services.spark.task_secrets import unpacked; print(*unpacked(sys.stdin.buffer.read()))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -86,7 +86,7 @@ print(path, *(oct(stat.S_IMODE(p.stat().st_mode)) for p in (path, path.parent)))
 """
 
 
-def test_where_the_kernel_hides_the_driver_s_memory_a_private_file_takes_its_place() -> None:
+def test_a_private_file_is_used_if_the_kernel_hides_the_driver_s_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, timeout=60)
     path, *modes = done.stdout.split()
     assert path.startswith("/tmp/floodmark-carried-") and modes == ["0o600", "0o700"], done.stderr

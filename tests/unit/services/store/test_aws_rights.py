@@ -40,7 +40,7 @@ WHO = "arn:aws:iam::123456789012:user/sync"
         ("User loader is not authorized to assume IAM Role arn:aws:iam::123456789012:role/r", None),
     ],
 )
-def test_a_denied_action_is_told_with_the_statement_that_allows_it(text: str, hint: str | None) -> None:
+def test_a_denied_action_is_reported_with_the_statement_that_allows_it(text: str, hint: str | None) -> None:
     assert allowing(text) == hint
 
 

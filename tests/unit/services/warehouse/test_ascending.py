@@ -54,7 +54,7 @@ def test_keys_that_only_grow_in_files_that_do_not_overlap_all_differ(
         [[None]],
     ],
 )
-def test_a_key_that_is_there_twice_or_may_be_is_not_shown_to_differ(
+def test_a_key_that_occurs_or_may_occur_twice_is_not_proven_distinct(
     tmp_path: Path, files: list[list[int | None]]
 ) -> None:
     assert ascending(written(tmp_path, *files), "k") is None

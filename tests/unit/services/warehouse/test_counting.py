@@ -7,7 +7,7 @@ import duckdb
 from floodmark.services.warehouse.decide import Counting
 
 
-def test_what_the_next_load_expects_is_the_same_number_in_sql() -> None:
+def test_the_row_count_that_the_next_load_expects_is_the_same_in_sql() -> None:
     rules = [
         Counting(),
         *(Counting(more) for more in (-3, 2)),

@@ -45,13 +45,13 @@ def rows(file: DatabaseFile) -> int:
     return int(found[0])
 
 
-def test_a_file_is_let_go_after_every_use_unless_it_is_to_linger(path: Path) -> None:
+def test_a_file_is_released_after_every_use_unless_it_lingers(path: Path) -> None:
     file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
     assert rows(file) == 1
     assert free(path)
 
 
-def test_a_file_that_lingers_is_let_go_when_it_is_closed_and_by_itself_after_a_while(path: Path) -> None:
+def test_a_lingering_file_is_released_on_close_and_after_a_while(path: Path) -> None:
     file = lingering(path)
     rows(file)
     assert not free(path)
@@ -63,7 +63,7 @@ def test_a_file_that_lingers_is_let_go_when_it_is_closed_and_by_itself_after_a_w
         threading.Event().wait(0.02)
 
 
-def test_what_is_read_beside_a_write_is_what_was_committed(path: Path) -> None:
+def test_a_read_beside_a_write_sees_what_was_committed(path: Path) -> None:
     file = lingering(path)
     with ThreadPoolExecutor(1) as pool:
         with file.writing() as con:
@@ -75,7 +75,7 @@ def test_what_is_read_beside_a_write_is_what_was_committed(path: Path) -> None:
     file.close()
 
 
-def test_what_was_not_committed_is_rolled_back_although_the_file_lingers(path: Path) -> None:
+def test_uncommitted_work_is_rolled_back_although_the_file_lingers(path: Path) -> None:
     file = lingering(path)
     with file.writing() as con:
         con.execute("BEGIN")
@@ -84,7 +84,7 @@ def test_what_was_not_committed_is_rolled_back_although_the_file_lingers(path: P
     file.close()
 
 
-def test_after_a_failure_the_file_is_opened_anew(path: Path) -> None:
+def test_after_a_failure_the_file_is_reopened(path: Path) -> None:
     file = lingering(path)
     with pytest.raises(RuntimeError), file.writing() as con:
         con.execute("BEGIN")
@@ -129,13 +129,13 @@ def test_a_writer_waits_for_readers_that_opened_the_file_to_read(path: Path) -> 
     file.close()
 
 
-def test_a_file_that_another_process_holds_is_a_transient_error(path: Path) -> None:
+def test_a_file_held_by_another_process_is_a_transient_error(path: Path) -> None:
     file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
     with duckdb.connect(path, config={"threads": 1}), pytest.raises(TransientError), file.writing():
         pass
 
 
-def test_who_waits_for_a_file_gets_it_before_who_has_just_let_it_go(
+def test_a_process_that_waits_for_a_file_gets_it_before_the_one_that_just_released_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
@@ -163,7 +163,7 @@ def test_who_waits_for_a_file_gets_it_before_who_has_just_let_it_go(
     busy.close()
 
 
-def test_who_waits_for_a_file_gets_it_although_its_uses_overlap(
+def test_a_process_that_waits_for_a_file_gets_it_although_its_uses_overlap(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
@@ -220,7 +220,7 @@ def threads(con: duckdb.DuckDBPyConnection) -> int:
     return int(found[0])
 
 
-def test_few_rows_are_inserted_by_one_thread_and_questions_have_all_of_them_again(path: Path) -> None:
+def test_few_rows_are_inserted_by_one_thread_and_queries_use_all_of_them_again(path: Path) -> None:
     file = lingering(path)
     with file.writing() as con:
         every = threads(con)

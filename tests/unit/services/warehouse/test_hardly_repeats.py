@@ -36,7 +36,7 @@ def test_values_that_differ_hardly_repeat_in_one_file_or_in_several(tmp_path: Pa
     assert hardly_repeats(written(tmp_path, different(50), [], different(70, 50)), "v")
 
 
-def test_values_that_are_there_several_times_repeat(tmp_path: Path) -> None:
+def test_values_that_occur_several_times_repeat(tmp_path: Path) -> None:
     assert not hardly_repeats(written(tmp_path, different(50) * 2), "v")
     assert not hardly_repeats(written(tmp_path, different(60), different(60)), "v")
     assert not hardly_repeats(written(tmp_path, different(200)), "v.x")
@@ -50,7 +50,9 @@ def test_a_column_that_was_written_with_a_dictionary_repeats(tmp_path: Path) -> 
     assert not hardly_repeats(written(tmp_path, different(100), dictionary=True), "v")
 
 
-def test_few_values_say_nothing_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_values_prove_nothing_unless_they_are_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = written(tmp_path, [text + "x" * 1000 for text in different(99)])
     assert not hardly_repeats(paths, "v")
     assert not hardly_repeats([], "v")

@@ -137,7 +137,9 @@ def test_every_exception_of_the_driver_has_a_translation() -> None:
         (ClientError({"Error": {"Code": "Throttling", "Message": "Rate exceeded"}}, "x"), TransientError),
     ],
 )  # fmt: skip
-def test_why_there_is_no_connection(error: Exception, kind: type[FloodmarkError]) -> None:
+def test_every_reason_for_a_failed_connection_is_translated(
+    error: Exception, kind: type[FloodmarkError]
+) -> None:
     transport = SocketTransport(WarehouseSpec("redshift", "public", host="h", port=5439, user="u"), Limits())
     assert type(transport._unconnected(error).error) is kind
 
@@ -158,14 +160,16 @@ DENIED = "User: arn:aws:iam::1:user/x is not authorized to perform: {} on resour
         ("no", "docs/redshift-rights.md has the policies"),
     ],
 )
-def test_what_iam_denies_at_log_in_is_named_with_the_statement_of_a_policy(message: str, hint: str) -> None:
+def test_an_action_that_iam_denies_at_log_in_is_named_with_the_policy_statement_to_add(
+    message: str, hint: str
+) -> None:
     transport = SocketTransport(WarehouseSpec("redshift", "public", host="h", port=5439, user="u"), Limits())
     error = ClientError({"Error": {"Code": "AccessDenied", "Message": message}}, "GetClusterCredentials")
     said = transport._unconnected(error).error
     assert hint in str(said.hint) and "iam_role" not in str(said.hint)
 
 
-def test_what_iam_denies_to_the_role_of_copy_is_about_that_role() -> None:
+def test_an_action_that_iam_denies_to_copy_s_role_is_reported_for_that_role() -> None:
     said = failure_of(Problem("S3ServiceException:Access Denied,Status 403,Error AccessDenied", code="XX000"))
     assert "warehouse.iam_role" in str(said.error.hint)
     words = "is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:eu:1:key/k"
@@ -176,7 +180,7 @@ def test_what_iam_denies_to_the_role_of_copy_is_about_that_role() -> None:
     assert '"kms:Decrypt"' in str(said.error.hint)
 
 
-def test_a_lost_connection_is_not_an_answer() -> None:
+def test_a_lost_connection_is_not_taken_for_an_answer() -> None:
     assert answered(InterfaceError("BrokenPipe: server socket closed")) is None
     assert answered(BrokenPipeError(32, "Broken pipe")) is None
     found = lost(BrokenPipeError(32, "Broken pipe"), "h:5439")
@@ -206,7 +210,7 @@ def test_a_conflict_is_not_looked_up_among_load_errors() -> None:
     assert detailed(failure_of(Problem("1023", CYCLE, "XX000")), ask, 42).again
 
 
-def test_a_peer_that_is_gone_is_found_by_keepalives_and_no_timeout_ends_a_long_copy(
+def test_a_dead_peer_is_detected_by_keepalives_and_no_timeout_ends_a_long_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: dict[str, Any] = {}
@@ -231,7 +235,7 @@ def test_a_peer_that_is_gone_is_found_by_keepalives_and_no_timeout_ends_a_long_c
     assert given["ssl"] and given["sslmode"] == "verify-full"
 
 
-def test_who_keeps_a_lock_is_named_or_how_to_see_it_is_told() -> None:
+def test_the_holder_of_a_lock_is_named_or_how_to_find_it() -> None:
     named = kept("orders", [Keeper(17, "somebody")])
     assert named.pids == (17,) and kept("orders", []).pids == ()
     assert "session 17 of somebody" in named.message and "pg_terminate_backend(17)" in str(named.hint)

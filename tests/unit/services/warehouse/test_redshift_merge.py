@@ -72,7 +72,7 @@ WITHIN = "\"orders\".\"{}\" BETWEEN CAST('{}' AS {}) AND CAST('{}' AS {})"
 
 
 @pytest.mark.parametrize("way", ["merge", "delete", "mark"])
-def test_rows_of_a_key_are_looked_for_only_between_the_files_lowest_and_highest(way: LoadAs) -> None:
+def test_rows_of_a_key_are_searched_only_between_the_files_lowest_and_highest(way: LoadAs) -> None:
     changes = [
         sql
         for sql in sent(way, spec(), file(id=(-3, 5)), file(id=(9, 9)))
@@ -92,13 +92,13 @@ def test_every_column_of_a_key_whose_range_is_known_narrows_the_rows() -> None:
     assert '"day" BETWEEN' not in change
 
 
-def test_the_range_that_rows_are_looked_for_in_is_proven_first() -> None:
+def test_the_range_that_rows_are_searched_in_is_proven_first() -> None:
     statements = sent("merge", spec(), file(id=(1, 5)))
     proof = next(i for i, sql in enumerate(statements) if "min(\"id\") <> CAST('1' AS BIGINT)" in sql)
     assert proof < next(i for i, sql in enumerate(statements) if sql.startswith("DELETE"))
 
 
-def test_the_stage_is_spread_as_the_target_is() -> None:
+def test_the_stage_is_distributed_like_the_target() -> None:
     (made,) = (sql for sql in sent("merge", spec(dist_key="id"), file()) if sql.startswith("CREATE"))
     assert made.endswith('"_floodmark_read" BIGINT) DISTSTYLE KEY DISTKEY ("id")')
     (made,) = (sql for sql in sent("merge", spec(dist_key="elsewhere"), file()) if sql.startswith("CREATE"))
@@ -131,7 +131,7 @@ def refused(steps: Sequence[Step], times: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("read", "hopes"), [(None, 1), ((7, 7), 2)])
-def test_a_first_load_that_has_found_a_key_twice_hopes_for_no_less_again(
+def test_a_first_load_that_has_found_a_key_twice_does_not_try_the_short_way_again(
     read: tuple[int, int] | None, hopes: int
 ) -> None:
     commits = [[replace(file(id=(1, 5)), read=read)] for _ in range(2)]
@@ -142,14 +142,14 @@ def test_a_first_load_that_has_found_a_key_twice_hopes_for_no_less_again(
     assert copies == ['COPY "public"."orders"', *['COPY "floodmark_stage"'] * 2]
 
 
-def test_number_ranges_and_doubles_of_the_staged_rows_are_one_question() -> None:
+def test_count_ranges_and_duplicates_of_the_staged_rows_are_one_query() -> None:
     questions = [sql for sql in sent("merge", spec(), file(id=(1, 5))) if sql.startswith("SELECT")]
     (question,) = questions
     assert "count(*) <> 2" in question and "min(\"id\") <> CAST('1' AS BIGINT)" in question
     assert 'GROUP BY "id" HAVING count(*) > 1' in question
 
 
-def test_what_has_arrived_is_named_where_it_is_not_what_the_files_tell() -> None:
+def test_a_difference_from_the_files_is_named() -> None:
     (proof,) = (step for step in put(spec(), "delete", [[file(id=(1, 5))]]) if isinstance(step, Check))
     assert str(proof.error("rows 1")).startswith("floodmark_stage has 1 rows, but the commits have 2")
     assert str(proof.error("column my day")).startswith("column my day has a different range")
@@ -164,7 +164,7 @@ SEEN = Column("seen", "datetime(6)", "datetime", fraction=6)
     [(changed(ORDERS, columns=(*ORDERS.columns, SEEN), cursor="seen"), "stage"), (ORDERS, "new target")],
     ids=["with a cursor", "by the time of reading"],
 )
-def test_long_texts_are_not_sorted_where_a_key_is_there_twice(table: Table, heap: str) -> None:
+def test_long_texts_are_not_sorted_if_a_key_occurs_twice(table: Table, heap: str) -> None:
     made = spec(table) if heap == "stage" else as_new(spec(table))
     commits = [[replace(file(id=(1, 5)), read=(n, n))] for n in (7, 8)]
     ranked = [sql for sql in refused(put(made, "merge", commits), 1) if " OVER (" in sql]
@@ -173,7 +173,7 @@ def test_long_texts_are_not_sorted_where_a_key_is_there_twice(table: Table, heap
     assert 'AS SELECT "id", "_floodmark_read"' in order and '"name"' not in order
 
 
-def test_no_long_document_becomes_null_on_its_way_into_the_target() -> None:
+def test_no_long_document_silently_becomes_null() -> None:
     docs = tuple(Column(name, "json", "json") for name in ("doc", "more"))
     made = spec(changed(ORDERS, columns=(ID, *docs)), documents=frozenset({"more", "doc"}))
     steps = put(made, "merge", [[file(id=(1, 5))]])

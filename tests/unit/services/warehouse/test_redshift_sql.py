@@ -21,7 +21,7 @@ PRICE = Column("price", "decimal(6,2)", "decimal", precision=6, scale=2)
 ORDERS = described("shop", "orders", (ID, NAME, PRICE), ("id",), None, "upsert", "orders")
 
 
-def test_long_names_of_tables_are_cut_and_stay_different() -> None:
+def test_long_names_of_tables_are_truncated_and_stay_distinct() -> None:
     assert folded("x" * 127) == "x" * 127
     assert len(folded("x" * 127, "floodmark_lock_")) == 127
     assert folded("x" * 127, "floodmark_lock_") != folded("x" * 126 + "y", "floodmark_lock_")
@@ -43,7 +43,7 @@ def made(table: Table, found: list[TargetColumn] | None = None) -> tuple[tuple[s
     return tuple(change.statement for change in fit.before), fit.inside
 
 
-def test_a_target_is_created_with_byte_true_lengths_and_the_keys_that_were_asked_for() -> None:
+def test_a_target_is_created_with_byte_lengths_and_the_configured_keys() -> None:
     assert made(ORDERS) == (
         (),
         (
@@ -55,7 +55,7 @@ def test_a_target_is_created_with_byte_true_lengths_and_the_keys_that_were_asked
     assert made(keyed)[1][0].endswith(') DISTSTYLE KEY DISTKEY ("id") COMPOUND SORTKEY ("price", "id")')
 
 
-def test_the_key_of_a_merge_is_the_distkey_where_it_is_one_column_that_redshift_takes() -> None:
+def test_the_merge_key_is_the_distkey_if_it_is_a_single_column_that_redshift_accepts() -> None:
     both = changed(ORDERS, key=("id", "price"))
     snapshot = changed(ORDERS, mode="full")
     binary = Column("id", "binary(16)", "binary", nullable=False, octets=16)
@@ -64,7 +64,7 @@ def test_the_key_of_a_merge_is_the_distkey_where_it_is_one_column_that_redshift_
     assert made(changed(both, dist_key="price"))[1][0].endswith('DISTKEY ("price")')
 
 
-def test_a_key_that_redshift_can_not_take_is_refused() -> None:
+def test_a_key_that_redshift_does_not_accept_is_refused() -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         made(changed(ORDERS, dist_key="nowhere"))
     with pytest.raises(ConfigError, match="SUPER"):
@@ -116,7 +116,7 @@ def test_a_key_column_that_would_have_to_be_replaced_is_refused_with_the_stateme
     assert str(refused.value.hint).endswith('; ALTER TABLE "public"."orders" ALTER SORTKEY NONE')
 
 
-def test_the_distkey_of_our_own_choice_is_taken_away_and_given_back_for_a_wider_column() -> None:
+def test_a_distkey_of_our_own_choice_is_removed_and_restored_for_a_wider_column() -> None:
     found = [
         TargetColumn("id", "integer", dist_key=True),
         column("name", "character varying(1020)"),
