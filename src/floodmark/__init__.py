@@ -1,6 +1,6 @@
 """Floodmark: incremental replication from MySQL through S3 (Parquet) into a warehouse, exactly once.
 
-`floodmark.Pipeline` is the library; it is imported when it is first asked for, so that this import stays cheap.
+`floodmark.Pipeline` is the library; it is imported on first use, so that this import stays cheap.
 """
 
 from __future__ import annotations

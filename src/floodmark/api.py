@@ -1,7 +1,7 @@
 """Floodmark as a library: what the commands do, for notebooks and orchestrators.
 
-Every method takes what its command takes and returns the document that the command prints with `--json`. What
-fails raises a FloodmarkError, whose `code` is the command's exit code.
+Every method takes what its command takes and returns the document that the command prints with `--json`. A
+failure raises a FloodmarkError, whose `code` is the command's exit code.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class SyncFailed(FloodmarkError):
 
 
 class Pipeline:
-    """One configuration, and all that can be done with it. Holds no connection between calls."""
+    """One configuration and its commands. Holds no connection between calls."""
 
     def __init__(self, config: Config | Path | str | None = None, *, spark: object = None) -> None:
-        """From a configuration or its path; by default as the command finds it.
+        """Takes a configuration or its path; by default, finds it as the command does.
 
         `spark` is a SparkSession or SparkContext to run on; it is left running.
         """
@@ -75,7 +75,7 @@ class Pipeline:
 
     @contextmanager
     def _spark(self, given: object) -> Iterator[Spark | None]:
-        """The user's Spark, left running; None: one is started when it is needed."""
+        """The user's Spark, left running; None: one is started when needed."""
         chosen = self._given_spark if given is None else given
         if chosen is None:
             yield None
@@ -87,7 +87,7 @@ class Pipeline:
             yield spark
         finally:
             if spark is not chosen:
-                spark.stop()  # ends what is ours around the user's context, which lives on
+                spark.stop()  # stops what we put around the user's context; the context keeps running
 
     # rows
 
@@ -102,11 +102,11 @@ class Pipeline:
     ) -> Document:
         """Brings tables up to date: `sync("shop.orders", limit=1000)`, or `sync(all_tables=True)`.
 
-        The options are those of `SyncOptions`. When a table fails, raises SyncFailed, whose `report` has all
-        tables; with `check=False` the document is returned whatever became of them.
+        The options are those of `SyncOptions`. Raises SyncFailed if a table fails; its `report` has every table.
+        With `check=False` the document is returned in any case.
         """
         from floodmark.observe.run import Observer
-        from floodmark.sync.run import sync  # brings Spark, which nothing else here needs
+        from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
@@ -139,7 +139,7 @@ class Pipeline:
         progress: Progress | None = None,
         spark: object = None,
     ) -> Document:
-        """Source against warehouse, down to the rows; differences are in the document, a failure is raised."""
+        """Compares source and warehouse, down to the rows; differences are in the document, failures are raised."""
         from floodmark.sync.run import repairing
         from floodmark.verify.run import verify
 
@@ -176,13 +176,15 @@ class Pipeline:
         preset: str | None = None,
         force: bool = False,
     ) -> Document:
-        """Where the next sync of a table starts, set by hand; without a table the system watermark."""
+        """Sets where a table's next sync starts; without a table, sets the system watermark."""
         if table is None:
             if id is not None:
-                raise ConfigError("an id is for a table; the system watermark is a time")
+                raise ConfigError("id needs a table: the system watermark is a time")
             return system.system_set(self.config, preset, timestamp)
         if preset is not None:
-            raise ConfigError("presets are for the system watermark; give a timestamp", table=table)
+            raise ConfigError(
+                "presets are only for the system watermark; for a table, pass a timestamp", table=table
+            )
         key = None if id is None else str(id)
         return moves.watermark_set(self.config, table, timestamp, key, new_run(), force)
 
@@ -195,25 +197,25 @@ class Pipeline:
         redshift_only: bool = False,
         force: bool = False,
     ) -> Document:
-        """A table back to the start, in one stage or both; without a table the system watermark to a preset."""
+        """Puts a table back to the start, in one stage or both; without a table, sets the system watermark to a preset."""
         if table is None:
             return system.system_set(self.config, preset)
         if preset is not None:
-            raise ConfigError("presets are for the system watermark", table=table)
+            raise ConfigError("presets are only for the system watermark", table=table)
         return moves.watermark_reset(
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
 
     def watermark_clear(self) -> Document:
-        """Removes the system watermark: tables without a position begin at `start`."""
+        """Removes the system watermark: tables without a position then start at `start`."""
         return system.system_clear(self.config)
 
     def watermark_accept(self, table: str, *, force: bool = False) -> Document:
-        """Goes on with a source that was replaced on purpose: all of it is read again, and merged by key."""
+        """Continues with a source that was replaced on purpose: all of it is read again, and merged by key."""
         return accept.watermark_accept(self.config, table, new_run(), force=force)
 
     def watermark_retire(self, table: str) -> Document:
-        """The table is no longer meant by `sync --all`; its log, files and rows stay, and `sync` of it brings it back."""
+        """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
         return moves.watermark_retire(self.config, table, new_run())
 
     def watermark_history(self, table: str) -> Document:
@@ -223,7 +225,7 @@ class Pipeline:
     def watermark_restore(
         self, table: str, *, commit: int | None = None, file: Path | str | None = None, force: bool = False
     ) -> Document:
-        """The extraction's position of an earlier commit, or of a document that `watermark get` printed."""
+        """Restores the extraction's position after an earlier commit, or from a document that `watermark get` printed."""
         path = None if file is None else Path(file)
         return history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
 
@@ -232,21 +234,21 @@ class Pipeline:
         return copies.watermark_backups(self.config, table)
 
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> Document:
-        """What would come back of tables after losses of copies, log and store; `ok` is False where something would not."""
+        """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something would not come back."""
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
         return drill.watermark_drill(self.config, tables, all_tables=all_tables)
 
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> Document:
-        """Removes daily and session copies that are older than so many days."""
+        """Removes daily and session copies older than `days`."""
         return copies.watermark_cleanup(self.config, days, dry_run)
 
     def watermark_validate(self, *tables: str, repair: bool = False) -> Document:
-        """What is tracked against what is really there; `ok` is False when there are findings."""
+        """Checks tracked files, rows and positions against store and warehouse; `ok` is False if there are findings."""
         return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
 
     def watermark_move(self) -> Document:
-        """Lets the pipeline of the store go on into the configured warehouse; what waits to be loaded there."""
+        """Moves the store's pipeline to the configured warehouse; returns what waits to be loaded there."""
         return moves.watermark_move(self.config, new_run())
 
     # staged files
@@ -269,7 +271,7 @@ class Pipeline:
     ) -> Document:
         """Removes files whose rows are in the warehouse: `s3clean_clean("shop.orders", older_than="7d")`.
 
-        Asks nobody. `force` lets a table without a key be moved back by `include_pending`.
+        Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
         """
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
@@ -285,7 +287,7 @@ class Pipeline:
         pattern: str | None = None,
         dry_run: bool = False,
     ) -> Document:
-        """Removes files that no commit names and that nobody can commit any more. Asks nobody."""
+        """Removes files that no commit names and no run can commit any more. Doesn't ask for confirmation."""
         if not tables:
             raise ConfigError("name the tables")
         wanted = Wanted(_seconds(older_than), pattern)
@@ -300,7 +302,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _watching(progress: Progress | None) -> Progress:
-    """The caller's progress; methods of `Progress` that it lacks, as one written for an earlier version may, do nothing."""
+    """The caller's progress; methods that it lacks (it may be written for an earlier version) do nothing."""
     watch = Unwatched()
     for name in (name for name in vars(Unwatched) if not name.startswith("_")):
         if (method := getattr(progress, name, None)) is not None:
@@ -313,7 +315,7 @@ def _options(given: dict[str, Any]) -> SyncOptions:
     names = [name for name in SyncOptions.__dataclass_fields__ if name not in ("slice_rows", "tables")]
     unknown = sorted(set(given) - set(names))
     if unknown:
-        raise ConfigError(f"sync takes no {', '.join(unknown)}", hint=f"it takes {', '.join(names)}")
+        raise ConfigError(f"sync has no option {', '.join(unknown)}", hint=f"its options: {', '.join(names)}")
     for name in ("since", "until"):
         if given.get(name) is not None:
             try:
@@ -323,12 +325,12 @@ def _options(given: dict[str, Any]) -> SyncOptions:
     for name in ("limit", "max_chunks", "max_workers"):
         value = given.get(name)
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is a number from 1 on, not {value!r}")
+            raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
     options = SyncOptions(**given)
     if options.strategy not in ("auto", "sequential", "inter-table", "intra-table"):
         raise ConfigError(
-            f"there is no strategy {options.strategy!r}",
-            hint="auto, sequential, inter-table or intra-table",
+            f"unknown strategy {options.strategy!r}",
+            hint="use auto, sequential, inter-table or intra-table",
         )
     if mistake := options.mistake():
         raise ConfigError(mistake)

@@ -65,7 +65,7 @@ class Killed(Silent):
 
     def note(self, table: str, text: str) -> None:
         """When rows were found to be deleted, between the commit that says so and its load."""
-        self._end(self.moment == "deletes" and "that the source no longer has" in text)
+        self._end(self.moment == "deletes" and "no longer at the source" in text)
 
     def _end(self, now: bool) -> None:
         if now:

@@ -1,4 +1,4 @@
-"""`keep_files`: the staged files that a sync removes by itself, a while after their load.
+"""`keep_files`: the staged files that a sync removes automatically, some time after their load.
 
 While nothing is due, this makes no request and no claim. Removals happen at most once an hour, so that a sync every few
 seconds does not write a commit each time for a few seconds' worth of old files.

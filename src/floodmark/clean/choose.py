@@ -45,7 +45,7 @@ class Facts:
     )  # commits in the ledger, and when; None: the warehouse does not answer
     unreadable: tuple[int, ...] = ()  # commits that are lost or damaged
     under_way: str | None = None  # the run that holds the table: its files may still be committed
-    upto: int | None = None  # the last commit that was asked for; None: all of them
+    upto: int | None = None  # the last commit that was read; None: all were
 
     def state_of(self, commit: WithFiles, digest: str) -> FileState:
         """What a commit's files are to the load stage."""

@@ -50,11 +50,11 @@ def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | Non
             facts = gather(log, state, objects, ledger)
             if ledger is None and facts.commits:
                 notes.append(
-                    f"{name}: the warehouse does not answer, so it is unknown which files are loaded"
+                    f"{name}: can't tell which files are loaded, because the warehouse does not answer"
                 )
             if facts.unreadable:
                 notes.append(
-                    f"{name}: some commits can't be read, and may name these files; see watermark validate"
+                    f"{name}: some commits can't be read, and may name these files; run floodmark watermark validate"
                 )
             files += [_shown(store, name, f) for f in staged(facts) if fits(f, wanted, now)]
     return {"files": files, "deleted": 0, "bytes": sum(f["bytes"] for f in files), "notes": notes}
@@ -112,7 +112,7 @@ def s3clean_orphans(
         if facts.unreadable:
             raise DataError(
                 f"commit {facts.unreadable[0]} can't be read, so the files that it names look like orphans",
-                hint=f"floodmark watermark validate -t {facts.state.table_name} --repair restores what can be restored",
+                hint=f"floodmark watermark validate -t {facts.state.table_name} --repair restores what it can",
                 table=facts.state.table_name,
             )
         return orphans(facts, wanted, now)
@@ -123,7 +123,7 @@ def s3clean_orphans(
 
 
 class _Work:
-    """One command over one or more tables: look at all, ask once, then remove table by table."""
+    """One command over one or more tables: looks at all, asks once, then removes table by table."""
 
     def __init__(
         self,
@@ -240,13 +240,15 @@ def _notes(removal: Removal) -> list[str]:
     notes = []
     if removal.kept:
         stay = "1 loaded file stays" if removal.kept == 1 else f"{removal.kept:,} loaded files stay"
-        notes.append(f"{stay} until the pending files before are loaded")
+        notes.append(f"{stay} until earlier pending files are loaded")
     if removal.clean.given_up:
         rows = sum(g.rows for g in removal.clean.given_up)
         where = ""
         if removal.clean.moved:
-            where = f" after {removal.position[0]}" if removal.position else " from the start"
-        notes.append(f"the next sync reads {counted(rows, 'row')} again that were not loaded{where}")
+            where = f", starting after {removal.position[0]}" if removal.position else ", from the start"
+        notes.append(
+            f"{counted(rows, 'row')} that were not loaded will be read again by the next sync{where}"
+        )
     return notes
 
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def alerts() -> None:
-    """Tell people when a table fails, falls behind or differs.
+    """Notify people when a table fails, falls behind or differs.
 
-    The receivers are those of `alerts` in the configuration; sync and verify tell them by themselves.
+    The receivers are those of `alerts` in the configuration; sync and verify notify them automatically.
     """
 
 
 @alerts.command(cls=Command)
 @pass_settings
 def test(settings: Settings) -> int:
-    """Send one message to every receiver, and say which of them took it.
+    """Send a test message to every receiver, and show which of them accepted it.
 
-    Exit code 4 when one did not.
+    Exit code 4 if one did not.
     """
     with _configured(settings) as found:
         document = found.test()
@@ -38,10 +38,10 @@ def test(settings: Settings) -> int:
 @alerts.command(cls=Command)
 @pass_settings
 def check(settings: Settings) -> int:
-    """Judge all tables by what the store knows, and tell the receivers what has changed.
+    """Judge all tables by what the store knows, and notify the receivers of changes.
 
-    For when the scheduler itself is dead: run it on another machine. It asks neither MySQL nor the warehouse, and what was
-    said before is not said again. Exit code 0 also when a table is not well; 4 when a receiver could not be told.
+    For when the scheduler itself is dead: run it on another machine. It needs neither MySQL nor the warehouse, and sends
+    nothing twice. Exit code 0 even if a table is failing or behind; 4 if a receiver could not be reached.
     """
     with _configured(settings) as found:
         document = found.check()
@@ -65,7 +65,7 @@ def _receiver_lines(document: dict[str, Any]) -> list[str]:
         f"{one['receiver']}: {'sent' if one['ok'] else 'not sent: ' + one['error']}"
         for one in document["receivers"]
     ]
-    return lines or ["there is nobody to tell: alerts names neither heartbeat, webhook nor to"]
+    return lines or ["no receivers: alerts has neither heartbeat, webhook nor to"]
 
 
 def _table_lines(document: dict[str, Any]) -> list[str]:

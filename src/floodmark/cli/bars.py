@@ -1,7 +1,7 @@
 """The picture of a run on a terminal, from values: tables that run, a bar for each stage, and a line for all. Pure.
 
-Nothing is told by colour alone. From 40 columns on every number is there; with more room numbers are longer, not more.
-A name is shortened from the left and its own part, behind the schema, stays whole, on lines of its own where need be.
+Colour never carries meaning alone. Every number is shown from 40 columns on; more room gives longer numbers, not more.
+Names are shortened from the left; the table's own name, after the schema, stays whole, on lines of its own if need be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from floodmark.model.run import Wait
 from floodmark.model.text import count, counted, span
 
-# With fewer columns a name has a line of its own; with as many as the second, numbers are written out.
+# Below the first width, a name gets a line of its own; from the second on, numbers are written out.
 _BESIDE = 76
 _WRITTEN_OUT = 120
 _PATIENCE = 1.0  # seconds after which a wait is worth a line
@@ -200,7 +200,7 @@ def _bar(share: float | None, length: int) -> list[Piece]:
 
 
 def _last(picture: Picture, width: int, names: int) -> list[Line]:
-    """Where there are several tables, all of them together; how many are done, and the time."""
+    """For several tables, their total; how many are done, and the time."""
     lines: list[Line] = []
     if picture.waits is not None and picture.waited >= _PATIENCE:
         told = said_wait(picture.waits, picture.waited)

@@ -53,7 +53,7 @@ _older_than = click.option(
 _pattern = click.option(
     "--pattern",
     metavar="GLOB",
-    help="Only files whose name, or path as `list` prints it, matches.",
+    help="Only files whose name (or path, as `list` prints it) matches.",
 )
 
 
@@ -63,7 +63,7 @@ def _filters(function: F) -> F:
         _older_than,
         _pattern,
         click.option("--dry-run", is_flag=True, help="Only print what would be removed."),
-        click.option("--force", is_flag=True, help="Don't ask."),
+        click.option("--force", is_flag=True, help="Don't ask for confirmation."),
     )
     for option in reversed(options):
         function = option(function)
@@ -75,11 +75,11 @@ _include_pending = click.option(
     is_flag=True,
     help="Also files that are not loaded yet; the position moves back to before them.",
 )
-_required = many_tables("The table, as schema.table; may be given several times.")
+_required = many_tables("The table, as schema.table; repeatable.")
 
 
 @s3clean.command("list", cls=Command)
-@many_tables("Only this table; may be given several times.")
+@many_tables("Only this table; repeatable.")
 @_older_than
 @_pattern
 @click.option("--show-timestamps", is_flag=True, help="Show when each file was written, not its age.")
@@ -94,7 +94,7 @@ def list_(
     """Show the staged files: state, commit, rows, bytes, age.
 
     loaded: its rows are in the warehouse. pending: it waits to be loaded, or a running sync is writing it.
-    superseded: from before a reset of both stages, or given up; it does not load by itself. orphan: no commit names
+    superseded: from before a reset of both stages, or given up; ordinary syncs don't load it. orphan: no commit names
     it. unknown: the warehouse does not answer. When piped: one line per file, separated by tabs, without a header.
 
     \b
@@ -128,11 +128,11 @@ def clean(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int
 
     Floodmark claims the table and asks the warehouse's ledger what is loaded. Files that are not loaded stay, and so do
     loaded files after them, which would have to load again. The log names the files before they are removed, so
-    `watermark validate` does not miss them. Removed files can't load again: `watermark reset --redshift-only` is then
+    `watermark validate` does not report them as missing. Removed files can't load again: `watermark reset --redshift-only` is then
     refused.
 
-    --include-pending also gives up files that are not loaded: the next sync reads their rows again. Use it too when a
-    warehouse was restored to an earlier state and the files that it lacks have been removed.
+    --include-pending also gives up files that are not loaded: the next sync reads their rows again. Also use it if
+    the warehouse was restored to an earlier state and the files that it lacks have been removed.
 
     \b
     Examples:
@@ -162,7 +162,9 @@ def clean_all(settings: Settings, /, tables: tuple[str, ...], **options: Any) ->
     """
     if tables:
         named = " ".join(f"-t {table}" for table in tables)
-        raise click.UsageError(f"clean-all cleans every table; for some: floodmark s3clean clean {named}")
+        raise click.UsageError(
+            f"clean-all cleans every table; to clean only some: floodmark s3clean clean {named}"
+        )
     return _clean(settings, (), all_tables=True, **options)
 
 
@@ -181,7 +183,7 @@ def orphans(
     """Remove the files that no commit names.
 
     Crashed runs and repeated tasks leave them behind; their rows are in other files. The table is claimed first, so that
-    no run can still commit one of them. While a sync runs: exit code 3.
+    no run can still commit one of them. Exit code 3 while a sync runs.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The command that shows it all on services of its own: `demo`."""
+"""The command `demo`: everything at work, on private services."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from floodmark.cli.web import needs_extra
     type=click.Choice(["duckdb", "redshift"]),
     default="duckdb",
     show_default=True,
-    help="Where the rows go; redshift is a stand-in that needs PostgreSQL 15.",
+    help="The warehouse; redshift is a stand-in that needs PostgreSQL 15.",
 )
 @click.option(
     "--source",
     type=click.Choice(["mysql", "mariadb"]),
-    help="Where they come from; default: mysql where `make setup` has fetched it, else mariadb.",
+    help="The source. Default: mysql if `make setup` has fetched it, else mariadb.",
 )
-@click.option("--serve", is_flag=True, help="Leave a dashboard running over the demo's data, until Ctrl-C.")
+@click.option("--serve", is_flag=True, help="Then serve a dashboard of the demo's data until Ctrl-C.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -71,7 +71,7 @@ def demo(
 
 @contextlib.contextmanager
 def _stdout_elsewhere() -> Iterator[None]:
-    """What the demo and its processes tell goes to stderr, so that stdout has the document alone."""
+    """Sends the output of the demo and its processes to stderr, so that stdout has only the document."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -150,7 +150,7 @@ def configured(
             file = logging.FileHandler(log_file, mode="a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             why = error.strerror or str(error)
-            hint = "name a file in a folder that exists and that you may write to"
+            hint = "name a file in an existing folder that you can write to"
             raise ConfigError(f"--log-file {log_file}: {why}", hint=hint) from error
         file.setFormatter(form(scrub, run, tracebacks=True))
         # Other libraries only with their warnings: py4j alone writes a line per call.
@@ -189,4 +189,4 @@ def _thread_failed(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread else "?"
         info = (args.exc_type, args.exc_value, args.exc_traceback)
         said = traceback.format_exception_only(args.exc_type, args.exc_value)[-1].strip()
-        log.error("thread %s ended: %s", name, said, exc_info=info)
+        log.error("thread %s failed: %s", name, said, exc_info=info)

@@ -84,15 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _private(arguments)
     _open_streams()
-    # numpy's algebra, which nothing here uses, would start a thread for every core, and its import would set and unset
-    # the second one. Later than here the environment is not changed: getenv in another thread may read what that frees.
+    # numpy's linear algebra, which nothing here uses, would start a thread per core, and its import would set and unset
+    # the second one. The environment does not change after this: getenv in another thread may read what that frees.
     for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
         os.environ.setdefault(name, "1")
     return _leave(_private(sys.argv[1:]))
 
 
 def _private(arguments: Sequence[str]) -> int:
-    """Whatever a command makes is for its user alone: also what DuckDB, Spark and their helpers make meanwhile."""
+    """Keeps everything that a command creates private to its user, including what DuckDB, Spark and their helpers create."""
     before = os.umask(0o077)
     try:
         return _main(arguments)
@@ -101,9 +101,9 @@ def _private(arguments: Sequence[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Whoever closed stdin, stdout or stderr gets /dev/null in its place.
+    """Replaces a closed stdin, stdout or stderr with /dev/null.
 
-    Else the next file or connection would take its number, and what anybody prints would end up in that.
+    Otherwise the next file or connection would get its number, and whatever is printed would end up there.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -130,7 +130,7 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _code(given: list[str], settings: Settings, signals: Signals) -> int:
-    """Runs the command; the exit code of however it ended, its error said."""
+    """Runs the command and reports its error; returns the exit code."""
     try:
         code = _answer(given, settings)
     except click.exceptions.Exit as done:
@@ -139,7 +139,7 @@ def _code(given: list[str], settings: Settings, signals: Signals) -> int:
         return _failed(_told(error, signals, settings.unquoted), error, settings)
     except Exception as error:
         return _failed(_told(error, signals), error, settings)
-    # A library may have wrapped the interruption: then the tables did not fail by themselves.
+    # A library may have wrapped the interruption: then the tables did not fail on their own.
     if signals.code is not None and code not in (0, signals.code):
         settings.complain(interrupted(signals.code).as_json())
         return signals.code
@@ -149,8 +149,8 @@ def _code(given: list[str], settings: Settings, signals: Signals) -> int:
 def _leave(code: int) -> NoReturn:
     """Ends the process as the interpreter would, but does not take the modules apart.
 
-    Some threads may still be in them, those of Spark's bridge above all, and DuckDB's then complains on stderr. One
-    that was interrupted ends even where a thread still waits for a service: what that has not committed never happened.
+    Threads may still be running in them, above all those of Spark's bridge, and DuckDB's would then complain on stderr. An
+    interrupted process ends even if a thread still waits for a service: what that has not committed never happened.
     """
     waiting = any(not t.daemon for t in threading.enumerate() if t is not MAIN)
     if code not in CODES.values() or not waiting:
@@ -167,7 +167,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _answer(given: list[str], settings: Settings) -> int:
-    # Not click's own main: it takes any broken pipe, a service's too, for a closed stdout.
+    # Not click's own main: it mistakes any broken pipe, even a service's, for a closed stdout.
     with app.make_context("floodmark", given, obj=settings) as ctx:
         return int(app.invoke(ctx) or 0)
 
@@ -193,7 +193,7 @@ def _told(error: BaseException, signals: Signals, unquoted: str | None = None) -
 
 def _sentence(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return "which command?"
+        return "no command given"
     message = error.format_message().rstrip(".")
     return message[:1].lower() + message[1:]
 

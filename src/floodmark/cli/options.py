@@ -51,7 +51,7 @@ def split_timestamp(words: Sequence[str]) -> str | None:
 
 @dataclass
 class Settings:
-    """The global options of one command line, and what hangs on them."""
+    """The global options of one command line, and what depends on them."""
 
     config: Path | None = None
     json: bool = False
@@ -64,7 +64,7 @@ class Settings:
     stack: ExitStack = field(default_factory=ExitStack)
     logging: bool = False
     unquoted: str | None = None  # a timestamp that the shell has split in two
-    stopped: Callable[[], int | None] = lambda: None  # the exit code of a signal that has come
+    stopped: Callable[[], int | None] = lambda: None  # the exit code of a signal that was received
     began: float = field(default_factory=time.monotonic)
     totals: dict[str, Any] = field(default_factory=dict)  # what the run's tables add up to
 
@@ -79,7 +79,7 @@ class Settings:
         )  # fmt: skip
 
     def start_logs(self) -> None:
-        """Logs as asked for, until the command line has been answered; without a file where there can't be one."""
+        """Starts logging as the options say, until the command ends; without a file if it can't be opened."""
         self.logging = True
         try:
             self._log_to(self.log_file)
@@ -172,8 +172,8 @@ def _global_options() -> list[click.Option]:
                help="The configuration file. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
         option("--json", is_flag=True, help="Print one JSON document on stdout, and nothing else there."),
         option("--debug", is_flag=True, help="Log everything to stderr, with tracebacks."),
-        option("--quiet", is_flag=True, help="Only errors and answers: a sync or verify that succeeds prints nothing."),
-        option("--json-logs", is_flag=True, help="Logs and progress as JSON lines on stderr."),
+        option("--quiet", is_flag=True, help="Print only errors and answers: a sync or verify that succeeds prints nothing."),
+        option("--json-logs", is_flag=True, help="Write logs and progress as JSON lines to stderr."),
         option("--log-file", type=path, metavar="FILE", help="Append all logs to FILE."),
     ]  # fmt: skip
 
@@ -185,7 +185,7 @@ def _show_help(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 
 class _Shared(click.Command):
-    """A command that takes the global options too and shows them apart."""
+    """A command that also takes the global options, and lists them separately."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -193,14 +193,14 @@ class _Shared(click.Command):
         self.params += self._globals
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
-        """The option that prints the help as results are printed: a full disk is no bug."""
+        """The option that prints the help the way results are printed: a full disk is not a bug."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.callback = _show_help
         return option
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Arguments stand in the usage line and are told of in the text.
+        # Arguments appear in the usage line and are explained in the text.
         own = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self._globals]
         shared: list[click.Parameter] = list(self._globals)
         for title, parameters in (("Options", own), ("Global options, before or after the command", shared)):
@@ -261,7 +261,7 @@ def duration_option(name: str, help: str) -> Callable[[F], F]:
 
 def _named(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     if any(not name.strip() for name in value):
-        raise click.BadParameter("a table's name is empty", ctx, parameter)
+        raise click.BadParameter("the table name is empty", ctx, parameter)
     return tuple(dict.fromkeys(value))
 
 
@@ -297,7 +297,7 @@ def terminal() -> bool:
 
 
 def confirm(question: str, force: bool) -> None:
-    """Asks on a terminal; without one --force must stand for the answer. Raises ConfigError when it is no."""
+    """Asks on a terminal; without one, requires --force. Raises ConfigError if the answer is no."""
     if force:
         return
     if not terminal():

@@ -12,7 +12,7 @@ from floodmark.model.run import SyncOptions
 
 
 @click.command(cls=Command)
-@many_tables("A table, as schema.table; may be given several times.")
+@many_tables("A table, as schema.table; repeatable.")
 @click.option("--all", "all_tables", is_flag=True, help="The tables that `sync --all` copies.")
 @pass_settings
 def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
@@ -29,7 +29,7 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
       floodmark plan --all
     """
     if tables and all_tables:
-        raise click.UsageError("-t and --all exclude each other")
+        raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
         raise click.UsageError("which tables? Give -t schema.table, or --all")
     config = settings.load()

@@ -1,7 +1,7 @@
 """Progress of a sync: bars on a terminal, plain lines otherwise, log lines with `--json-logs`, or nothing.
 
 All of it goes to stderr, from any thread, and none of it can stop a run: a terminal that went away is
-forgotten. What is said is logged too (`said` keeps it from appearing twice).
+ignored. What is printed is logged too (`said` keeps it from appearing twice).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Waiting:
 
 
 class SilentProgress:
-    """Says nothing, logs everything, and knows how far the run has got; the others say it."""
+    """Prints nothing, logs everything, and knows how far the run has got; subclasses print it."""
 
     def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
         self.reports: list[TableReport] = []  # of the tables that are done
@@ -145,12 +145,12 @@ class SilentProgress:
         self._closed = False
 
     def brief(self) -> Self:
-        """For one sync after the other: a stage's end is said elsewhere, and a note only when it is news."""
+        """For a resident sync: doesn't print the end of a stage, and prints a note only if it is new."""
         self._brief = {}
         return self
 
     def gathering(self) -> Self:
-        """Notes about tables are not said one by one, but kept for whoever shows the result."""
+        """Keeps notes about tables for the result instead of printing them one by one."""
         self._gathers = True
         return self
 
@@ -165,7 +165,7 @@ class SilentProgress:
         """Leave the terminal as it was."""
 
     def tables(self, names: Sequence[str]) -> None:
-        """A run begins, of these tables."""
+        """A run of these tables begins."""
         with self._lock:
             self._names, self._began = tuple(names), time.monotonic()
             self.reports = []
@@ -173,7 +173,7 @@ class SilentProgress:
                 known.clear()
 
     def note(self, table: str, text: str) -> None:
-        """Say one line aloud, or keep it."""
+        """Prints a note, or keeps it."""
         self._log(logging.INFO, table, None, text, "note")
         if self._brief is not None:
             known = self._brief.setdefault(table, deque(maxlen=8))
@@ -193,14 +193,14 @@ class SilentProgress:
         self._log(logging.DEBUG, table, stage, f"{_DOING.get(stage, stage)} begins", "step_start", rows=rows)
 
     def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        """So many more rows, files and bytes are done."""
+        """Counts more rows, files and bytes as done."""
         with self._lock:
             tally = self._tallies.setdefault(table, {}).setdefault(stage, Tally(None))
             tally.add(rows, files, bytes)
             self._moved(table, stage, tally)
 
     def underway(self, table: str, stage: str, rows: int) -> None:
-        """So many rows of tasks that have not ended."""
+        """The rows so far of tasks that have not ended."""
         with self._lock:
             tally = self._tallies.get(table, {}).get(stage)
             if tally is not None:
@@ -225,7 +225,7 @@ class SilentProgress:
             if tally is None or tally.ended is not None:
                 return
             tally.ended, tally.underway = time.monotonic(), 0
-            if not self._names:  # nobody will say that the table is done
+            if not self._names:  # nothing else will report that the table is done
                 del self._tallies[table][stage]
         if stage != "plan":
             self._log(logging.INFO, table, stage, said_at_end(stage, tally), "step_end", **tally.fields)
@@ -285,7 +285,7 @@ class SilentProgress:
         return Running(shown(name), stages, waits.on if waits else None, now - waits.since if waits else 0.0)
 
     def _whole(self) -> tuple[Stage, ...]:
-        """The stages of all tables together; how many rows it will be is known when each of them has been planned."""
+        """The stages of all tables together; the expected rows are known once every table has been planned."""
         seen = [*self._tallies.values()]
         planned = len(self.reports) + len(seen) >= len(self._names) and all("extract" in one for one in seen)
         found = []
@@ -379,7 +379,7 @@ class BarProgress(SilentProgress):
     def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
         super().__init__(scrub, stopping)
         self._live: Live | None = None
-        # Whoever holds this one may wait for the thread that draws, and that one for `_lock`: never the other way round.
+        # A holder of this lock may wait for the drawing thread, and that one for `_lock`: never the other way round.
         self._screen = threading.RLock()
 
     def stop(self) -> None:
@@ -437,7 +437,7 @@ def _live(lines: Callable[[int, int], list[Line]]) -> Live:
 
 
 def to_stderr(line: str) -> None:
-    """One line to stderr; a stderr that is closed is no reason to stop."""
+    """One line to stderr; a closed stderr is no reason to stop."""
     stream = sys.stderr
     try:
         encoding = stream.encoding or "utf-8"

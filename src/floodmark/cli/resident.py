@@ -37,7 +37,7 @@ def stay(
     listen: tuple[str, int] | None = None,
     metrics_file: Path | None = None,
 ) -> int:
-    """Syncs again and again until a signal ends it; the exit code."""
+    """Syncs again and again until a signal ends it; returns the exit code."""
     from floodmark.observe.run import Observer
     from floodmark.sync.resident import Health, keep_up
 
@@ -73,7 +73,7 @@ def stay(
 def _listen(
     stack: ExitStack, config: Config, address: tuple[str, int], every: float
 ) -> Callable[[int], None]:
-    """Answers /metrics and /healthz from now on; what to call when a cycle has ended."""
+    """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
     from floodmark.observe.listen import Listener, Metrics, Pulse
     from floodmark.services.store.store import Store
 
@@ -136,7 +136,7 @@ def _to_stderr(settings: Settings, line: str) -> None:
 def failing_line(at: str, error: dict[str, Any]) -> str:
     """`2025-08-14 16:45:33 UTC  failed, exit code 4: shop.orders: …`, once for each failure."""
     reason = "; ".join(line.strip() for line in emit.error_said(error))
-    return f"{clock(at)}  failed, exit code {error['code']}: {reason} (retrying; the next line about it is its recovery)"
+    return f"{clock(at)}  failed, exit code {error['code']}: {reason} (retrying; nothing more is printed until it recovers)"
 
 
 def recovered_line(at: str, recovered: Sequence[Failing]) -> str:

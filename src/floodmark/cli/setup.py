@@ -21,7 +21,7 @@ from floodmark.model.secrets import of_url
     "--spark",
     "start_spark",
     is_flag=True,
-    help="Also start Spark and check its executors' Python packages; takes up to minutes on a cluster.",
+    help="Also start Spark and check its executors' Python packages; may take minutes on a cluster.",
 )
 @click.option(
     "--redshift-live",

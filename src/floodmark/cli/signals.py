@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: the first raises `Interrupted` in the main thread, another ends the process at once.
 
-Libraries in between may swallow or wrap the exception; `Signals.code` remembers that it was a signal. A main
-thread that hears no signal because it waits inside a driver is not waited for: a watcher ends the process.
+Libraries in between may swallow or wrap the exception; `Signals.code` remembers that it was a signal. If the
+main thread is blocked inside a driver and does not notice the signal, a watcher ends the process.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from floodmark.model.errors import Interrupted
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 # `timeout` and some shells deliver one stop twice; a person's second Ctrl-C comes later than this.
 _TWICE = 0.3
-# The main thread hears a signal at once, unless it waits inside a driver for a service that does not answer.
+# The main thread notices a signal at once, unless it waits inside a driver for a service that does not answer.
 _DEAF = 2.0
 
 
 def interrupted(code: int) -> Interrupted:
-    """What is said of a stop by signal."""
+    """The error for a stop by signal."""
     name = "SIGTERM" if code == CODES[signal.SIGTERM] else "Ctrl-C"
     said = f"interrupted by {name}; committed rows are kept, and the next run continues from there"
     return Interrupted(said, code=code)
 
 
 class Signals:
-    """The handlers of SIGINT and SIGTERM while a command runs; `last_words` is said when it can't say so itself."""
+    """The handlers of SIGINT and SIGTERM while a command runs; `last_words` is called if the command can't report it itself."""
 
     def __init__(self, last_words: Callable[[Interrupted], object] = lambda error: None) -> None:
         self.code: int | None = None
@@ -61,7 +61,7 @@ class Signals:
             self._wake.close()
 
     def _watch(self, wake: socket.socket) -> None:
-        """Python tells this thread of a signal at once, the main thread only between two of its own steps."""
+        """Python wakes this thread for a signal at once, the main thread only between two of its own steps."""
         with wake:
             while number := wake.recv(1):
                 code = CODES.get(signal.Signals(number[0]))

@@ -35,7 +35,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
         return None
     host, separator, port = value.rpartition(":")
     if not separator or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise click.BadParameter("is not HOST:PORT, as 127.0.0.1:9908")
+        raise click.BadParameter("must be HOST:PORT, such as 127.0.0.1:9908")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -74,7 +74,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     "--load-only",
     "load_only",
     is_flag=True,
-    help="Load only (S3 → warehouse): the files that wait.",
+    help="Load only (S3 → warehouse): the pending files.",
 )
 @click.option(
     "--verify-data",
@@ -84,7 +84,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option(
     "--dry-run", is_flag=True, help="Show what would be read, loaded and run in the warehouse; write nothing."
 )
-@timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark; it does not move.")
+@timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark, which does not move.")
 @timestamp_option("--until", "With --since: only rows with cursor <= TS.")
 @click.option(
     "--max-workers", type=click.IntRange(min=1), metavar="N", help="Sync at most N tables in parallel."
@@ -96,7 +96,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     "--listen",
     callback=_address,
     metavar="HOST:PORT",
-    help="With --every: serve /metrics (Prometheus) and /healthz there, as 127.0.0.1:9908.",
+    help="With --every: serve /metrics (Prometheus) and /healthz on this address, such as 127.0.0.1:9908.",
 )
 @click.option(
     "--metrics-file",
@@ -105,7 +105,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     help="Write the metrics of all tables to FILE after the run, for node_exporter (*.prom).",
 )
 @click.option("--force", is_flag=True, help="Proceed even if rows may be duplicated or removed.")
-@click.option("-v", "--verbose", is_flag=True, help="Print each table in full, with all of its notes.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each table in full, with all its notes.")
 @pass_settings
 def sync(
     settings: Settings, tables: tuple[str, ...], all_tables: bool, strategy: Strategy, limit: int | None,
@@ -192,7 +192,7 @@ def _lines(
 
 
 def _tell_unfinished(settings: Settings, progress: SilentProgress, dry_run: bool, verbose: bool) -> None:
-    """What was finished before Ctrl-C, and what was not; with `--json`, the error alone is the document."""
+    """Prints what was finished before Ctrl-C, and what was not; with `--json`, the error alone is the document."""
     found = [report.as_json() for report in progress.in_order()]
     if settings.json or settings.quiet or not any(table["ok"] or table["commits"] for table in found):
         return

@@ -33,7 +33,7 @@ def verify(
     there are any. Nothing is changed without --repair.
 
     Rows changed since the watermark, at or before the start, or outside the `where` are not compared.
-    Files that wait must be loaded first; --repair does that.
+    Pending files must be loaded first; --repair does that.
 
     --repair claims the table, reads those rows again by key and loads them as usual: the later read wins.
     Extra rows are looked up in the source once more, then deleted, or marked if the table has `deletes: soft`;

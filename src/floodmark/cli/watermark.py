@@ -53,8 +53,8 @@ def watermark() -> None:
 def get(settings: Settings, table: str | None, show_files: bool) -> int:
     """Show a table's watermark, both stages; without -t, the system watermark.
 
-    Works while a sync runs and when MySQL or the warehouse is unreachable: what is unknown then says so. Rows that
-    were read again (overlap, --since, new columns) are counted separately.
+    Works while a sync runs and when MySQL or the warehouse is unreachable; what is then unknown is shown as unknown. Rows
+    that were read again (overlap, --since, new columns) are counted separately.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
 
 
 @watermark.command("list", cls=Command)
-@many_tables("Only this table; may be given several times.")
+@many_tables("Only this table; repeatable.")
 @pass_settings
 def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     """Show every table that has a watermark, both stages.
@@ -110,7 +110,7 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
 @maybe_table
 @timestamp_option(
     "--timestamp",
-    "Start after this value of the cursor: YYYY-MM-DD[ HH:MM:SS[.ffffff]], in the column's own terms.",
+    "Start after this value of the cursor: YYYY-MM-DD[ HH:MM:SS[.ffffff]], as the column has it.",
     future=False,
 )
 @click.option(
@@ -122,7 +122,7 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Don't ask (system watermark); move a table without a key back even if rows may be duplicated.",
+    help="Don't ask for confirmation (system watermark); move a table without a key back even if rows may be duplicated.",
 )
 @pass_settings
 def set_(
@@ -155,7 +155,7 @@ def set_(
         return _system(settings, preset, timestamp, force)
     if preset is not None:
         raise click.UsageError(
-            f"{preset!r} would be a preset of the system watermark; with -t, give --timestamp"
+            f"presets such as {preset!r} are for the system watermark; with -t, give --timestamp"
         )
     if timestamp is None and key is None:
         raise click.UsageError("give --timestamp, or --id for a table read by id")
@@ -185,7 +185,7 @@ def set_(
 @click.option(
     "--force",
     is_flag=True,
-    help="Don't ask (system watermark); reset a table without a key even if rows may be duplicated.",
+    help="Don't ask for confirmation (system watermark); reset a table without a key even if rows may be duplicated.",
 )
 @pass_settings
 def reset(
@@ -199,7 +199,7 @@ def reset(
     """Put a table back to the start; without -t, set the system watermark to a preset.
 
     The next sync begins at the system watermark if there is one, else at `start`; rows that are read again are merged
-    by key. Files from before the reset no longer load by themselves. A reset is final: no backup brings the old
+    by key. Ordinary syncs no longer load files from before the reset. A reset is final: no backup brings the old
     position back.
 
     \b
@@ -214,9 +214,13 @@ def reset(
             raise click.UsageError("--mysql-only and --redshift-only need -t")
         return _system(settings, preset, None, force)
     if preset is not None:
-        raise click.UsageError(f"{preset!r} would be a preset of the system watermark; leave it out with -t")
+        raise click.UsageError(
+            f"presets such as {preset!r} are for the system watermark; leave it out with -t"
+        )
     if mysql_only and redshift_only:
-        raise click.UsageError("--mysql-only and --redshift-only exclude each other; give neither for both")
+        raise click.UsageError(
+            "--mysql-only and --redshift-only can't be combined; to reset both stages, give neither"
+        )
     config = settings.load()
     from floodmark.watermark.set_reset import watermark_reset
 
@@ -231,7 +235,9 @@ def reset(
 
 @watermark.command(cls=Command)
 @one_table
-@click.option("--force", is_flag=True, help="Also a table without a key, even if rows may be duplicated.")
+@click.option(
+    "--force", is_flag=True, help="Accept a table without a key too, even if rows may be duplicated."
+)
 @pass_settings
 def accept(settings: Settings, table: str, force: bool) -> int:
     """Continue with a source that was replaced on purpose.
@@ -281,7 +287,7 @@ def retire(settings: Settings, table: str) -> int:
 
 
 @watermark.command(cls=Command)
-@click.option("--force", is_flag=True, help="Don't ask.")
+@click.option("--force", is_flag=True, help="Don't ask for confirmation.")
 @pass_settings
 def clear(settings: Settings, force: bool) -> int:
     """Remove the system watermark.

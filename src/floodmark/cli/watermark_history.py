@@ -79,7 +79,7 @@ def restore(settings: Settings, table: str, commit: int | None, file: Path | Non
 def backups(settings: Settings, table: str) -> int:
     """Show where the copies of a table's watermark are, which of them are valid, and the latest recoveries.
 
-    This changes nothing. The next command that needs a damaged watermark recovers it by itself.
+    This changes nothing. The next command that needs a damaged watermark recovers it automatically.
 
     \b
     Examples:
@@ -99,12 +99,12 @@ def backups(settings: Settings, table: str) -> int:
     "--days", type=click.IntRange(min=0), default=7, show_default=True, help="Remove copies older than this."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-@click.option("--force", is_flag=True, help="Don't ask.")
+@click.option("--force", is_flag=True, help="Don't ask for confirmation.")
 @pass_settings
 def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
     """Remove old daily and session copies of watermarks.
 
-    Sync does this by itself once a day, as `keep_copies` says. The primary copy and each table's newest daily copy
+    Sync does this automatically once a day, as `keep_copies` says. The primary copy and each table's newest daily copy
     always stay.
 
     \b
@@ -126,7 +126,7 @@ def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
 
 
 @click.command(cls=Command)
-@many_tables("Only this table; may be given several times.")
+@many_tables("Only this table; repeatable.")
 @click.option("--repair", is_flag=True, help="Repair what can be repaired without losing anything.")
 @pass_settings
 def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
@@ -171,7 +171,7 @@ def move(settings: Settings) -> int:
 
 
 @click.command(cls=Command)
-@many_tables("The table; may be given several times.")
+@many_tables("The table; repeatable.")
 @click.option("--all", "all_tables", is_flag=True, help="Every table that has a watermark.")
 @pass_settings
 def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
@@ -179,7 +179,7 @@ def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
 
     Tries the real recovery on a view of the store in which something is missing: each kind of copy in turn, all of
     them, the log, the log and a kind of copy; with `store.copies_to` also the log with all copies, and the whole store.
-    Nothing is written. Exit code 7 where something would not come back.
+    Nothing is written. Exit code 7 if something would not come back.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The commands that show it in a browser: `serve` and `report`."""
+"""The commands `serve` and `report`: the dashboard in a browser, and as one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
 def needs_extra() -> None:
-    """Refuses in a line where the extra is not installed."""
+    """Raises ConfigError if the extra is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"the dashboard needs {', '.join(missing)}", hint="pip install 'floodmark[web]'")
@@ -32,30 +32,30 @@ def needs_extra() -> None:
     default=8808,
     show_default=True,
     metavar="P",
-    help="The port; 0: a free one.",
+    help="The port; 0 picks a free one.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="A file with a token that everybody has to give; needed when other machines are let in.",
+    help="A file with the token that every visitor has to give; required if other machines have access.",
 )
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A name by which a proxy calls this machine; may be given several times.",
+    help="A host name that a proxy uses for this machine; repeatable.",
 )
 @pass_settings
 def serve(settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...]) -> int:
     """Show a dashboard in the browser, until Ctrl-C.
 
-    Every table with the worst first, its lag, its runs, what runs now, what lies in the store. It reads the store
-    alone and changes nothing: it works while syncs run, and when MySQL or the warehouse is away. Pages follow by
+    All tables, the worst first, with their lag and their runs; what is running now; what is in the store. It only reads
+    the store and changes nothing, so it works while syncs run and when MySQL or the warehouse is down. Pages update
     themselves. Every page has its JSON under /api/; /healthz is for probes, /metrics for Prometheus.
 
-    Only this machine can see it, unless --host and --token-file let others in; put a proxy with TLS before it then.
+    Only this machine can see it, unless --host and --token-file let others in; then put a TLS proxy in front of it.
 
     \b
     Examples:
@@ -71,12 +71,12 @@ def serve(settings: Settings, host: str, port: int, token_file: Path | None, nam
         if settings.json:
             emit.emit_json({"ok": True, "url": address}, settings.scrub)
         elif not settings.quiet:
-            to_stderr(f"The dashboard is at {address} (Ctrl-C ends it).")
+            to_stderr(f"The dashboard is at {address} (Ctrl-C to stop).")
 
     try:
         serve(config, Asked(host, port, token_file, names), settings.scrub, ready)
     except Interrupted as stopped:  # the usual end
-        raise Interrupted("the dashboard has ended", code=stopped.code) from None
+        raise Interrupted("the dashboard was stopped", code=stopped.code) from None
     return 0
 
 
@@ -89,7 +89,7 @@ def serve(settings: Settings, host: str, port: int, token_file: Path | None, nam
 def report(settings: Settings, file: Path) -> int:
     """Write the dashboard's overview and tables into one HTML file.
 
-    The file needs nothing else: no server, no internet. For mail and archives. Reads the store alone.
+    The file needs nothing else: no server, no internet. For mail and archives. Reads only the store.
 
     \b
     Examples:

@@ -200,11 +200,11 @@ class Loader:
             self._services.progress.note("", f"{self._report.table}: {text}")
 
     def _say_again(self, choice: Choice) -> None:
-        """Notes that files loaded before will load again after those loading now; they don't count twice."""
+        """Notes that later files will load again after those loading now; they don't count twice."""
         files = sum(d.files for d in choice.commits if (d.n, d.digest) in choice.retake)
         if files:
             self._note(
-                f"{counted(files, 'later file')} loaded before will load again after them: the later read wins"
+                f"{counted(files, 'later file')} will load again, because an earlier one loads only now: the later read wins"
             )
 
     def _recall(self, state: State) -> None:
@@ -213,7 +213,7 @@ class Loader:
             self._known = (self._watermark.loaded_before(state),)
 
     def _say_missing(self, choice: Choice) -> None:
-        """Notes files missing from the warehouse that were loaded before: it was restored or replaced."""
+        """Notes files loaded earlier that the warehouse lacks: it was restored or replaced."""
         before = self._known[0] if self._known else None
         if before is None:
             return
@@ -224,7 +224,7 @@ class Loader:
         )
         if files:
             self._note(
-                f"{counted(files, 'file')} loaded before {'is' if files == 1 else 'are'} missing in the warehouse, which "
+                f"{counted(files, 'file')} loaded earlier {'is' if files == 1 else 'are'} missing from the warehouse, which "
                 f"was replaced or restored: loading {'it' if files == 1 else 'them'} again from the store"
             )
 

@@ -32,7 +32,7 @@ def description(described: dict[int, Table], commit: DataCommit) -> Table:
     table = described.get(commit.described)
     if table is None or table.fingerprint != commit.schema:
         raise DataError(
-            f"the log does not say what the files of commit {commit.n} look like",
+            f"the log has no description of the files of commit {commit.n}",
             hint="read the table again: floodmark watermark reset -t TABLE",
         )
     return table

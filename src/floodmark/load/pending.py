@@ -115,7 +115,7 @@ def pending(
         if (d.n, d.digest) not in loaded and (not d.superseded or (superseded and not d.cleaned))
     )
     if any(d.n <= summed for d in found):
-        raise ValueError(f"commits up to {summed} were asked for as sums only")
+        raise ValueError(f"of commits up to {summed} only sums were fetched")
     return found
 
 
@@ -313,7 +313,7 @@ def _log_choice(state: State, data: Sequence[DataCommit], choice: Choice) -> Non
         parts.append(f"{said(choice.skipped)} left out: created before the manual watermark")
     loading = {d.n for d in (*choice.commits, *choice.skipped)}
     if there := [d for d in data if d.n not in loading and not d.superseded]:
-        parts.append(f"{said(there)} in the ledger already, or beyond --limit")
+        parts.append(f"{said(there)} already in the ledger, or beyond --limit")
     events.tell(
         log,
         logging.DEBUG,
@@ -339,12 +339,14 @@ def _same_epoch(
     """The ledger in the log's epoch; completes a reset that crashed before it reached the warehouse."""
     if ledger.epoch is not None and ledger.epoch > state.n and log.read().n < ledger.epoch:
         raise DataError(
-            f"the warehouse knows of a reset of {state.table_name} (commit {ledger.epoch}) that the log does not have",
-            hint=f"restore the log from a backup of the store; to go on without it, delete the row with log_id "
+            f"the warehouse has recorded a reset of {state.table_name} (commit {ledger.epoch}) that the log does not have",
+            hint=f"restore the log from a backup of the store; to continue without it, delete the row with log_id "
             f"'{state.log}' from floodmark_targets in the warehouse",
         )
     if ledger.epoch is not None and ledger.epoch > state.load_epoch:
-        raise ConflictError(f"the load stage of {state.table_name} was reset meanwhile", hint="run again")
+        raise ConflictError(
+            f"the load stage of {state.table_name} was reset during this run", hint="run the command again"
+        )
     if state.load_epoch > (ledger.epoch or 0):
         warehouse.set_epoch(
             pipeline, state.log, state.table_name, table.target, state.load_epoch, adopt=adopt
@@ -359,7 +361,7 @@ def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool)
         return []
     fresh = log.read()
     if fresh.n != state.n or fresh.digest != state.digest:
-        raise ConflictError(f"{state.table_name} was taken by another run while it was being loaded")
+        raise ConflictError(f"another run took {state.table_name} while this one was loading it")
     numbers = ", ".join(str(row.n) for row in choice.lost[:10])
     detail = (
         f"the warehouse has loaded commits that the log does not have ({numbers}; the log ends at {state.n})"
@@ -367,7 +369,7 @@ def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool)
     if not table.key and table.mode == "append" and choice.commits and not adopt:
         raise DataError(
             f"{detail}, and without a key their rows can't be told from new ones",
-            hint="restore the log from a backup of the store; or --force goes on, even if that doubles rows",
+            hint="restore the log from a backup of the store; or continue with --force, which may duplicate rows",
             table=state.table_name,
         )
     return [Finding("ledger_ahead", state.table_name, detail, {"commits": [row.n for row in choice.lost]})]
@@ -383,12 +385,12 @@ def _check_there(state: State, choice: Choice) -> None:
     name, numbers = state.table_name, ", ".join(str(d.n) for d in gone[:10])
     more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
     if any(d.superseded for d in choice.commits):
-        hint = "an ordinary sync leaves superseded files out"
+        hint = "a sync without --redshift-only skips superseded files"
     else:
         hint = f"to read just their rows again: floodmark s3clean clean -t {name} --include-pending"
     raise DataError(
-        f"commits that were loaded before would have to load again, and their files were cleaned: {numbers}{more}",
-        hint=f"{hint}; the whole table: floodmark watermark reset -t {name}",
+        f"commits that were loaded before have to load again, but their files were cleaned: {numbers}{more}",
+        hint=f"{hint}; to read the whole table again: floodmark watermark reset -t {name}",
         table=name,
     )
 
@@ -398,7 +400,7 @@ def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:
     found: list[Numbered] = []
     for (commit, digest), expected in zip(log.made([d.n for d in group]), group, strict=True):
         if digest != expected.digest or not isinstance(commit, WithFiles):
-            raise DataError(f"commit {commit.n} of {commit.table_name} is not the one that was read before")
+            raise DataError(f"commit {commit.n} of {commit.table_name} has changed since it was first read")
         found.append((commit, digest))
     return tuple(found)
 

@@ -73,7 +73,7 @@ def look(warehouse: Warehouse, log: Log, state: State, table: Table) -> LoadPrev
             return LoadPreview(made, files, rows)
         except (ConfigError, DataError) as refusal:
             if log.read().digest != state.digest:
-                return LoadPreview(None, files, rows, unknown="another run has changed the table meanwhile")
+                return LoadPreview(None, files, rows, unknown="another run is changing the table")
             return LoadPreview((), files, rows, refused=refusal)
     except ConfigError:
         raise

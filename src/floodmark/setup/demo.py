@@ -74,10 +74,12 @@ class Demo:
         self._say("The next run finds what was committed and finishes the rest")
         self._sync()
 
-        self._say("Where the table is now: floodmark watermark get")
+        self._say("How far the table has got: floodmark watermark get")
         self._floodmark("watermark", "get", "-t", settlement.NAME)
 
-        self._say("Source against warehouse: every row, every column, by the two databases' own SHA-256")
+        self._say(
+            "Source against warehouse: every row, every column, hashed (SHA-256) by the two databases themselves"
+        )
         self._compare()
 
     def serve(self, port: int) -> None:
@@ -104,9 +106,9 @@ class Demo:
     def _crash(self, inserts: int, updates: int) -> None:
         """A sync that is killed after it has committed something and before it ends."""
         for attempt in range(3):
-            again = "again: the last sync ended before it could be killed; " if attempt else ""
+            again = "again, because the last sync ended before it could be killed: " if attempt else ""
             changed = f"{inserts:,} rows inserted, {updates:,} updated"
-            self._say(f"{again}{changed}; this sync gets a kill -9 half-way")
+            self._say(f"{again}{changed}; this sync is killed half-way (kill -9)")
             settlement.change(self.db, inserts, updates)
             before = len(self._commits())
             with self._started("sync", "-t", settlement.NAME) as process:
@@ -135,7 +137,7 @@ class Demo:
             raise VerificationError(
                 f"source and warehouse differ: {'; '.join(found.differences[:5])}", table=settlement.NAME
             )
-        _tell("equal: every row arrived, once.")
+        _tell("equal: every row arrived, exactly once.")
 
     def _sync(self) -> None:
         self._floodmark("sync", "-t", settlement.NAME)
@@ -191,7 +193,7 @@ def run_demo(
     source: str | None = None,
     serve: int | None = None,
 ) -> int:
-    """Run the demo; 0 if source and warehouse end up equal. `serve`: then a dashboard there, until Ctrl-C."""
+    """Run the demo; 0 if source and warehouse end up equal. `serve`: the port of a dashboard that then runs until Ctrl-C."""
     kind = chosen(source)
     made = stand_in() if warehouse == "redshift" else None  # raises before anything is started
     began = time.monotonic()
@@ -210,7 +212,7 @@ def run_demo(
         demo.run()
         if serve is not None:
             print(
-                f"\nDone in {time.monotonic() - began:.0f} s; the services run on for the dashboard.",
+                f"\nDone in {time.monotonic() - began:.0f} s; the services stay up for the dashboard.",
                 flush=True,
             )
             demo.serve(serve)
@@ -218,7 +220,7 @@ def run_demo(
     print(f"\nDone in {seconds:.0f} s; the services are stopped and their files removed.", flush=True)
     if serve is None:
         print(
-            "To look at a dashboard of all this: make demo ARGS=--serve (or floodmark demo --serve).",
+            "To see all this in a dashboard: make demo ARGS=--serve (or floodmark demo --serve).",
             flush=True,
         )
     return 0

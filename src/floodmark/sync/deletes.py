@@ -36,7 +36,7 @@ SPREAD = 8
 FEWEST = 500
 # Most missing rows to read again by key, which the driver holds in memory. More than that didn't just come back.
 HELD = 1_000_000
-FORCE = "look at the source; if that is right, run again with --force"
+FORCE = "check the source; if the rows really are gone, run again with --force"
 
 
 def check(table: Table, options: TableOptions) -> None:
@@ -52,7 +52,7 @@ def check(table: Table, options: TableOptions) -> None:
         return  # a full copy has exactly the source's rows, without a search for deletes
     if table.mode == "full":
         raise ConfigError(
-            "deletes: soft does not go with mode full: a full copy replaces all rows, so none is left to be marked",
+            "deletes: soft can't be combined with mode: full, which replaces all rows and leaves none to mark",
             hint=f"set {where}: ignore",
             table=table.name,
         )

@@ -1,7 +1,7 @@
 """What people see when a table's run ends: success or failure, and when it looked.
 
-Every failed attempt is published, even one that never got as far as a plan, but only by a run that may speak
-for the table: while another run holds it, that one does.
+Every failed attempt is published, even one that failed before planning. While another run holds the table,
+that run reports on it, and this one stays silent.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def leave_check(held: HeldTable, report: TableReport, looked: str | None, failur
     try:
         before = read_check(store, name)
     except FloodmarkError as error:
-        log.info("the check could not be read: %s", error.message, extra={"table": name})
+        log.info("the check object could not be read: %s", error.message, extra={"table": name})
         return
     check, days = checked(before, report, held.run, stamp(), looked=looked, failure=failure)
     add_days(store, name, days)  # first: a crash in between counts a run twice rather than not at all

@@ -136,9 +136,9 @@ def columns(table: Table, warehouse: str, large_strings: bool = False) -> list[d
 def mark(column: Field, table: Table, warehouse: str, large_strings: bool = False) -> str | None:
     """What to know about a column: a policy that applies, or a change of form; None if it is copied as is."""
     if column.file_only:
-        return "tells keys apart as MySQL does"
+        return "compares keys as MySQL does"
     if column.raw:
-        return "the exact text of dates that are none"
+        return "the exact text of invalid dates"
     # Rows are merged by key: no policy may turn two keys into one.
     zero_dates, overflow = table.recipe.zero_dates, table.recipe.overflow
     if column.column in table.key and table.mode != "full":

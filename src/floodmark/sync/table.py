@@ -274,8 +274,10 @@ class TableRun:
         said = "planned: nothing to read"
         if not plan.empty:
             ends = f"after {events.place(low, 'the first row')}, up to {events.place(high, 'the last')}"
-            what = f"a window {'that was left open, ' * plan.resumed}{ends}" if window else "no window"
-            again = "".join(f", {counted(rows, 'row')} again ({kind})" for kind, rows in plan.read_again)
+            what = f"{'the open' if plan.resumed else 'a'} window {ends}" if window else "no window"
+            again = "".join(
+                f", {counted(rows, 'row')} to read again ({kind})" for kind, rows in plan.read_again
+            )
             rows, slices = counted(plan.rows, "row"), counted(pieces, "slice")
             said = f"planned: {what}{again}; about {rows} in {slices}, {plan.strategy}: {reason(self._request, plan)}"
         events.tell(
@@ -358,13 +360,13 @@ class TableRun:
         self._read_keys(found.table, (*found.back, *found.changed), "deletes")
         if found.back:
             rows = counted(len(found.back), "row")
-            self._tell(f"{rows} of the source, unchanged, that the target did not have: read again")
+            self._tell(f"{rows} missing from the target, though unchanged at the source: read again")
         removed = self._remove(found.table, found.gone, found.rows, "deletes", always=True)
         if found.changed:
-            self._tell(f"{counted(len(found.changed), 'row')} that foreign keys have changed: read again")
+            self._tell(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
         if removed:
             done = "marked as deleted" if self._options.deletes == "soft" else "deleted"
-            self._tell(f"{counted(removed, 'row')} that the source no longer has: {done}")
+            self._tell(f"{counted(removed, 'row')} no longer at the source: {done}")
         return bool(removed or found.back or found.changed)
 
     def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:
@@ -433,8 +435,8 @@ class TableRun:
         finally:
             self._report.files_cleaned += gone.deleted
             self._report.bytes_cleaned += gone.bytes
-        what = f"{counted(gone.deleted, 'file')}, {size(gone.bytes)}"
-        self._tell(f"removed {what} that were loaded more than {duration(keep)} ago (keep_files)")
+        what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
+        self._tell(f"removed {what} loaded more than {duration(keep)} ago (keep_files)")
         for note in gone.notes:
             self._tell(note)
 
@@ -486,7 +488,7 @@ class TableRun:
         commits = [commit for commit, _ in loaded if isinstance(commit, WithFiles)]
         checked = verify_loaded(self._services, self._name, self._held.state, commits)
         if checked.waiting:
-            self._tell(f"not verified: {counted(checked.waiting, 'row')} still wait to be loaded")
+            self._tell(f"not verified: {counted(checked.waiting, 'row')} not loaded yet")
         if checked.compared is not None:
             self._tell(f"verified: {counted(checked.compared, 'row')} compared with the source")
         if found := checked.findings:
@@ -496,9 +498,9 @@ class TableRun:
             # verify.
             write_verify(self._services.store, replace(status_of(result, self._held.run), by="sync"))
             self._report.error = VerificationError(
-                f"source and warehouse don't agree on what this run has loaded: {found[0].detail}"
+                f"the rows that this run loaded differ from the source: {found[0].detail}"
                 + (f", and {counted(len(found) - 1, 'more finding')}" if len(found) > 1 else ""),
-                hint=f"floodmark verify -t {self._name} looks at the whole table, --repair mends it",
+                hint=f"floodmark verify -t {self._name} checks the whole table; with --repair it fixes what differs",
                 table=self._name,
             )
 

@@ -56,7 +56,7 @@ def _snapshot(services: Services, table: Table, commits: Iterable[WithFiles]) ->
     rows = services.warehouse().rows(table.target)
     if expected is None or rows == expected:
         return ()
-    detail = f"{table.target} has {rows:,} rows, and the snapshot that was loaded has {expected:,}"
+    detail = f"{table.target} has {rows:,} rows, but the loaded snapshot has {expected:,}"
     return (Finding("count_mismatch", table.name, detail, {"rows": rows, "expected": expected}),)
 
 

@@ -116,7 +116,7 @@ def check_compared(table: Table, found: Differences) -> None:
     if not found and not found.rows_source and found.left_out:
         rows = counted(found.left_out, "row")
         raise DataError(
-            f"nothing could be compared: {rows} changed since the watermark or have no cursor, and there are no others",
+            f"nothing could be compared: every row ({rows}) has changed since the watermark or has no cursor value",
             hint=f"run floodmark sync -t {table.name} first",
             table=table.name,
         )
@@ -131,7 +131,7 @@ def scope_of(
     """The columns and rows to compare, and notes about those left out."""
     if state.table is None or not (state.progress.started or state.has_data):
         raise ConfigError(
-            "there is nothing to compare yet: the table was never synced",
+            "nothing to compare yet: the table was never synced",
             hint=f"run floodmark sync -t {table.name}",
             table=table.name,
         )
@@ -152,9 +152,7 @@ def scope_of(
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
     if table.mode == "full" or table.cursor is None:
-        notes.append(
-            "a table that is read whole has no watermark: changes since its last sync are differences"
-        )
+        notes.append("a table in mode full has no watermark: changes since its last sync show as differences")
         return Scope(table, chosen), notes
     if state.position is None and state.has_data:
         return Scope(table, chosen, order, _untouched(services, table)), notes
@@ -186,7 +184,7 @@ def _untouched(services: Services, table: Table) -> Position | None:
         if nth(session, table, table.order, low, None, 1) is None:
             return low
     raise DataError(
-        "the extraction has not come to its first end, or was reset: no watermark says which rows to compare",
+        "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
         hint=f"run floodmark sync -t {table.name} first",
         table=table.name,
     )
@@ -197,8 +195,8 @@ def _must_fit(services: Services, table: Table) -> None:
     lacking = [c for c in services.warehouse().changes(table) if c.kind in ("add", "rename")]
     if lacking:
         raise DataError(
-            f"{table.target} does not have every column yet ({'; '.join(c.statement for c in lacking)}): "
-            "until then source and warehouse can't agree",
+            f"{table.target} does not have every column yet ({'; '.join(c.statement for c in lacking)}), "
+            "so source and warehouse can't agree",
             hint=f"run floodmark sync -t {table.name} first; if it has nothing to do, floodmark watermark reset "
             f"-t {table.name} reads the table again",
             table=table.name,
@@ -216,7 +214,7 @@ def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
         or (c.name in before and (before[c.name].type, before[c.name].charset) == (c.type, c.charset))
     )
     left = [c.name for c in now.columns if c not in kept]
-    notes = [f"changed since the last sync, and left out: {', '.join(left)}"] if left else []
+    notes = [f"columns changed since the last sync, not compared: {', '.join(left)}"] if left else []
     return kept, notes
 
 
@@ -248,8 +246,8 @@ def _confirmed(
         if not found or _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found
     raise ConflictError(
-        "other runs keep changing the table: what differs can't be told from what is under way",
-        hint="run verify again when they are done",
+        "other runs keep changing the table, so no difference can be confirmed",
+        hint="run verify again when they have finished",
         table=table.name,
     )
 
@@ -354,15 +352,15 @@ def loaded_state(services: Services, table: Table) -> State:
             return state
         if held is None or not held.alive or services.interrupted:
             raise DataError(
-                f"{counted(rows, 'row')} {'waits' if rows == 1 else 'wait'} to be loaded: "
-                "until then source and warehouse can't agree",
+                f"{counted(rows, 'row')} {'waits' if rows == 1 else 'wait'} to be loaded, "
+                "so source and warehouse can't agree yet",
                 hint=f"run floodmark sync -t {table.name} first",
                 table=table.name,
             )
         if time.monotonic() > until:
             raise ConflictError(
                 f"{held.describe()} still has {counted(rows, 'row')} to load",
-                hint="run verify again when it is done",
+                hint="run verify again when it has finished",
                 table=table.name,
             )
         if not told:

@@ -92,8 +92,8 @@ def verify(
             tables = [name for name in tables if not stored.retired(name)]
         if not tables and not unknown:
             raise ConfigError(
-                "there is nothing to compare: every table is retired",
-                hint="name them: verify -t schema.table",
+                "nothing to compare: every table is retired",
+                hint="name the tables: floodmark verify -t schema.table",
             )
         results = [Verified(t.table, error=t.error) for t in unknown]
         services.warm_up()
@@ -159,7 +159,7 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
     ]
     made += [
         Finding(
-            "extra_row", table.name, f"{shown(k)} is in the warehouse and not at the source", {"key": list(k)}
+            "extra_row", table.name, f"{shown(k)} is in the warehouse but not at the source", {"key": list(k)}
         )
         for k in found.extra[:named]
     ]
@@ -169,7 +169,7 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
             table.name,
             f"{shown(k)} differs in {', '.join(columns)}"
             if columns
-            else f"{shown(k)} is there more than once",
+            else f"{shown(k)} is in the warehouse more than once",
             {"key": list(k), "columns": list(columns)},
         )
         for k, columns in found.different[:named]
@@ -185,5 +185,5 @@ def _keyless(table: Table, found: Differences) -> Finding:
     if found.rows_source != found.rows_warehouse:
         said = f"{found.rows_source:,} rows at the source, {found.rows_warehouse:,} in the warehouse"
         return Finding("count_mismatch", table.name, said, more)
-    said = "as many rows on both sides, but not the same; without a key they can't be named"
+    said = "both sides have the same number of rows, but not the same rows; without a key they can't be named"
     return Finding("different_row", table.name, said, more)

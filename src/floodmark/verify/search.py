@@ -272,7 +272,7 @@ class Search:
     def _check(self, missing: int) -> None:
         if self._most is not None and missing > self._most:
             raise DataError(
-                f"{missing:,} rows or more that were read are not in {self.table.target}: too many to be looked up one by one",
+                f"at least {missing:,} rows that were read are missing from {self.table.target}: too many to look up one by one",
                 hint=f"load all files again: floodmark watermark reset -t {self.table.name} --redshift-only; "
                 f"or compare every row: floodmark verify -t {self.table.name} --repair",
                 table=self.table.name,

@@ -59,11 +59,11 @@ def flaw(history: Log, stored: copies.Stored) -> Flaw | None:
     state = stored.found.checkpoint.state
     if history.confirms(state):
         return None
-    return Flaw("damaged", f"the log does not have its commit {state.n}")
+    return Flaw("damaged", f"its commit {state.n} is not in the log")
 
 
 def _place(place: Place, name: str) -> dict[str, Any]:
-    """A further place, and how many commits of the table it has; None: the log does not go there, or it can't be asked."""
+    """A further place, and how many commits of the table it has; None: the log is not copied there, or it does not answer."""
     commits = None
     if place.with_log:
         with suppress(FloodmarkError):
@@ -89,7 +89,7 @@ def _shown(store: Store, history: Log, stored: copies.Stored) -> dict[str, Any]:
 def watermark_cleanup(
     config: Config, days: int = 7, dry_run: bool = False, confirm: Callable[[Old], None] = lambda old: None
 ) -> dict[str, Any]:
-    """Removes copies older than so many days; `confirm` may object by raising."""
+    """Removes copies older than `days`; `confirm` may object by raising."""
     store = Store(config.store)
     old = choose(store, Keep.all(days), datetime.now(UTC))
     if not dry_run:

@@ -1,4 +1,4 @@
-"""`watermark drill`: what would come back of a table after a loss, tried with the real recovery, on the state as it is.
+"""`watermark drill`: rehearses a table's recovery from each kind of loss, with the real recovery code and its present state.
 
 Each loss is tried on a view of the store that hides the lost objects and keeps in memory whatever the recovery writes:
 the store itself and its further places are only read.
@@ -28,7 +28,7 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost: kinds of copies, the log, or all that the store has, but for one of its further places."""
+    """What is lost: kinds of copies, the log, or the whole store except for one of its further places."""
 
     lost: tuple[str, ...]
     hides: Callable[[str], bool]
@@ -38,7 +38,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Drilled:
-    """What came of one loss."""
+    """The outcome of one loss."""
 
     lost: tuple[str, ...]
     recovered: bool
@@ -47,7 +47,7 @@ class Drilled:
     commit: int | None
     seconds: float
     commits_put_back: int = 0
-    commits_lost: int = 0  # older ones, whose sums are known; they are history alone
+    commits_lost: int = 0  # older ones, of which the sums survive; only `history` misses them
     left: str | None = None  # of several further places, the only one that was left
     detail: str | None = None
 
@@ -67,7 +67,7 @@ class Drilled:
 
 
 def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> dict[str, Any]:
-    """Tries each loss for each table; `ok` says that all of it would come back. Changes nothing."""
+    """Tries each loss for each table; `ok` means that everything would come back. Changes nothing."""
     store = Store(config.store)
     chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
     found = [_table(config, store, name) for name in chosen]
@@ -130,7 +130,7 @@ def _tried(store: Store, name: str, loss: Loss) -> Drilled:
 
 
 def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
-    """Loses it, recovers, and compares: what came back must be the state to the last field."""
+    """Applies the loss, recovers, and compares: the recovered state must equal the expected one in every field."""
     places = range(len(store.places)) if loss.place is None else (loss.place,)
     view = store.after_losing(lambda path: path.startswith(RECORDS) or loss.hides(path), places)
     log, real = Log(view, name, aloud=False), Log(store, name, mend=False, aloud=False)
@@ -163,11 +163,11 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
 def _wrong(view: Store, loss: Loss, state: State, expected: State, waiting: int) -> str | None:
     """What would be missing, although the table has a state again; None: nothing."""
     if state != expected:
-        return f"came back at commit {state.n}, and not as it is now, at commit {expected.n}"
+        return f"came back as of commit {state.n}, not as it is now (commit {expected.n})"
     if loss.files_too and waiting:
-        return f"{counted(waiting, 'file')} that wait to be loaded would be lost with the store"
+        return f"{counted(waiting, 'file')} waiting to be loaded would be lost with the store"
     if loss.files_too and pipeline.read(view) is None:
-        return "it would not be known which pipeline this is"
+        return "the pipeline's identity would be lost"
     return None
 
 

@@ -60,7 +60,7 @@ def _joins(state: State, commit: Commit) -> Iterable[Finding]:
     if window is None or window.by == "snapshot" or known or stood is None or window.low == stood:
         return
     kind = "overlap" if window.low is None or back(stood, window.low) else "gap"
-    what = "rows between are read twice" if kind == "overlap" else "rows between are skipped"
+    what = "rows in between are read twice" if kind == "overlap" else "rows in between are skipped"
     detail = f"the window of commit {commit.n} begins at {_place(window.low)}, but the position was {_place(stood)}: {what}"
     yield Finding(kind, state.table_name, detail, {"commit": commit.n})
 
@@ -128,7 +128,7 @@ def file_findings(
             detail = f"{path} of commit {commit.n} {why}; {what}"
             found.append(Finding("missing_file", table_name, detail, more))
         elif size is not None and size != file.bytes:
-            detail = f"{path} has {size:,} bytes, its commit {commit.n} says {file.bytes:,}"
+            detail = f"{path} has {size:,} bytes, but its commit {commit.n} says {file.bytes:,}"
             found.append(Finding("count_mismatch", table_name, detail, more))
     if log.damaged:
         return found  # files of lost commits can't be told from orphans
@@ -152,8 +152,8 @@ def ledger_findings(table_name: str, state: State, log: Chain, ledger: Ledger) -
                 ahead.append(row.n)
         elif (row.rows, row.files) != (commit.rows, len(commit.files)):
             detail = (
-                f"the ledger has {row.rows:,} rows in {row.files} files for commit {row.n}, "
-                f"the commit {commit.rows:,} in {len(commit.files)}"
+                f"for commit {row.n} the ledger has {row.rows:,} rows in {row.files} files, "
+                f"but the commit has {commit.rows:,} in {len(commit.files)}"
             )
             found.append(Finding("count_mismatch", table_name, detail, {"commit": row.n}))
     if ahead:
@@ -177,8 +177,8 @@ def count_findings(state: State, ledger: Ledger) -> list[Finding]:
     if rows <= there and commits <= known:
         return []
     detail = (
-        f"the ledger has {rows:,} rows of {commits:,} commits as loaded, the log has {there:,} rows of {known:,} "
-        "commits to load: only one of them can be right"
+        f"the ledger has {rows:,} rows in {commits:,} commits as loaded, "
+        f"but the log has only {there:,} rows in {known:,} commits"
     )
     return [Finding("count_mismatch", state.table_name, detail, {"loaded": rows, "extracted": there})]
 
@@ -205,7 +205,7 @@ def row_findings(
     if rows == expected or (rows > expected and not exact):
         return []
     word = "" if exact else "at least "
-    detail = f"{table.target} has {rows:,} rows; the loaded files have {word}{expected:,}"
+    detail = f"{table.target} has {rows:,} rows, but the loaded files have {word}{expected:,}"
     return [Finding("count_mismatch", table_name, detail, {"rows": rows, "expected": expected})]
 
 

@@ -138,7 +138,7 @@ def _goes_back(state: State, position: Position | None) -> bool:
 
 
 def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
-    """Raises unless the warehouse has every commit up to a number that no longer loads by itself.
+    """Raises unless the warehouse has all those commits up to a number that an ordinary sync no longer loads.
 
     A reset of both stages, or a clean of pending files, leaves such commits behind. A position beyond them would skip
     their rows: nothing reads them again, and nothing loads their files.
@@ -150,7 +150,7 @@ def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
         ledger = ledgers.of(state)
     if ledger is None:
         raise TransientError(
-            f"the warehouse can't be asked whether it has commit {data[0].n} and later ones, which no longer load",
+            f"the warehouse does not answer, and commit {data[0].n} and later ones, which no longer load, may not be in it",
             hint="run the command again when the warehouse answers",
             table=log.table_name,
         )
@@ -169,10 +169,10 @@ def _refuse_unloaded(config: Config, log: Log, state: State, upto: int) -> None:
 def _position_at(log: Log, state: State, n: int) -> Position | None:
     """The position after a commit."""
     if not 0 <= n <= state.n:
-        what = f"its commits are 0 to {state.n}" if state.n >= 0 else "the table has no log"
+        what = f"the log has commits 0 to {state.n}" if state.n >= 0 else "the table has no log"
         raise ConfigError(
             f"there is no commit {n}: {what}",
-            hint=f"floodmark watermark history -t {log.table_name} lists them",
+            hint=f"floodmark watermark history -t {log.table_name} lists its commits",
             table=log.table_name,
         )
     if n == state.n:
@@ -220,7 +220,7 @@ def _printed(file: Path, table_name: str) -> dict[str, Any]:
     if "tables" in body:
         raise _refused(file, "it is a list of watermarks", table_name)
     if "checkpoint" in body:
-        raise _refused(file, "it is a stored copy, which Floodmark recovers from by itself", table_name)
+        raise _refused(file, "it is a stored copy; Floodmark recovers from those automatically", table_name)
     missing = [field for field in FIELDS if field not in body]
     if missing:
         raise _refused(file, f"it has no {missing[0]}", table_name)
@@ -233,7 +233,7 @@ def _printed(file: Path, table_name: str) -> dict[str, Any]:
         and isinstance(n, int | None)
     )
     if not sound:
-        raise _refused(file, "its position can't be understood", table_name)
+        raise _refused(file, "its position is not valid", table_name)
     return body
 
 
@@ -268,7 +268,7 @@ def _by_fields(table: Table, timestamp: str | None, key: list[int | str] | None)
     if timestamp is None and key is None:
         return None
     unclear = ConfigError(
-        "the file comes from another log of this table, and does not show the whole position",
+        "the file comes from another log of this table and does not have the whole position",
         hint=f"floodmark watermark set -t {table.name} sets one by hand",
         table=table.name,
     )

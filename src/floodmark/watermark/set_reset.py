@@ -84,7 +84,9 @@ def watermark_reset(
 ) -> dict[str, Any]:
     """Puts one stage of a table, or both, back to the start; returns the new document and how to undo it."""
     if mysql_only and redshift_only:
-        raise ConfigError("--mysql-only and --redshift-only exclude each other", hint="give neither for both")
+        raise ConfigError(
+            "--mysql-only and --redshift-only can't be combined", hint="to reset both stages, give neither"
+        )
     stages: tuple[Stage, ...] = (
         ("extract",) if mysql_only else ("load",) if redshift_only else ("extract", "load")
     )
@@ -136,7 +138,7 @@ def watermark_move(config: Config, run: str) -> dict[str, Any]:
     try:
         waiting = [_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store)]
         if not waiting:
-            warehouse.rows(LEDGER)  # it must answer even so
+            warehouse.rows(LEDGER)  # still, it has to answer
     finally:
         warehouse.close()
     if found.warehouse != label:
@@ -146,7 +148,7 @@ def watermark_move(config: Config, run: str) -> dict[str, Any]:
 
 
 def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> dict[str, Any]:
-    """What a warehouse lacks of a table; raises ConflictError if a run holds it."""
+    """What the warehouse still has to load of a table; raises ConflictError if a run holds the table."""
     state = log.read()
     refuse_if_held(log, state, run)
     if state.table is None:
@@ -218,14 +220,14 @@ def known_table(config: Config, name: str, state: State, timestamp: str | None) 
     try:
         with Session(config.source, purpose="set") as session:
             table = discover(session, name, options, config.source.database)
-            if state.table is not None and state.table.order != table.order:  # the set describes it anew
+            if state.table is not None and state.table.order != table.order:  # the set describes it again
                 check_dropped(session, table, vanished(state.table, table, options))
             if timestamp is not None and temporal(table):
                 now = cursor_now(session, table, options.cursor_timezone, SLACK)
                 if cursor_value(table, timestamp) > now:
                     raise ConfigError(
                         f"{timestamp} is in the future: rows up to then would be skipped",
-                        hint=f"in terms of {table.cursor} it is now {now[:19]}",
+                        hint=f"the time is now {now[:19]} in terms of {table.cursor}",
                         table=name,
                     )
             return table
@@ -252,7 +254,7 @@ def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
     if timestamp is None and temporal(table):
         raise ConfigError(
             f"the table is read by {table.cursor}",
-            hint="give --timestamp, with --id or without",
+            hint="give --timestamp, with or without --id",
             table=table.name,
         )
     rest = table.order[len(position) :]
@@ -264,7 +266,7 @@ def _position(table: Table, timestamp: str | None, key: str | None) -> Position:
             return (*position, int(key))
         except ValueError:
             raise ConfigError(
-                f"--id {key!r} is not a number, but {rest[0]} is one", table=table.name
+                f"--id {key!r} is not a number, but {rest[0]} is numeric", table=table.name
             ) from None
     return (*position, key)
 
@@ -333,7 +335,7 @@ def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, 
         raise error.of(state.table_name) from None
     except FloodmarkError as error:
         return [
-            f"the warehouse does not know of the reset yet ({error.message}); the next load tells it first"
+            f"the warehouse has not recorded the reset yet ({error.message}); the next load does that first"
         ]
     return []
 

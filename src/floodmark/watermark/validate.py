@@ -179,7 +179,7 @@ def _copy_findings(
 
 
 def _place_findings(log: Log, state: State, ledger: Ledger) -> list[Finding]:
-    """Further places whose newest copy is missing, damaged, behind, or can't be asked for."""
+    """Further places whose newest copy is missing, damaged, behind, or can't be read."""
     found = []
     for copy in copies.elsewhere(log.store, log.table_name, daily=False):
         wrong = flaw(log, copy) or _behind(copy, state, ledger)

@@ -312,7 +312,7 @@ def test_ctrl_c_removes_schema_and_files(
     running.send_signal(signal.SIGINT)
     _, stderr = running.communicate(timeout=90)
     redshift.faults.clear()
-    assert running.returncode == 130 and "schema and files are removed" in stderr
+    assert running.returncode == 130 and "schema and files have been removed" in stderr
     assert left_behind(redshift, config, {"schema": schema}) == ()
 
 

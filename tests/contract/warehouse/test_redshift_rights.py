@@ -107,7 +107,7 @@ def second(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Iterat
 def test_a_second_user_with_all_rights_loads_into_another_user_s_tables(second: Second) -> None:
     found = second.checks()
     assert not [check for check in found.values() if check.status == "failure"]
-    assert "perhaps not columns changed" in found["owners"].detail
+    assert "columns perhaps not changed" in found["owners"].detail
     second.load(2)
     assert second.fill.rows("code, n") == [("a", 2)]
 

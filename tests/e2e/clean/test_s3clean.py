@@ -142,7 +142,7 @@ def test_pending_files_are_given_up_only_when_asked_and_their_rows_read_again(
 
     done = orders.run("s3clean", "clean", "-t", "orders", "--force", "--include-pending", "--json").ok().json
     assert {f["uri"] for f in done["files"]} == set(pending)
-    assert "reads 501 rows again that were not loaded" in done["tables"][0]["notes"][0]
+    assert "501 rows that were not loaded will be read again" in done["tables"][0]["notes"][0]
     document = orders.pipeline.watermark_get("orders")
     assert document["pending_s3_files"] == [] and document["redshift_status"] == "success"
     valid(orders)

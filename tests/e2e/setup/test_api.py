@@ -74,9 +74,9 @@ def test_a_failed_table_is_an_error_that_has_the_whole_report(orders: Workspace)
     [
         (lambda p: p.sync(), "name the tables"),
         (lambda p: p.sync("a.b", all_tables=True), "name the tables"),
-        (lambda p: p.sync("a.b", limits=1), "takes no limits"),
-        (lambda p: p.sync("a.b", limit=0), "from 1 on"),
-        (lambda p: p.sync("a.b", strategy="fast"), "no strategy"),
+        (lambda p: p.sync("a.b", limits=1), "no option limits"),
+        (lambda p: p.sync("a.b", limit=0), "at least 1"),
+        (lambda p: p.sync("a.b", strategy="fast"), "unknown strategy"),
         (lambda p: p.sync("a.b", since="then"), "YYYY-MM-DD"),
         (lambda p: p.sync("a.b", until="2025-01-01"), "--until needs --since"),
         (lambda p: p.watermark_set("a.b"), "give a timestamp"),

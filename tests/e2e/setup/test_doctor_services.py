@@ -216,7 +216,7 @@ def test_a_redshift_that_is_right_says_its_isolation_and_gets_no_table(
     answer = doctor(redshifted)
     assert answer.all("failure") == []
     assert "SNAPSHOT" in answer.one("warehouse", "isolation")["detail"]
-    assert "the first load makes it" in answer.one("warehouse", "schema")["detail"]
+    assert "the first load creates it" in answer.one("warehouse", "schema")["detail"]
     assert redshift.execute(tables) == before
     redshifted.synced("orders")
     assert "loaded" in doctor(redshifted).one("warehouse", "ledger")["detail"]
@@ -302,4 +302,4 @@ def test_when_nothing_answers_it_still_ends_soon(orders: Workspace) -> None:
     failed = {c["section"]: c["detail"] for c in answer.checks if c["status"] == "failure"}
     assert "can't be reached" in failed["source"]
     assert "did not answer" in failed["warehouse"]
-    assert "not finished within" in failed["store"]
+    assert "did not finish within" in failed["store"]

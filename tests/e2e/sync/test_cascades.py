@@ -78,7 +78,7 @@ def test_what_a_cascade_changed_arrives_where_it_is_followed(workspace: Workspac
     report = workspace.synced("child")
     changed = [i for i in range(1, 201) if i % 20 + 1 > 15 or i % 20 + 1 < 3 or i % 7 + 1 < 3]
     assert report["rows_reread"] == len(changed)
-    assert any("that foreign keys have changed: read again" in note for note in report["notes"])
+    assert any("changed by foreign keys: read again" in note for note in report["notes"])
     assert same(workspace, "child", "id, parent_id, owner_id, n")
     assert workspace.synced("child")["rows_reread"] == 0
     workspace.execute("DELETE FROM child WHERE id < 10", "DELETE FROM parent WHERE id = 1016")

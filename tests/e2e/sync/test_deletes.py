@@ -71,7 +71,7 @@ def test_rows_that_were_deleted_leave_the_warehouse(workspace: Workspace) -> Non
     done = workspace.synced("orders")
     assert done["rows_deleted"] == 50 and done["rows_extracted"] == 0
     assert ids(workspace) == source_ids(workspace)
-    assert any("50 rows that the source no longer has: deleted" in note for note in done["notes"])
+    assert any("50 rows no longer at the source: deleted" in note for note in done["notes"])
     last = commits(workspace)[-1]
     assert (last["kind"], last["load_as"], last["files"][0]["rows"]) == ("deletes", "delete", 50)
     assert workspace.synced("orders")["rows_deleted"] == 0

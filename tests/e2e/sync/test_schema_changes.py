@@ -256,7 +256,7 @@ def test_a_column_that_another_run_has_made_meanwhile_is_not_taken_for_one_of_ot
     now = log.read().table
     assert now is not None
     found = Asking(config.warehouse, log, before, now).answer()
-    assert found.refused is None and "another run has changed the table" in str(found.unknown)
+    assert found.refused is None and "another run is changing the table" in str(found.unknown)
 
 
 def test_rows_that_differ_in_a_new_column_are_read_again_once(orders: Orders) -> None:

@@ -122,7 +122,7 @@ def test_another_table_s_watermark_a_stored_copy_and_a_missing_file_are_refused(
     file.write_text(json.dumps(document | {"table_name": "shop.others"}))
     assert "watermark of shop.others" in past.run("restore", "-t", past.name, "--file", str(file), code=2)
     file.write_text(json.dumps(document | {"last_mysql_data_id": {"id": 7}}))
-    assert "can't be understood" in past.run("restore", "-t", past.name, "--file", str(file), code=2)
+    assert "is not valid" in past.run("restore", "-t", past.name, "--file", str(file), code=2)
     file.write_bytes(past.store.get(primary_path(past.name)) or b"")
     assert "stored copy" in past.run("restore", "-t", past.name, "--file", str(file), code=2)
     assert "can't be read" in past.run("restore", "-t", past.name, "--file", "nowhere.json", code=2)

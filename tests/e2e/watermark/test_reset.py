@@ -148,7 +148,7 @@ def test_a_load_in_flight_cannot_undo_a_reset(orders: Workspace) -> None:
     warehouse = open_warehouse(config.warehouse)
     assert before.table is not None
     # A run that was paused before the reset wakes up and loads what was pending then.
-    with pytest.raises(ConflictError, match="reset meanwhile"):
+    with pytest.raises(ConflictError, match="was reset during this run"):
         load_pending(warehouse, log, before, before.table, pipeline="p", run="r")
     assert count(orders) == 100
     ledger = warehouse.ledger(before.log, "orders")
@@ -176,7 +176,7 @@ def test_a_reset_is_done_when_the_warehouse_is_away_and_says_so(orders: Workspac
     away = orders.warehouse.rename(orders.folder / "elsewhere")
     orders.warehouse.mkdir()  # a folder is no database
     document = orders.pipeline.watermark_reset(name(orders))
-    assert document["commit"] and "does not know of the reset yet" in document["notes"][0]
+    assert document["commit"] and "has not recorded the reset yet" in document["notes"][0]
     orders.warehouse.rmdir()
     away.rename(orders.warehouse)
     assert orders.synced("orders")["rows_extracted"] == 300
@@ -306,7 +306,7 @@ def test_a_manual_watermark_holds_through_loads_and_gives_way_to_the_next_sync_t
     # It lies behind all rows: an ordinary sync extracts nothing, so it stays, but the skipped file loads.
     table = orders.synced("orders")
     assert (table["rows_extracted"], table["files_loaded"]) == (0, 1)
-    assert any("1 later file loaded before will load again" in note for note in table["notes"])
+    assert any("1 later file will load again" in note for note in table["notes"])
     assert table["watermark"]["metadata"]["manual_watermark"]
     orders.pipeline.watermark_set(name(orders), timestamp="2025-03-01 02:30:00")
     table = orders.synced("orders")

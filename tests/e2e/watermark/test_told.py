@@ -116,12 +116,12 @@ def test_rows_that_are_read_again_are_counted_apart_in_both_stages(orders: Works
 
 def test_a_warehouse_that_vanished_is_filled_again_and_that_is_said(orders: Workspace) -> None:
     first = orders.synced("orders")
-    assert "missing in the warehouse" not in str(first["notes"])
+    assert "missing from the warehouse" not in str(first["notes"])
     orders.warehouse.unlink()
     again = orders.synced("orders")
-    assert "1 file loaded before is missing in the warehouse" in str(again["notes"])
+    assert "1 file loaded earlier is missing from the warehouse" in str(again["notes"])
     assert again["rows_loaded"] == first["rows_loaded"] and orders.compare("orders").equal
-    assert "missing in the warehouse" not in str(orders.synced("orders")["notes"])
+    assert "missing from the warehouse" not in str(orders.synced("orders")["notes"])
 
 
 def test_a_manual_load_of_superseded_files_counts_no_more_than_was_extracted(orders: Workspace) -> None:
@@ -133,7 +133,7 @@ def test_a_manual_load_of_superseded_files_counts_no_more_than_was_extracted(ord
     orders.pipeline.watermark_set(name(orders), timestamp="2025-03-01 00:00:00")
     table = orders.synced("orders", load_only=True)
     assert "Found 1 files, filtered to 1 files for loading" in table["notes"]
-    assert any("1 later file loaded before will load again" in note for note in table["notes"])
+    assert any("1 later file will load again" in note for note in table["notes"])
     assert (table["files_loaded"], table["rows_loaded"]) == (1, 20)
     assert shown(orders, *COUNTS) == before
     assert orders.pipeline.watermark_validate(name(orders))["ok"]

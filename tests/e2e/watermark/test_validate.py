@@ -91,7 +91,7 @@ def test_a_warehouse_that_lost_rows_or_ledger_rows_is_found(past: Past) -> None:
         connection.execute("DELETE FROM orders WHERE id > 30")
     assert past.kinds() == ["count_mismatch"]
     said = past.run("validate", "-t", past.name, code=7)
-    assert "orders has 30 rows; the loaded files have at least 60" in said
+    assert "orders has 30 rows, but the loaded files have at least 60" in said
     with duckdb.connect(str(past.workspace.warehouse)) as connection:
         connection.execute("DELETE FROM floodmark_ledger WHERE n = 4")
     assert "stale_copy" in past.kinds()

@@ -56,7 +56,7 @@ def raising(error: BaseException) -> Step:
         ("watermark reset nonsense", "yesterday"),
         ("watermark reset aug4 --mysql-only", "need -t"),
         ("watermark reset -t a.b aug4", "system watermark"),
-        ("watermark reset -t a.b --mysql-only --redshift-only", "exclude each other"),
+        ("watermark reset -t a.b --mysql-only --redshift-only", "be combined"),
         ("watermark set -t a.b --timestamp 2099-01-01", "in the future"),
         ("watermark set -t a.b --timestamp 1969-12-31", "before 1970"),
         ("watermark set -t a.b --timestamp 2025-02-30", "not a date and time that exists"),

@@ -263,7 +263,7 @@ def test_a_load_stage_as_it_was_last_known_says_so(
     assert main(["watermark", "list"]) == 0
     said = capsys.readouterr().out
     assert "pending?" in said
-    assert said.splitlines()[-1] == "? the warehouse did not answer: as last known"
+    assert said.splitlines()[-1] == "? the warehouse did not answer; shown as last known"
 
 
 def test_watermark_list_is_one_table(

@@ -74,7 +74,7 @@ def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:
         f"  {INDEX}",
         "      shop.t0, shop.t1, shop.t2 and 57 more tables",
         "  1 rows at or before 2025-01-01 are left out.",
-        "      shop.t0; likewise, with other numbers: shop.t1, shop.t2, shop.t3 and 56 more tables",
+        "      shop.t0; the same, with other numbers: shop.t1, shop.t2, shop.t3 and 56 more tables",
         "  only here",
         "      shop.t7",
     ]

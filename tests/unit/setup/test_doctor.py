@@ -76,7 +76,7 @@ def test_sessions_in_other_zones_are_a_warning_and_hidden_ones_are_assumed() -> 
         return judged(replace(SERVER, zones=found))["zones"]
 
     assert (zones(None).status, zones(()).status, zones(("+00:00",)).status) == ("ok", "ok", "warning")
-    assert "are taken to be in SYSTEM (CET)" in zones(None).detail
+    assert "are assumed to be in SYSTEM (CET)" in zones(None).detail
     assert "+00:00" in zones(("+00:00",)).detail and "cursor_timezone" in (zones(("+00:00",)).hint or "")
 
 
@@ -305,7 +305,7 @@ def test_a_lane_that_hangs_keeps_its_results_and_says_so() -> None:
     hung, failed = at_once([("spark", hanging(), 0.2), ("spark", failing(), 5.0)])
     assert time.monotonic() - began < 3
     assert [check.status for check in hung] == ["ok", "failure"]
-    assert "not finished within 0.2 s" in hung[1].detail and "Java" in hung[1].detail
+    assert "did not finish within 0.2 s" in hung[1].detail and "Java" in hung[1].detail
     assert (failed[1].detail, failed[1].hint) == ("it broke", "mend it")
     never.set()
 

@@ -104,7 +104,7 @@ def test_pending_files_are_not_in_a_place(tmp_path: Path) -> None:
     finish(store.places)
     document, found = drilled(config)
     assert document["exit_code"] == 7
-    assert found["store",]["commit"] == state.n and "wait to be loaded" in found["store",]["detail"]
+    assert found["store",]["commit"] == state.n and "waiting to be loaded" in found["store",]["detail"]
     assert all(d["recovered"] for lost, d in found.items() if lost != ("store",))
 
 
@@ -163,5 +163,5 @@ def test_doctor_tries_each_place_and_leaves_nothing_there(tmp_path: Path) -> Non
     (tmp_path / "place1").write_text("in the way")
     good, bad = [check for check in examine_store(config) if check.name == "copies_to"]
     assert good.status == "ok" and "place0, with the log" in good.detail
-    assert bad.status == "warning" and "no copies get there" in bad.detail
+    assert bad.status == "warning" and "no copies are written there" in bad.detail
     assert content(Store(config.store.copies_to[0].store), "") == before

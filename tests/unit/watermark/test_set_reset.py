@@ -101,7 +101,7 @@ def test_a_pipeline_moves_to_the_configured_warehouse_once_that_has_answered(
     capsys.readouterr()
     assert main(["watermark", "move"]) == 0
     first, waits, undo = capsys.readouterr().out.splitlines()
-    assert "other/w.duckdb (before: " in first and waits.endswith("next sync loads 1 file, 3 rows")
+    assert "other/w.duckdb (previously " in first and waits.endswith("next sync loads 1 file, 3 rows")
     assert undo.startswith(f"To undo: set warehouse.url back to {begun.warehouse}")
     assert pipeline.read(store) == replace(begun, warehouse=load().warehouse.label)
 

@@ -37,7 +37,7 @@ def table(
     right: Collection[int] = (),
     paint: Callable[[int, int, str], str] = lambda row, column, cell: cell,
 ) -> list[str]:
-    """Rows of cells as lines with aligned columns; those in `right` are numbers. `paint` colours a cell of its full width."""
+    """Rows of cells as lines with aligned columns; those in `right` are numbers. `paint` colours a cell that already has its full width."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     lines = []
     for number, row in enumerate(rows):

@@ -38,7 +38,7 @@ def width(stream: Any) -> int | None:
 
 
 def emit(text: str) -> None:
-    """A result to stdout. A reader that went away is no failure; a full disk is one."""
+    """A result to stdout. A reader that went away is not a failure; a full disk is one."""
     try:
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
@@ -106,7 +106,7 @@ def printable(line: str) -> str:
 
 
 def together(errors: Sequence[Document]) -> list[Document]:
-    """The errors of several tables, those that say the same as one: what all share is wrong once."""
+    """The errors of several tables; equal ones become one that names all its tables."""
     alike: dict[tuple[str, str, str], list[Document]] = {}
     for error in errors:
         same = (str(error.get("kind")), str(error.get("message")), str(error.get("hint")))

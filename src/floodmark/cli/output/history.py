@@ -46,7 +46,7 @@ def move_lines(document: Document) -> list[str]:
     if document["from"] == document["to"]:
         return [f"The pipeline already loads into {document['to']}."]
     files, rows = (sum(t[what] for t in document["tables"]) for what in ("files", "rows"))
-    lines = [f"The pipeline now loads into {document['to']} (before: {document['from']})."]
+    lines = [f"The pipeline now loads into {document['to']} (previously {document['from']})."]
     lines.append(f"The next sync loads {counted(files, 'file')}, {counted(rows, 'row')}")
     for found in document["tables"]:
         if found["files_gone"]:
@@ -88,7 +88,7 @@ _FROM = {
 
 
 def drill_lines(document: Document) -> list[str]:
-    """What would come back of each table, from where, and how long that took."""
+    """What would come back for each table, from where, and how long that took."""
     lines = []
     for found in document["tables"]:
         drills = found["drills"]
@@ -104,7 +104,7 @@ def drill_lines(document: Document) -> list[str]:
         lines += ["  " + line for line in table(rows, right=(2, 3))] if drills else []
     if not any("store" in d["lost"] for t in document["tables"] for d in t["drills"]):
         lines.append(
-            "The loss of the log together with all copies is not tried: only store.copies_to would help."
+            "Losing the log together with all copies was not tried: only store.copies_to would help."
         )
     return lines if document["tables"] else ["No table has a watermark yet."]
 
@@ -151,6 +151,6 @@ def validate_lines(document: Document) -> list[str]:
             )
         if any(f["kind"] == "stale_copy" or "commit" in f for f in findings) and not found["repaired"]:
             lines.append(
-                f"  To repair what can be: floodmark watermark validate -t {found['table']} --repair"
+                f"  To repair what can be repaired: floodmark watermark validate -t {found['table']} --repair"
             )
     return lines or ["No table has a watermark yet."]

@@ -18,7 +18,7 @@ def live_lines(document: Mapping[str, Any], width: int | None, paint: bool = Fal
     ways = ", ".join(f"{way} ({said})" for way, said in document["ways"].items())
     lines = [
         f"Floodmark {document['floodmark']} on a live Redshift, {clock(document['at'])}",
-        f"Ways in: {ways}",
+        f"Connections: {ways}",
     ]
     for group, listed in groupby(document["probes"], lambda probe: str(probe["group"])):
         lines += ["", group[:1].upper() + group[1:]]

@@ -11,7 +11,7 @@ from floodmark.sync.preview import PlanReport, columns
 def plan_lines(report: PlanReport) -> list[str]:
     """What the next sync of a table would do."""
     plan, table = report.plan, report.plan.table
-    order = f"by ({', '.join(table.order)})" if table.order else "whole"
+    order = f"by ({', '.join(table.order)})" if table.order else "in full"
     lines = [
         f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
     ]

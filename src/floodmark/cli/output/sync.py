@@ -1,7 +1,7 @@
 """What a sync did or would do, and each cycle of a resident one, for people, from the documents of `--json`.
 
-Several tables are one table, one line for each, and below it what is worth knowing: each note once, with the tables that it
-concerns. One table, or `-v`, is told in full. Where lines are too wide for the terminal, each table has a few short ones.
+Several tables get one line each, and below them what is worth knowing: each note once, with the tables that it concerns.
+A single table, or `-v`, is printed in full. If lines are too wide for the terminal, each table gets a few short ones.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _state(one: Document, how: Shown) -> tuple[str, str]:
 
 
 def _signed(text: str, sign: str, how: Shown) -> str:
-    """The text with its symbol, coloured; plain where that is not wanted."""
+    """The text with its symbol, coloured; or plain, if that is wanted."""
     if not how.paint:
         return text
     symbol, colour = _SIGNS[sign]
@@ -219,7 +219,7 @@ def _worth_knowing(tables: Sequence[Document], how: Shown) -> list[str]:
 
 
 def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[str]:
-    """What is said of several tables in the same words is said once; numbers and times may differ."""
+    """Prints a text about several tables once, even if its numbers and times differ."""
     if not said:
         return []
     alike: dict[str, list[tuple[str, str]]] = {}
@@ -239,7 +239,7 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
             lines += _indented("  ", texts[0], how.width)
             others = [name for name in names if name != group[0][1]]
             lines += _indented(
-                "      ", f"{group[0][1]}; likewise, with other numbers: {_named(others)}", how.width
+                "      ", f"{group[0][1]}; the same, with other numbers: {_named(others)}", how.width
             )
     return lines
 
@@ -321,9 +321,7 @@ def _done(one: Document, total: float, how: Shown) -> list[str]:
         amount += f", {speed}" if speed else ""
         lines += _labelled("extracted", f"{counted(extracted, 'row')}{again}, {amount}", how)
     if one.get("rows_deleted"):
-        lines += _labelled(
-            "deleted", f"{counted(one['rows_deleted'], 'row')} that the source no longer has", how
-        )
+        lines += _labelled("deleted", f"{counted(one['rows_deleted'], 'row')} no longer at the source", how)
     if loaded or one["files_loaded"]:
         lines += _labelled("loaded", f"{counted(loaded, 'row')}, {counted(one['files_loaded'], 'file')}", how)
     watermark = one.get("watermark") or {}

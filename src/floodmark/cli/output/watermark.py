@@ -153,7 +153,7 @@ def list_lines(
     """`watermark list` for people: one table for all, then watermarks that wait to be taken over."""
     waiting = _older_lines(older)
     if not documents:
-        none = "No table has a watermark yet; `floodmark sync -t schema.table` makes the first."
+        none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
         return [none, *waiting]
     loads = WAREHOUSES[warehouse].upper()
     head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
@@ -171,7 +171,7 @@ def list_lines(
     if any((document.get("activity") or {}).get("state") == "interrupted" for document in documents):
         lines.append("interrupted: a run did not finish what it began; run sync again")
     if any("redshift_status_as_of" in document for document in documents):
-        lines.append("? the warehouse did not answer: as last known")
+        lines.append("? the warehouse did not answer; shown as last known")
     return [*lines, *waiting]
 
 
@@ -209,7 +209,7 @@ def _up_to(document: Document) -> str:
 
 
 def _whole(document: Document) -> bool:
-    """Whether the table is read whole by every sync."""
+    """Whether every sync reads the whole table."""
     return document.get("mode") == "full"
 
 
@@ -223,7 +223,7 @@ def _no_rows(document: Document) -> bool:
 
 
 def _nothing_to_load(document: Document) -> bool:
-    """Whether the load waits for nothing but the first row: to a person that is not pending."""
+    """Whether the load only waits for the first row: people don't call that pending."""
     return (
         document.get("redshift_status") == "pending"
         and _no_rows(document)

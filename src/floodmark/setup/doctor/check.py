@@ -1,7 +1,7 @@
 """A check and its outcome, and lanes of checks that run in parallel, each within a time limit.
 
-A lane is an iterator that yields checks as they are made. When its time is over, what it has found counts, and that it
-did not finish is a failure of its own. So `doctor` always ends, however silent a service is.
+A lane is an iterator that yields checks as they are made. When its time is up, what it has found so far counts, and
+not finishing is a failure of its own. So `doctor` always ends, however silent a service is.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Lane:
             self._bug = error
 
     def wait(self) -> list[Check]:
-        """What was found when the lane has ended or its time is over; raises a bug in a check."""
+        """What was found once the lane has ended or its time is up; raises a bug in a check."""
         self._thread.join(max(0.0, self._until - time.monotonic()))
         found = list(self._found)
         if self._bug is not None:
@@ -107,7 +107,7 @@ class Lane:
             found.append(
                 Section(section).failure(
                     "time",
-                    f"not finished within {self._seconds:g} s{after}",
+                    f"did not finish within {self._seconds:g} s{after}",
                     "the service is silent or very slow: check it, the network, and any firewalls in between",
                 )
             )

@@ -1,4 +1,4 @@
-"""Memory: what a Spark on this machine, or an executor elsewhere, has against what tasks were measured to take."""
+"""Memory: what Spark on this machine, or an executor elsewhere, has, compared with the measured needs of tasks."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def cores(master: str) -> int:
 
 
 def check_memory(section: Section, free: int | None, tasks: int, driver: str, duckdb: bool) -> Check:
-    """This machine's free memory against what a sync takes here."""
+    """This machine's free memory against what a sync needs here."""
     need = (amount(driver) or 512 << 20) + tasks * WORKER + (DUCKDB if duckdb else 0)
-    what = f"about {size(need)} for {counted(tasks, 'task')} at once"
+    what = f"about {size(need)} for {counted(tasks, 'parallel task')}"
     if free is None:
-        return section.ok("memory", f"{what}; how much is free is unknown")
+        return section.ok("memory", f"{what}; free memory unknown")
     if free < need:
         return section.warning(
             "memory",
@@ -65,7 +65,7 @@ def check_executors(section: Section, conf: Mapping[str, str]) -> Iterator[Check
     beside += amount(conf.get("spark.executor.pyspark.memory", "")) or 0
     tasks = int(conf.get("spark.executor.cores", "1") or 1)
     need = tasks * WORKER
-    what = f"about {size(need)} beside the JVM for {counted(tasks, 'task')} per executor"
+    what = f"about {size(need)} outside the JVM for {counted(tasks, 'task')} per executor"
     enforced = conf["spark.master"].startswith(("yarn", "k8s"))
     if enforced and beside < need:
         yield section.warning(

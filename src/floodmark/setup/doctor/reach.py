@@ -27,16 +27,14 @@ def addresses(host: str) -> tuple[str, ...]:
         except (OSError, UnicodeError) as error:
             failed.append(error if isinstance(error, OSError) else OSError(str(error)))
 
-    # The system's resolver takes its own time, and can't be told how much of it there is.
+    # The system's resolver takes no timeout, so it runs in a thread that can be abandoned.
     thread = threading.Thread(target=ask, name="resolve", daemon=True)
     thread.start()
     thread.join(NAME_SECONDS)
     if found:
         return found[0]
     if failed and not (isinstance(failed[0], socket.gaierror) and failed[0].errno == socket.EAI_AGAIN):
-        raise ConfigError(
-            f"there is no host {host}", hint="correct the name, and check that DNS works from here"
-        )
+        raise ConfigError(f"unknown host {host}", hint="correct the name, and check that DNS works from here")
     raise TransientError(
         f"no name server answers for {host}", hint="check the network and /etc/resolv.conf, then try again"
     )
@@ -50,7 +48,7 @@ def connected(host: str, port: int) -> float:
     except TimeoutError:
         raise TransientError(
             f"{host}:{port} does not answer within {PORT_SECONDS:g} s",
-            hint="a firewall or security group may drop it; check the port and the route",
+            hint="a firewall or security group may be dropping packets; check the port and the route",
         ) from None
     except ConnectionRefusedError:
         raise TransientError(
@@ -66,13 +64,13 @@ def connected(host: str, port: int) -> float:
 
 
 def reach(section: Section, host: str, port: int, what: str = "") -> Iterator[Check]:
-    """The checks `name` and `port` of a server; the second only when the first is good."""
+    """The checks `name` and `port` of a server; the second only if the first succeeds."""
     name, door = (f"{what} name", f"{what} port") if what else ("name", "port")
     try:
         found = addresses(host)
         if host not in found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            yield section.ok(name, f"{host} is {found[0]}{more}")
+            yield section.ok(name, f"{host} resolves to {found[0]}{more}")
     except FloodmarkError as error:
         yield section.failed(name, error)
         return

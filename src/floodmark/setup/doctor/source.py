@@ -1,6 +1,6 @@
 """Checks the source: that it can be reached, the login, and what the server says about itself.
 
-Thin functions ask, pure ones decide (`check_server`). A check says what a missing privilege or a replica costs, not only
+Thin functions query, pure ones decide (`check_server`). Checks say what a missing privilege or a replica costs, not just
 that it is so.
 """
 
@@ -28,7 +28,7 @@ CONNECT_SECONDS = 4
 ANSWER_SECONDS = 8
 SKEW_SECONDS = 30.0
 SMALL_PACKET = 16 << 20
-# Connections beside those of the tasks: to plan several tables at once, and to ask about locks and lag.
+# Connections besides the tasks': for planning several tables at once, and for queries about locks and lag.
 BESIDE = 5
 _LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "limits")
 
@@ -124,7 +124,9 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         if private:
             return SECTION.ok("TLS", "not encrypted; not needed, because the server is on this machine")
         if spec.ssh is not None:
-            return SECTION.ok("TLS", f"encrypted by ssh up to {spec.ssh.host}, not from there to {spec.host}")
+            return SECTION.ok(
+                "TLS", f"encrypted by SSH up to {spec.ssh.host}, but not from there to {spec.host}"
+            )
         return SECTION.warning(
             "TLS",
             f"passwords and rows travel to {spec.host} in plain text",
@@ -139,7 +141,7 @@ def encryption(server: Server, spec: SourceSpec) -> Check:
         return SECTION.ok("TLS", f"{how}; certificate not verified")
     return SECTION.warning(
         "TLS",
-        f"{how}; but the certificate is not verified: another server could pose as {spec.host}",
+        f"{how}, but the certificate is not verified: another server could pose as {spec.host}",
         "set source.tls: {mode: verify_identity, ca: the server's CA}",
     )
 
@@ -164,18 +166,18 @@ def clock(skew: float, unsure: float, zone: str) -> Check:
         return SECTION.warning(
             "clock",
             f"the server's clock is {duration(abs(skew))} {way} this machine's; its zone is {zone}",
-            "set both clocks by NTP: `watermark set today` and the like use this machine's clock",
+            "synchronize both clocks (NTP): presets such as `watermark set today` use this machine's clock",
         )
     return SECTION.ok("clock", f"{abs(skew):.2f} s off this machine's; zone {zone}")
 
 
 def _zones(server: Server) -> Check:
-    """Whether sessions write DATETIME cursors in another zone than the server's."""
+    """Whether sessions write DATETIME cursors in a zone other than the server's."""
     zones = server.zones
     if zones is None:
         return SECTION.ok(
             "zones",
-            f"the server does not show its sessions' time zones: DATETIME cursors are taken to be in {server.zone}",
+            f"the server does not show its sessions' time zones: DATETIME cursors are assumed to be in {server.zone}",
         )
     if not zones:
         return SECTION.ok("zones", "all sessions are in the server's time zone")
@@ -196,8 +198,8 @@ def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
     if sight.process:
         yield SECTION.warning(
             "privileges",
-            "performance_schema can't be read or is off: anyone who writes to any table, and any long report in READ"
-            " COMMITTED, holds back the new rows of all tables",
+            "performance_schema can't be read or is off, so an open transaction that writes to any table, or a long report"
+            " in READ COMMITTED, holds back the new rows of all tables",
             f"GRANT SELECT ON performance_schema.* TO '{spec.user}'@'…'",
         )
         return
@@ -242,7 +244,7 @@ def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
         yield SECTION.warning(
             "packet size",
             f"max_allowed_packet is {size(packet)}: longer values stop the sync (exit code 6)",
-            "SET GLOBAL max_allowed_packet = 67108864, and in the server's configuration",
+            "SET GLOBAL max_allowed_packet = 67108864, and set it in the server's configuration",
         )
     else:
         yield SECTION.ok("packet size", f"max_allowed_packet is {size(packet)}")
@@ -256,7 +258,7 @@ def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:
     else:
         limit = "no limit on statements"
         if server.statement_seconds:
-            limit = f"statements end after {duration(server.statement_seconds)}, except ours"
+            limit = f"the server ends statements after {duration(server.statement_seconds)}, except ours"
         yield SECTION.ok("timeouts", f"wait_timeout {server.wait_timeout} s, {limit}")
 
 
@@ -266,7 +268,7 @@ def _connections(server: Server, spec: SourceSpec) -> Check:
     if server.user_connections is not None and server.user_connections < needed:
         return SECTION.warning(
             "connections",
-            f"{spec.user} may have {server.user_connections} connections, but a sync may need {needed}",
+            f"{spec.user} is limited to {server.user_connections} connections, but a sync may need {needed}",
             f"lower source.max_connections to {max(1, server.user_connections - BESIDE)}, or raise the user's limit",
         )
     if free < needed:

@@ -64,7 +64,9 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     elif local:
         yield from _packages_here(conf)
     else:
-        yield from SECTION.skipped("packages", "only a task can tell: `floodmark doctor --spark` starts one")
+        yield from SECTION.skipped(
+            "packages", "only a task can show this: `floodmark doctor --spark` starts one"
+        )
 
 
 # ---------------------------------------------------------------- Java and Spark
@@ -119,7 +121,7 @@ def _spark(conf: Mapping[str, str]) -> Check:
 
 
 def secrecy(conf: Mapping[str, str]) -> Check:
-    """Whether others can read what tasks carry. Spark's own files may enable encryption too; they are not read."""
+    """Whether others can read what is sent to tasks. Spark's own files may enable encryption too; they are not read."""
 
     def on(*names: str) -> bool:
         return any(conf.get(name, "").lower() == "true" for name in names)
@@ -138,7 +140,7 @@ def secrecy(conf: Mapping[str, str]) -> Check:
     }
     if all(wanted.values()):
         return SECTION.ok(
-            "secrecy", "what tasks carry is encrypted, and only the application's own processes can read it"
+            "secrecy", "what is sent to tasks is encrypted, and only this application's processes can read it"
         )
     lacking = " and ".join(name for name, there in wanted.items() if not there)
     return SECTION.warning(
@@ -161,7 +163,7 @@ def space(folder: Path) -> Check:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return SECTION.failure(
             "temp files",
-            f"{folder} is not a folder that this user may write to",
+            f"{folder} is not a folder that this user can write to",
             "set TMPDIR, or spark.local.dir",
         )
     return SECTION.space("temp files", folder, str(folder), "free some space, or set TMPDIR to a larger disk")
@@ -214,7 +216,7 @@ def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             yield SECTION.failure(
                 "packages",
-                f"the Python of the tasks, {named}, can't be run: {error}",
+                f"the tasks' Python, {named}, can't be run: {error}",
                 "correct spark.pyspark.python or PYSPARK_PYTHON",
             )
             return
@@ -238,7 +240,7 @@ def _asked(config: Config) -> Iterator[Check]:
     spark = Spark(config.spark_master, config.spark_conf, name="floodmark-doctor")
     try:
         spark.start()
-        yield SECTION.ok("start", f"Spark starts and runs {counted(spark.parallelism, 'task')} at once")
+        yield SECTION.ok("start", f"Spark starts and runs {counted(spark.parallelism, 'task')} in parallel")
         yield from check_packages(packages.tell(), spark.answers(asker(), 2 * spark.parallelism))
     except FloodmarkError as error:
         yield SECTION.failed("start", error)

@@ -36,7 +36,7 @@ _STEPS = ("read", "create", "list", "delete", "pipeline")
 
 
 def examine_store(config: Config) -> Iterator[Check]:
-    """The way, the rights, the proof."""
+    """Whether it can be reached, the privileges, and the proof."""
     spec = config.store
     bucket = spec.url.startswith("s3://")
     for check in _to_bucket(spec) if bucket else _to_folder(Path(spec.url)):
@@ -92,9 +92,9 @@ def clock(skew: float) -> Check:
     way = "behind" if skew > 0 else "ahead of"
     said = f"this machine's clock is {duration(abs(skew))} {way} the store's"
     if abs(skew) > REFUSED_SECONDS:
-        return SECTION.failure("clock", f"{said}: S3 rejects such requests", "set the clock by NTP")
+        return SECTION.failure("clock", f"{said}: S3 rejects such requests", "synchronize the clock (NTP)")
     if abs(skew) > SKEW_SECONDS:
-        return SECTION.warning("clock", f"{said}: leases end early or late", "set the clock by NTP")
+        return SECTION.warning("clock", f"{said}: leases end early or late", "synchronize the clock (NTP)")
     return SECTION.ok("clock", "the same as this machine's, to the second" if abs(skew) < 1 else said)
 
 
@@ -123,7 +123,7 @@ def _to_folder(folder: Path) -> Iterator[Check]:
 
 
 def prove(store: Store) -> Iterator[Check]:
-    """Reads, creates twice, lists, deletes: one by one, so that a missing right is named."""
+    """Reads, creates twice, lists, deletes: one by one, so that a missing privilege is named."""
     path, ours = f"{PROBES}{uuid4().hex}.json", b'{"probe": 1}'
     written, steps = False, iter(_STEPS)
     step = next(steps)
@@ -138,7 +138,7 @@ def prove(store: Store) -> Iterator[Check]:
         if twice or not kept:
             yield SECTION.failure(
                 step,
-                f"{store.uri('')} lets an object be created twice: it should have refused the second create"
+                f"{store.uri('')} lets an object be created twice: it must refuse the second create"
                 if twice
                 else f"{store.uri('')} does not return what was just written",
                 "use a store with conditional writes (If-None-Match: *) and consistent reads, such as AWS S3; a proxy in "
@@ -187,9 +187,9 @@ def _owner(store: Store, config: Config) -> Check:
 
 
 def _further(store: Store, place: Place) -> Check:
-    """A further place of copies: that it is this pipeline's, and takes and gives back what is written there.
+    """A further place of copies: whether it belongs to this pipeline, and returns what is written to it.
 
-    A warning where it does not: only the sync of a new or lost store fails by it, as the pipeline's check says.
+    A failure is only a warning: it stops nothing but the sync of a new or lost store, which the pipeline's check covers.
     """
     path, ours = f"{PROBES}{uuid4().hex}.json", b'{"probe": 1}'
     folder = None if place.label.startswith("s3://") else Path(place.label)
@@ -200,7 +200,7 @@ def _further(store: Store, place: Place) -> Check:
         same = place.store.get(path) == ours
         place.store.delete([path])
     except FloodmarkError as error:
-        said = f"{place.label}: {' '.join(error.message.split())}: no copies get there"
+        said = f"{place.label}: {' '.join(error.message.split())}: no copies are written there"
         return SECTION.warning("copies_to", said, error.hint)
     finally:
         if folder is not None and before is not None:

@@ -38,7 +38,7 @@ COUNTED = 200_000  # rows before the start are counted up to this; beyond it an 
 _MODES = {
     "upsert": "merged by key",
     "append": "new rows only",
-    "full": "read whole by every sync",
+    "full": "the whole table with every sync",
 }
 
 
@@ -68,7 +68,7 @@ def examine_tables(
             if number >= MOST or time.monotonic() - began > SECONDS:
                 left = counted(len(found) - number, "more table")
                 yield SECTION.warning(
-                    "tables", f"{left} not checked", "name those you want checked: doctor -t schema.table"
+                    "tables", f"{left} not checked", "to check them: floodmark doctor -t schema.table"
                 )
                 return
             yield from examine_table(session, config, name, known, targets)
@@ -121,7 +121,7 @@ def left_out_by(session: Session, table: Table, rows: int, start: Start) -> str 
 
 
 class States:
-    """The tables' states in the store; not asked again once it has failed, which the store's own section reports."""
+    """The tables' states in the store; not read again after a failure, which the store's own section reports."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -156,7 +156,7 @@ class States:
 
 
 class Targets:
-    """What the warehouse already has under the targets' names; asked for a few seconds at most."""
+    """What the warehouse already has under the targets' names; queried for a few seconds at most."""
 
     def __init__(self, config: Config, file_lock: threading.Lock) -> None:
         self._file_lock = file_lock
@@ -172,7 +172,7 @@ class Targets:
         try:
             if self._until is None:
                 self._until = time.monotonic() + TARGET_SECONDS
-                self._warehouse.rows(LEDGER)  # whether it answers at all, the warehouse's own section reports
+                self._warehouse.rows(LEDGER)  # the warehouse's own section reports whether it answers at all
             if time.monotonic() > self._until:
                 return None
         except FloodmarkError:
@@ -249,7 +249,7 @@ def reading(table: Table) -> str:
 
 
 def _index(table: Table, note: Note) -> str:
-    # InnoDB's indexes end in the primary key by themselves.
+    # InnoDB appends the primary key to every index.
     return f"ALTER TABLE {quote(table.source.schema)}.{quote(table.source.table)} ADD INDEX ({quote(table.order[0])})"
 
 

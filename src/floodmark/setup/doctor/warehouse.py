@@ -63,9 +63,7 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
         yield SECTION.failed("file", error)
         yield from SECTION.skipped("ledger", "see file")
         return
-    yield SECTION.ok(
-        "file", f"{path.name}, {size(path.stat().st_size)}, can be written; DuckDB {facts.version}"
-    )
+    yield SECTION.ok("file", f"{path.name}, {size(path.stat().st_size)}, writable; DuckDB {facts.version}")
     if path.stat().st_mode & stat.S_IROTH:
         yield SECTION.warning("rights", f"{path}: other users can read its rows", f"chmod 600 {path}")
     yield _ledger(facts.commits)
@@ -115,7 +113,7 @@ def _encryption(spec: WarehouseSpec) -> Check:
         return SECTION.ok("TLS", "https to AWS")
     if mode == "disabled":
         if nearby(spec.host or "") or spec.ssh is not None:
-            return SECTION.ok("TLS", "not encrypted, by configuration")
+            return SECTION.ok("TLS", "not encrypted, as configured")
         return SECTION.warning(
             "TLS",
             f"passwords and rows travel to {spec.host} in plain text",
@@ -161,7 +159,7 @@ def _schema(rights: Rights) -> Check:
     schema, grant = rights.schema, rights.schema_grant
     if not rights.schema_exists:
         if grant is None:
-            return SECTION.ok("schema", f"{schema} is not there yet: the first load makes it")
+            return SECTION.ok("schema", f"{schema} does not exist yet: the first load creates it")
         return SECTION.failure(
             "schema", f"there is no schema {schema}, and {rights.user} may not create it", grant
         )
@@ -191,7 +189,7 @@ def _tables(rights: Rights) -> Iterator[Check]:
         named = ", ".join(f"{table.name} ({table.owner})" for table in foreign[:5])
         yield SECTION.warning(
             "owners",
-            f"{counted(len(foreign), 'table')} with other owners: rows can be loaded, but perhaps not columns changed: {named}",
+            f"{counted(len(foreign), 'table')} with other owners: rows can be loaded, but columns perhaps not changed: {named}",
             "; ".join(taking_over(rights.schema, table.name, rights.user) for table in foreign[:5]),
         )
 
@@ -209,7 +207,9 @@ def _assume_role(facts: DatabaseFacts, spec: WarehouseSpec) -> Check:
 def _sessions(facts: DatabaseFacts) -> Check:
     """Redshift shows who holds a lock only to some users."""
     if facts.sees_others:
-        return SECTION.ok("sessions", "other users' sessions are visible: whoever holds a lock can be named")
+        return SECTION.ok(
+            "sessions", "other users' sessions are visible, so the holder of a lock can be named"
+        )
     known = "not visible" if facts.sees_others is False else "perhaps not visible"
     return SECTION.ok(
         "sessions",
@@ -226,7 +226,7 @@ def isolation(level: str | None) -> Check:
         return SECTION.warning(
             "isolation",
             "SERIALIZABLE: loads don't conflict with each other, but a transaction of yours that reads and writes the same "
-            "tables as a load may end one of the two with error 1023; the load is then retried",
+            "tables as a load may make one of the two fail with error 1023; the load is then retried",
             "ALTER DATABASE … ISOLATION LEVEL SNAPSHOT, the default of new clusters",
         )
     return SECTION.ok("isolation", "SNAPSHOT")
@@ -257,7 +257,7 @@ def _unsorted(commits: int, ledger: str) -> Check:
 
 
 def regions(cluster: str | None, bucket: str | None) -> Check:
-    """COPY of Parquet can't read from another Region than the cluster's."""
+    """COPY of Parquet can't read from a Region other than the cluster's."""
     if cluster and bucket and cluster != bucket:
         return SECTION.failure(
             "region",

@@ -165,12 +165,12 @@ def _rows(left: list[Row], right: list[Row]) -> list[str]:
     theirs = {int(key): text for key, text in right}
     for key, text in left:
         if key not in theirs:
-            words.append(f"row {key} is missing in the warehouse")
+            words.append(f"row {key} is missing from the warehouse")
         elif theirs[key] != text:
-            words.append(f"row {key} is different in the warehouse")
+            words.append(f"row {key} differs in the warehouse")
     mine = {int(key) for key, _ in left}
     words += [f"row {key} is in the warehouse only" for key in keys if key not in mine]
-    words += [f"row {key} is {times} times in the warehouse" for key, times in keys.items() if times > 1]
+    words += [f"row {key} is in the warehouse {times} times" for key, times in keys.items() if times > 1]
     return words
 
 

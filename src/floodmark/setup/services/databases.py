@@ -384,7 +384,7 @@ def initialize(
     )  # fmt: skip
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-300:]
-        raise TransientError(f"a server's data can't be made ({Path(command[0]).name}): {said}")
+        raise TransientError(f"a server's data can't be created ({Path(command[0]).name}): {said}")
 
 
 def as_root() -> list[str]:

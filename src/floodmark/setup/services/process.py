@@ -100,7 +100,7 @@ class Server:
     ) -> None:
         """Start the command under a reaper and wait until `ready` returns true."""
         if self.running:
-            raise ConfigError(f"{self.name} is running already")
+            raise ConfigError(f"{self.name} is already running")
         (self.folder / "pid").unlink(missing_ok=True)
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(self.folder), *command],

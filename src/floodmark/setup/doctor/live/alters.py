@@ -46,7 +46,7 @@ def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]
 
 
 PROBES = (
-    _probe("widen", "Can a VARCHAR be made longer?", "taken", _after((_TABLE,), _WIDEN, taken)),
+    _probe("widen", "Can a VARCHAR be made longer?", "accepted", _after((_TABLE,), _WIDEN, taken)),
     _probe(
         "widen in a transaction",
         "Can a VARCHAR be made longer inside a transaction?",
@@ -55,7 +55,7 @@ PROBES = (
     ),
     _probe(
         "same size",
-        "What is said of a VARCHAR that is as long already?",
+        "What happens if a VARCHAR already has the new length?",
         "refused (0A000): target column size should be different",
         _after(
             (_TABLE,),
@@ -65,7 +65,7 @@ PROBES = (
     ),
     _probe(
         "widen a number",
-        "Can an INTEGER be made a BIGINT in place?",
+        "Can an INTEGER become a BIGINT in place?",
         "refused: VARCHAR sizes only",
         _after((_TABLE,), "ALTER TABLE {} ALTER COLUMN n TYPE BIGINT", refused),
     ),
@@ -86,13 +86,13 @@ PROBES = (
     _probe(
         "drop under a late view",
         "Can a column be dropped under a view WITH NO SCHEMA BINDING?",
-        "taken",
+        "accepted",
         _after((_TABLE, _VIEW + " WITH NO SCHEMA BINDING"), "ALTER TABLE {} DROP COLUMN c", taken),
     ),
     _probe(
         "drop under AUTO",
         "Can the first column of a table with DISTSTYLE AUTO and SORTKEY AUTO be dropped?",
-        "taken",
+        "accepted",
         _after((_TABLE,), "ALTER TABLE {} DROP COLUMN id", taken),
     ),
     _probe(
@@ -110,13 +110,13 @@ PROBES = (
     _probe(
         "add in a transaction",
         "Can a column be added inside a transaction?",
-        "taken",
+        "accepted",
         _after((_TABLE,), "ALTER TABLE {} ADD COLUMN a INTEGER DEFAULT 7", taken, block=True),
     ),
     _probe(
         "rename in a transaction",
         "Can a table be renamed inside a transaction?",
-        "taken",
+        "accepted",
         _after((_TABLE,), "ALTER TABLE {} RENAME TO renamed_by_a_probe", taken, block=True),
     ),
     _probe(

@@ -38,13 +38,13 @@ def _copied(live: Live, role: str) -> Answer:
 def _arn(live: Live) -> Answer:
     role = live.spec.iam_role or "default"
     if role.lower() == "default" or "," in role:
-        raise Unknown("warehouse.iam_role is not one role's ARN")
+        raise Unknown("warehouse.iam_role is not the ARN of a single role")
     return _copied(live, live.role)
 
 
 def _chain(live: Live) -> Answer:
     if "," not in (live.spec.iam_role or ""):
-        raise Unknown("warehouse.iam_role is no chain of roles")
+        raise Unknown("warehouse.iam_role is not a chain of roles")
     return _copied(live, live.role)
 
 
@@ -54,7 +54,7 @@ def _default(live: Live) -> Answer:
     if answer.as_assumed or live.role == "IAM_ROLE default":
         return answer
     # The cluster may have no default role, or one without access to the bucket.
-    return Answer(code != "42601", f"the grammar takes it; {answer.found}", answer.details)
+    return Answer(code != "42601", f"the syntax is accepted; {answer.found}", answer.details)
 
 
 def _quoted_default(live: Live) -> Answer:
@@ -189,25 +189,25 @@ def _fault(
 
 
 PROBES = (
-    Probe(_ROLES, "ARN", "Does COPY take the configured role's ARN?", "3 rows loaded", _arn),
-    Probe(_ROLES, "chain", "Does COPY take the configured chain of roles?", "3 rows loaded", _chain),
+    Probe(_ROLES, "ARN", "Does COPY accept the configured role's ARN?", "3 rows loaded", _arn),
+    Probe(_ROLES, "chain", "Does COPY accept the configured chain of roles?", "3 rows loaded", _chain),
     Probe(
         _ROLES,
         "default",
-        "Does COPY take IAM_ROLE default, the keyword?",
-        "it is in the grammar",
+        "Does COPY accept IAM_ROLE default, the keyword?",
+        "the syntax is accepted",
         _default,
     ),
     Probe(
         _ROLES,
         "'default'",
-        "Does COPY take IAM_ROLE 'default', the string?",
+        "Does COPY accept IAM_ROLE 'default', the string?",
         "refused: a string is an ARN",
         _quoted_default,
     ),
     _fault(
         "missing file",
-        "What does COPY say of a mandatory file that is not there?",
+        "How does COPY report that a mandatory file is missing?",
         "not found, or 8001",
         "id BIGINT",
         _missing,
@@ -215,7 +215,7 @@ PROBES = (
     ),
     _fault(
         "longer than the file",
-        "What does COPY say of a content_length that is one byte too long?",
+        "How does COPY report a content_length that is one byte too long?",
         "416 InvalidRange, or another size",
         "id BIGINT",
         _length(1),
@@ -223,7 +223,7 @@ PROBES = (
     ),
     _fault(
         "shorter than the file",
-        "What does COPY say of a content_length that is one byte too short?",
+        "How does COPY report a content_length that is one byte too short?",
         "no valid footer, or another size",
         "id BIGINT",
         _length(-1),
@@ -231,7 +231,7 @@ PROBES = (
     ),
     _fault(
         "no length",
-        "What does COPY say of an entry without meta?",
+        "How does COPY report an entry without meta?",
         "15003, File entry does not have 'meta' key",
         "id BIGINT",
         _no_length,
@@ -239,7 +239,7 @@ PROBES = (
     ),
     _fault(
         "too few columns",
-        "What does COPY say of a file with fewer columns than the table?",
+        "How does COPY report a file with fewer columns than the table?",
         "15007, Unmatched number of columns",
         "id BIGINT, n BIGINT",
         lambda live: live.manifest(live.put(_ids(1)).entry()),
@@ -247,7 +247,7 @@ PROBES = (
     ),
     _fault(
         "over-long text",
-        "What does COPY say of a text that is longer than its column?",
+        "How does COPY report a text that is longer than its column?",
         "15001, longer than the length defined in the table",
         "c VARCHAR(3)",
         _too_long,
@@ -255,7 +255,7 @@ PROBES = (
     ),
     _fault(
         "INT64 into INTEGER",
-        "What does COPY say of an integer that is wider than its column's type?",
+        "How does COPY report an integer that is wider than its column's type?",
         "15007, incompatible Parquet schema",
         "id INTEGER",
         lambda live: live.manifest(live.put(_ids(1)).entry()),

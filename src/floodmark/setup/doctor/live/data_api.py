@@ -64,7 +64,7 @@ def _division(live: Live) -> Answer:
     subs = [sub.get("Status") for sub in ended.get("SubStatements", ())]
     return Answer(
         ended["Status"] == "FAILED" and told and rows == 0 and subs[-1:] == ["FAILED"],
-        f"{_said(ended)}; {rows} rows stay",
+        f"{_said(ended)}; {rows} rows remain",
         {"substatements": subs},
     )
 
@@ -132,7 +132,7 @@ def _load(live: Live) -> Answer:
     log.load(log.commit({"id": [1, 2], "name": ["a", "b"], "update_at": [0, 0]}))
     log.load(log.commit({"id": [2, 3], "name": ["c", "d"], "update_at": [1, 1]}))
     rows = _count(live, "by_api")
-    return Answer(rows == 3, f"{rows} rows after a merge of 2 and 2, of which 1 is the same")
+    return Answer(rows == 3, f"{rows} rows after merging 2 and 2 rows with one key in common")
 
 
 def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]) -> Probe:
@@ -141,9 +141,9 @@ def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]
 
 PROBES = (
     _probe("log-in", "Does the Data API answer?", "it answers", _log_in),
-    _probe("settings", "Does a batch take SET and LOCK?", "FINISHED", _settings),
+    _probe("settings", "Does a batch accept SET and LOCK?", "FINISHED", _settings),
     _probe(
-        "who waits sees",
+        "sees after a wait",
         "Does a batch that waited for LOCK see what was committed meanwhile?",
         "it waits: FINISHED",
         _waits,
@@ -151,15 +151,18 @@ PROBES = (
     _probe(
         "division",
         "Does a division by zero undo the whole batch?",
-        "FAILED, divide by zero; 0 rows stay",
+        "FAILED, divide by zero; 0 rows remain",
         _division,
     ),
-    _probe("40 statements", "Does a batch take 40 statements?", "FINISHED", _statements(40)),
-    _probe("41 statements", "Does a batch take 41 statements?", "refused", _statements(41)),
-    _probe("99 kB", "Does it take a statement of 99,000 bytes?", "FINISHED", _bytes(99_000)),
-    _probe("101 kB", "Does it take a statement of 101,000 bytes?", "refused", _bytes(101_000)),
+    _probe("40 statements", "Does a batch accept 40 statements?", "FINISHED", _statements(40)),
+    _probe("41 statements", "Does a batch accept 41 statements?", "refused", _statements(41)),
+    _probe("99 kB", "Does it accept a statement of 99,000 bytes?", "FINISHED", _bytes(99_000)),
+    _probe("101 kB", "Does it accept a statement of 101,000 bytes?", "refused", _bytes(101_000)),
     _probe(
-        "token", "Is a batch run once that is submitted twice with one token?", "the same id, 1 rows", _token
+        "token",
+        "Does a batch that is submitted twice with one token run once?",
+        "the same id, 1 rows",
+        _token,
     ),
-    _probe("load", "Do our own loads go through it?", "3 rows", _load),
+    _probe("load", "Do our own loads work through it?", "3 rows", _load),
 )

@@ -44,7 +44,7 @@ def _in_copy(live: Live) -> Answer:
             copying.result(0)
             with suppress(Failed):
                 dying.query("ROLLBACK")
-            raise Unknown("COPY was over before the socket could be cut")
+            raise Unknown("COPY finished before the socket could be cut")
         live.cut(dying)
         return _rolled_back(*_rows_after_lock(live, "dies_in_copy"))
 
@@ -69,9 +69,9 @@ def _in_commit(live: Live) -> Answer:
     said = "committed" if first else "rolled back"
     return Answer(
         first == second,
-        f"{said}, and it stays so; the lock was free after {seconds:.1f} s"
+        f"{said}, and that did not change; the lock was free after {seconds:.1f} s"
         if first == second
-        else f"{first} rows under the lock, and {second} later",
+        else f"{first} rows under the lock, but {second} later",
         {"lock_seconds": round(seconds, 2), "committed": bool(first)},
     )
 
@@ -95,29 +95,29 @@ def _ended(live: Live) -> Answer:
     return Answer(True, f"the lock was free after {seconds:.1f} s", {"lock_seconds": round(seconds, 2)})
 
 
-_FREE = "0 rows: rolled back, and the lock is free soon"
+_FREE = "0 rows: rolled back, and the lock is soon free"
 
 PROBES = (
-    Probe(_GROUP, "in COPY", "What becomes of a load whose client dies in mid-COPY?", _FREE, _in_copy),
+    Probe(_GROUP, "in COPY", "What happens to a load whose client dies during COPY?", _FREE, _in_copy),
     Probe(
         _GROUP,
         "in COMMIT",
-        "What becomes of a load whose client dies in mid-COMMIT?",
-        "committed or rolled back; who has the lock next sees which, and it stays so",
+        "What happens to a load whose client dies during COMMIT?",
+        "committed or rolled back; the next holder of the lock sees which, and that does not change",
         _in_commit,
     ),
     Probe(
         _GROUP,
         "idle",
-        "What becomes of a transaction whose client dies between statements?",
+        "What happens to a transaction whose client dies between statements?",
         _FREE,
         _idle,
     ),
     Probe(
         _GROUP,
         "ended",
-        "Does pg_terminate_backend free the lock of a session of the same user?",
-        "the lock is free soon",
+        "Does pg_terminate_backend release the lock of another session of the same user?",
+        "the lock is soon free",
         _ended,
     ),
 )

@@ -184,9 +184,7 @@ class _Session:
                     hoped = bool(found) and found[0][0] == step.want
                     self._steps(step.then if hoped else step.otherwise())
                 case _:
-                    raise Failed(
-                        TransientError(f"a step that this probe does not know: {type(step).__name__}")
-                    )
+                    raise Failed(TransientError(f"this probe does not know the step {type(step).__name__}"))
 
     def _run(self, sql: str) -> list[Row]:
         plan: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Files that our writer never or hardly ever writes: what COPY makes of them."""
+"""Files that our writer never or rarely writes: what COPY does with them."""
 
 from __future__ import annotations
 
@@ -96,33 +96,33 @@ def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]
 PROBES = (
     _probe(
         "naive times",
-        "What becomes of INT64 times that are not marked as UTC?",
-        "refused, or another time: not to be relied on",
+        "How are INT64 times loaded that are not marked as UTC?",
+        "refused, or shifted: not to be relied on",
         _naive,
     ),
     _probe(
         "INT32 into BIGINT",
-        "Does an INT32 go into a BIGINT column?",
+        "Can an INT32 be loaded into a BIGINT column?",
         "refused: widths must match",
         _int32,
     ),
     _probe(
         "wider decimals",
-        "Does DECIMAL(20,2) of a file go into DECIMAL(10,2)?",
+        "Can a file's DECIMAL(20,2) be loaded into DECIMAL(10,2)?",
         "refused: precisions must match",
         _wider,
     ),
-    _probe("U+0000", "Does a text with U+0000 go into VARCHAR?", "refused", _nul),
-    _probe("no rows", "What becomes of a file without rows?", "no rows, or refused", _empty),
+    _probe("U+0000", "Can a text with U+0000 be loaded into VARCHAR?", "refused", _nul),
+    _probe("no rows", "What happens to a file without rows?", "no rows, or refused", _empty),
     _probe(
         "zone, TIMESTAMP",
-        "Does a session in another zone move UTC times that go into TIMESTAMP?",
+        "Does the session's time zone shift UTC times loaded into TIMESTAMP?",
         "loaded: '2025-01-02 12:34:56.789012'",
         _zone("TIMESTAMP"),
     ),
     _probe(
         "zone, TIMESTAMPTZ",
-        "Does a session in another zone move UTC times that go into TIMESTAMPTZ?",
+        "Does the session's time zone shift UTC times loaded into TIMESTAMPTZ?",
         "loaded: '2025-01-02 12:34:56.789012'",
         _zone("TIMESTAMPTZ"),
     ),

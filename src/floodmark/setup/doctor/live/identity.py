@@ -17,7 +17,7 @@ def _one(live: Live, sql: str) -> object:
     if isinstance(found, Refusal):
         raise Unknown(str(found))
     if not found:
-        raise Unknown("no rows: it is not shown to this user, or there is none")
+        raise Unknown("no rows: there are none, or this user may not see them")
     return found[0][0]
 
 
@@ -32,7 +32,10 @@ def _user(live: Live) -> Answer:
     if isinstance(found, Refusal) or not found:
         raise Unknown(str(found))
     superuser = bool(found[0][0])
-    return Answer(not superuser, "a superuser: rights are not proven" if superuser else "an ordinary user")
+    return Answer(
+        not superuser,
+        "a superuser: this proves nothing about privileges" if superuser else "an ordinary user",
+    )
 
 
 def isolation(live: Live) -> str:
@@ -67,7 +70,7 @@ def _zone(live: Live) -> Answer:
 
 def _default_role(live: Live) -> Answer:
     said = str(_one(live, "SELECT default_iam_role()")).strip()
-    return Answer(True, "there is one" if said and said.lower() != "none" else "there is none")
+    return Answer(True, "set" if said and said.lower() != "none" else "not set")
 
 
 def _assume_role(live: Live) -> Answer:
@@ -76,7 +79,7 @@ def _assume_role(live: Live) -> Answer:
     if isinstance(found, Refusal):
         raise Unknown(str(found))
     said = sorted({"{1} on {0} for {2}".format(*(str(cell).strip() for cell in row)) for row in found})
-    return Answer(True, ", ".join(said) or "nothing is granted, or nothing is shown to this user")
+    return Answer(True, ", ".join(said) or "nothing is granted, or this user may not see it")
 
 
 def _may_assume(live: Live) -> Answer:
@@ -100,12 +103,14 @@ def _leader(live: Live) -> Answer:
         return Answer(False, f"refused even alone: {alone}")
     if isinstance(beside, Refusal):
         return Answer(True, str(beside), beside.as_json())
-    return Answer(False, "taken beside a table, too")
+    return Answer(False, "accepted next to a table, too")
 
 
 PROBES = (
     Probe(_GROUP, "version", "Which version is it?", "Redshift", _version),
-    Probe(_GROUP, "user", "Is the user an ordinary one?", "no superuser: ordinary rights are enough", _user),
+    Probe(
+        _GROUP, "user", "Is this an ordinary user?", "not a superuser: ordinary privileges are enough", _user
+    ),
     Probe(
         _GROUP,
         "isolation",
@@ -116,8 +121,8 @@ PROBES = (
     Probe(
         _GROUP,
         "large strings",
-        "Does is_large_string_enabled() tell whether enable_large_strings_opt_in is on?",
-        "true or false; true: strings inside SUPER have up to 16,000,000 bytes",
+        "Does is_large_string_enabled() show whether enable_large_strings_opt_in is on?",
+        "true or false; if true, strings inside SUPER may have up to 16,000,000 bytes",
         _large_strings,
     ),
     Probe(
@@ -131,28 +136,28 @@ PROBES = (
     Probe(
         _GROUP,
         "default role",
-        "Does default_iam_role() tell the default role?",
-        "it can be asked",
+        "Does default_iam_role() return the default role?",
+        "set or not set",
         _default_role,
     ),
     Probe(
         _GROUP,
         "ASSUMEROLE",
         "Which privileges on IAM roles does svv_iam_privileges show?",
-        "every user may ask, and is shown their own",
+        "every user may query it, and sees their own",
         _assume_role,
     ),
     Probe(
         _GROUP,
         "COPY's role",
-        "Does has_assumerole_privilege() let the user COPY with the configured role, or chain?",
+        "Does has_assumerole_privilege() say that the user may COPY with the configured role or chain?",
         "true",
         _may_assume,
     ),
     Probe(
         _GROUP,
         "leader node",
-        "Is a leader-node function refused beside a table?",
+        "Is a leader-node function refused next to a table?",
         "refused: not supported on Redshift tables",
         _leader,
     ),

@@ -36,7 +36,7 @@ PREFIX = "live"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much the probes load, and how long they wait."""
+    """How many rows the probes load, and how long they wait."""
 
     rows: int = 10_000_000  # of the timed load
     seconds: float = 3600.0  # for all probes together
@@ -129,7 +129,7 @@ class Live:
         if self._stopped.is_set():
             raise Stopped("interrupted")
         if time.monotonic() > self.until:
-            raise Stopped(f"the {self.scale.seconds / 60:.0f} minutes for all probes are over")
+            raise Stopped(f"the time limit for all probes ({self.scale.seconds / 60:.0f} minutes) is up")
 
     def stop(self) -> None:
         """Cut every open session; statements that are waiting for an answer fail."""
@@ -140,7 +140,7 @@ class Live:
             self.cut(session)
 
     def cut(self, session: RedshiftSession, *, committing: bool = False) -> None:
-        """Drop a session's connection at once, or right after COMMIT; `remove` ends its backend if it lives on."""
+        """Drop a session's connection at once, or right after COMMIT; `remove` ends its backend if that is still running."""
         if session.pid is not None:
             self._dead.add(session.pid)
         (commit_unheard if committing else cut)(session)
@@ -219,7 +219,7 @@ class Live:
             raise failed.error from failed
 
     def users(self) -> list[str]:
-        """Who we are to the database, over each way in."""
+        """The database user that each way in connects as."""
         names = []
         for way in self.ways:
             with self.session(way) as session:

@@ -104,13 +104,13 @@ def taken(answer: list[Row] | Refusal) -> Answer:
     """The answer for a statement that we assume Redshift accepts."""
     if isinstance(answer, Refusal):
         return Answer(False, str(answer), answer.as_json())
-    return Answer(True, "taken" if not answer else f"taken: {_row(answer)}")
+    return Answer(True, "accepted" if not answer else f"accepted: {_row(answer)}")
 
 
 def refused(answer: list[Row] | Refusal, words: str = "", code: str = "") -> Answer:
     """The answer for a statement that we assume Redshift refuses, with these words or this SQLSTATE."""
     if not isinstance(answer, Refusal):
-        return Answer(False, "taken" if not answer else f"taken: {_row(answer)}")
+        return Answer(False, "accepted" if not answer else f"accepted: {_row(answer)}")
     known = (
         (not words and not code)
         or (bool(words) and answer.says(words))

@@ -133,7 +133,7 @@ def examine_live(
         },
         at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-    say(f"schema {live.schema}, files below {report.prefix}: both are removed in the end")
+    say(f"schema {live.schema}, files below {report.prefix}; both are removed at the end")
     _ran(live, report, probes, mask, say)
     return report
 
@@ -162,7 +162,9 @@ def _ran(live: Live, report: Report, probes: Sequence[Probe], mask: Mask, say: C
             report.left = [f'DROP SCHEMA "{live.schema}" CASCADE;', report.prefix]
         if not isinstance(error, Interrupted):
             raise
-        left = f"still there: {' '.join(report.left)}" if report.left else "schema and files are removed"
+        left = (
+            f"not removed: {' '.join(report.left)}" if report.left else "schema and files have been removed"
+        )
         tried = f"{len(report.results)} of {len(probes)} probes"
         raise Interrupted(f"interrupted after {tried}; {left}", code=error.code) from error
     if failed:

@@ -67,7 +67,7 @@ def _timed(live: Live, statement: str) -> Answer:
         try:
             found = waiting.result(live.scale.wait * 5 + 10)
         except Unknown:
-            return Answer(False, f"it still waits after {time.monotonic() - began:.1f} s")
+            return Answer(False, f"still waiting after {time.monotonic() - began:.1f} s")
         finally:
             one.query("ROLLBACK")
         if not isinstance(found, Refusal):
@@ -115,7 +115,7 @@ def _snapshot_skew(live: Live) -> Answer:
     if isolation(live) != "SNAPSHOT":
         raise Unknown("the database is SERIALIZABLE")
     committed, refusals = _skew(live)
-    return Answer(committed == 2, f"{committed} of 2 were committed" + "".join(f"; {r}" for r in refusals))
+    return Answer(committed == 2, f"{committed} of 2 committed" + "".join(f"; {r}" for r in refusals))
 
 
 def _serializable_conflict(live: Live) -> Answer:
@@ -123,7 +123,7 @@ def _serializable_conflict(live: Live) -> Answer:
         raise Unknown("the database has SNAPSHOT isolation")
     committed, refusals = _skew(live)
     known = committed == 1 and refusals[0].says(r"^1023\b|serializable isolation violation")
-    return Answer(known, f"{committed} of 2 were committed" + "".join(f"; {r}" for r in refusals))
+    return Answer(known, f"{committed} of 2 committed" + "".join(f"; {r}" for r in refusals))
 
 
 def _two_loads(live: Live) -> Answer:
@@ -135,7 +135,7 @@ def _two_loads(live: Live) -> Answer:
         loads.append(Aside(lambda log=log, commit=commit: log.load(commit)))  # type: ignore[misc]
     rows = [load.result(live.scale.lock * 3).rows for load in loads]
     seconds = ", ".join(f"{load.seconds:.1f} s" for load in loads)
-    return Answer(rows == [2, 2], f"both are committed, in {seconds}")
+    return Answer(rows == [2, 2], f"both committed, in {seconds}")
 
 
 def _own_lock_shown(live: Live) -> Answer:
@@ -184,7 +184,7 @@ def _history(live: Live) -> Answer:
 def _second(ask: Callable[[Live, RedshiftSession, RedshiftSession], Answer]) -> Callable[[Live], Answer]:
     def asked(live: Live) -> Answer:
         if live.second is None:
-            raise Unknown("no second user was given: --second-url")
+            raise Unknown("there is no second user: give one with --second-url")
         _tables(live)
         with live.session() as one, live.opened(live.second) as other:
             return ask(live, one, other)
@@ -226,7 +226,7 @@ def _stranger_reads(live: Live, one: RedshiftSession, other: RedshiftSession) ->
 PROBES = (
     Probe(
         _GROUP,
-        "who waits sees",
+        "sees after a wait",
         "Does the session that waited for LOCK see the other one's ledger row?",
         "the second session waits, then sees the first one's row",
         _waiter_sees,
@@ -241,29 +241,29 @@ PROBES = (
     Probe(
         _GROUP,
         "LOCK blocks readers",
-        "Does LOCK hold back a SELECT from the table?",
+        "Does LOCK block a SELECT from the table?",
         "it waits until statement_timeout ends it (57014)",
         _lock_blocks_readers,
     ),
     Probe(
         _GROUP,
         "write skew",
-        "Under SNAPSHOT: are two committed that read a table and write to it at once?",
-        "2 of 2 were committed",
+        "Under SNAPSHOT: do two transactions that both read and write a table both commit?",
+        "2 of 2 committed",
         _snapshot_skew,
     ),
     Probe(
         _GROUP,
         "1023",
-        "Under SERIALIZABLE: is one of two refused that read a table and write to it at once?",
-        "1 of 2 were committed, the other got 1023",
+        "Under SERIALIZABLE: is one of two transactions that both read and write a table refused?",
+        "1 of 2 committed, the other got 1023",
         _serializable_conflict,
     ),
     Probe(
         _GROUP,
         "two loads",
-        "Are loads of two targets committed at once?",
-        "both are committed",
+        "Do loads of two targets commit at the same time?",
+        "both committed",
         _two_loads,
     ),
     Probe(
@@ -276,28 +276,28 @@ PROBES = (
     Probe(
         _GROUP,
         "history",
-        "How soon is a statement in sys_query_history, and is COMMIT in it?",
+        "How soon does sys_query_history show a statement, and does it show COMMIT?",
         "within 30 s",
         _history,
     ),
     Probe(
         _GROUP,
-        "a stranger's locks",
-        "Does svv_transactions show a second user our session?",
+        "second user: locks",
+        "Does svv_transactions show our session to a second user?",
         "not shown without SYSLOG ACCESS UNRESTRICTED",
         _second(_stranger_lock),
     ),
     Probe(
         _GROUP,
-        "a stranger's columns",
-        "What does the catalog show a second user of a table without rights?",
+        "second user: columns",
+        "What does the catalog show about a table on which a second user has no privileges?",
         "svv_columns shows 0, pg_attribute 1 of its 1 column",
         _second(_stranger_columns),
     ),
     Probe(
         _GROUP,
-        "a stranger reads",
-        "What is a second user told who reads a table without rights?",
+        "second user: reads",
+        "Which error does a second user without privileges on a table get when reading it?",
         "permission denied (42501)",
         _second(_stranger_reads),
     ),

@@ -55,7 +55,7 @@ def _truncate(live: Live) -> Answer:
         if isinstance(found, Refusal):
             raise Unknown(str(found))
         rows = live.count(session, "kept")
-    return Answer(rows == 1, f"{rows} rows stay of a transaction that is rolled back after TRUNCATE")
+    return Answer(rows == 1, f"{rows} rows remain of a transaction rolled back after TRUNCATE")
 
 
 def _swap(live: Live) -> Answer:
@@ -93,7 +93,7 @@ def _probe(name: str, question: str, assumed: str, ask: Callable[[Live], Answer]
 PROBES = (
     _probe(
         "trailing blanks",
-        "Are 'a' and 'a ' equal, and with something behind them not?",
+        "Are 'a' and 'a ' equal, and no longer so with a character appended?",
         "2, 1",
         _on(
             "SELECT sum(CASE WHEN c = 'a' THEN 1 ELSE 0 END), sum(CASE WHEN c || '.' = 'a.' THEN 1 ELSE 0 END) FROM {one}",
@@ -102,19 +102,19 @@ PROBES = (
     ),
     _probe(
         "DELETE USING",
-        "Is DELETE … USING taken that joins by an equality?",
-        "taken",
+        "Is DELETE … USING accepted with a join on equality?",
+        "accepted",
         _on("DELETE FROM {one} USING {two} WHERE {one}.id = {two}.id AND {two}.id > 99", taken),
     ),
     _probe(
         "DELETE without equality",
-        "Is DELETE … USING taken that joins without one?",
+        "Is DELETE … USING accepted with a join without equality?",
         "refused",
         _on("DELETE FROM {one} USING {two} WHERE {one}.id > {two}.id AND {two}.id > 99", refused),
     ),
     _probe(
         "VARBYTE partitions",
-        "May a window be partitioned by a VARBYTE?",
+        "Can a window be partitioned by a VARBYTE?",
         "not documented; we partition by a hash in text",
         _on(
             "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY k ORDER BY id) AS p FROM {one}) AS r",
@@ -123,14 +123,14 @@ PROBES = (
     ),
     _probe(
         "long strings",
-        "Is a text of more than 65,535 bytes refused that `||` makes?",
+        "Is a text of more than 65,535 bytes refused as a result of `||`?",
         "refused",
         _on("SELECT OCTET_LENGTH(c || REPEAT('x', 65535)) FROM {one}", refused),
     ),
     _probe(
         "large sums",
         "Does DECIMAL(38) hold a sum of hashes?",
-        "taken",
+        "accepted",
         _on(
             "SELECT sum(CAST(STRTOL('fffffffffffffff', 16) AS DECIMAL(38,0))) FROM {one}",
             _is(2 * (2**60 - 1)),
@@ -138,13 +138,13 @@ PROBES = (
     ),
     _probe(
         "SHA2",
-        "Is SHA2 the hash that Python knows?",
+        "Does SHA2 return the same hash as Python?",
         "ba7816bf8f01cfea",
         _on("SELECT LOWER(SUBSTRING(SHA2('abc', 256), 1, 16))", _is("ba7816bf8f01cfea")),
     ),
     _probe(
         "substr",
-        "Is substr, the leader node's, refused beside a table?",
+        "Is substr, a leader-node function, refused next to a table?",
         "refused",
         _on("SELECT substr(c, 1, 1) FROM {one}", refused),
     ),
@@ -160,6 +160,6 @@ PROBES = (
         "statement_timeout is 123456",
         _set_config,
     ),
-    _probe("TRUNCATE", "Does TRUNCATE commit what came before it?", "1 rows stay", _truncate),
+    _probe("TRUNCATE", "Does TRUNCATE commit what came before it?", "1 rows remain", _truncate),
     _probe("swap", "Can a new table take an old one's name in one transaction?", "1 row", _swap),
 )

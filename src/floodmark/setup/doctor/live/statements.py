@@ -1,4 +1,4 @@
-"""Every statement that we ever send, once and with its plan: our own loads, resets and queries in a new schema."""
+"""Every statement that we ever send, each once and with its plan: our own loads, resets and queries in a new schema."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _taken(live: Live) -> Answer:
     wrong = [f"{name} has {left[name]} rows of {rows}" for name, rows in ROWS.items() if left[name] != rows]
     return Answer(
         not wrong,
-        "; ".join([f"{len(statements)} different statements, {sum(left.values())} rows in the end", *wrong]),
+        "; ".join([f"{len(statements)} different statements, {sum(left.values())} rows at the end", *wrong]),
         {"statements": [one.as_json() for one in statements]},
     )
 
@@ -66,7 +66,7 @@ def _moved(live: Live) -> Answer:
     both = [one for one in moved if "DS_DIST_BOTH" in one["moves"] or "DS_DIST_ALL_INNER" in one["moves"]]
     return Answer(
         not both,
-        f"{len(moved)} of {len(plans)} plans move rows, {len(both)} of both sides",
+        f"{len(moved)} of {len(plans)} plans move rows, {len(both)} on both sides of a join",
         {"statements": moved},
     )
 
@@ -132,37 +132,37 @@ PROBES = (
     Probe(
         _GROUP,
         "taken",
-        "Is every statement taken that a load, a reset or a comparison sends?",
-        "all of them, with the right rows in the end",
+        "Is every statement of a load, a reset or a comparison accepted?",
+        "all of them, with the right rows at the end",
         _taken,
     ),
     Probe(_GROUP, "nested loops", "Does a plan have a nested loop?", "none", _nested),
     Probe(
         _GROUP,
         "moved rows",
-        "Which plans send rows from node to node?",
-        "none of both sides of a join",
+        "Which plans move rows between nodes?",
+        "none on both sides of a join",
         _moved,
     ),
-    Probe(_GROUP, "doctor", "Is every question taken that `doctor` asks?", "0 refused", _asked),
+    Probe(_GROUP, "doctor", "Is every query of `doctor` accepted?", "0 refused", _asked),
     Probe(
         _GROUP,
         "lost COMMIT",
-        "Is a load whose COMMIT was not answered loaded once?",
+        "Is a load whose COMMIT got no answer loaded once?",
         "2 rows of 2, by 1 COMMIT",
         _lost_commit,
     ),
     Probe(
         _GROUP,
         "kept lock",
-        "Is a session of the same user named that keeps a target locked?",
+        "Does the error name a session of the same user that keeps a target locked?",
         "another load keeps it locked, with the session's number",
         _kept_lock,
     ),
     Probe(
         _GROUP,
         "repeated",
-        "Is a load that is repeated loaded once?",
+        "Is a repeated load loaded once?",
         "loaded 0 of 1 the second time",
         _repeated,
     ),

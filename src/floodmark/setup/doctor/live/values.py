@@ -236,7 +236,7 @@ def _digest(read: _Read) -> Answer:
     want = _row_hashes(read)
     total = sum(int(h[:15], 16) for h in want)
     right = read.hashes == want and read.digest == (len(want), total)
-    return Answer(right, f"{read.digest[0]} rows, sum {read.digest[1]}; by Python {len(want)}, {total}")
+    return Answer(right, f"{read.digest[0]} rows, sum {read.digest[1]}; Python: {len(want)}, {total}")
 
 
 def _of_types(name: str) -> Callable[[Live], Answer]:
@@ -302,21 +302,21 @@ PROBES = (
     Probe(
         "types",
         "digest",
-        "Is the digest of all these rows what Python computes?",
+        "Is the digest of all these rows the one that Python computes?",
         "the same count and sum",
         _of_types("id"),
     ),
     Probe(
         "types",
         "JSON",
-        "Does a JSON document arrive with its meaning as SUPER?",
+        "Does a JSON document keep its meaning as SUPER?",
         "the same document",
         _json,
     ),
     Probe(
         "types",
         "long JSON",
-        "Does a JSON document of 70 kB arrive whole, where large strings are switched on?",
+        "Does a JSON document of 70 kB arrive whole if large strings are on?",
         "70,011 bytes of 70,011",
         _long_document,
     ),

@@ -133,7 +133,7 @@ def _table_info(live: Live) -> Answer:
     done = live.once("merge", lambda: _merged(live))
     for info in (done.before, done.after):
         if "refused" in info:
-            grant = "to have it shown: GRANT SELECT ON svv_table_info TO the user"
+            grant = "to see it: GRANT SELECT ON svv_table_info TO the user"
             raise Unknown(f"{info['refused']}; {grant}")
     told = [
         f"{name} {done.before.get(name)} to {done.after.get(name)}"
@@ -141,7 +141,7 @@ def _table_info(live: Live) -> Answer:
     ]
     return Answer(
         bool(done.before and done.after),
-        ", ".join(told) if done.before and done.after else "the table is not in it",
+        ", ".join(told) if done.before and done.after else "the view does not list the table",
         {"before": done.before, "after": done.after},
     )
 
@@ -156,7 +156,7 @@ def _compared(live: Live) -> Answer:
     found = live.warehouse().ask("many", lambda place: digests(place, scope, [Span()]))
     seconds = time.monotonic() - began
     if not found:
-        raise Unknown("there is no table")
+        raise Unknown("the table does not exist")
     rows = int(found[0][1])
     return Answer(
         rows == live.scale.rows, f"{rows:,} rows digested in {seconds:.1f} s ({rate(rows, seconds)})"
@@ -175,8 +175,8 @@ PROBES = (
     Probe(
         _GROUP,
         "table info",
-        "What does svv_table_info tell of the table before and after the merge?",
-        "its size in MB, its rows with deleted ones, what is unsorted",
+        "What does svv_table_info show about the table before and after the merge?",
+        "its size in MB, its rows including deleted ones, how much is unsorted",
         _table_info,
     ),
     Probe(_GROUP, "digest", "How long does a digest of all rows take?", "all rows are counted", _compared),
