@@ -1,7 +1,7 @@
-"""Alerts: judges tables, tells receivers what has changed, and remembers in the store who has heard what.
+"""Alerts: judges tables, notifies receivers of changes, and records in the store who was told what.
 
-A sync never waits for it, but for its last few seconds, and never fails by it: a receiver that is dead is said once, left
-alone for a while, and hears later what it has missed.
+A sync waits for it only a few seconds at its end, and never fails because of it: a dead receiver is reported once, left
+alone for a while, and later gets what it has missed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HEARTBEAT = "heartbeat"
 # How long a receiver is left alone: one that did not answer, and one that answered with an error.
 SILENT_FOR = timedelta(minutes=10)
 REFUSED_FOR = timedelta(minutes=1)
-# How often a resident sync's good cycles are told at most: receivers count requests.
+# Least time between two heartbeats for a resident sync's good cycles: receivers limit requests.
 BEAT_EVERY = timedelta(seconds=55)
 # How often the dashboard judges all tables.
 GUARD_EVERY = 60.0
@@ -69,14 +69,14 @@ class Trouble:
 
 @dataclass(frozen=True)
 class AlertState:
-    """What was said to whom, and who could not be reached."""
+    """What was sent to whom, and who could not be reached."""
 
     tables: dict[str, TableSaid] = field(default_factory=dict)
     receivers: dict[str, Trouble] = field(default_factory=dict)
 
 
 def read_state(store: Store) -> AlertState:
-    """What was said; nothing when that was lost or damaged: then it is said once more."""
+    """What was sent so far; empty if that was lost or damaged, so that it is sent once more."""
     try:
         return load(AlertState, store.get(STATE) or b"")
     except ValueError:
@@ -84,7 +84,7 @@ def read_state(store: Store) -> AlertState:
 
 
 def good(codes: Sequence[int], behind: bool) -> bool | None:
-    """What the heartbeat tells of a run: good, failed, or nothing (what passes by itself, while nobody is behind)."""
+    """What the heartbeat says about a run: good, failed, or nothing (a failure that may pass on its own, while no table is behind)."""
     if all(code == 0 for code in codes):
         return True
     if behind or any(code in (*FAILED, DIFFERS) for code in codes):
@@ -104,7 +104,7 @@ def left_alone(trouble: Trouble | None, now: datetime) -> bool:
 
 
 def _of_this_run(check: Check | None, table: TableReport, run: str) -> Check | None:
-    """The check object; of a table that failed before it could leave one, with what the run says."""
+    """The check object; for a table that failed before it could write one, with what the run says."""
     if table.exit_code not in FAILED or table.error is None or (check is not None and check.run == run):
         return check
     last = check or Check(table.table, run, None)
@@ -112,7 +112,7 @@ def _of_this_run(check: Check | None, table: TableReport, run: str) -> Check | N
 
 
 class Alerts:
-    """The alerts of one configuration. A context manager, whose end waits for what is being sent, but not for long."""
+    """The alerts of one configuration. A context manager; its exit waits for what is being sent, but not for long."""
 
     def __init__(self, config: Config, patience: float = PATIENCE) -> None:
         """Raises ConfigError when a receiver needs an extra that is not installed."""
@@ -133,7 +133,7 @@ class Alerts:
             self._thread.join(self._patience + 1)
 
     def after(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
-        """Tells, in the background, what a run has changed; while the last one is still being told, nothing."""
+        """Notifies, in the background, of what a run has changed; does nothing while the last notification is still being sent."""
         if self._config.alerts is None or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(
@@ -142,7 +142,7 @@ class Alerts:
         self._thread.start()
 
     def after_verify(self, names: Iterable[str]) -> None:
-        """The same for a verify of these tables, which is no run: the heartbeat stays silent."""
+        """The same for a verify of these tables, which is not a run: no heartbeat."""
         if self._config.alerts is None:
             return
         tables = tuple(names)
@@ -155,7 +155,7 @@ class Alerts:
         self._thread.start()
 
     def check(self) -> dict[str, Any]:
-        """Judges every table by the store alone, and tells; for when the scheduler itself is dead."""
+        """Judges every table by the store alone, and notifies; for when the scheduler itself is dead."""
         now = datetime.now(UTC)
         standings = self._all(now)
         unknown = [n for n in self._config.tables if "*" not in n and "?" not in n and "[" not in n]
@@ -181,7 +181,7 @@ class Alerts:
         return {"ok": ok, "tables": tables, "receivers": self._results(results)}
 
     def test(self) -> dict[str, Any]:
-        """Sends one message to every receiver, whatever was said before."""
+        """Sends one message to every receiver, whatever was sent before."""
         said = Message(
             "Floodmark: this is a test of your alerts",
             ("Nothing is wrong; `floodmark alerts test` was run.",),
@@ -208,7 +208,7 @@ class Alerts:
         return [self._standing(t.table, t.check, t.verify, now) for t in tables]
 
     def _of_run(self, report: SyncReport, state: AlertState, now: datetime) -> list[Standing]:
-        """How the run's tables stand; those with nothing to say cost no request."""
+        """The state of the run's tables; those with nothing to report cost no request."""
         found = []
         for table in report.tables:
             before = state.tables.get(table.table)
@@ -230,7 +230,7 @@ class Alerts:
     # telling
 
     def quietly(self, tell: Callable[[], object]) -> None:
-        """Does it, and only logs what goes wrong."""
+        """Calls it, and only logs what goes wrong."""
         try:
             tell()
         except FloodmarkError as error:
@@ -263,7 +263,7 @@ class Alerts:
         run: str | None,
         heartbeat: Callable[[], str | None] | None = None,
     ) -> dict[str, str | None]:
-        """Sends what is to be said, and remembers who has heard it; by receiver why it failed, or None."""
+        """Sends what is due, and records who got it; returns for each receiver why it failed, or None."""
         now, on = datetime.now(UTC), self._spec.on
         state = read_state(self._store)
         willing = [r for r in self._receivers if not left_alone(state.receivers.get(r.name), now)]
@@ -277,11 +277,11 @@ class Alerts:
             sends[HEARTBEAT] = heartbeat
         results = deliver(sends, self._patience) if sends else {}
         self._complain(results, state)
-        # Once more: another run may have written while we were sending. What is of other tables stays as it is.
+        # Read again: another run may have written while we were sending. Other tables' entries stay as they are.
         newest = read_state(self._store) if sends else state
         after = self._remembered(newest, standings, wanted, results, now)
         if after != newest:
-            put(self._store, STATE, dump(after), "what was said by alerts")
+            put(self._store, STATE, dump(after), "the record of alerts")
         return results
 
     def _remembered(
@@ -305,12 +305,12 @@ class Alerts:
         return replace(state, tables=dict(sorted(tables.items())), receivers=troubled)
 
     def _complain(self, results: Mapping[str, str | None], state: AlertState) -> None:
-        """Says once that a receiver can't be reached, until it could be again."""
+        """Logs once that a receiver can't be reached, until it can be again."""
         labels = {r.name: r.label for r in self._receivers} | {HEARTBEAT: HEARTBEAT}
         for name, why in results.items():
             if why is not None:
                 level = logging.INFO if name in state.receivers else logging.WARNING
-                log.log(level, "alerts.%s could not be told: %s", labels[name], why)
+                log.log(level, "alerts.%s could not be notified: %s", labels[name], why)
 
     def _results(self, results: Mapping[str, str | None]) -> list[dict[str, Any]]:
         order: list[Receiver] = self._receivers
@@ -324,7 +324,7 @@ class Alerts:
 
 @contextmanager
 def guarding(config: Config, every: float = GUARD_EVERY) -> Iterator[None]:
-    """Judges all tables again and again, in the background, where the configuration has `alerts`.
+    """Judges all tables again and again, in the background, if the configuration has `alerts`.
 
     Raises ConfigError when a receiver needs an extra that is not installed. A store that can't be read is tried again.
     """

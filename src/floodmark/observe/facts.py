@@ -1,6 +1,6 @@
-"""What the store knows of every table, for metrics, alerts and dashboards. Only reads, and never asks MySQL or the warehouse.
+"""What the store knows about every table, for metrics, alerts and dashboards. Read-only; never queries MySQL or the warehouse.
 
-A listing tells what has changed since the last look, and only that is fetched; of each watermark only its numbers are
+A listing shows what has changed since the last look, and only that is fetched; of each watermark only its numbers are
 kept. So a look costs one LIST for each thousand objects and one GET for each that changed.
 """
 
@@ -26,7 +26,7 @@ from floodmark.services.store.store import Object, Store
 READERS = 16
 WATERMARKS = "watermark/tables/"
 COPIES = "watermark/backups/"
-# How often the copies are counted: there may be many, and their size matters to nobody at once.
+# How often the copies are counted: there may be many, and their size is never urgent.
 COPIES_EVERY = 600.0
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """All that the store knows of one table; None: it does not know, or what it has is damaged."""
+    """All that the store knows about one table; None: it does not know, or what it has is damaged."""
 
     table: str
     mark: Mark | None = None
@@ -62,7 +62,7 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """All tables, by name, and what is not a table's."""
+    """All tables, by name, and what belongs to no table."""
 
     tables: tuple[TableFacts, ...] = ()
     recoveries: Mapping[str, int] = field(default_factory=dict)  # by source, of the last 30 days
@@ -88,7 +88,7 @@ def mark_of(seen: Checkpoint) -> Mark:
 
 
 def _position_at(seen: Checkpoint) -> float | None:
-    """The cursor's time as a moment; None where it is no time, or its zone is not known."""
+    """The cursor's time as a moment; None if it is not a time, or its zone is unknown."""
     state = seen.state
     table = state.table
     if not state.position or table is None or table.cursor is None:
@@ -105,7 +105,7 @@ def _position_at(seen: Checkpoint) -> float | None:
 
 
 def moment(text: str | None) -> float | None:
-    """Seconds since 1970 of a time that a status object holds; None when it is none."""
+    """Seconds since 1970 of a time in a status object; None if it is not one."""
     try:
         return None if text is None else parse_moment(text).timestamp()
     except (ValueError, OverflowError):
@@ -144,7 +144,7 @@ class StoreFacts:
         return Facts(tables, counts, recoveries[-1].seconds if recoveries else None, copies)
 
     def _read(self, prefix: str, parse: Callable[[str, bytes | None], Any]) -> dict[str, Any]:
-        """The values of the objects below a prefix that are what they should be."""
+        """The values of the valid objects below a prefix."""
         listed = {o.path: _sign(o) for o in self._store.list(prefix) if o.path.endswith(".json")}
         for path in [p for p in self._known if p.startswith(prefix) and p not in listed]:
             del self._known[path]

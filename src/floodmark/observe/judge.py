@@ -1,7 +1,7 @@
-"""Which tables are well, and who is to be told what about the others. Pure: no store, no clock, no receiver.
+"""Which tables are in trouble, and whom to notify of what. Pure: no store, no clock, no receiver.
 
-One message for every change of a table's state, then one a day while it lasts. What was said is kept for each receiver,
-so that one that was away hears it later.
+One message for every change of a table's state, then one a day while it lasts. What was sent is recorded per receiver,
+so that one that was down gets it later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Word = Literal["ok", "failed", "behind", "differs"]
 EventKind = Literal["failed", "behind", "differs", "schema", "recovered"]
 
 AGAIN = timedelta(days=1)
-# Codes that pass by themselves: they count once the table is behind. Another run's lease (3) never does.
+# Exit codes that may pass on their own: they count once the table is behind. 3 (another run has the table) never does.
 PASSING = (4, 5)
 FAILED = (1, 2, 6)
 DIFFERS = 7
@@ -27,20 +27,20 @@ DIFFERS = 7
 
 @dataclass(frozen=True)
 class Standing:
-    """How a table stands now."""
+    """The present state of a table."""
 
     table: str
     word: Word = "ok"
     detail: str = ""
     exit_code: int | None = None
-    behind_seconds: float | None = None  # at most so far behind its source; None: not known
+    behind_seconds: float | None = None  # the most that it can be behind its source; None: unknown
     schema_at: str | None = None
     schema: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a receiver last heard of a table."""
+    """What a receiver was last told about a table."""
 
     word: Word
     at: str
@@ -48,24 +48,22 @@ class Said:
 
 @dataclass(frozen=True)
 class TableSaid:
-    """What was said of a table, by receiver."""
+    """What was said about a table, by receiver."""
 
-    since: str  # when the state began that is told of
+    since: str  # when the reported state began
     said: dict[str, Said] = field(default_factory=dict)
-    schema: dict[str, str] = field(
-        default_factory=dict
-    )  # the change of columns that was told last, by its time
+    schema: dict[str, str] = field(default_factory=dict)  # the last reported change of columns, by its time
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing to say of a table."""
+    """One thing to say about a table."""
 
     kind: EventKind
     table: str
     detail: str
     since: str
-    again: bool = False  # said before, a day ago or more
+    again: bool = False  # a reminder, a day or more after the last message
     exit_code: int | None = None
     behind_seconds: float | None = None
 
@@ -82,9 +80,9 @@ class Event:
 
 
 def behind_seconds(check: Check, now: datetime) -> float | None:
-    """How far the table may be behind its source at most; None: no sync has caught up with it yet.
+    """The most that the table can be behind its source; None: no sync has caught up with it yet.
 
-    What the source had when a sync last caught up, and all the time since; or as long as files wait for the warehouse.
+    The lag when a sync last caught up plus the time since then, or how long files have waited to be loaded.
     """
     caught_up, waiting = _moment(check.caught_up_at), _moment(check.pending_since)
     if caught_up is None:
@@ -104,7 +102,7 @@ def standing(
     on: Collection[str],
     now: datetime,
 ) -> Standing:
-    """How a table stands, by what is to be told: the worst of failed, behind and differs."""
+    """A table's state: the worst of failed, behind and differs."""
     if check is None:
         return Standing(table)
     behind = behind_seconds(check, now)
@@ -136,7 +134,7 @@ def to_say(
     on: Collection[str],
     now: datetime,
 ) -> dict[str, tuple[Event, ...]]:
-    """What each receiver is to hear of a table now."""
+    """What to tell each receiver about a table now."""
     found: dict[str, tuple[Event, ...]] = {}
     since = since_when(before, now_stands, now)
     for receiver in receivers:
@@ -161,7 +159,7 @@ def to_say(
 def after_saying(
     before: TableSaid | None, now_stands: Standing, heard: Mapping[str, tuple[Event, ...]], now: datetime
 ) -> TableSaid | None:
-    """What is remembered of a table after these receivers have heard these events; None: nothing is left to remember."""
+    """The record of a table after these receivers got these events; None: there is nothing left to record."""
     said = dict(before.said) if before else {}
     schema = dict(before.schema) if before else {}
     for receiver, events in heard.items():
@@ -178,7 +176,7 @@ def after_saying(
 
 
 def forgotten(said: TableSaid, now_stands: Standing, on: Collection[str]) -> TableSaid:
-    """Where nobody wants to hear of recoveries, a table that is well again is forgotten without a word."""
+    """Drops the record of a table that has recovered, if nobody wants to hear of recoveries."""
     return replace(said, said={}) if now_stands.word == "ok" and "recovered" not in on else said
 
 
@@ -195,7 +193,7 @@ def _event(kind: EventKind, stands: Standing, since: str) -> Event:
 
 
 def _new_schema(before: TableSaid | None, stands: Standing, receiver: str, now: datetime) -> bool:
-    """Whether the columns changed and the receiver has not heard of it; not what happened long before it was named."""
+    """Whether the receiver has yet to hear of changed columns; changes from long before it was configured don't count."""
     if stands.schema_at is None:
         return False
     told = before.schema.get(receiver) if before else None

@@ -1,4 +1,4 @@
-"""`/metrics` and `/healthz` of a resident sync, in threads beside it. Read-only: nothing that is asked here changes anything."""
+"""`/metrics` and `/healthz` of a resident sync, served by background threads. Read-only: no request changes anything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from floodmark.observe.facts import StoreFacts
 from floodmark.observe.metrics import CONTENT_TYPE, exposition
 from floodmark.services.store.store import Store
 
-# A client that is slower than this is left alone.
+# A client that is slower than this is dropped.
 PATIENCE = 10.0
-# Answers that are younger than this are given again: several who scrape cost no more than one.
+# Answers younger than this are reused: several scrapers cost no more than one.
 FRESH = 2.0
 CONNECTIONS = 16
 
@@ -47,7 +47,7 @@ class Pulse:
             self._last = self._clock(), stamp(), exit_code
 
     def health(self) -> Answer:
-        """200 while the process answers; a probe that restarts it would help no failed table."""
+        """Always 200: a probe that restarts the process would not help a failed table."""
         with self._lock:
             last = self._last
         body: dict[str, Any] = {"ok": True, "every_seconds": self._every, "last_cycle": None}
@@ -58,7 +58,7 @@ class Pulse:
 
 
 class Metrics:
-    """The answer of `/metrics`: the store's facts, looked up when somebody asks."""
+    """The answer of `/metrics`: the store's facts, looked up on request."""
 
     def __init__(self, store: Store) -> None:
         self._facts = StoreFacts(store)
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
             self.slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's business."""
+        """Ignores a client that went away."""
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -139,11 +139,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         found = self.server.paths.get(path)
-        answer = (
-            found()
-            if found
-            else Answer(404, "text/plain; charset=utf-8", b"/metrics and /healthz are here\n")
-        )
+        answer = found() if found else Answer(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -155,4 +151,4 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: a scrape every few seconds is not news."""
+        """Logs nothing: a scrape every few seconds is not news."""

@@ -33,7 +33,7 @@ def exposition(facts: Facts) -> bytes:
 
 
 def write_file(path: Path, text: bytes) -> None:
-    """Puts the text into a file, whole or not at all, for anybody to read: node_exporter is another user."""
+    """Writes the file whole or not at all, readable by everyone: node_exporter runs as another user."""
     part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")  # not *.prom: the collector must not see it
     try:
         try:
@@ -42,7 +42,8 @@ def write_file(path: Path, text: bytes) -> None:
             os.replace(part, path)
         except OSError as error:
             raise ConfigError(
-                f"can't write {path}: {error.strerror}", hint="check --metrics-file and the folder's rights"
+                f"can't write {path}: {error.strerror}",
+                hint="check --metrics-file and the folder's permissions",
             ) from None
     finally:
         with contextlib.suppress(OSError):
@@ -58,7 +59,7 @@ class _Collector(Collector):
 
 
 def families(facts: Facts) -> Iterator[Metric]:
-    """Every metric with its samples; those without any are there too, with their help."""
+    """Every metric with its samples; those without any are included, with their help."""
     tables = facts.tables
     for name, text, value in _GAUGES:
         yield _labelled(GaugeMetricFamily(name, text, labels=("table",)), tables, value)
@@ -66,11 +67,11 @@ def families(facts: Facts) -> Iterator[Metric]:
         yield _labelled(CounterMetricFamily(name, text, labels=("table",)), tables, value)
     seconds = GaugeMetricFamily(
         "floodmark_run_duration_seconds",
-        "Seconds of the last run that did something, by stage; loads run beside the extraction.",
+        "Seconds of the last run that did something, by stage; loads run in parallel with the extraction.",
         labels=("table", "stage"),
     )
     runs = CounterMetricFamily(
-        "floodmark_runs", "Runs by exit code, idle ones included.", labels=("table", "exit_code")
+        "floodmark_runs", "Runs by exit code, including idle ones.", labels=("table", "exit_code")
     )
     for table in tables:
         if table.check is not None and table.check.work is not None:
@@ -84,7 +85,7 @@ def families(facts: Facts) -> Iterator[Metric]:
     yield runs
     recoveries = CounterMetricFamily(
         "floodmark_recoveries",
-        "Recoveries of watermarks that the store has on record (30 days), by what they were recovered from.",
+        "Recoveries of watermarks on record in the store (30 days), by what they were recovered from.",
         labels=("source",),
     )
     for source, count in sorted(facts.recoveries.items()):
@@ -122,7 +123,7 @@ def _lag_ids(table: TableFacts) -> Value:
 
 _GAUGES: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
     ("floodmark_lag_seconds", "How far the table was behind its source when a sync last caught up.", _lag),
-    ("floodmark_lag_ids", "The same, of tables that are read by id: ids behind the newest row.", _lag_ids),
+    ("floodmark_lag_ids", "The same for tables read by id: ids behind the newest row.", _lag_ids),
     (
         "floodmark_last_success_timestamp_seconds",
         "When a run of the table last ended with exit code 0.",
@@ -130,7 +131,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
     ),
     (
         "floodmark_last_check_timestamp_seconds",
-        "When a sync last asked the source what there is to read.",
+        "When a sync last checked the source for rows to read.",
         lambda t: moment(t.check.last_check_time) if t.check else None,
     ),
     (
@@ -140,12 +141,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
     ),
     (
         "floodmark_pending_files",
-        "Files that wait for the warehouse.",
+        "Files waiting to be loaded.",
         lambda t: t.mark.pending_files if t.mark else None,
     ),
     (
         "floodmark_pending_rows",
-        "Rows of the files that wait for the warehouse.",
+        "Rows of the files waiting to be loaded.",
         lambda t: t.mark.pending_rows if t.mark else None,
     ),
     (
@@ -163,7 +164,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
 _COUNTERS: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
     (
         "floodmark_rows_extracted",
-        "Rows read from the source since the last reset, those read again included.",
+        "Rows read from the source since the last reset, including those read again.",
         lambda t: t.mark.rows_extracted if t.mark else None,
     ),
     (

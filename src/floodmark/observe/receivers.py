@@ -1,6 +1,6 @@
-"""Whoever is told: a heartbeat, a webhook, and those that Apprise knows. Each is sent to in a thread of its own.
+"""The receivers of alerts: a heartbeat, a webhook, and whatever Apprise supports. Each has a thread of its own.
 
-Addresses are secrets: no error quotes one, or what a library says of it.
+Addresses are secrets: no error quotes one, nor what a library says about it.
 """
 
 from __future__ import annotations
@@ -72,17 +72,18 @@ _WORDS = {
     "behind": "behind",
     "differs": "different from the source",
     "schema": "with changed columns",
-    "recovered": "well again",
+    "recovered": "recovered",
 }
 
 
 def _line(event: Event) -> str:
     still = "still " if event.again else ""
-    since = f" since {event.since[:16].replace('T', ' ')} UTC" if event.again else ""
+    since = f" (since {event.since[:16].replace('T', ' ')} UTC)" if event.again else ""
     detail = f": {event.detail}" if event.detail else ""
     match event.kind:
         case "failed":
-            return f"{event.table} has {still}failed{since}{detail}"
+            failing = "is still failing" if event.again else "has failed"
+            return f"{event.table} {failing}{since}{detail}"
         case "behind":
             far = duration(event.behind_seconds or 0.0)
             return f"{event.table} is {still}{far} behind its source{since}{detail}"
@@ -91,14 +92,14 @@ def _line(event: Event) -> str:
         case "schema":
             return f"{event.table}: the source's columns have changed{detail}"
         case "recovered":
-            return f"{event.table} is well again"
+            return f"{event.table} has recovered"
 
 
 @dataclass(frozen=True)
 class Receiver:
     """One receiver: what people and the store call it, without a secret, and how to send to it.
 
-    `send` says why it failed, or None.
+    `send` returns why it failed, or None.
     """
 
     label: str  # as the configuration has it: webhook, to[0]
@@ -107,7 +108,7 @@ class Receiver:
 
 
 def receivers(spec: AlertSpec) -> list[Receiver]:
-    """Those who hear of events; raises ConfigError when the extra for one of them is not installed."""
+    """The receivers of events; raises ConfigError if the extra for one of them is not installed."""
     found = []
     if (hook := spec.webhook) is not None:
         found.append(Receiver("webhook", _name("webhook", hook), lambda said: post(hook, said.as_json())))
@@ -120,7 +121,7 @@ def receivers(spec: AlertSpec) -> list[Receiver]:
 
 
 def _name(kind: str, url: str) -> str:
-    """A name by which a receiver is known in the store: it tells one from another, and nothing of the address."""
+    """A receiver's name in the store: distinct, but without a trace of the address."""
     return f"{kind}-{sha256(url.encode()).hexdigest()[:12]}"
 
 
@@ -135,13 +136,13 @@ def need_apprise() -> None:
 
 
 def beat(url: str, ok: bool, text: str = "") -> str | None:
-    """The heartbeat, by healthchecks.io's convention; why it failed, or None."""
+    """The heartbeat, by healthchecks.io's convention; returns why it failed, or None."""
     place, mark, query = url.partition("?")
     return post((place if ok else f"{place.rstrip('/')}/fail") + mark + query, text)
 
 
 def post(url: str, body: Mapping[str, object] | str) -> str | None:
-    """One POST; why it failed, in words that quote nothing of the address, or None."""
+    """One POST; returns why it failed, without quoting the address, or None."""
     kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
     data = body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
     headers = {"Content-Type": kind, "User-Agent": f"floodmark/{__version__}"}
@@ -157,7 +158,7 @@ def post(url: str, body: Mapping[str, object] | str) -> str | None:
         return _why(error.reason)
     except (OSError, ValueError) as error:
         return _why(error)
-    except Exception as error:  # http.client has errors of its own for what is no HTTP
+    except Exception as error:  # http.client has its own errors for what is not HTTP
         return _why(error)
 
 
@@ -177,7 +178,7 @@ def _apprise(url: str, message: Message) -> str | None:
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it quotes addresses
     sender = apprise.Apprise()
     if not sender.add(url):
-        return "Apprise does not know such an address"
+        return "Apprise does not know this kind of address"
     done = sender.notify(title=message.title, body="\n".join(message.lines) or message.title)
     return None if done else "Apprise could not deliver it"
 
@@ -185,7 +186,7 @@ def _apprise(url: str, message: Message) -> str | None:
 def deliver(
     sends: Mapping[str, Callable[[], str | None]], patience: float = PATIENCE
 ) -> dict[str, str | None]:
-    """Sends side by side, and waits for all of them no longer than that; by name why it failed, or None."""
+    """Sends in parallel, and waits at most `patience` seconds for all; returns for each name why it failed, or None."""
     results: dict[str, str | None] = {}
     threads: list[threading.Thread] = []
 

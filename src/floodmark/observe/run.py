@@ -20,13 +20,13 @@ log = logging.getLogger("floodmark")
 
 
 def _alerts(config: Config) -> Alerts:
-    from floodmark.observe.alerts import Alerts  # brings an HTTP client, which most runs don't need
+    from floodmark.observe.alerts import Alerts  # imports an HTTP client, which most runs don't need
 
     return Alerts(config)
 
 
 class Observer:
-    """Whoever is to learn how runs end. A context manager; its end waits a few seconds for what is being sent."""
+    """Passes on how runs end. A context manager; its exit waits a few seconds for what is being sent."""
 
     def __init__(self, config: Config, metrics_file: Path | None = None) -> None:
         """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed."""

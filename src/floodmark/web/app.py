@@ -1,7 +1,7 @@
-"""The web application: addresses, answers, and which of them are made anew.
+"""The web application: its addresses, its answers, and when they are rendered again.
 
-A page is made once for each version of what was seen, and handed to everybody who asks for it; whoever has it already
-is told so in a few bytes.
+A page is rendered once for each version of what was seen, and sent to everyone who requests it; a browser that already
+has it gets a 304.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Made:
-    """An answer, ready to be sent to anybody."""
+    """An answer, ready to be sent to any client."""
 
     version: tuple[object, ...]
     tag: str
@@ -72,7 +72,7 @@ class Prepared:
         self._turns = [threading.Lock() for _ in range(16)]
 
     def turn(self, address: str) -> threading.Lock:
-        """Held by whoever makes the answer to an address, so that those who ask at once make it once."""
+        """Held while the answer to an address is rendered, so that concurrent requests render it once."""
         return self._turns[hash(address) % len(self._turns)]
 
     def of(self, address: str, version: tuple[object, ...]) -> Made | None:
@@ -109,7 +109,7 @@ class Dashboard:
         self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
 
     def app(self, names: Collection[str], token: Token | None = None) -> Starlette:
-        """The application, for requests that name it so, with this token."""
+        """The application, for requests with these host names and this token."""
         pages: dict[str, Callable[[Snapshot, Request, datetime], tuple[str, str]]] = {
             "/": self._overview,
             "/tables/{name:path}": self._table,
@@ -149,7 +149,7 @@ class Dashboard:
             )
             now = datetime.now(UTC)
             address = f"{request.url.path}?{request.url.query}"
-            # Times are told in minutes: what has not changed is made anew once in a minute.
+            # Times are shown in minutes: what has not changed is rendered again once a minute.
             version = (snapshot.version, f"{now:%H:%M}", self._counts.now() if "house" in address else None)
             made = self._made.of(address, version)
             if made is None:
@@ -187,7 +187,7 @@ class Dashboard:
         return HTML, self.pages.table(snapshot, row, detail, trouble, now)
 
     def detail(self, name: str) -> tuple[Detail | None, str | None]:
-        """A table in detail, or why it can't be had now."""
+        """A table in detail, or why it can't be read now."""
         try:
             return self._details.of(name), None
         except FloodmarkError as error:
@@ -205,7 +205,7 @@ class Dashboard:
         if run is None:
             raise HTTPException(
                 404,
-                f"There is no report of a run {wanted}. A run that had nothing to do leaves none, and they are kept for 30 days.",
+                f"There is no report of run {wanted}. A run that had nothing to do leaves none, and reports are kept for 30 days.",
             )
         return HTML, self.pages.run(snapshot, run, now)
 
@@ -219,9 +219,7 @@ class Dashboard:
 
     def _ledger(self, snapshot: Snapshot) -> str:
         loaded = sum(int(row.document.get("redshift_rows_loaded") or 0) for row in snapshot.rows)
-        return (
-            f"By the published watermarks it has {loaded:,} rows as loaded; floodmark watermark list asks it."
-        )
+        return f"By the published watermarks, {loaded:,} rows are loaded; `floodmark watermark list` queries the ledger itself."
 
     def _pipeline(self) -> str | None:
         try:
@@ -238,7 +236,7 @@ class Dashboard:
         return row
 
     def _stored_run(self, wanted: str) -> Run | None:
-        """A run that is older than those that are kept at hand."""
+        """A run that is older than those kept in memory."""
         if not parse.run_at(wanted) or not wanted.replace("_", "").isalnum():
             return None
         try:
@@ -279,7 +277,7 @@ class Dashboard:
         wanted = request.path_params["run"]
         run = snapshot.run(wanted) or self._stored_run(wanted)
         if run is None:
-            raise HTTPException(404, f"There is no report of a run {wanted}.")
+            raise HTTPException(404, f"There is no report of run {wanted}.")
         try:
             found = json.loads(self._looks.store.get(f"runs/{run.id}.json") or b"{}")
         except FloodmarkError as error:
@@ -300,7 +298,7 @@ class Dashboard:
         return Response(self._static[name], media_type=STATIC[name], headers=headers)
 
     async def healthz(self, request: Request) -> Response:
-        """200 while the process answers: a probe that restarts it would help no store."""
+        """Always 200: a probe that restarts the process would not repair a store."""
         snapshot = self._looks.snapshot
         store = "unread" if not snapshot.read else "unreadable" if snapshot.problem else "ok"
         return JSONResponse({"ok": True, "store": store, "seen_at": stamp(snapshot.at)})
@@ -317,11 +315,11 @@ class Dashboard:
             return JSONResponse({"ok": False, "error": {"code": code, "message": said}}, code)
         if said == "Not Found":
             said = "There is no such page."
-        title = {404: "Not found", 503: "Not now"}.get(code, "That did not work")
+        title = {404: "Not found", 503: "Not now"}.get(code, "Something went wrong")
         return Response(self.pages.error(title, said), code, media_type=HTML)
 
     async def broken(self, request: Request, error: Exception) -> Response:
-        return PlainTextResponse("A bug in Floodmark; its log has more.\n", 500)
+        return PlainTextResponse("A bug in Floodmark; see its log.\n", 500)
 
 
 def _sent(made: Made, request: Request) -> Response:

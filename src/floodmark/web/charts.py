@@ -1,7 +1,7 @@
-"""Charts as SVG, made here: sparklines, bars, lines, a timeline of runs. Pure, and nothing in them is styled inline.
+"""Charts as SVG: sparklines, bars, lines, a timeline of runs. Pure, without inline styles.
 
-Every chart is decoration for the eye: it is hidden from screen readers, and the page has its figures in a table beside it.
-Colours come from classes of the style sheet; outcome is told by shape too.
+Charts are only for the eye: they are hidden from screen readers, and the page has their figures in a table.
+Colours come from classes of the style sheet; shapes show the outcome too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _n(value: float) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 96, height: int = 22) -> Markup:
-    """A small line; gaps where a value is not known. Flat at the bottom when all are zero."""
+    """A small line; gaps where a value is unknown. Flat at the bottom if all are zero."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return Markup("")
@@ -51,7 +51,7 @@ def sparkline(values: Sequence[float | None], width: int = 96, height: int = 22)
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a chart: where it stands in time, what it is, and what is said of it."""
+    """One value of a chart: its time, its value, and its tooltip."""
 
     at: str
     value: float | None
@@ -141,7 +141,7 @@ class Span:
 
 
 def timeline(spans: Sequence[Span], now: datetime) -> Markup:
-    """Tables from top to bottom, time from left to right; what failed is a diamond on its bar, what was held a ring."""
+    """Tables from top to bottom, time from left to right; a failed run has a diamond on its bar, a held table a ring."""
     if not spans:
         return Markup("")
     names = list(dict.fromkeys(span.table for span in spans))

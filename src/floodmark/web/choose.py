@@ -1,4 +1,4 @@
-"""Which tables the overview shows, and in which order: what the address asks for. Pure."""
+"""Which tables the overview shows, and in which order, as its address says. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SORTS = ("health", "name", "lag", "rows", "looked", "pending", "verified")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the address asks for; anything else in it means the usual."""
+    """What the address asks for; anything invalid in it means the default."""
 
     search: str = ""
     health: str = ""
@@ -33,7 +33,7 @@ class Asked:
         )
 
     def url(self, **other: str | int) -> str:
-        """The address of the same with something changed; what is usual is left out."""
+        """The address of the same view with something changed; defaults are left out."""
         parts = {"q": self.search, "health": self.health, "sort": self.sort, "page": self.page, **other}
         usual: dict[str, str | int] = {"q": "", "health": "", "sort": "health", "page": 1}
         query = urlencode([(name, value) for name, value in parts.items() if value != usual[name]])
@@ -50,7 +50,7 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], asked: Asked) -> Chosen:
-    """The rows that are asked for, in the order that is asked for."""
+    """The requested rows, in the requested order."""
     wanted = asked.search.casefold()
     found = [
         row

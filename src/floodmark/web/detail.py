@@ -1,6 +1,6 @@
-"""One table in detail, read when somebody asks for it: its log's newest commits, its columns, its files by state.
+"""One table in detail, read on request: its log's newest commits, its columns, its files by state.
 
-Reads the store alone. Commits never change, so each is read once; a log of any length costs the newest fifty.
+Reads only the store. Commits never change, so each is read once; a log of any length costs the newest fifty.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Details:
         self._commits: OrderedDict[str, dict[int, Commit]] = OrderedDict()
 
     def of(self, name: str) -> Detail | None:
-        """The table as it is now; None when the store has no log of it."""
+        """The table as it is now; None if the store has no log of it."""
         log = Log(self._store, name, mend=False)
         state = log.read()
         if state.n < 0:
@@ -105,7 +105,7 @@ class Details:
         )
 
     def _document(self, log: Log, state: State) -> dict[str, Any]:
-        """What `watermark get --json` prints, but for what MySQL and the warehouse would have to be asked."""
+        """What `watermark get --json` prints, except for what only MySQL and the warehouse know."""
         check = read_check(self._store, state.table_name)
         shown = Watermark(self._store, state.table_name, "", log=log).current(state, None)
         shown["activity"] = activity_now(self._store, state)
@@ -181,7 +181,7 @@ def file_counts(state: State, copy: Copy | None) -> FileCounts:
 
 
 def columns(table: Table, warehouse: WarehouseSpec) -> tuple[ColumnLine, ...]:
-    """Every column with its type along the way, and what became of those that are gone."""
+    """Every column with its type along the way, including those that the source no longer has."""
     shown = [
         ColumnLine(
             one["column"],
@@ -194,7 +194,7 @@ def columns(table: Table, warehouse: WarehouseSpec) -> tuple[ColumnLine, ...]:
         if one["target"] is not None
     ]
     gone = [
-        ColumnLine(c.name, c.type, "", "", "gone from the source; its values stay in the warehouse")
+        ColumnLine(c.name, c.type, "", "", "no longer at the source; its values stay in the warehouse")
         for c in table.lineage.dropped
     ]
     return (*shown, *gone)

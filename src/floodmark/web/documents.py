@@ -12,7 +12,7 @@ from floodmark.web.pages import Places, job, sums, totals
 from floodmark.web.seen import Part, Row, Run, Snapshot
 
 Document = dict[str, Any]
-# Of the published document, for the page alone.
+# Fields of the published document that only the page needs.
 _OURS = ("open", "log", "load_epoch", "staged_bytes", "mode", "target", "processed_files", "pending_files")
 
 
@@ -96,7 +96,7 @@ def _run(run: Run) -> Document:
 
 
 def working(snapshot: Snapshot, now: datetime) -> Document:
-    """What runs now, and how far it is."""
+    """What is running now, and how far it has got."""
     found = []
     for holder in snapshot.holders:
         one = job(holder, now)
@@ -107,5 +107,5 @@ def working(snapshot: Snapshot, now: datetime) -> Document:
 
 
 def house(places: Places, house: House | None, pipeline: str | None) -> Document:
-    """Where things are, and what lies in the store, once it was counted."""
+    """Where things are, and what is in the store, once that has been counted."""
     return {**asdict(places), "pipeline": pipeline, "store_counts": asdict(house) if house else None}

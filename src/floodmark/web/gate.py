@@ -1,6 +1,6 @@
-"""Who may ask, and what every answer says to the browser: the Host header, the token, the security headers.
+"""Who may access the dashboard, and what every answer tells the browser: the Host header, the token, the security headers.
 
-Nothing gets past here that reads or writes with another method than GET, HEAD and the token's own form.
+Only GET, HEAD and the token's own form get past here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from floodmark.web.pages import Pages
 
 COOKIE = "floodmark"
 OPEN = ("/healthz", "/login", "/static/")
-WRONG_PAUSE = 0.5  # seconds, so that a token can't be guessed in a hurry
+WRONG_PAUSE = 0.5  # seconds, so that guessing a token takes too long
 MOST_FORM = 4096
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -42,7 +42,7 @@ def host_name(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach a server on this address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -65,7 +65,7 @@ def is_welcome(header: str, names: Collection[str]) -> bool:
 
 
 class Token:
-    """The token that is asked for. Browsers keep what it becomes, not the token itself."""
+    """The required token. Browsers keep what is derived from it, not the token itself."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -112,7 +112,9 @@ class Gate:
 
     async def _refused(self, request: Request) -> Response | None:
         if not is_welcome(request.headers.get("host", ""), self._names):
-            return PlainTextResponse("This dashboard is not known by that name.\n", 421)
+            return PlainTextResponse(
+                "This dashboard does not answer to that host name; see floodmark serve --allow-host.\n", 421
+            )
         path = request.url.path
         if path == "/login" and self._token is not None:
             return await self._login(request, self._token)

@@ -8,20 +8,20 @@ from typing import Literal
 from floodmark.model.text import clock, count, counted, duration
 
 Word = Literal["failed", "behind", "unknown", "waiting to load", "never synced", "ok"]
-# Worst first. What is not known may be as bad as anything, short of what is known to be bad.
+# Worst first. The unknown may be as bad as anything, except what is known to be bad.
 WORDS: tuple[Word, ...] = ("failed", "behind", "unknown", "waiting to load", "never synced", "ok")
-# How far a table may be behind where the configuration sets no target: a nightly sync that was missed shows.
+# How far a table may be behind if the configuration sets no target: a missed nightly sync shows.
 DEFAULT_TARGET = 25 * 3600.0
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a table."""
+    """What is known about a table."""
 
     readable: bool = True  # whether its watermark could be read
     synced: bool = True  # whether anything was ever read
     running: bool = False
-    interrupted: bool = False  # a run stopped in the middle of a window, and nobody has taken it up
+    interrupted: bool = False  # a run stopped in the middle of a window, and no other has resumed it
     error: str | None = None  # why the last attempt failed
     lag: float | None = None  # seconds behind the source when a sync last looked
     lag_ids: int | None = None
@@ -46,14 +46,14 @@ class Health:
 
 
 def behind(facts: Facts) -> float | None:
-    """How far the table may be behind by now: its lag at the last look, and all that has happened since."""
+    """How far the table may be behind by now: its lag at the last look, plus the time since."""
     if facts.age is None:
         return facts.lag
     return (facts.lag or 0.0) + facts.age
 
 
 def judge(facts: Facts) -> Health:
-    """A table's health; a retired table is well as it is."""
+    """A table's health; a retired table is always fine."""
     if not facts.readable:
         return Health("unknown", "its watermark can't be read")
     if facts.retired:
@@ -61,7 +61,7 @@ def judge(facts: Facts) -> Health:
     if facts.error is not None:
         return Health("failed", facts.error)
     if facts.interrupted and not facts.running:
-        return Health("failed", "the last run was interrupted; the next one goes on from there")
+        return Health("failed", "the last run was interrupted; the next one continues from there")
     if facts.differences:
         return Health("failed", f"verify found {counted(facts.differences, 'difference')}")
     if not facts.synced:
@@ -72,14 +72,14 @@ def judge(facts: Facts) -> Health:
     if facts.pending and not facts.running:
         return Health("waiting to load", f"{counted(facts.pending, 'file')} not yet in the warehouse")
     if facts.age is None and facts.lag is None and not facts.running:
-        return Health("unknown", "no sync has said when it last looked")
+        return Health("unknown", "no sync has recorded when it last looked")
     if facts.lag_ids:
         return Health("ok", f"{count(facts.lag_ids)} ids behind")
     return Health("ok")
 
 
 def _late(facts: Facts) -> Health | None:
-    """Behind its target: by what the last look saw, or because nobody has looked for that long."""
+    """Behind its target: by the lag at the last look, or because no sync has looked for that long."""
     if facts.lag is not None and facts.lag > facts.target:
         return Health("behind", f"{duration(facts.lag)} behind the source, target {duration(facts.target)}")
     total = behind(facts)

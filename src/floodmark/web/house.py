@@ -1,6 +1,6 @@
-"""What lies in the store altogether: counted when somebody asks for it, at most every ten minutes, in the background.
+"""What is in the store altogether: counted on request, at most every ten minutes, in the background.
 
-The count lists the whole store, and reads the logs of tables as far as it takes to tell orphans from files that count;
+The count lists the whole store, and reads tables' logs as far as needed to tell orphans from files in use;
 it gives up on those after a while and says so.
 """
 
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class House:
-    """The store, counted."""
+    """The count of the whole store."""
 
     at: str
     lines: tuple[Line, ...]
@@ -88,12 +88,12 @@ def count(store: Store, patience: float = PATIENCE) -> House:
     largest = sorted(
         (_sum(unquote(f), objects) for f, objects in by_table.items()), key=lambda line: -line.bytes
     )
-    said = f"orphans of {skipped:,} tables were not looked for" if skipped else None
+    said = f"{skipped:,} tables were not searched for orphans" if skipped else None
     return House(stamp(), lines, tuple(largest[:LARGEST]), said)
 
 
 def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, list[int]]:
-    """The sizes of a table's files that no longer count, by why."""
+    """The sizes of a table's files that are no longer in use, by reason."""
     found: dict[str, list[int]] = {"orphan": [], "superseded": []}
     try:
         table = Log(store, name, mend=False)
@@ -102,7 +102,7 @@ def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, lis
             if file.state in found:
                 found[file.state].append(file.bytes)
     except FloodmarkError as error:
-        log.info("%s: its files could not be told apart: %s", name, error.message)
+        log.info("%s: its orphans could not be determined: %s", name, error.message)
     return found
 
 
@@ -116,7 +116,7 @@ class Counts:
         self._begun = -EVERY
 
     def now(self) -> House | None:
-        """The last count; None while there is none. Begins another one when it is old."""
+        """The last count; None before the first. Starts another one if it is old."""
         with self._lock:
             due = time.monotonic() - self._begun >= EVERY
             if due:

@@ -1,7 +1,7 @@
 """Looks at the store for the dashboard: lists the small objects, and reads those that have changed since the last look.
 
 A look costs a listing for each kind of object, and a request for each changed one; MySQL and the warehouse are never
-asked. A look that fails leaves what was seen before, and says since when.
+queried. A look that fails keeps what was seen before, and says since when.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ log = logging.getLogger("floodmark")
 T = TypeVar("T")
 
 READERS = 32
-EVERY = 5.0  # seconds between two looks while somebody watches
-WATCHED = 30.0  # how long after a request somebody still counts as watching
-FRESH = 10.0  # what is older is looked at anew before it is shown,
-PATIENCE = 0.7  # but nobody waits longer than this for it
+EVERY = 5.0  # seconds between two looks while someone is watching
+WATCHED = 30.0  # how long after a request someone still counts as watching
+FRESH = 10.0  # what is older is looked at again before it is shown,
+PATIENCE = 0.7  # but no request waits longer than this for it
 FIRST = 120.0  # except for the first look
 RUNS_BACK = timedelta(days=7)
-RUNS_AGAIN = timedelta(days=1)  # a run is named by its beginning and written at its end
+RUNS_AGAIN = timedelta(days=1)  # a run is named after its start and written at its end
 MOST_RUNS = 400
 MOST_RUN_BYTES = 64 << 20
 
 
 @dataclass
 class Kept(Generic[T]):
-    """The objects below one prefix, each read once for as long as it stays the same."""
+    """The objects below one prefix, each read again only when it has changed."""
 
     prefix: str
     read: Callable[[bytes | None], T]
@@ -74,7 +74,7 @@ class Kept(Generic[T]):
         }
 
     def items(self) -> dict[str, T]:
-        """The values by what their objects are called, without the ending."""
+        """The values by their objects' names, without the extension."""
         return {
             unquote(path.removeprefix(self.prefix).removesuffix(".json")): value
             for path, (_, value) in self.known.items()
@@ -108,7 +108,7 @@ class KeptRuns:
 
 
 class Looks:
-    """Everything that was seen so far. One thread looks; any number may ask for the snapshot."""
+    """Everything seen so far. One thread looks; any number of threads may take the snapshot."""
 
     def __init__(self, config: Config, scrub: parse.Scrub) -> None:
         self.config = config
@@ -166,7 +166,7 @@ class Looks:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _told(self) -> Iterator[tuple[str, Told]]:
-        """What the store says of each table."""
+        """What the store says about each table."""
         watermarks, checks = self._watermarks.items(), self._checks.items()
         leases, live, verified = self._leases.items(), self._live.items(), self._verified.items()
         months = [month.items() for month in self._months.values()]
@@ -219,7 +219,7 @@ def _loaded(kind: type[T], data: bytes | None) -> T | None:
 
 
 def _holder(name: str, note: LeaseNote | None, live: Holder | None) -> Holder | None:
-    """Who holds the table, while the lease lives; how far it is, where it has said so."""
+    """Who holds the table, while the lease is alive, and how far it has got, if it says so."""
     if note is None or note.table_name != name or not lives(note):
         return None
     if live is not None and (live.table, live.run) == (name, note.run):
@@ -230,7 +230,7 @@ def _holder(name: str, note: LeaseNote | None, live: Holder | None) -> Holder | 
 
 
 def targets_of(config: Config) -> Callable[[str], float | None]:
-    """How far each table may be behind, where the configuration says so."""
+    """How far each table may be behind, if the configuration says so."""
     usual = config.alerts.behind if config.alerts else None
 
     def target(name: str) -> float | None:
@@ -241,7 +241,7 @@ def targets_of(config: Config) -> Callable[[str], float | None]:
 
 
 class Watch:
-    """Looks while somebody watches, and not otherwise. A context manager that ends its thread."""
+    """Looks at the store only while someone is watching. A context manager that ends its thread."""
 
     def __init__(self, looks: Looks, every: float = EVERY) -> None:
         self._looks = looks
@@ -249,7 +249,7 @@ class Watch:
         self._asked = threading.Event()
         self._seen = threading.Condition()
         self._looked = 0.0  # monotonic, when the last look ended
-        self._wanted = 0.0  # when somebody last asked
+        self._wanted = 0.0  # when it was last requested
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
 
@@ -265,11 +265,11 @@ class Watch:
 
     @property
     def fresh(self) -> bool:
-        """Whether the snapshot may be shown without a word to anybody."""
+        """Whether the snapshot is fresh enough to be shown as it is."""
         return self._looked > 0 and time.monotonic() - self._looked < FRESH
 
     def now(self) -> Snapshot:
-        """What was seen last, at once; somebody watches."""
+        """What was seen last, at once; counts as watching."""
         self._wanted = time.monotonic()
         self._asked.set()
         return self._looks.snapshot

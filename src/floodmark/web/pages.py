@@ -1,4 +1,4 @@
-"""The pages: what was seen, as HTML. Everything is escaped; names can neither steer the page nor its text's direction."""
+"""The pages: what was seen, as HTML. Everything is escaped; names can't inject markup or change the text's direction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Places:
     source: str
     store: str
     warehouse: str
-    pipeline: str = "not begun"
+    pipeline: str = "not created yet"
 
     @classmethod
     def of(cls, config: Config, pipeline: str | None = None) -> Places:
@@ -66,7 +66,7 @@ class Job:
 
 
 def job(holder: Holder, now: datetime) -> Job:
-    """How far and how fast a run is; nothing where it has not said."""
+    """How far and how fast a run is; empty if it has not said."""
     rows, total = holder.rows, holder.total
     if rows is None:
         return Job(holder)
@@ -82,7 +82,7 @@ def job(holder: Holder, now: datetime) -> Job:
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, int]]:
-    """How many tables each word has, worst first."""
+    """How many tables have each health word, worst first."""
     return [(word, sum(row.health.word == word for row in rows)) for word in WORDS]
 
 
@@ -130,7 +130,7 @@ class Pages:
         return self._env.get_template(template).render(**values)
 
     def _lines(self, rows: Sequence[Row], now: datetime) -> Markup:
-        """The rows of the overview; those that have not changed in this minute are not made anew."""
+        """The rows of the overview; those that have not changed within this minute are not rendered again."""
         minute, template, made = f"{now:%H:%M}", self._env.get_template("overview_row.html"), []
         for row in rows:
             known = self._known.get(row.name)
@@ -211,7 +211,7 @@ class Pages:
     ) -> str:
         places = replace(self.places, pipeline=pipeline) if pipeline else self.places
         return self._page(
-            "house.html", title="Health of the house", here="/house", api="/api/house", snapshot=snapshot, places=places,
+            "house.html", title="System", here="/house", api="/api/house", snapshot=snapshot, places=places,
             house=house, ledger=ledger, now=now,
         )  # fmt: skip
 
@@ -263,7 +263,7 @@ def _clock(at: str) -> str:
 
 
 def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> list[Chart]:
-    """Lag over time, and rows, bytes and seconds per run; oldest first. Longer ago than runs are known: per day."""
+    """Lag over time, and rows, bytes and seconds per run, oldest first; per day where the runs' reports are gone."""
     runs = [part for part in reversed(parts) if part.at]
     busy = [part for part in runs if not part.idle]
 

@@ -1,7 +1,7 @@
 """Objects of the store as values for the dashboard: small ones, without the lists of files. Pure.
 
-Everything here is derived and may be damaged, of another version or written by somebody else: what can't be read is
-None, and the page says that it is not known. Free text is masked where it comes in.
+Everything here is derived and may be damaged, of another version or written by someone else: what can't be read is
+None, and the page shows it as unknown. Free text is masked as it comes in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from floodmark.model.errors import exit_code
 from floodmark.web.seen import Day, Document, Holder, Part, Run, Verified
 
 Scrub = Callable[[str], str]
-# Lists that a table may have a thousand entries of; only their lengths are shown.
+# Lists that may have a thousand entries per table; only their lengths are shown.
 _LISTS = ("processed_s3_files", "pending_s3_files")
 _MOST_TEXT = 2000  # characters of a message
 _MOST_NOTES = 50
@@ -60,7 +60,7 @@ def _listed(value: object) -> list[Any]:
 
 
 def watermark(data: bytes | None, scrub: Scrub) -> Document | None:
-    """A published watermark, its lists of files as counts; None: it is none."""
+    """A published watermark, with its lists of files as counts; None if it is not one."""
     found = _object(data)
     if found is None or not isinstance(found.get("table_name"), str):
         return None
@@ -147,7 +147,7 @@ def finding(found: object, scrub: Scrub) -> str:
 
 
 def run_at(run: str) -> str:
-    """When a run began, told by its name, `20250819_153000_ab12`; empty when that is not one."""
+    """When a run began, from its name, `20250819_153000_ab12`; empty if that is not a run's name."""
     try:
         begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
     except ValueError:
@@ -173,7 +173,7 @@ def verified(data: bytes | None, scrub: Scrub) -> Verified | None:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the last run at a table left in its check object."""
+    """What the last run of a table left in its check object."""
 
     table: str
     looked: str | None
@@ -188,12 +188,12 @@ class Checked:
 
 
 def check(data: bytes | None, scrub: Scrub) -> Checked | None:
-    """A check object; earlier versions left only when they looked, and why a table without a log failed."""
+    """A check object; those of earlier versions have only the time of the look, and why a table without a log failed."""
     found = _object(data)
     if found is None or not isinstance(found.get("table_name"), str):
         return None
     failure, lag, work = _at(found, "failure"), _at(found, "lag"), _at(found, "work")
-    # Exit codes 3 and 7 are no failure to look: another run has the table, or verify has found what it looks for.
+    # Exit codes 3 and 7 don't count as failures: another run has the table, or verify has found differences.
     failed = found.get("exit_code") not in (None, 0, 3, 7)
     return Checked(
         found["table_name"],
@@ -236,7 +236,7 @@ def _text(value: object) -> str | None:
 
 
 def live(data: bytes | None) -> Holder | None:
-    """The progress of the run that holds a table; whether it still does is the lease's to say."""
+    """The progress of the run that holds a table; only the lease says whether it still does."""
     found = _object(data)
     if found is None or not isinstance(found.get("table_name"), str) or not isinstance(found.get("run"), str):
         return None

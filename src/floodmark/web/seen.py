@@ -37,12 +37,12 @@ class Part:
     hint: str | None = None
     notes: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
-    stages: tuple[tuple[str, float], ...] = ()  # seconds of each, where the run has told them
+    stages: tuple[tuple[str, float], ...] = ()  # seconds of each, if the run has recorded them
     began_behind: float | None = None  # the lag when the run began, in seconds or ids
 
     @property
     def behind(self) -> float | None:
-        """How far the table was behind, at its worst, as far as the run knows."""
+        """The largest lag of the table that the run knows of."""
         if self.began_behind is not None:
             return self.began_behind
         return self.lag if self.lag is not None else self.lag_ids
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as its report tells it."""
+    """One run, from its report."""
 
     id: str
     at: str
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Holder:
-    """Whoever holds a table, and how far it has got."""
+    """The run that holds a table, and how far it has got."""
 
     table: str
     run: str
@@ -81,7 +81,7 @@ class Holder:
     files: int | None = None
     bytes: int | None = None
     told: str | None = None  # when that was written
-    lag: float | None = None  # behind the source, as the run has measured it
+    lag: float | None = None  # behind the source, as the run measured it
     lag_ids: int | None = None
 
 
@@ -171,7 +171,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Told:
-    """What the store says of one table."""
+    """What the store says about one table."""
 
     document: Document | None  # the published watermark, without its lists of files; None: there is none
     damaged: bool = False
@@ -179,9 +179,9 @@ class Told:
     caught_up: str | None = None  # when a run last looked and committed all that there was
     failure: str | None = None  # why the last run failed
     failed_at: str | None = None
-    success: str | None = None  # when one last ended well
+    success: str | None = None  # when one last succeeded
     last: Part | None = None  # the last run that did something, where its report is not known
-    lag: float | None = None  # at the last look, where it was told
+    lag: float | None = None  # at the last look, if it was recorded
     lag_ids: int | None = None
     holder: Holder | None = None
     verified: Verified | None = None
@@ -261,7 +261,7 @@ def points(parts: list[Part], days: Iterable[Day]) -> tuple[float | None, ...]:
 
 
 def last_success(document: Document, parts: list[Part], looked: str | None, error: object) -> str | None:
-    """When a sync of the table last ended well."""
+    """When a sync of the table last succeeded."""
     loaded = latest(document.get("last_redshift_load_time"), document.get("last_mysql_extraction_time"))
     if error is None:
         return latest(looked, loaded)
@@ -269,12 +269,12 @@ def last_success(document: Document, parts: list[Part], looked: str | None, erro
 
 
 def latest(*times: object) -> str | None:
-    """The latest of some moments, those that are not known left out."""
+    """The latest of some moments; unknown ones are ignored."""
     return max((str(one) for one in times if one), default=None)
 
 
 def age(moment: str | None, now: datetime) -> float | None:
-    """Seconds since a moment; None where it is not known."""
+    """Seconds since a moment; None if it is unknown."""
     if not moment:
         return None
     try:

@@ -1,6 +1,6 @@
 """`floodmark serve` and `floodmark report`: the dashboard as a server, and as a file.
 
-What would keep it from serving is said before it listens; nothing is left half done.
+Whatever would keep it from serving is reported before it listens; nothing is left half done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Asked:
     host: str = "127.0.0.1"
     port: int = 8808
     token_file: Path | None = None
-    names: tuple[str, ...] = ()  # by which a proxy or other machines call this one
+    names: tuple[str, ...] = ()  # host names that a proxy or other machines use for this one
 
 
 def read_token(file: Path) -> Token:
@@ -47,7 +47,7 @@ def read_token(file: Path) -> Token:
     try:
         text = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"the token file {file} can't be read: {why}") from None
     token = text.splitlines()[0].strip() if text else ""
     if len(token) < LEAST_TOKEN:
@@ -59,17 +59,17 @@ def read_token(file: Path) -> Token:
 
 
 def check_store(config: Config) -> None:
-    """Raises what keeps the store from being read; an empty one is fine."""
+    """Raises an error if the store can't be read; an empty one is fine."""
     if not config.store.url.startswith("s3://") and not Path(config.store.url).is_dir():
         raise ConfigError(
             f"there is no store {config.store.url}",
-            hint="the first `floodmark sync` makes it; or change store.url",
+            hint="the first `floodmark sync` creates it; or correct store.url",
         )
     Store(config.store).get("pipeline.json")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; said in a line where there can't be one."""
+    """A listening socket; raises ConfigError if there can't be one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -82,17 +82,17 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            hint = f"give another one: floodmark serve --port {port + 1 if port < 65535 else 8808}"
+            hint = f"use another one: floodmark serve --port {port + 1 if port < 65535 else 8808}"
             raise ConfigError(f"port {port} of {host} is in use", hint=hint) from None
         raise ConfigError(f"can't listen on {host}:{port}: {error.strerror}") from None
     return listening
 
 
 def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], None]) -> None:
-    """Serves until a signal comes; `ready` is told the address once it listens."""
+    """Serves until a signal arrives; calls `ready` with the address once it listens."""
     if not is_loopback(asked.host) and asked.token_file is None:
         raise ConfigError(
-            f"--host {asked.host} lets other machines in, which needs a token",
+            f"--host {asked.host} lets other machines in, which requires a token",
             hint="openssl rand -hex 24 > token; floodmark serve --host … --token-file token",
         )
     token = read_token(asked.token_file) if asked.token_file is not None else None
@@ -109,7 +109,7 @@ def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], Non
                     timeout_graceful_shutdown=2, limit_concurrency=500, ws="none",
                 )
             )  # fmt: skip
-            watch.now()  # so that the first one to ask waits less
+            watch.now()  # so that the first request waits less
             port = listening.getsockname()[1]
             host = f"[{asked.host}]" if ":" in asked.host else asked.host
             ready(f"http://{host}:{port}/")
@@ -117,7 +117,7 @@ def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], Non
 
 
 def report(config: Config, file: Path, scrub: Scrub) -> dict[str, object]:
-    """Writes overview and tables into one file, whole or not at all; says what is in it."""
+    """Writes overview and tables into one file, whole or not at all; returns what is in it."""
     if not file.parent.is_dir():
         raise ConfigError(f"there is no folder {file.parent}")
     check_store(config)

@@ -19,18 +19,21 @@ EXIT_CODES = {
     ),
     2: (
         "usage or configuration",
-        "Correct what the message names: the command, the configuration or the rights.",
+        "Correct what the message names: the command, the configuration or the privileges.",
     ),
-    3: ("another run holds the table", "Nothing to do: the other run does the work."),
+    3: ("another run holds the table", "Nothing to do: the other run is doing the work."),
     4: ("a service failed", "Run the same command again: nothing is lost."),
     5: (
         "the warehouse's answer was lost",
-        "Run the same command again: the ledger tells what was committed.",
+        "Run the same command again: the ledger shows what was committed.",
     ),
-    6: ("data that can't be carried on safely", "Decide as the message says; nothing goes on by itself."),
+    6: (
+        "data or state that is not safe to continue with",
+        "Decide as the message says; nothing continues until then.",
+    ),
     7: ("verification found differences", "Look at the findings, then: floodmark verify --repair."),
-    130: ("interrupted", "Run the same command again: it goes on from there."),
-    143: ("interrupted", "Run the same command again: it goes on from there."),
+    130: ("interrupted", "Run the same command again: it continues from there."),
+    143: ("interrupted", "Run the same command again: it continues from there."),
 }
 PLACES = {
     "health": "health",
@@ -53,7 +56,7 @@ def next_step(code: int) -> str:
 
 
 def ago(moment: str | None, now: datetime) -> str:
-    """`3 min ago`, coarse: it is read at a glance and must not change with every look."""
+    """`3 min ago`, coarse: it is read at a glance and should not change with every look."""
     seconds = age(moment, now)
     if seconds is None:
         return "never"
@@ -74,7 +77,7 @@ def lag(row: Row) -> str:
         return "none" if row.lag < 1 else coarse(row.lag)
     if row.lag_ids is not None:
         return "none" if row.lag_ids == 0 else f"{count(row.lag_ids)} ids"
-    return "not known"
+    return "unknown"
 
 
 def short(number: int) -> str:
@@ -93,12 +96,12 @@ def table_url(name: str) -> str:
 
 
 def commands(row: Row) -> list[tuple[str, str]]:
-    """What one would do next with a table: why, and the command to copy; the likeliest first."""
+    """What to do next with a table, with the command to copy; the likeliest first."""
     t = shlex.quote(row.name)
     sync = ("Bring it up to date", f"floodmark sync -t {t}")
     verify = ("Compare every row with the source", f"floodmark verify -t {t}")
     repair = ("Read again what differs", f"floodmark verify -t {t} --repair")
-    load = ("Load the files that wait", f"floodmark sync -t {t} --redshift-only")
+    load = ("Load the waiting files", f"floodmark sync -t {t} --redshift-only")
     plan = ("See what the next sync would do", f"floodmark plan -t {t}")
     rest = [
         ("Set the position by hand", f"floodmark watermark set -t {t} --timestamp 'YYYY-MM-DD HH:MM:SS'"),

@@ -151,7 +151,7 @@ def test_a_token_opens_the_dashboard(folder: Path, filled: Filled, serve: Serve,
     here = watched()
     here.page.goto(serve(folder, "--token-file", str(folder / "token")).url)
     assert here.defects() == []
-    here.page.get_by_label("The token of this dashboard").fill("a-token-of-some-length")
-    here.page.get_by_role("button", name="Go on").click()
+    here.page.get_by_label("Token for this dashboard").fill("a-token-of-some-length")
+    here.page.get_by_role("button", name="Continue").click()
     here.page.get_by_role("link", name="shop.orders").wait_for()
     here.clean()

@@ -126,7 +126,7 @@ def test_a_receiver_that_refused_gets_the_alert_with_a_later_run(
 ) -> None:
     hook.status = 500
     ended(config, DataError("damaged"))
-    assert "alerts.webhook could not be told: it answered 500" in caplog.text
+    assert "alerts.webhook could not be notified: it answered 500" in caplog.text
     assert read_state(Store(config.store)).tables == {}
 
 
@@ -207,5 +207,5 @@ def test_mail_goes_through_apprise(config: Config) -> None:
 def test_an_address_that_apprise_does_not_know_is_reported(config: Config) -> None:
     found = Alerts(replace(config, alerts=AlertSpec(to=(f"nothing://{SECRET}",)))).test()
     assert found["receivers"] == [
-        {"receiver": "to[0]", "ok": False, "error": "Apprise does not know such an address"}
+        {"receiver": "to[0]", "ok": False, "error": "Apprise does not know this kind of address"}
     ]

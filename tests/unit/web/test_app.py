@@ -154,7 +154,7 @@ def test_an_unknown_address_is_a_page_of_ours(client: Client, filled: Filled) ->
     ):
         answer = browser.get(path)
         assert answer.status_code == 404
-        assert "To the overview" in answer.text
+        assert "Back to the overview" in answer.text
         assert browser.get(f"/api{path}").json()["ok"] is False
 
 

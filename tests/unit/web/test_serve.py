@@ -29,7 +29,7 @@ def test_a_port_in_use_is_reported_with_a_free_one(config: Config) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use") as refused:
             serve(config, Asked(port=port), plain, never)
-        assert refused.value.hint == f"give another one: floodmark serve --port {port + 1}"
+        assert refused.value.hint == f"use another one: floodmark serve --port {port + 1}"
 
 
 def test_an_address_of_another_machine_is_reported() -> None:
@@ -39,7 +39,7 @@ def test_an_address_of_another_machine_is_reported() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", socket.gethostname()])
 def test_other_machines_need_a_token(config: Config, host: str) -> None:
-    with pytest.raises(ConfigError, match="lets other machines in, which needs a token"):
+    with pytest.raises(ConfigError, match="lets other machines in, which requires a token"):
         serve(config, Asked(host=host), plain, never)
 
 
