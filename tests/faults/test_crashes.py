@@ -70,7 +70,7 @@ def goes_on(orders: Workspace, dead: str) -> None:
     assert orders.synced("orders")["commits"] == []
 
 
-def test_killed_right_after_its_claim(orders: Workspace, gate: Gate) -> None:
+def test_a_sync_killed_right_after_its_claim_loses_nothing(orders: Workspace, gate: Gate) -> None:
     process = started(orders)
     family = descendants(process.pid)
     process.kill()
@@ -79,7 +79,7 @@ def test_killed_right_after_its_claim(orders: Workspace, gate: Gate) -> None:
     goes_on(orders, commits(orders)[-1]["run"])
 
 
-def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace, gate: Gate) -> None:
+def test_a_sync_killed_with_slices_under_way_loses_nothing(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
     until(lambda: len(batches(orders)) == 2, 90)
     family = descendants(process.pid)
@@ -90,7 +90,7 @@ def test_killed_after_its_first_commits_with_slices_under_way(orders: Workspace,
     goes_on(orders, commits(orders)[-1]["run"])
 
 
-def test_killed_between_a_commit_and_its_load(orders: Workspace, gate: Gate) -> None:
+def test_a_sync_killed_between_a_commit_and_its_load_loses_nothing(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
     with duckdb.connect(orders.warehouse):  # the load waits for its lock
         until(lambda: len(batches(orders)) == 2)
@@ -101,7 +101,7 @@ def test_killed_between_a_commit_and_its_load(orders: Workspace, gate: Gate) -> 
     goes_on(orders, commits(orders)[-1]["run"])
 
 
-def test_the_run_that_goes_on_counts_what_it_loads_while_it_plans_its_second_window(
+def test_the_continuing_run_counts_what_it_loads_while_planning_its_second_window(
     orders: Workspace, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks at the warehouse before each window, and the first one's load may commit right after the second look."""
@@ -136,7 +136,7 @@ def test_the_run_that_goes_on_counts_what_it_loads_while_it_plans_its_second_win
 
 
 @pytest.mark.parametrize("moment", ["inside the transaction", "at its commit"])
-def test_killed_inside_a_load(orders: Workspace, moment: str) -> None:
+def test_a_sync_killed_inside_a_load_loses_nothing(orders: Workspace, moment: str) -> None:
     orders.execute("INSERT INTO orders (amount, note) SELECT seq / 10, REPEAT('x', 40) FROM seq_1_to_60000")
     orders.synced("orders", backup_only=True)
     total = rows(batches(orders))
@@ -172,7 +172,7 @@ def _writes(pid: int, name: str) -> bool:
 
 
 @pytest.mark.long  # the laboratory does it by steps
-def test_killed_again_and_again_at_random(orders: Workspace) -> None:
+def test_random_kills_again_and_again_lose_nothing(orders: Workspace) -> None:
     orders.write(defaults={"slice_rows": 100})
     pauses = [random.uniform(0.5, 4.5) for _ in range(3)]
     for n, pause in enumerate(pauses):
@@ -222,7 +222,7 @@ def test_a_signal_while_spark_starts_does_not_wait_for_it(orders: Workspace) -> 
 
 
 @pytest.mark.parametrize("command", ["sync", "plan"])
-def test_a_signal_is_heard_while_the_source_thinks(orders: Workspace, gate: Gate, command: str) -> None:
+def test_a_signal_is_noticed_while_the_source_is_busy(orders: Workspace, gate: Gate, command: str) -> None:
     gate.close()  # before the plan: its counting waits at the gate
     process = orders.run.start(command, "-t", "orders", "--json")
     asking = "SELECT COUNT(*) FROM information_schema.processlist WHERE DB = DATABASE() AND INFO LIKE '%gate-%' AND ID <> CONNECTION_ID()"
@@ -238,7 +238,7 @@ def test_a_signal_is_heard_while_the_source_thinks(orders: Workspace, gate: Gate
 
 
 @pytest.mark.parametrize("command", [["sync", "-t", "orders"], ["watermark", "list"]])
-def test_a_signal_is_heard_while_the_store_is_silent(orders: Workspace, command: list[str]) -> None:
+def test_a_signal_is_noticed_while_the_store_is_silent(orders: Workspace, command: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         keys = {"access_key_id": "key", "secret_access_key": "secret"}
@@ -289,7 +289,7 @@ def _has_port(pid: int, port: int) -> bool:
     return any(line[9] in inodes and int(line[1].partition(":")[2], 16) == port for line in lines)
 
 
-def test_a_killed_jvm_is_code_4_and_the_next_run_goes_on(orders: Workspace, gate: Gate) -> None:
+def test_a_killed_jvm_is_code_4_and_the_next_run_continues(orders: Workspace, gate: Gate) -> None:
     process = started(orders, gate)
     until(lambda: len(batches(orders)) == 2)
     family = descendants(process.pid)

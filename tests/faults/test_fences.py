@@ -78,7 +78,7 @@ def free(orders: Workspace) -> bool:
 # ---------------------------------------------------------------- one run at a time
 
 
-def test_a_table_that_is_held_is_code_3_and_says_by_whom_and_a_dead_holder_is_taken_over_at_once(
+def test_a_held_table_is_code_3_naming_the_holder_and_a_dead_holder_is_replaced_at_once(
     orders: Workspace, gate: Gate, holding: Any
 ) -> None:
     before = commits(orders)
@@ -97,7 +97,7 @@ def test_a_table_that_is_held_is_code_3_and_says_by_whom_and_a_dead_holder_is_ta
     arrives_once(orders)
 
 
-def test_what_is_known_can_be_seen_while_a_sync_runs_and_when_everything_else_is_away(
+def test_the_watermark_is_shown_during_a_sync_and_with_every_service_but_the_store_down(
     orders: Workspace, gate: Gate, holding: Any
 ) -> None:
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
@@ -144,7 +144,7 @@ def test_a_run_that_was_paused_and_overtaken_cannot_commit(
 # ---------------------------------------------------------------- a truth that was set back
 
 
-def test_a_warehouse_that_was_set_back_gets_what_it_misses(orders: Workspace) -> None:
+def test_a_warehouse_that_was_set_back_gets_what_it_lacks(orders: Workspace) -> None:
     orders.synced("orders")
     shutil.copy(orders.warehouse, orders.folder / "yesterday")
     for n in range(2):
@@ -167,7 +167,7 @@ def test_a_warehouse_that_is_gone_is_filled_again(orders: Workspace) -> None:
     arrives_once(orders)
 
 
-def test_a_store_begun_anew_does_not_look_loaded(orders: Workspace) -> None:
+def test_a_new_store_does_not_look_loaded(orders: Workspace) -> None:
     orders.synced("orders")
     shutil.rmtree(orders.folder / "lake")
     orders.execute("UPDATE orders SET note = 'since' WHERE id % 5 = 0")
@@ -261,7 +261,7 @@ def test_a_manual_watermark_filters_what_redshift_only_loads_and_the_rest_follow
     arrives_once(orders)
 
 
-def test_a_set_by_id_alone_moves_a_table_that_is_read_by_id(orders: Workspace) -> None:
+def test_a_set_by_id_alone_moves_a_table_read_by_id(orders: Workspace) -> None:
     orders.execute(
         "CREATE TABLE events (id BIGINT AUTO_INCREMENT PRIMARY KEY, n INT)",
         "INSERT INTO events (n) SELECT seq FROM seq_1_to_50",

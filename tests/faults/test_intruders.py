@@ -61,7 +61,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_no_port_file_or_process_of_a_sync_tells_another_user_a_secret(
+def test_no_port_file_or_process_of_a_sync_reveals_a_secret_to_another_user(
     s3_workspace: Workspace, folder: Path
 ) -> None:
     s3_workspace.execute(create_orders(), fill_orders(20))
@@ -75,7 +75,9 @@ def test_no_port_file_or_process_of_a_sync_tells_another_user_a_secret(
 
 
 @pytest.mark.long
-def test_the_intruder_knows_how_where_spark_asks_nobody(workspace: Workspace, folder: Path) -> None:
+def test_the_intruder_succeeds_if_spark_requires_no_authentication(
+    workspace: Workspace, folder: Path
+) -> None:
     workspace.execute(create_orders(), fill_orders(20))
     workspace.write(spark={"conf": {"spark.authenticate": "false", "spark.broadcast.compress": "false"}})
     with resident(workspace, folder) as process:

@@ -47,7 +47,7 @@ def services() -> Iterator[Services]:
         ),
     ],
 )
-def test_nothing_is_lost_or_doubled_whatever_dies(services: Services, only: str, count: int) -> None:
+def test_nothing_is_lost_or_duplicated_whatever_dies(services: Services, only: str, count: int) -> None:
     lab = Lab(services, SEED, only=only, quick=True)
     outcomes = list(islice(run(lab, [only.partition(":")[0]]), count))
     assert len(outcomes) == count
@@ -95,7 +95,7 @@ def test_the_checker_sees_a_slice_that_was_committed_twice_and_a_watermark_that_
     )
 
 
-def test_the_checker_sees_rows_that_are_lost_doubled_different_and_extra() -> None:
+def test_the_checker_sees_rows_that_are_lost_duplicated_different_and_extra() -> None:
     source = Source("d", "t", cursor=None, start=None)
     there = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
     assert check_rows(source, there, there) == []
@@ -110,7 +110,7 @@ def test_the_checker_sees_rows_that_are_lost_doubled_different_and_extra() -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_laboratory_that_is_stopped_leaves_no_process_and_no_folder(number: int) -> None:
+def test_a_stopped_laboratory_leaves_no_process_and_no_folder(number: int) -> None:
     place = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))  # the names of sockets are short
     lab = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.lab", "--forget", "--only", "crash:folder/load/"],

@@ -44,7 +44,7 @@ def statements(faults: Faults, load: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_socket_that_drops_at_any_statement_costs_one_more_try(
+def test_a_socket_that_drops_at_any_statement_costs_one_retry(
     fill: Fill, place: RedshiftPlace, faults: Faults, after: bool
 ) -> None:
     fill.load(fill.commit([row(0)]))
@@ -84,7 +84,7 @@ def test_a_commit_that_was_lost_on_the_way_is_loaded_by_the_next_try(
     assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
 
 
-def test_a_backend_that_outlives_its_socket_is_ended_by_the_one_who_lost_it(
+def test_a_backend_that_outlives_its_socket_is_ended_by_the_loader_that_lost_it(
     fill: Fill, place: RedshiftPlace, faults: Faults
 ) -> None:
     fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=600))
@@ -95,7 +95,7 @@ def test_a_backend_that_outlives_its_socket_is_ended_by_the_one_who_lost_it(
     assert loaded(fill) == ([1], [1])
 
 
-def test_a_backend_that_was_lost_in_commit_is_waited_for_and_never_ended(
+def test_a_loader_waits_for_a_backend_lost_in_commit_and_never_ends_it(
     fill: Fill, place: RedshiftPlace, faults: Faults
 ) -> None:
     fill.warehouse = place.faulty(replace(place.limits, lock=0.5, idle=0, attempts=10))
@@ -134,7 +134,7 @@ def test_drops_at_random_leave_every_row_once(fill: Fill, place: RedshiftPlace, 
 @pytest.mark.parametrize(
     "error", [("XX000", "1023"), ("40P01", "deadlock detected"), ("53300", "too many connections")]
 )
-def test_conflicts_and_throttling_are_tried_again_as_whole_transactions(
+def test_conflicts_and_throttling_retry_the_whole_transaction(
     fill: Fill, place: RedshiftPlace, faults: Faults, error: tuple[str, str]
 ) -> None:
     fill.warehouse = place.faulty()
@@ -217,7 +217,7 @@ def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: Re
     ],
     ids=["a load", "a reset"],
 )
-def test_who_has_written_to_the_ledger_may_be_committing_and_is_not_ended(
+def test_a_loader_that_has_written_to_the_ledger_may_be_committing_and_is_not_ended(
     fill: Fill, place: RedshiftPlace, last: str
 ) -> None:
     fill.load(fill.commit([row(1)]))
@@ -233,7 +233,9 @@ def test_who_has_written_to_the_ledger_may_be_committing_and_is_not_ended(
 
 
 @pytest.mark.parametrize("label", ["floodmark:pipe-2:orders", "somebody"])
-def test_a_lock_of_others_is_waited_for_and_then_named(fill: Fill, place: RedshiftPlace, label: str) -> None:
+def test_a_load_waits_for_someone_elses_lock_and_then_names_the_holder(
+    fill: Fill, place: RedshiftPlace, label: str
+) -> None:
     fill.load(fill.commit([row(1)]))
     other = half_open(place, label)
     fill.warehouse = place.faulty(replace(place.limits, lock=1, idle=0))
@@ -268,7 +270,7 @@ def test_a_loader_of_ours_that_is_still_busy_is_left_alone(
 # silence
 
 
-def test_a_server_that_accepts_and_says_nothing_is_given_up(fill: Fill, place: RedshiftPlace) -> None:
+def test_a_server_that_accepts_and_stays_silent_is_given_up(fill: Fill, place: RedshiftPlace) -> None:
     warehouse = place.faulty(replace(place.limits, connect=1, attempts=2))
     place.server.pause()
     began = time.monotonic()
@@ -290,7 +292,7 @@ def test_a_statement_that_is_never_answered_ends_the_socket(
     assert loaded(fill) == ([1], [1])
 
 
-def test_a_server_that_is_not_there_is_a_transient_error(place: RedshiftPlace) -> None:
+def test_an_unreachable_server_is_a_transient_error(place: RedshiftPlace) -> None:
     warehouse = place.through(port=1)
     with pytest.raises(TransientError, match="can't be reached"):
         warehouse.ledger("log-1", "orders")
@@ -322,7 +324,7 @@ def test_a_copy_that_fails_names_file_column_and_row(
     assert manifests(fill) == []
 
 
-def test_a_copy_that_s3_slows_down_is_tried_again(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
+def test_a_copy_throttled_by_s3_is_retried(fill: Fill, place: RedshiftPlace, faults: Faults) -> None:
     fill.warehouse = place.faulty()
     faults.fail_copy("S3ServiceException: SlowDown, Status 503")
     assert fill.load(fill.commit([row(1)])).rows == 1

@@ -82,7 +82,7 @@ def held_in_copy(fill: Fill, warehouse: Warehouse, n: int, *, retried: bool = Fa
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first loads", "later loads"])
-def test_two_loads_of_two_targets_neither_wait_for_nor_end_each_other(
+def test_loads_of_two_targets_neither_wait_for_nor_end_each_other(
     fills: tuple[Fill, Fill], first: bool
 ) -> None:
     orders, events = fills
@@ -99,7 +99,7 @@ def test_two_loads_of_two_targets_neither_wait_for_nor_end_each_other(
         assert fill.ledger() == ([1] if first else [1, 2])
 
 
-def test_a_load_that_is_tried_again_is_in_nobodys_way_either(fills: tuple[Fill, Fill]) -> None:
+def test_a_retried_load_blocks_nobody_either(fills: tuple[Fill, Fill]) -> None:
     orders, events = fills
     place = orders.redshift
     for fill in fills:
@@ -184,7 +184,7 @@ def test_a_load_waits_for_another_one_of_its_target_and_loads_what_that_left(
     assert fill.rows("n") == [(1,)] and fill.ledger() == [1]
 
 
-def test_lock_tables_of_the_earlier_release_are_used_on(fill: Fill, place: RedshiftPlace) -> None:
+def test_lock_tables_of_an_earlier_release_stay_in_use(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
     place.run("DROP TABLE floodmark_lock_orders")
     place.run('CREATE TABLE floodmark_lock_orders ("nothing" SMALLINT)')

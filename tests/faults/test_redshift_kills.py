@@ -131,7 +131,7 @@ def loaded_once(fill: Fill) -> bool:
     return fill.rows("id") == [(1,), (2,), (3,)] and fill.ledger() == [1, 2, 3]
 
 
-def test_a_stopped_loader_blocks_nobody_beyond_the_timeout_and_goes_on_when_it_wakes(
+def test_a_stopped_loader_blocks_nobody_beyond_the_timeout_and_continues_when_it_wakes(
     fill: Fill, place: RedshiftPlace, loaders: Loaders
 ) -> None:
     commit, pid = stopped(fill, loaders)
@@ -167,7 +167,7 @@ def test_the_lock_of_a_stopped_loader_can_be_waited_for_again_after_one_was_lost
     assert warehouse._tries.lock("orders").seconds == place.limits.lock
 
 
-def test_the_watermark_is_seen_within_seconds_though_redshift_does_not_answer(
+def test_the_watermark_is_shown_within_seconds_even_if_redshift_does_not_answer(
     redshift_workspace: Workspace,
 ) -> None:
     orders, url = redshift_workspace, redshift_workspace.config["warehouse"]["url"]

@@ -38,7 +38,7 @@ def test_a_small_load_takes_four_statements_and_a_transaction_of_fourteen(
     assert len(faults.statements) <= 3, list(faults.statements)
 
 
-def test_a_server_that_does_not_take_all_settings_at_once_gets_them_one_by_one(
+def test_a_server_that_rejects_combined_settings_gets_them_one_by_one(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     fill.warehouse = place.faulty()
@@ -48,7 +48,7 @@ def test_a_server_that_does_not_take_all_settings_at_once_gets_them_one_by_one(
     assert fill.rows("id") == [(1,)]
 
 
-def test_a_small_load_through_the_data_api_takes_two_questions_and_a_batch(
+def test_a_small_load_through_the_data_api_takes_two_queries_and_a_batch(
     redshift: RedshiftStandIn, fill: Fill, place: RedshiftPlace
 ) -> None:
     aws = DataApiPlace(redshift, f"{place.schema}_aws")

@@ -35,7 +35,7 @@ LONG = replace(NAME, characters=200, octets=800, type="varchar(200)")
 
 
 @pytest.mark.parametrize("before", ["a reset", "another target"])
-def test_a_target_that_another_load_makes_meanwhile_is_not_taken_for_gone(
+def test_a_target_created_by_a_concurrent_load_is_not_mistaken_for_missing(
     fill: Fill, place: RedshiftPlace, before: str
 ) -> None:
     if before == "a reset":
@@ -49,9 +49,7 @@ def test_a_target_that_another_load_makes_meanwhile_is_not_taken_for_gone(
     assert fill.rows() == [(1, "a"), (2, "b")] and fill.ledger() == [1, 2]
 
 
-def test_a_column_that_another_load_renames_meanwhile_is_not_renamed_again(
-    fill: Fill, place: RedshiftPlace
-) -> None:
+def test_a_column_renamed_by_a_concurrent_load_is_not_renamed_again(fill: Fill, place: RedshiftPlace) -> None:
     old = with_lineage(None, ORDERS)
     columns = (ID, replace(NAME, name="Title"), SEEN)
     renamed = with_lineage(old, changed(old, carried=False, columns=columns, renames=(("Name", "Title"),)))
@@ -64,7 +62,7 @@ def test_a_column_that_another_load_renames_meanwhile_is_not_renamed_again(
     assert fill.rows("id, title") == [(1, "a"), (2, "b"), (3, "c")] and fill.ledger() == [1, 2, 3]
 
 
-def test_a_lost_commit_is_not_taken_for_done_because_another_target_has_it(
+def test_a_lost_commit_does_not_count_as_done_because_another_target_has_it(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     commit, other = fill.commit([row(1)]), changed(ORDERS, target="other")
@@ -79,7 +77,7 @@ def test_a_lost_commit_is_not_taken_for_done_because_another_target_has_it(
 # for an answer
 
 
-def test_who_has_the_lock_can_not_be_asked_and_that_is_transient(fill: Fill, place: RedshiftPlace) -> None:
+def test_failing_to_find_the_lock_holder_is_a_transient_error(fill: Fill, place: RedshiftPlace) -> None:
     fill.load(fill.commit([row(1)]))
     fill.warehouse = place.faulty(replace(place.limits, lock=0.3, idle=600))
     with using(place, "LOCK TABLE floodmark_lock_orders"):
@@ -88,7 +86,7 @@ def test_who_has_the_lock_can_not_be_asked_and_that_is_transient(fill: Fill, pla
             fill.load(fill.commit([row(2)]))
 
 
-def test_a_question_that_takes_too_long_is_tried_again_while_nobody_has_the_lock(
+def test_a_query_that_takes_too_long_is_retried_while_nobody_holds_the_lock(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     fill.load(fill.commit([row(1)]))
@@ -98,7 +96,7 @@ def test_a_question_that_takes_too_long_is_tried_again_while_nobody_has_the_lock
     assert fill.rows("id") == [(1,), (2,)] and fill.ledger() == [1, 2]
 
 
-def test_only_the_question_that_waits_for_the_lock_has_the_locks_seconds(
+def test_only_the_query_that_waits_for_the_lock_has_the_locks_timeout(
     fill: Fill, place: RedshiftPlace
 ) -> None:
     place.run(target_by_hand())

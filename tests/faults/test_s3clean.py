@@ -99,7 +99,7 @@ def _orders(workspace: Workspace) -> Workspace:
 # many files
 
 
-def test_ten_thousand_files_go_at_once_and_the_log_stays_small(orders: Workspace) -> None:
+def test_ten_thousand_files_are_removed_at_once_and_the_log_stays_small(orders: Workspace) -> None:
     paths = plant(orders, 20, 500)
     began = time.monotonic()
     done = orders.run("s3clean", "clean", "-t", "orders", "--force", "--json").ok().json
@@ -110,7 +110,7 @@ def test_ten_thousand_files_go_at_once_and_the_log_stays_small(orders: Workspace
     assert orders.synced("orders")["commits"] == []
 
 
-def test_thousands_of_files_go_from_s3(s3_orders: Workspace) -> None:
+def test_thousands_of_files_are_removed_from_s3(s3_orders: Workspace) -> None:
     paths = plant(s3_orders, 5, 500)
     listed = s3_orders.run("s3clean", "list", "-t", "orders").ok().stdout.splitlines()
     assert len(listed) == len(paths) + 1  # three pages of a listing
@@ -125,9 +125,7 @@ def test_thousands_of_files_go_from_s3(s3_orders: Workspace) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_clean_that_is_killed_at_its_first_file_leaves_nothing_that_anybody_misses(
-    orders: Workspace, when: str
-) -> None:
+def test_a_clean_killed_at_its_first_file_leaves_nothing_missing(orders: Workspace, when: str) -> None:
     paths = plant(orders, 3, 4)
     plan = orders.folder / "plan.json"
     steps = str(orders.folder / "steps")
@@ -182,7 +180,7 @@ def test_nothing_is_removed_that_a_running_sync_then_commits(gated: Workspace) -
     assert gated.pipeline.s3clean_orphans("orders")["deleted"] == 0
 
 
-def test_what_a_dead_run_has_left_is_removed_and_its_window_is_finished(gated: Workspace) -> None:
+def test_files_of_a_dead_run_are_removed_and_its_window_is_finished(gated: Workspace) -> None:
     with Gate(gated, BELOW) as gate:
         gated.write(tables={gated.full_name("orders"): {"where": gate.where, "slice_rows": SLICE}})
         process = gated.run.start("sync", "-t", "orders", "--backup-only", "-s", "intra-table")
@@ -206,7 +204,7 @@ def test_what_a_dead_run_has_left_is_removed_and_its_window_is_finished(gated: W
     valid(gated)
 
 
-def test_orphans_are_not_guessed_at_when_a_commit_is_lost(orders: Workspace) -> None:
+def test_orphans_are_not_guessed_if_a_commit_is_lost(orders: Workspace) -> None:
     plant(orders, 1, 1)
     orders.execute("UPDATE orders SET note = 'x' WHERE id = 7")
     orders.synced("orders")
@@ -233,7 +231,7 @@ def test_a_table_whose_files_are_all_cleaned_never_starts_over_silently(orders: 
 # buckets that keep versions
 
 
-def test_a_bucket_that_keeps_versions_is_cleaned_and_says_what_stays(
+def test_cleaning_a_versioned_bucket_says_what_stays(
     s3_workspace: Workspace, seaweed: SeaweedFS, prefix: str
 ) -> None:
     spec = seaweed.store(prefix)
@@ -257,7 +255,7 @@ def test_a_bucket_that_keeps_versions_is_cleaned_and_says_what_stays(
 # a terminal
 
 
-def test_a_terminal_is_asked_and_shown_a_table(orders: Workspace) -> None:
+def test_on_a_terminal_clean_asks_and_list_prints_a_table(orders: Workspace) -> None:
     shown = _typed(orders.folder, "", "s3clean", "list", "-t", "orders")
     assert "STATE" in shown and "loaded:" in shown and "100 rows" in shown
     refused = _typed(orders.folder, "n\n", "s3clean", "clean", "-t", "orders")

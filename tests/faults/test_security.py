@@ -216,7 +216,7 @@ def test_hostile_documents_are_recovered_from_or_refused_cleanly(
             assert after(payload, paths, *args)[0] == code, (kind, args)
 
 
-def test_a_commit_that_names_a_file_that_is_not_its_table_s_is_damage(
+def test_a_commit_that_names_another_tables_file_is_damage(
     orders: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake, name = orders.folder / "lake", orders.full_name("orders")
@@ -234,7 +234,7 @@ def test_a_commit_that_names_a_file_that_is_not_its_table_s_is_damage(
     assert victim.read_bytes() == b"not yours" and (lake / "pipeline.json").exists()
 
 
-def test_what_a_document_says_cannot_steer_the_terminal_or_add_lines(
+def test_text_in_a_document_cannot_control_the_terminal_or_add_lines(
     orders: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = orders.folder / "lake" / "pipeline.json"

@@ -33,7 +33,7 @@ TROUBLES: dict[str, Trouble] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
+def test_a_store_that_fails_now_and_then_loses_and_duplicates_nothing(
     s3_workspace: Workspace, seaweed: SeaweedFS, trouble: str
 ) -> None:
     workspace = s3_workspace
@@ -55,7 +55,7 @@ def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
         assert {f["kind"] for t in found["tables"] for f in t["findings"]} <= {"orphan"}
 
 
-def test_a_store_that_does_not_answer_is_exit_code_4_and_the_next_sync_goes_on(
+def test_a_silent_store_is_exit_code_4_and_the_next_sync_continues(
     s3_workspace: Workspace, seaweed: SeaweedFS
 ) -> None:
     workspace = s3_workspace
@@ -71,7 +71,7 @@ def test_a_store_that_does_not_answer_is_exit_code_4_and_the_next_sync_goes_on(
         assert workspace.compare("orders").equal
 
 
-def test_of_ten_runs_at_once_one_works_and_nine_say_so(workspace: Workspace) -> None:
+def test_of_ten_concurrent_runs_one_works_and_nine_exit_with_code_3(workspace: Workspace) -> None:
     workspace.execute(create_orders(), fill_orders(500))
     with Gate(workspace, 7 * 490) as gate:  # the last ten rows are read slowly: the others come meanwhile
         name = workspace.full_name("orders")

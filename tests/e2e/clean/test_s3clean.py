@@ -39,7 +39,7 @@ def orders(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_the_list_says_of_every_file_what_it_is(orders: Workspace) -> None:
+def test_the_list_shows_the_state_of_every_file(orders: Workspace) -> None:
     touch(orders, "id <= 700")
     orders.synced("orders", backup_only=True)
     files = listed(orders)
@@ -52,7 +52,7 @@ def test_the_list_says_of_every_file_what_it_is(orders: Workspace) -> None:
     assert result.stderr == ""
 
 
-def test_clean_removes_what_is_loaded_and_nobody_misses_it(orders: Workspace) -> None:
+def test_clean_removes_loaded_files_and_nothing_reports_them_missing(orders: Workspace) -> None:
     touch(orders, "id <= 700")
     orders.synced("orders", backup_only=True)
     before = orders.pipeline.watermark_get("orders")
@@ -92,7 +92,7 @@ def test_without_a_terminal_clean_needs_force(orders: Workspace) -> None:
     assert len(on_disk(orders)) == 4
 
 
-def test_a_reload_of_cleaned_files_is_refused_and_says_which(orders: Workspace) -> None:
+def test_a_reload_of_cleaned_files_is_refused_and_names_them(orders: Workspace) -> None:
     name = listed(orders)[0]["uri"]
     orders.pipeline.s3clean_clean("orders", pattern=name)
     assert len(listed(orders)) == 3
@@ -110,7 +110,7 @@ def test_a_reload_of_cleaned_files_is_refused_and_says_which(orders: Workspace) 
     valid(orders)
 
 
-def test_age_and_pattern_bound_what_goes(orders: Workspace) -> None:
+def test_age_and_pattern_limit_what_is_removed(orders: Workspace) -> None:
     touch(orders, "id <= 700")
     orders.synced("orders")
     assert orders.pipeline.s3clean_clean("orders", older_than="1h")["deleted"] == 0
@@ -128,7 +128,7 @@ def test_age_and_pattern_bound_what_goes(orders: Workspace) -> None:
 
 
 @pytest.mark.parametrize("strategy", [pytest.param("sequential", marks=pytest.mark.long), "intra-table"])
-def test_pending_files_are_given_up_only_when_asked_and_their_rows_read_again(
+def test_pending_files_are_given_up_only_on_request_and_their_rows_are_read_again(
     orders: Workspace, strategy: str
 ) -> None:
     touch(orders, "id <= 3500")
@@ -153,7 +153,7 @@ def test_pending_files_are_given_up_only_when_asked_and_their_rows_read_again(
     valid(orders)
 
 
-def test_a_table_without_a_key_goes_back_only_by_force(workspace: Workspace) -> None:
+def test_a_table_without_a_key_moves_back_only_with_force(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE events (what VARCHAR(20), at DATETIME NOT NULL, KEY (at))",
         "INSERT INTO events SELECT CONCAT('e', seq), '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_50",
@@ -194,7 +194,9 @@ def _now(workspace: Workspace, shift: int = 0) -> str:
     return str(text)
 
 
-def test_a_warehouse_that_was_set_back_behind_cleaned_files_says_what_to_do(orders: Workspace) -> None:
+def test_a_warehouse_restored_to_before_cleaned_files_gets_an_error_that_says_what_to_do(
+    orders: Workspace,
+) -> None:
     backup = orders.warehouse.read_bytes()
     touch(orders, "id <= 700")
     orders.synced("orders")
@@ -211,7 +213,9 @@ def test_a_warehouse_that_was_set_back_behind_cleaned_files_says_what_to_do(orde
     valid(orders)
 
 
-def test_superseded_files_are_cleaned_and_then_no_manual_watermark_asks_for_them(orders: Workspace) -> None:
+def test_superseded_files_are_cleaned_and_no_manual_watermark_needs_them_afterwards(
+    orders: Workspace,
+) -> None:
     orders.pipeline.watermark_reset("orders")
     assert {f["state"] for f in listed(orders)} == {"superseded"}
     assert orders.pipeline.s3clean_clean("orders")["deleted"] == 4
@@ -224,7 +228,7 @@ def test_superseded_files_are_cleaned_and_then_no_manual_watermark_asks_for_them
     valid(orders)
 
 
-def test_when_the_warehouse_is_away_the_list_says_so_and_clean_removes_nothing(orders: Workspace) -> None:
+def test_with_the_warehouse_down_the_list_says_so_and_clean_removes_nothing(orders: Workspace) -> None:
     held = orders.warehouse.rename(orders.folder / "away")
     orders.warehouse.mkdir()  # nothing can be opened there
     result = orders.run("s3clean", "list", "-t", "orders").ok()
@@ -262,11 +266,11 @@ def test_files_are_kept_as_long_as_the_table_says(orders: Workspace) -> None:
 
 
 @pytest.mark.long
-def test_tables_whose_names_begin_alike_never_touch_each_other(workspace: Workspace) -> None:
+def test_tables_with_a_common_name_prefix_never_touch_each_other(workspace: Workspace) -> None:
     _no_cross_talk(workspace)
 
 
-def test_tables_whose_names_begin_alike_never_touch_each_other_in_s3(s3_workspace: Workspace) -> None:
+def test_tables_with_a_common_name_prefix_never_touch_each_other_in_s3(s3_workspace: Workspace) -> None:
     _no_cross_talk(s3_workspace)
 
 
@@ -300,7 +304,7 @@ def _no_cross_talk(workspace: Workspace) -> None:
     assert [t.commits for t in workspace.sync(*names).tables] == [[]] * 5
 
 
-def test_clean_all_goes_on_where_one_table_is_refused(workspace: Workspace) -> None:
+def test_clean_all_continues_when_one_table_is_refused(workspace: Workspace) -> None:
     workspace.execute(
         create_orders(),
         fill_orders(20),
@@ -323,7 +327,7 @@ def test_clean_all_goes_on_where_one_table_is_refused(workspace: Workspace) -> N
     assert len(on_disk(workspace)) == 1
 
 
-def test_deletes_are_cleaned_once_they_are_loaded_and_never_given_up_before(orders: Workspace) -> None:
+def test_deletes_are_cleaned_once_loaded_and_never_given_up_before(orders: Workspace) -> None:
     orders.write(tables={orders.full_name("orders"): {"deletes": "hard", "deletes_every": "0s"}})
     orders.execute("DELETE FROM orders WHERE id <= 70")
     orders.synced("orders")

@@ -179,7 +179,7 @@ def libraries(pid: int) -> set[str]:
     return {line.split(maxsplit=5)[5] for line in lines if ".so" in line}
 
 
-def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_in_mid_slice(
+def test_executors_without_the_drivers_files_read_exactly_once_even_if_one_dies_mid_slice(
     orders: Workspace, cluster: SparkCluster
 ) -> None:
     config = orders.settings
@@ -236,7 +236,7 @@ def test_executors_without_the_driver_s_files_read_exactly_once_though_one_dies_
 
 
 @pytest.mark.long
-def test_machines_without_our_python_or_packages_are_a_mistake_with_a_way_out(orders: Workspace) -> None:
+def test_executors_without_our_python_or_packages_get_an_error_with_a_remedy(orders: Workspace) -> None:
     orders.write(
         spark={"conf": {**orders.config["spark"]["conf"], "spark.pyspark.python": "/no/such/python"}}
     )
@@ -246,7 +246,7 @@ def test_machines_without_our_python_or_packages_are_a_mistake_with_a_way_out(or
 
 
 @pytest.mark.long
-def test_a_cluster_without_workers_is_waited_for_but_not_for_ever(workspace: Workspace) -> None:
+def test_a_sync_waits_for_a_cluster_without_workers_but_not_forever(workspace: Workspace) -> None:
     workspace.execute(create_orders(), fill_orders(10))
     impatient = (
         "import sys; from floodmark.services.spark import context; context.DESERTED = 5.0; from floodmark.cli.main import main; "
@@ -267,7 +267,7 @@ def test_a_cluster_without_workers_is_waited_for_but_not_for_ever(workspace: Wor
 
 
 @pytest.mark.long
-def test_a_cluster_that_is_away_is_a_service_that_failed(workspace: Workspace) -> None:
+def test_an_unreachable_cluster_is_exit_code_4(workspace: Workspace) -> None:
     workspace.execute(create_orders(), fill_orders(10))
     conf = {"spark.driver.host": "127.0.0.1"}
     workspace.write(spark={"master": "spark://127.0.0.1:1", "conf": conf})

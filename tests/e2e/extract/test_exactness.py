@@ -100,7 +100,7 @@ def test_every_value_arrives_as_mysql_has_it(synced: Synced, name: str) -> None:
     assert_arrived(synced, name)
 
 
-def test_every_value_of_the_types_that_one_server_has_arrives(synced: Synced) -> None:
+def test_every_value_of_types_that_only_one_server_has_arrives(synced: Synced) -> None:
     for name in synced.kinds.keys() - SHARED.keys():
         assert_arrived(synced, name)
 
@@ -132,7 +132,7 @@ def test_generated_and_invisible_columns_arrive_too(synced: Synced, name: str) -
     assert None not in expected
 
 
-def test_every_column_has_the_type_of_the_table_of_types(synced: Synced) -> None:
+def test_every_column_has_the_type_that_the_type_table_says(synced: Synced) -> None:
     found = dict(
         synced.workspace.query("SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'zoo'")
     )
@@ -140,7 +140,7 @@ def test_every_column_has_the_type_of_the_table_of_types(synced: Synced) -> None
     assert {name: found[name] for name in expected} == expected
 
 
-def test_null_and_the_words_for_it_stay_apart(synced: Synced) -> None:
+def test_null_and_texts_that_look_like_null_stay_distinct(synced: Synced) -> None:
     for name in ("c_char", "c_varchar", "c_latin1", "c_utf16", "c_gbk", "c_longtext"):
         got = synced.warehouse("zoo", f"CASE WHEN {name} IS NULL THEN 'is null' ELSE 'text ' || {name} END")
         assert got[:8] == [
@@ -153,7 +153,7 @@ def test_null_and_the_words_for_it_stay_apart(synced: Synced) -> None:
     assert synced.warehouse("zoo", "c_enum")[1] == "" and synced.warehouse("zoo", "c_set")[0] == ""
 
 
-def test_columns_of_nothing_but_null_arrive_as_such(synced: Synced) -> None:
+def test_columns_with_only_nulls_arrive(synced: Synced) -> None:
     counts = ", ".join(f"count(noc_{name[2:]})" for name in synced.kinds)
     assert synced.workspace.query(f"SELECT {counts} FROM zoo") == [(0,) * len(synced.kinds)]
 
@@ -179,7 +179,7 @@ def described(column: Any) -> str:
     return physical if annotation == "NONE" else f"{physical} {annotation}"
 
 
-def test_files_have_the_types_that_copy_takes_in_the_tables_order(synced: Synced) -> None:
+def test_files_have_the_types_that_copy_accepts_in_the_tables_column_order(synced: Synced) -> None:
     (file,) = synced.files("zoo")
     schema = pq.ParquetFile(file).schema
     found = {schema.column(i).name: described(schema.column(i)) for i in range(len(schema))}
@@ -202,7 +202,7 @@ def test_files_have_the_types_that_copy_takes_in_the_tables_order(synced: Synced
     assert [n for n in columns if not n.endswith("__srid")] == [n for (n,) in mysql]
 
 
-def test_files_hold_to_the_strict_dialect(synced: Synced) -> None:
+def test_files_follow_the_strict_dialect(synced: Synced) -> None:
     for path in (*synced.files("zoo"), *synced.files("crowd")):
         data, file = path.read_bytes(), pq.ParquetFile(path)
         for i in range(len(file.schema)):
@@ -231,7 +231,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("key", ["INT", "VARCHAR(20)"])
-def test_column_names_may_hold_anything(workspace: Workspace, key: str) -> None:
+def test_column_names_may_contain_anything(workspace: Workspace, key: str) -> None:
     names = [n for n in NAMES if n != "_floodmark_key" or key == "INT"]
     quoted = ["`" + name.replace("`", "``") + "`" for name in names]
     workspace.execute(

@@ -30,7 +30,9 @@ def prepared(workspace: Workspace) -> None:
     )
 
 
-def test_a_session_that_is_handed_over_or_just_there_is_used_and_left_running(workspace: Workspace) -> None:
+def test_a_spark_session_that_is_passed_or_already_active_is_used_and_left_running(
+    workspace: Workspace,
+) -> None:
     prepared(workspace)
     script = f"""
         import json, logging, threading
@@ -82,7 +84,7 @@ def test_under_spark_submit_the_submitted_spark_runs_the_slices(workspace: Works
 
 
 @pytest.mark.long
-def test_a_child_process_of_a_submitted_driver_starts_a_spark_of_its_own(workspace: Workspace) -> None:
+def test_a_child_process_of_a_submitted_driver_starts_its_own_spark(workspace: Workspace) -> None:
     """It inherits the address of the driver's JVM, in which its parent has a context already."""
     prepared(workspace)
     job = workspace.folder / "job.py"

@@ -66,7 +66,7 @@ def filled(workspace: Workspace, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("on", "table"), [(server, table) for server in BOTH for table in KEYS[server]])
-def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
+def test_a_key_of_any_type_is_sliced_and_merged_without_losing_or_duplicating_a_row(
     keyed: Callable[[str], Workspace], on: str, table: str
 ) -> None:
     workspace = keyed(on)
@@ -85,7 +85,7 @@ def test_a_key_of_any_kind_is_cut_and_merged_without_losing_or_doubling_a_row(
     assert [len(list(run.iterdir())) >= 2 for run in runs] == [True, True]
 
 
-def test_the_position_in_a_set_is_the_number_that_mysql_has(workspace: Workspace) -> None:
+def test_the_position_of_a_set_key_is_mysqls_number(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (s SET({MEMBERS}) PRIMARY KEY, {AT}, KEY (update_at))",
         "INSERT INTO t (s) VALUES (18446744073709551615), (9007199254740993), (9007199254740992), (1)",
@@ -98,7 +98,7 @@ def test_the_position_in_a_set_is_the_number_that_mysql_has(workspace: Workspace
 
 
 @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "as_ci"])
-def test_a_text_key_in_another_spelling_is_the_same_row(
+def test_a_text_key_spelled_differently_is_the_same_row(
     workspace: Workspace, kind: str, collation: str
 ) -> None:
     accents, padded = collation != "as_ci", True
@@ -140,7 +140,7 @@ def test_two_spellings_in_one_read_are_one_row_and_the_later_wins(workspace: Wor
     assert workspace.query("SELECT k, n FROM t") == [("ÁBC ", 2)]
 
 
-def test_keys_that_only_a_binary_collation_tells_apart_stay_apart(workspace: Workspace) -> None:
+def test_keys_that_only_a_binary_collation_distinguishes_stay_distinct(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (k VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY, n INT, {AT})",
         "INSERT INTO t (k, n) VALUES ('abc', 1), ('ABC', 2), ('äbc', 3), ('abc\\t', 4)",
@@ -151,7 +151,7 @@ def test_keys_that_only_a_binary_collation_tells_apart_stay_apart(workspace: Wor
     assert same(workspace, "t", "hex(k), n")
 
 
-def test_binary_keys_keep_their_trailing_zeros_and_spaces_apart(workspace: Workspace) -> None:
+def test_binary_keys_that_differ_in_trailing_zeros_and_spaces_stay_distinct(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (k VARBINARY(4) PRIMARY KEY, n INT, {AT})",
         "INSERT INTO t (k, n) VALUES (x'', 1), (x'00', 2), (x'0000', 3), (x'20', 4), (x'61', 5), (x'41', 6)",

@@ -92,7 +92,7 @@ def refused(spec: SourceSpec, sql: str = "SELECT 1") -> str:
 
 @pytest.mark.mysql_only
 @pytest.mark.parametrize("plugin", ["caching_sha2_password", "sha256_password"])
-def test_a_password_is_proven_with_tls_and_with_rsa_at_first_and_again(
+def test_a_password_is_proven_with_tls_and_with_rsa_on_the_first_and_later_logins(
     own: tuple[MySQL, Path], plugin: str
 ) -> None:
     server, _ = own
@@ -135,7 +135,7 @@ def overheard(server: DatabaseServer) -> Iterator[tuple[int, bytearray]]:
 
 @pytest.mark.mysql_only
 @pytest.mark.parametrize("plugin", ["caching_sha2_password", "sha256_password"])
-def test_nobody_overhears_a_password_though_the_server_has_no_tls(without_tls: MySQL, plugin: str) -> None:
+def test_a_password_is_never_sent_readable_even_without_tls(without_tls: MySQL, plugin: str) -> None:
     spec = guest(without_tls, "heard", f"IDENTIFIED WITH {plugin} BY 'guest-pw'")
     with overheard(without_tls) as (port, heard):
         for tls in (None, PLAIN):
@@ -163,7 +163,7 @@ def mariadb_with_ed25519(own_pems: Path) -> Iterator[MariaDB]:
 
 @pytest.mark.mariadb_only
 @pytest.mark.parametrize("plugin", ["mysql_native_password", "ed25519"])
-def test_the_ways_of_mariadb_prove_a_password_without_sending_it(
+def test_mariadbs_plugins_prove_a_password_without_sending_it(
     mariadb_with_ed25519: MariaDB, plugin: str
 ) -> None:
     server = mariadb_with_ed25519
@@ -176,7 +176,7 @@ def test_the_ways_of_mariadb_prove_a_password_without_sending_it(
 
 
 @pytest.mark.mysql_only
-def test_a_server_that_begins_to_offer_tls_is_used_with_it(without_tls: MySQL) -> None:
+def test_a_server_that_starts_to_offer_tls_is_used_with_tls(without_tls: MySQL) -> None:
     spec = guest(without_tls, "later")
     assert not ask(spec)
     with MySQL(buffer_pool="32M") as other:  # in its place
@@ -193,7 +193,7 @@ def test_a_server_that_begins_to_offer_tls_is_used_with_it(without_tls: MySQL) -
 
 
 @pytest.mark.mysql_only
-def test_a_user_who_needs_a_certificate_shows_it(own: tuple[MySQL, Path]) -> None:
+def test_a_user_that_requires_a_certificate_presents_it(own: tuple[MySQL, Path]) -> None:
     server, folder = own
     files = {"ca": folder / "ca.pem", "cert": folder / "client.pem", "key": folder / "client.key"}
     for how in ("REQUIRE X509", "REQUIRE SUBJECT '/CN=client'"):
@@ -206,7 +206,7 @@ def test_a_user_who_needs_a_certificate_shows_it(own: tuple[MySQL, Path]) -> Non
 
 
 @pytest.mark.mysql_only
-def test_whoever_is_refused_is_told_why(own: tuple[MySQL, Path]) -> None:
+def test_a_refused_login_says_why(own: tuple[MySQL, Path]) -> None:
     server, _ = own
     spec = guest(server, "mistaken")
     assert "check the user and the password in source.url" in refused(replace(spec, password="other"))
@@ -228,7 +228,7 @@ def test_whoever_is_refused_is_told_why(own: tuple[MySQL, Path]) -> None:
 
 
 @pytest.mark.both_servers
-def test_grants_may_come_by_a_role_that_is_active(workspace: Workspace, kind: str) -> None:
+def test_grants_may_come_from_an_active_role(workspace: Workspace, kind: str) -> None:
     name, server = workspace.database.name, workspace.database.server
     workspace.execute(create_orders(), fill_orders(50), "CREATE TABLE secret (id INT PRIMARY KEY)")
     user, role = f"u_{name}", f"r_{name}"
@@ -256,7 +256,7 @@ def test_grants_may_come_by_a_role_that_is_active(workspace: Workspace, kind: st
 
 
 @pytest.mark.both_servers
-def test_a_function_that_may_not_be_called_is_named_with_its_grant(
+def test_a_function_that_the_user_may_not_call_is_named_with_its_grant(
     workspace: Workspace, server: DatabaseServer
 ) -> None:
     name = workspace.database.name

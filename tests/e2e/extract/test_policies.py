@@ -56,7 +56,7 @@ def changed(table: dict[str, Any]) -> dict[str, tuple[int, str]]:
     return {f["column"]: (f["values"], f["policy"]) for f in found}
 
 
-def test_text_that_redshift_can_not_hold_is_refused_with_key_and_column(
+def test_text_that_redshift_cannot_hold_is_refused_with_key_and_column(
     long: Workspace, redshift: RedshiftStandIn
 ) -> None:
     error = refused(long)
@@ -120,7 +120,7 @@ def test_a_key_is_never_changed_by_a_policy(redshift_workspace: Workspace) -> No
     assert "part of the key" in refused(redshift_workspace)["hint"]
 
 
-def test_duckdb_holds_what_redshift_can_not(workspace: Workspace) -> None:
+def test_duckdb_holds_what_redshift_cannot(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body MEDIUMTEXT, {AT})",
         f"INSERT INTO t (id, body) VALUES (1, CONCAT(REPEAT('x', {MOST}), 'é')), (2, 'a\\0b')",
@@ -179,7 +179,7 @@ def test_zero_dates_follow_the_policy_and_are_counted(
     ]
 
 
-def test_documents_that_were_too_long_come_once_the_cluster_takes_them(
+def test_documents_that_were_too_long_arrive_once_the_cluster_accepts_them(
     redshift_workspace: Workspace, redshift: RedshiftStandIn
 ) -> None:
     workspace, user, secret = redshift_workspace, f"u_{secrets.token_hex(4)}", "Ordinary1"
@@ -222,7 +222,7 @@ def test_a_document_that_is_too_long_is_found_before_a_large_table_is_read(
     assert workspace.synced("t")["rows_loaded"] == 1000
 
 
-def test_the_look_for_values_that_are_too_long_ends_by_itself(workspace: Workspace) -> None:
+def test_the_search_for_overlong_values_has_a_time_limit(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, doc JSON, at DATETIME, KEY (at))",
         "INSERT INTO t VALUES (1, '[]', '2025-03-01')",

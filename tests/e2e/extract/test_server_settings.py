@@ -84,7 +84,7 @@ MORE = [
     [*SETTINGS, *(pytest.param(s, marks=pytest.mark.long) for s in MORE)],
     ids=lambda s: " ".join(s),
 )
-def test_settings_for_everybody_lose_no_row(orders: Workspace, kind: str, settings: dict[str, str]) -> None:
+def test_global_server_settings_lose_no_row(orders: Workspace, kind: str, settings: dict[str, str]) -> None:
     if kind == "mysql":
         settings = {n.replace("tx_read_only", "transaction_read_only"): v for n, v in settings.items()}
     elif "transaction_isolation" in settings:
@@ -98,7 +98,7 @@ def test_settings_for_everybody_lose_no_row(orders: Workspace, kind: str, settin
     assert orders.compare("orders").equal
 
 
-def test_a_limit_for_statements_does_not_end_ours(orders: Workspace, kind: str) -> None:
+def test_a_statement_time_limit_does_not_end_our_statements(orders: Workspace, kind: str) -> None:
     limit = {"max_execution_time": "1000"} if kind == "mysql" else {"max_statement_time": "1"}
     orders.write(tables={orders.full_name("orders"): {"where": "id > 7 * 450 OR SLEEP(0.01) = 0"}})
     with for_everybody(orders.database, **limit):
@@ -111,7 +111,7 @@ def test_a_limit_for_statements_does_not_end_ours(orders: Workspace, kind: str) 
 STRICT = "'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO'"
 
 
-def test_dates_that_strict_modes_forbid_are_read_all_the_same(orders: Workspace) -> None:
+def test_dates_that_strict_modes_forbid_are_still_read(orders: Workspace) -> None:
     orders.execute(
         "SET sql_mode = 'ALLOW_INVALID_DATES'",
         "CREATE TABLE t (id INT PRIMARY KEY, d DATE, update_at DATETIME NOT NULL)",
@@ -127,7 +127,7 @@ def test_dates_that_strict_modes_forbid_are_read_all_the_same(orders: Workspace)
 
 
 @pytest.mark.mysql_only
-def test_a_primary_key_that_the_server_made_and_hides_is_the_key(orders: Workspace) -> None:
+def test_a_generated_invisible_primary_key_is_the_key(orders: Workspace) -> None:
     orders.execute(
         "SET sql_generate_invisible_primary_key = ON",
         "CREATE TABLE t (n INT, update_at DATETIME NOT NULL DEFAULT '2025-03-01')",
@@ -141,7 +141,7 @@ def test_a_primary_key_that_the_server_made_and_hides_is_the_key(orders: Workspa
 
 
 @pytest.mark.mysql_only
-def test_a_server_that_folds_names_and_wants_primary_keys_is_read_under_any_spelling(
+def test_a_server_that_folds_names_and_requires_primary_keys_is_read_under_any_spelling(
     make_workspace: Callable[..., Workspace], kind: str
 ) -> None:
     with MySQL(

@@ -47,7 +47,7 @@ def test_a_table_of_300_columns_arrives_with_all_of_them(workspace: Workspace) -
     assert workspace.compare("t").equal
 
 
-def test_a_table_without_rows_is_no_error(workspace: Workspace) -> None:
+def test_a_table_without_rows_is_not_an_error(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE upserted (id INT PRIMARY KEY, {AT})",
         "CREATE TABLE appended (id INT AUTO_INCREMENT PRIMARY KEY)",
@@ -73,9 +73,7 @@ def test_a_table_without_rows_is_no_error(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("change", ["CHANGE n renamed INT", "DROP INDEX update_at"])
-def test_what_is_renamed_or_dropped_while_it_is_read_is_worth_another_try(
-    workspace: Workspace, change: str
-) -> None:
+def test_a_table_renamed_or_dropped_during_a_read_is_retried(workspace: Workspace, change: str) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, n INT, {AT}, KEY update_at (update_at))",
         "INSERT INTO t (id, n) SELECT seq, seq FROM seq_1_to_50",
@@ -123,7 +121,7 @@ def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None
     assert peak(workspace, "t") < 330 << 20
 
 
-def test_more_wide_rows_than_the_warehouse_holds_at_a_time_are_loaded(workspace: Workspace) -> None:
+def test_more_wide_rows_than_the_warehouse_holds_at_once_are_loaded(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})",
         "INSERT INTO t (id, body) SELECT seq, REPEAT(SHA2(seq, 256), 1024) FROM seq_1_to_2200",
@@ -167,7 +165,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])"""
 # ---------------------------------------------------------------- cursors
 
 
-def test_a_cursor_of_dates_loses_no_row_of_today(workspace: Workspace) -> None:
+def test_a_date_cursor_loses_no_row_of_today(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, day DATE NOT NULL, n INT, KEY (day))",
         "INSERT INTO t SELECT seq, UTC_DATE() - INTERVAL seq DAY, seq FROM seq_1_to_20",
@@ -182,7 +180,7 @@ def test_a_cursor_of_dates_loses_no_row_of_today(workspace: Workspace) -> None:
     assert same(workspace, "t")
 
 
-def test_a_cursor_of_microseconds_is_cut_between_them(workspace: Workspace) -> None:
+def test_a_microsecond_cursor_is_sliced_between_microseconds(workspace: Workspace) -> None:
     workspace.execute(
         "SET time_zone = '+05:00'",
         "CREATE TABLE t (id INT PRIMARY KEY, n INT, update_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)"

@@ -114,7 +114,7 @@ def test_the_configuration_wins(database: Any, session: Session) -> None:
     assert found(session, mode="full").cursor is None
 
 
-def test_what_is_unfortunate_is_said(database: Any, session: Session) -> None:
+def test_drawbacks_of_a_table_are_noted(database: Any, session: Session) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY, update_at DATETIME)")
     notes = noted(session)
     assert set(notes) == {"nullable_cursor", "unindexed_cursor", "whole_seconds", "unmaintained_cursor"}
@@ -169,7 +169,7 @@ def test_a_sequence_is_refused(database: Any, session: Session) -> None:
     assert list_tables(session, database.name) == [f"{database.name}.t"]
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one(database: Any, session: Session) -> None:
+def test_a_misspelt_name_gets_the_right_one_as_a_hint(database: Any, session: Session) -> None:
     database.execute(create_orders())
     assert refused(session, "oders").hint == f"did you mean {database.name}.orders?"
     assert refused(session, f"{database.name}.order").hint == f"did you mean {database.name}.orders?"
@@ -179,7 +179,7 @@ def test_a_misspelt_name_is_answered_with_the_right_one(database: Any, session: 
     assert "no column idd" in refused(session, "orders", key=("idd",)).message
 
 
-def test_a_name_in_two_schemas_must_say_which(database: Any, server: Any) -> None:
+def test_a_table_name_in_two_schemas_needs_its_schema(database: Any, server: Any) -> None:
     other = f"o_{secrets.token_hex(4)}"
     server.execute(f"CREATE DATABASE {other}", f"CREATE TABLE {other}.twin_{other} (id INT)")
     server.execute(
@@ -209,7 +209,7 @@ def test_a_name_in_two_schemas_must_say_which(database: Any, server: Any) -> Non
         ({"where": "id = = 1"}, "SQL syntax"),
     ],
 )
-def test_options_that_can_not_work_are_refused(
+def test_options_that_cannot_work_are_refused(
     database: Any, session: Session, options: dict[str, Any], message: str
 ) -> None:
     database.execute(
@@ -226,7 +226,7 @@ def test_a_mode_that_lacks_what_it_needs_is_refused(database: Any, session: Sess
     assert (table.key, table.cursor) == ((), "update_at")
 
 
-def test_columns_that_fold_to_one_name_stay_apart(database: Any, session: Session) -> None:
+def test_columns_that_fold_to_one_name_stay_distinct(database: Any, session: Session) -> None:
     database.execute("SET sql_mode = ''", "CREATE TABLE t (id INT PRIMARY KEY, d DATE, `D__RAW` INT)")
     named = {f.name: f.target for f in fields(found(session, zero_dates="keep"))}
     assert len({name.lower() for name in named}) == len(set(named.values())) == 4
@@ -234,7 +234,7 @@ def test_columns_that_fold_to_one_name_stay_apart(database: Any, session: Sessio
     assert named["D__RAW"] == fields(found(session))[2].target
 
 
-def test_a_missing_privilege_is_the_users_to_grant(database: Any, server: Any) -> None:
+def test_a_missing_privilege_is_a_config_error_with_its_grant(database: Any, server: Any) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY, secret INT)", "CREATE TABLE u (id INT)")
     user = f"u_{secrets.token_hex(4)}"
     server.execute(

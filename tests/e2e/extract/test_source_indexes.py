@@ -88,7 +88,7 @@ def test_a_range_of_the_cursor_is_estimated_by_its_size(database: Any, session: 
 
 
 @pytest.mark.both_servers
-def test_a_plan_knows_how_large_a_part_of_the_table_is_new(workspace: Workspace) -> None:
+def test_a_plan_knows_what_share_of_the_table_is_new(workspace: Workspace) -> None:
     columns = COLUMNS.removesuffix(" NOT NULL")  # else that it is not NULL is no range
     workspace.execute(
         f"CREATE TABLE t ({columns}, PRIMARY KEY (id), KEY (update_at))", FILL, "ANALYZE TABLE t"
@@ -106,7 +106,7 @@ def test_a_plan_knows_how_large_a_part_of_the_table_is_new(workspace: Workspace)
 
 
 @pytest.mark.mysql_only
-def test_an_optimizer_that_can_not_print_its_plans_is_switched_off(new_server: Any) -> None:
+def test_an_optimizer_that_cannot_print_its_plans_is_switched_off(new_server: Any) -> None:
     with new_server() as server:
         if server.execute("SELECT @@optimizer_switch LIKE '%hypergraph%', VERSION() >= '9.7'") != [(1, 1)]:
             pytest.skip("the server has one optimizer")
@@ -122,7 +122,7 @@ def test_an_optimizer_that_can_not_print_its_plans_is_switched_off(new_server: A
 
 
 @pytest.mark.mysql_only
-def test_statistics_are_those_of_now(database: Any, session: Session) -> None:
+def test_statistics_are_current(database: Any, session: Session) -> None:
     size = f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{database.name}'"
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", size)
     database.execute("INSERT INTO t SELECT seq FROM seq_1_to_1000", "ANALYZE TABLE t")
@@ -165,7 +165,7 @@ def test_positions_are_found_without_sorting_the_whole_index(
 
 @pytest.mark.both_servers
 @pytest.mark.parametrize("name", INDEXES)
-def test_edges_are_the_same_whatever_the_index(database: Any, session: Session, name: str) -> None:
+def test_slice_edges_are_the_same_with_any_index(database: Any, session: Session, name: str) -> None:
     indexes, _ = INDEXES[name]
     table = made(database, session, indexes, key=("id",) if "UNIQUE" in indexes else None)
     for by in (table.order, table.key):
@@ -176,7 +176,7 @@ def test_edges_are_the_same_whatever_the_index(database: Any, session: Session, 
         assert edges.walk(session, table, by, everything[99], everything[1099], 500) == (everything[599],)
 
 
-def test_rows_can_be_counted_off_where_there_are_no_window_functions(database: Any, session: Session) -> None:
+def test_edges_are_found_without_window_functions(database: Any, session: Session) -> None:
     table = made(database, session, "PRIMARY KEY (id)")
     assert version(session).windows
     query = f"SELECT id FROM {sql.source(table)} ORDER BY id"
@@ -210,7 +210,7 @@ def test_an_ignored_index_is_left_alone(database: Any, session: Session) -> None
 
 
 @pytest.mark.both_servers
-def test_an_index_of_prefixes_is_no_key(database: Any, session: Session) -> None:
+def test_a_prefix_index_is_not_a_key(database: Any, session: Session) -> None:
     database.execute(
         f"CREATE TABLE t ({COLUMNS}, c VARCHAR(20) NOT NULL, UNIQUE KEY (c(3)), KEY (update_at))"
     )

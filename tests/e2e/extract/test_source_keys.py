@@ -42,9 +42,7 @@ def test_keys_in_mysqls_collations_are_equal_exactly_when_it_says_so(database: A
 
 @pytest.mark.long
 @pytest.mark.both_servers
-def test_keys_in_every_collation_of_the_server_are_equal_as_it_says_or_refused(
-    database: Any, kind: str
-) -> None:
+def test_keys_in_every_collation_compare_as_the_server_says_or_are_refused(database: Any, kind: str) -> None:
     full = "FULL_COLLATION_NAME" if kind == "mariadb" else "COLLATION_NAME"
     found = database.execute(
         f"SELECT {full}, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
@@ -89,7 +87,7 @@ def told_wrong(database: Any, collation: str) -> set[tuple[int, int]]:
 
 
 @pytest.mark.both_servers
-def test_the_parts_of_a_composite_key_stay_apart(database: Any, kind: str) -> None:
+def test_the_parts_of_a_composite_key_stay_distinct(database: Any, kind: str) -> None:
     collation = "utf8mb4_0900_as_cs" if kind == "mysql" else "utf8mb4_uca1400_as_cs"
     pairs = [
         ("a", "bc"),

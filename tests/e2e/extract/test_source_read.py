@@ -177,7 +177,7 @@ def test_leaving_early_ends_the_connection_at_once(database: Any, spec: SourceSp
         time.sleep(0.1)
 
 
-def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: SourceSpec) -> None:
+def test_batches_have_the_requested_size_and_lose_no_row(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
     with Session(spec) as session:
@@ -193,7 +193,7 @@ def test_batches_are_of_the_asked_size_and_lose_no_row(database: Any, spec: Sour
     assert gc.isenabled()
 
 
-def test_an_empty_result_is_no_batch(database: Any, spec: SourceSpec) -> None:
+def test_an_empty_result_gives_no_batch(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     with Session(spec) as session:
         assert list(reading(session, described(spec))) == []
@@ -250,7 +250,7 @@ def test_a_value_that_the_server_lost_is_an_error(database: Any, spec: SourceSpe
         database.execute(f"SET GLOBAL max_allowed_packet = {packet}")
 
 
-def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: SourceSpec) -> None:
+def test_warnings_from_the_users_condition_are_not_errors(database: Any, spec: SourceSpec) -> None:
     database.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(9))", "INSERT INTO t VALUES (1, '1x'), (2, 'y')"
     )
@@ -261,7 +261,9 @@ def test_warnings_of_the_users_condition_are_no_errors(database: Any, spec: Sour
         assert session.rows("SELECT 1 + 1") == [(b"2",)]
 
 
-def test_what_the_server_refuses_is_said_alike_and_ends_nothing_else(database: Any, spec: SourceSpec) -> None:
+def test_a_refused_query_raises_the_servers_message_before_and_after_the_first_rows(
+    database: Any, spec: SourceSpec
+) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_20000")
     table = described(spec)
     with Session(spec) as session:
@@ -296,7 +298,7 @@ def test_rows_of_several_packets_arrive_whole(database: Any, spec: SourceSpec) -
     pa.default_memory_pool().release_unused()
 
 
-def test_the_session_can_not_write_and_says_who_it_is(database: Any, spec: SourceSpec) -> None:
+def test_the_session_is_read_only_and_names_itself(database: Any, spec: SourceSpec) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     with Session(spec, purpose="slice */ 3") as session:
         with pytest.raises(FloodmarkError, match="READ ONLY"):
@@ -308,7 +310,7 @@ def test_the_session_can_not_write_and_says_who_it_is(database: Any, spec: Sourc
         ) == [(b"+00:00", b"", b"utf8mb4", b"3600")]
 
 
-def test_bad_doors_are_told_apart(database: Any, spec: SourceSpec) -> None:
+def test_connection_failures_are_distinguished(database: Any, spec: SourceSpec) -> None:
     with pytest.raises(ConfigError, match="Access denied") as error:
         Session(replace(spec, password="wrong-one"))
     assert "wrong-one" not in error.value.message

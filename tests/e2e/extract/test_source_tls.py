@@ -112,9 +112,7 @@ def test_the_host_may_be_a_name(right: SourceSpec, pems: Path) -> None:
     assert cipher(replace(right, host="localhost"), Tls("verify_identity", ca=pems / "ca.pem"))
 
 
-def test_without_a_word_on_tls_a_server_that_has_it_is_used_with_it(
-    right: SourceSpec, plain: SourceSpec
-) -> None:
+def test_without_a_tls_setting_tls_is_used_if_the_server_has_it(right: SourceSpec, plain: SourceSpec) -> None:
     assert cipher(right, None)
     assert not cipher(plain, None)
 
@@ -127,12 +125,12 @@ def test_the_wrong_authority_is_refused(right: SourceSpec, pems: Path, mode: Mod
 
 
 @pytest.mark.parametrize("mode", ("verify_ca", "verify_identity"))
-def test_an_authority_that_nobody_trusts_is_refused(right: SourceSpec, mode: Mode) -> None:
+def test_an_untrusted_authority_is_refused(right: SourceSpec, mode: Mode) -> None:
     with pytest.raises(ConfigError, match="certificate"):
         cipher(right, Tls(mode))
 
 
-def test_the_wrong_host_name_is_refused_only_where_it_is_checked(wrong: SourceSpec, pems: Path) -> None:
+def test_a_wrong_host_name_is_refused_only_with_verify_identity(wrong: SourceSpec, pems: Path) -> None:
     ca = pems / "ca.pem"
     with pytest.raises(ConfigError, match="mismatch") as error:
         cipher(wrong, Tls("verify_identity", ca=ca))
@@ -160,7 +158,7 @@ def test_disabled_is_plain_text(plain: SourceSpec) -> None:
     assert not cipher(plain, Tls("disabled"))
 
 
-def test_a_client_certificate_is_shown(right: SourceSpec, pems: Path) -> None:
+def test_a_client_certificate_is_presented(right: SourceSpec, pems: Path) -> None:
     files = {"ca": pems / "ca.pem", "cert": pems / "client.pem", "key": pems / "client.key"}
     root = replace(right, tls=Tls("verify_identity", **files))
     with Session(root) as session:
@@ -172,7 +170,7 @@ def test_a_client_certificate_is_shown(right: SourceSpec, pems: Path) -> None:
         cipher(guest, Tls("verify_identity", ca=files["ca"]))
 
 
-def test_a_file_that_is_not_there_is_named(right: SourceSpec, pems: Path) -> None:
+def test_a_missing_certificate_file_is_named(right: SourceSpec, pems: Path) -> None:
     with pytest.raises(ConfigError, match=r"source.tls.ca: .*nowhere.pem can't be read: No such file"):
         cipher(right, Tls("verify_ca", ca=pems / "nowhere.pem"))
 
@@ -192,7 +190,7 @@ def test_passwords_and_names_may_be_any_text(right: SourceSpec) -> None:
         cipher(replace(guest, database="nowhere"), Tls("required"))
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(right: SourceSpec, pems: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(right: SourceSpec, pems: Path) -> None:
     locked = pems / "locked.key"
     openssl(
         "pkey", "-in", str(pems / "client.key"), "-aes256", "-passout", "pass:secret", "-out", str(locked)
@@ -201,7 +199,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(right: So
         cipher(right, Tls("required", ca=pems / "ca.pem", cert=pems / "client.pem", key=locked))
 
 
-def test_a_session_that_the_server_has_ended_says_so(right: SourceSpec) -> None:
+def test_a_session_ended_by_the_server_says_so(right: SourceSpec) -> None:
     with Session(right) as other, Session(replace(right, tls=Tls("required"))) as session:
         other.rows("SET SESSION TRANSACTION READ WRITE")
         other.rows(f"KILL {session.connection_id}")
@@ -209,7 +207,7 @@ def test_a_session_that_the_server_has_ended_says_so(right: SourceSpec) -> None:
             session.rows("SELECT 1")
 
 
-def test_slices_are_read_past_the_driver_with_tls(
+def test_slices_are_read_over_tls_without_the_driver(
     workspace: Workspace, right: SourceSpec, pems: Path, server: DatabaseServer
 ) -> None:
     def prepared() -> int:

@@ -329,7 +329,7 @@ def test_half_a_surrogate_pair_is_refused(database: Any) -> None:
         read(database)
 
 
-def test_names_may_hold_anything(database: Any) -> None:
+def test_names_may_contain_anything(database: Any) -> None:
     database.execute(
         "CREATE TABLE `o``d d.x` (id INT PRIMARY KEY, `a``b` INT, `sel ect` INT, `ä` DECIMAL(5,2))",
         "INSERT INTO `o``d d.x` VALUES (1, 2, 3, 4.5)",

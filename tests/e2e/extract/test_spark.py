@@ -113,7 +113,7 @@ def test_results_arrive_while_later_slices_run(spark: Callable[[], Spark], jobs:
     assert sum(r.rows for r in results) == ROWS - STEP
 
 
-def test_the_error_of_a_task_is_raised_as_itself_and_spark_goes_on(
+def test_a_tasks_error_keeps_its_type_and_spark_keeps_running(
     spark: Callable[[], Spark], jobs: list[SliceJob]
 ) -> None:
     wrong = replace(jobs[3], source=replace(jobs[3].source, password="not-the-password"))
@@ -124,7 +124,7 @@ def test_the_error_of_a_task_is_raised_as_itself_and_spark_goes_on(
     assert ids(jobs[0], list(spark().submit(jobs, "t"))) == list(range(1, ROWS + 1))
 
 
-def test_data_that_can_not_be_carried_is_not_tried_again(
+def test_a_data_error_is_not_retried(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database
 ) -> None:
     database.execute("SET sql_mode = ''", "UPDATE t SET update_at = '0000-00-00' WHERE id = 700")
@@ -132,7 +132,7 @@ def test_data_that_can_not_be_carried_is_not_tried_again(
         list(spark().submit(jobs, "t"))
 
 
-def test_a_service_that_stays_away_is_transient(
+def test_a_service_that_stays_down_is_a_transient_error(
     spark: Callable[[], Spark], jobs: list[SliceJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floodmark.services.spark.context.PAUSES", (0.1,))
@@ -141,7 +141,7 @@ def test_a_service_that_stays_away_is_transient(
         list(spark().submit(away, "t"))
 
 
-def test_a_service_that_comes_back_is_waited_for(
+def test_a_task_waits_for_a_service_that_comes_back(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floodmark.services.spark.context.PAUSES", (0.2, 0.2))
@@ -198,7 +198,7 @@ spark.stop()
 """
 
 
-def test_neither_a_run_nor_its_cancel_leaves_a_word_of_spark_on_the_terminal(jobs: list[SliceJob]) -> None:
+def test_spark_prints_nothing_to_the_terminal_even_when_cancelled(jobs: list[SliceJob]) -> None:
     sleeping = [replace(job, table=changed(job.table, where="SLEEP(1) = 0")) for job in jobs]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=pickle.dumps((jobs, sleeping)), capture_output=True, timeout=90
@@ -225,7 +225,7 @@ spark.stop()
 
 
 @pytest.mark.parametrize("mode", ["early", "late"])
-def test_workers_come_from_the_daemon_that_was_started_with_the_jvm_else_from_one_that_the_jvm_starts(
+def test_workers_fork_from_the_daemon_started_with_the_jvm_or_else_from_the_jvms_own(
     jobs: list[SliceJob], mode: str
 ) -> None:
     command = [sys.executable, "-c", ASKED, mode]
@@ -250,7 +250,7 @@ spark.stop()
 
 
 @pytest.mark.long
-def test_a_machine_that_runs_twice_keeps_sparks_classes_for_the_third_time(tmp_path: Path) -> None:
+def test_the_second_run_on_a_machine_stores_sparks_classes_for_the_third(tmp_path: Path) -> None:
     def run(how: str) -> tuple[str, list[str]]:
         done = subprocess.run(
             [sys.executable, "-c", STARTED, how],

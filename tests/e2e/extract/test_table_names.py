@@ -45,7 +45,7 @@ def test_tables_of_any_name_are_found_stored_and_loaded(workspace: Workspace, se
         workspace.execute(f"DROP DATABASE {quoted}")
 
 
-def test_two_tables_with_one_target_are_refused_by_name_and_go_with_a_target(workspace: Workspace) -> None:
+def test_two_tables_with_one_target_are_refused_until_one_sets_target(workspace: Workspace) -> None:
     name = workspace.database.name
     for n, table in enumerate(("Orders", "orders")):
         workspace.execute(
@@ -77,7 +77,7 @@ def test_a_target_that_another_table_fills_is_refused_in_a_later_run_too(workspa
     assert workspace.query("SELECT id FROM orders") == [(0,)]
 
 
-def test_a_table_named_like_one_of_our_own_is_refused_unread_and_goes_with_a_target(
+def test_a_table_named_like_one_of_ours_is_refused_unread_until_it_sets_target(
     workspace: Workspace,
 ) -> None:
     name = workspace.database.name

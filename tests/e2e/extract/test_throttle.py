@@ -71,7 +71,7 @@ class Busy:
             thread.join(10)
 
 
-def test_a_busy_server_is_waited_for_and_that_is_said(orders: Workspace) -> None:
+def test_a_sync_waits_for_a_busy_server_and_says_so(orders: Workspace) -> None:
     orders.write(source={"pause_when": {"threads_running": 10}})
     told, reports = Told(), list[SyncReport]()
     with Busy(orders.database, 15):
@@ -87,9 +87,7 @@ def test_a_busy_server_is_waited_for_and_that_is_said(orders: Workspace) -> None
     assert orders.compare("orders").equal
 
 
-def test_a_server_that_stays_busy_ends_the_run_as_one_to_be_tried_again(
-    orders: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_stays_busy_is_exit_code_4(orders: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle, "LONGEST_PAUSE", 2.0)
     orders.write(source={"pause_when": {"threads_running": 10}})
     with Busy(orders.database, 15):
@@ -133,7 +131,7 @@ def test_a_run_over_several_tables_never_has_more_connections_than_allowed(
     assert max(seen) >= 1 and len(over) <= len(seen) * 0.02, (max(seen), len(over), len(seen))
 
 
-def test_a_replica_that_is_behind_is_waited_for(
+def test_a_sync_waits_for_a_replica_that_is_behind(
     new_server: type[DatabaseServer], make_workspace: Callable[..., Workspace]
 ) -> None:
     with replicated(new_server) as pair:

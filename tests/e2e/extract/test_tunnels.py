@@ -44,7 +44,7 @@ def orders(workspace: Workspace, bastion: Sshd) -> Workspace:
     return workspace
 
 
-def test_a_sync_through_a_bastion_ends_right(orders: Workspace, bastion: Sshd) -> None:
+def test_a_sync_through_a_bastion_succeeds(orders: Workspace, bastion: Sshd) -> None:
     assert orders.synced("orders")["rows_loaded"] == 3000
     assert orders.compare("orders").equal
     assert clients(bastion)
@@ -72,7 +72,7 @@ def test_the_command_leaves_no_ssh_behind_and_shows_no_secret(
     until(lambda: not own_bastion.connections(), 5)
 
 
-def test_kill_minus_9_of_the_command_leaves_no_ssh_behind(workspace: Workspace, own_bastion: Sshd) -> None:
+def test_kill_9_of_the_command_leaves_no_ssh_behind(workspace: Workspace, own_bastion: Sshd) -> None:
     workspace.execute(ORDERS, fill(3000))
     workspace.write(source={"ssh": own_bastion.ssh()})
     process = workspace.run.start("sync", "-t", "orders")
@@ -85,7 +85,7 @@ def test_kill_minus_9_of_the_command_leaves_no_ssh_behind(workspace: Workspace, 
 # a tunnel that dies
 
 
-def test_a_tunnel_that_dies_in_mid_extract_is_opened_again(workspace: Workspace, own_bastion: Sshd) -> None:
+def test_a_tunnel_that_dies_during_extraction_is_reopened(workspace: Workspace, own_bastion: Sshd) -> None:
     large(workspace).write(source={"ssh": own_bastion.ssh()})
     died: list[int] = []
 
@@ -105,7 +105,7 @@ def test_a_tunnel_that_dies_in_mid_extract_is_opened_again(workspace: Workspace,
     assert table["rows_loaded"] == 80_000 and complete(workspace)
 
 
-def test_a_bastion_that_stops_in_mid_extract_is_exit_code_4_and_the_next_run_completes(
+def test_a_bastion_that_stops_during_extraction_is_exit_code_4_and_the_next_run_completes(
     workspace: Workspace, own_bastion: Sshd
 ) -> None:
     large(workspace).write(source={"ssh": own_bastion.ssh()})
@@ -146,7 +146,7 @@ def test_a_changed_host_key_is_refused(workspace: Workspace, own_bastion: Sshd) 
         assert session.rows("SELECT 1") == [(b"1",)]
 
 
-def test_a_bastion_that_nobody_knows_is_refused(
+def test_a_bastion_with_an_unknown_host_key_is_refused(
     server: DatabaseServer, bastion: Sshd, tmp_path: Path
 ) -> None:
     nobody = tmp_path / "known hosts %h"
@@ -192,7 +192,7 @@ def test_a_key_with_a_passphrase_is_never_asked_for(
     assert time.monotonic() - began < 5
 
 
-def test_the_agent_has_the_key_when_the_configuration_has_none(
+def test_the_agents_key_is_used_if_the_configuration_has_none(
     server: DatabaseServer, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     where = tmp_path / "agent"
@@ -207,7 +207,7 @@ def test_the_agent_has_the_key_when_the_configuration_has_none(
         agent.wait()
 
 
-def test_the_key_that_spark_brought_along_is_found(
+def test_a_key_file_shipped_by_spark_is_found(
     server: DatabaseServer, bastion: Sshd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     brought = tmp_path / "id_bastion"
@@ -222,7 +222,7 @@ def test_the_key_that_spark_brought_along_is_found(
 # what can't be reached
 
 
-def test_a_bastion_that_is_away_is_said_at_once(server: DatabaseServer, bastion: Sshd) -> None:
+def test_an_unreachable_bastion_is_reported_at_once(server: DatabaseServer, bastion: Sshd) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
@@ -238,7 +238,7 @@ def test_a_bastion_that_is_away_is_said_at_once(server: DatabaseServer, bastion:
         assert time.monotonic() - began < 10
 
 
-def test_a_server_that_the_bastion_can_not_reach_is_said(server: DatabaseServer, bastion: Sshd) -> None:
+def test_a_server_that_the_bastion_cannot_reach_is_reported(server: DatabaseServer, bastion: Sshd) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -246,7 +246,7 @@ def test_a_server_that_the_bastion_can_not_reach_is_said(server: DatabaseServer,
             Session(source(server, ssh_of(bastion), port=port))
 
 
-def test_a_bastion_that_does_not_forward_is_a_matter_of_its_configuration(server: DatabaseServer) -> None:
+def test_a_bastion_that_refuses_to_forward_is_a_config_error(server: DatabaseServer) -> None:
     with Sshd(settings="PermitOpen 127.0.0.1:1") as strict:
         with pytest.raises(ConfigError, match=r"does not forward to .*: administratively prohibited"):
             Session(source(server, ssh_of(strict)))
@@ -256,7 +256,7 @@ def test_a_bastion_that_does_not_forward_is_a_matter_of_its_configuration(server
 # one tunnel, of this process alone
 
 
-def test_connections_of_all_threads_share_one_tunnel_that_others_can_not_reach(
+def test_all_threads_share_one_tunnel_that_other_users_cannot_reach(
     server: DatabaseServer, own_bastion: Sshd
 ) -> None:
     spec = source(server, ssh_of(own_bastion))

@@ -137,7 +137,7 @@ def test_the_certificate_of_redshift_is_checked_against_the_name_behind_the_tunn
 # Redshift
 
 
-def test_a_sync_to_redshift_through_a_bastion_ends_right(
+def test_a_sync_to_redshift_through_a_bastion_succeeds(
     s3_workspace: Workspace, bastion: Sshd, redshift: RedshiftStandIn
 ) -> None:
     redshift.faults.clear()
@@ -155,7 +155,7 @@ def test_a_sync_to_redshift_through_a_bastion_ends_right(
     assert place.run("SELECT count(*), sum(id) FROM orders") == [(500, 500 * 501 // 2)]
 
 
-def test_a_tunnel_that_dies_in_mid_load_costs_one_more_try(
+def test_a_tunnel_that_dies_during_a_load_costs_one_retry(
     own_bastion: Sshd, redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str
 ) -> None:
     place = RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")

@@ -39,7 +39,7 @@ def test_zero_dates_null_makes_them_null(dated: Workspace) -> None:
     ]  # fmt: skip
 
 
-def test_zero_dates_keep_has_the_exact_text_beside_the_null(dated: Workspace) -> None:
+def test_zero_dates_keep_stores_the_exact_text_beside_the_null(dated: Workspace) -> None:
     configured(dated, "t", zero_dates="keep")
     dated.synced("t")
     assert dated.query("SELECT d, w, s FROM t WHERE id > 1") == [(None, None, None)] * 3
@@ -58,7 +58,7 @@ ZERO_CURSORS = """CREATE TABLE t (id INT PRIMARY KEY, n INT, update_at {type} NO
 
 
 @pytest.mark.parametrize("kind_of_cursor", ["DATETIME", "TIMESTAMP"])
-def test_rows_with_a_zero_cursor_come_with_every_sync(workspace: Workspace, kind_of_cursor: str) -> None:
+def test_rows_with_a_zero_cursor_are_read_by_every_sync(workspace: Workspace, kind_of_cursor: str) -> None:
     lax = "SET sql_mode = ''"
     configured(workspace, "t", zero_dates="null")
     workspace.execute(
@@ -79,7 +79,7 @@ def test_rows_with_a_zero_cursor_come_with_every_sync(workspace: Workspace, kind
     assert workspace.query("SELECT id FROM t WHERE update_at__raw LIKE '0000%' ORDER BY id") == [(2,), (3,)]
 
 
-def test_a_zero_cursor_is_an_error_where_every_row_was_promised(workspace: Workspace) -> None:
+def test_a_zero_cursor_is_an_error_if_start_is_null(workspace: Workspace) -> None:
     lax = "SET sql_mode = ''"
     configured(workspace, "t", start=None)
     workspace.execute(lax, ZERO_CURSORS.format(type="DATETIME"), "INSERT INTO t VALUES (1, 1, '2025-03-01')")
@@ -89,7 +89,7 @@ def test_a_zero_cursor_is_an_error_where_every_row_was_promised(workspace: Works
     assert error["code"] == 6 and "zero_dates" in error["hint"]
 
 
-def test_old_rows_get_their_raw_text_when_it_is_kept_from_now_on(dated: Workspace) -> None:
+def test_old_rows_get_their_raw_text_once_keep_is_configured(dated: Workspace) -> None:
     configured(dated, "t", zero_dates="null")
     dated.synced("t")
     configured(dated, "t", zero_dates="keep")

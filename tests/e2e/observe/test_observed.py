@@ -40,7 +40,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     }
 
 
-def test_runs_leave_word_of_how_they_ended(orders: Workspace) -> None:
+def test_runs_record_how_they_ended(orders: Workspace) -> None:
     name, store = orders.full_name("orders"), Store(orders.settings.store)
     first = read_check(store, name)
     assert first is not None and first.work is not None and (first.exit_code, first.error) == (0, None)
@@ -66,7 +66,7 @@ def test_runs_leave_word_of_how_they_ended(orders: Workspace) -> None:
     assert result.high is not None
 
 
-def test_people_are_told_once_and_no_sync_fails_or_waits_for_a_receiver(orders: Workspace) -> None:
+def test_receivers_are_notified_once_and_no_sync_fails_or_waits_for_them(orders: Workspace) -> None:
     with receiving() as hook:
         orders.write(
             alerts={"heartbeat": f"{hook.url}/beat/{SECRET}", "webhook": f"{hook.url}/hook/{SECRET}"}
@@ -120,7 +120,7 @@ def test_a_resident_sync_answers_prometheus(orders: Workspace, tmp_path: Path) -
     assert process.wait(60) == 143
 
 
-def test_mistakes_end_before_anything_is_done(orders: Workspace) -> None:
+def test_mistakes_are_refused_before_anything_is_done(orders: Workspace) -> None:
     for args, said in (
         (("--listen", "127.0.0.1:9908"), "--listen needs --every"),
         (("--every", "1s", "--listen", "9908"), "HOST:PORT"),

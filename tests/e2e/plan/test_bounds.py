@@ -36,9 +36,7 @@ def orders(workspace: Workspace) -> Workspace:
 
 
 @pytest.mark.parametrize("digits", ["", "(6)"])
-def test_a_transaction_that_was_open_at_planning_holds_back_what_came_after_it(
-    workspace: Workspace, digits: str
-) -> None:
+def test_a_transaction_open_during_planning_holds_back_later_rows(workspace: Workspace, digits: str) -> None:
     workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(3))
     with transaction(workspace, "INSERT INTO orders (note) VALUES ('slow')") as slow:
         time.sleep(2.1)
@@ -52,7 +50,7 @@ def test_a_transaction_that_was_open_at_planning_holds_back_what_came_after_it(
     equal(workspace, 5)
 
 
-def test_a_transaction_that_is_rolled_back_holds_back_no_longer(orders: Workspace) -> None:
+def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None:
     with transaction(orders, "INSERT INTO orders (note) VALUES ('undone')") as undone:
         time.sleep(1.1)
         orders.execute("INSERT INTO orders (note) VALUES ('kept')")
@@ -62,7 +60,7 @@ def test_a_transaction_that_is_rolled_back_holds_back_no_longer(orders: Workspac
     equal(orders, 1)
 
 
-def test_a_statement_that_waits_for_a_metadata_lock_holds_back_what_came_after_it(orders: Workspace) -> None:
+def test_a_statement_waiting_for_a_metadata_lock_holds_back_later_rows(orders: Workspace) -> None:
     orders.execute("CREATE TABLE other (a INT)", "INSERT INTO other VALUES (1)")
     with (
         transaction(orders, "LOCK TABLES other WRITE") as lock,
@@ -85,7 +83,7 @@ def test_a_statement_that_waits_for_a_metadata_lock_holds_back_what_came_after_i
     ],
     ids=["insert", "update"],
 )
-def test_a_transaction_whose_statement_waited_before_it_began_holds_back_by_its_rows(
+def test_a_transaction_whose_statement_waited_before_it_began_holds_back_from_its_lowest_row(
     orders: Workspace, statement: str
 ) -> None:
     """Its NOW() is older than trx_started, by as long as it waited, and nothing but its rows shows it."""
@@ -105,7 +103,7 @@ def test_a_transaction_whose_statement_waited_before_it_began_holds_back_by_its_
     assert found.equal, found.differences
 
 
-def test_a_statement_counts_from_the_beginning_of_its_tick(workspace: Workspace) -> None:
+def test_a_statement_counts_from_the_start_of_its_clock_tick(workspace: Workspace) -> None:
     workspace.execute(
         ORDERS,
         "INSERT INTO orders (id, note, update_at) VALUES (9, 'old', '2025-03-01')",
@@ -123,7 +121,7 @@ def test_a_statement_counts_from_the_beginning_of_its_tick(workspace: Workspace)
     equal(workspace, 3)
 
 
-def test_a_prepared_transaction_that_its_connection_has_left_holds_back(orders: Workspace) -> None:
+def test_a_detached_prepared_transaction_holds_rows_back(orders: Workspace) -> None:
     with transaction(
         orders,
         "XA START 'x'",
@@ -143,7 +141,7 @@ def test_a_prepared_transaction_that_its_connection_has_left_holds_back(orders: 
     equal(orders, 2)
 
 
-def test_whoever_only_reads_holds_nothing_back(orders: Workspace) -> None:
+def test_read_only_sessions_hold_nothing_back(orders: Workspace) -> None:
     orders.execute(old_rows(2))
     slow = "SELECT SLEEP(60) FROM orders LIMIT 1"
     with (
@@ -171,7 +169,7 @@ while True:
 """
 
 
-def test_a_list_of_transactions_that_is_asked_for_all_the_time_and_so_grows_old_is_not_believed(
+def test_a_stale_transaction_list_is_not_trusted(
     orders: Workspace,
 ) -> None:
     orders.execute(old_rows(2))
@@ -195,7 +193,7 @@ def test_a_list_of_transactions_that_is_asked_for_all_the_time_and_so_grows_old_
 
 
 @pytest.mark.parametrize("digits", ["", "(6)"])
-def test_rows_committed_right_before_a_run_are_in_it(workspace: Workspace, digits: str) -> None:
+def test_rows_committed_right_before_a_run_are_read(workspace: Workspace, digits: str) -> None:
     workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(2))
     for n in range(2):
         workspace.execute("INSERT INTO orders (note) VALUES ('just now')")
@@ -203,7 +201,7 @@ def test_rows_committed_right_before_a_run_are_in_it(workspace: Workspace, digit
     equal(workspace, 4)
 
 
-def test_a_second_is_read_only_when_it_is_over(workspace: Workspace) -> None:
+def test_a_second_is_read_only_once_it_has_passed(workspace: Workspace) -> None:
     """Rows change back and forth in the key's order: those of one second come below one that was read."""
     workspace.execute(ORDERS, old_rows(300))
     stop = threading.Event()
@@ -228,7 +226,7 @@ def test_a_second_is_read_only_when_it_is_over(workspace: Workspace) -> None:
     equal(workspace, 300)
 
 
-def test_a_time_zone_that_changes_while_the_server_is_looked_at_is_noticed(orders: Workspace) -> None:
+def test_a_time_zone_change_during_planning_is_noticed(orders: Workspace) -> None:
     """A bound in the one zone and a newest row in the other would pass over rows, for good."""
     with closing(Session(orders.settings.source)) as session:
         offsets = time_zones.zone_offsets(session, "server")
@@ -245,7 +243,7 @@ def test_a_time_zone_that_changes_while_the_server_is_looked_at_is_noticed(order
 # ---------------------------------------------------------------- ids
 
 
-def test_an_id_waits_until_every_smaller_one_can_no_longer_come(workspace: Workspace) -> None:
+def test_an_id_is_held_back_while_a_smaller_one_can_still_commit(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
     workspace.execute("INSERT INTO log (note) VALUES ('a'), ('b')")
     assert workspace.synced("log")["rows_extracted"] == 2

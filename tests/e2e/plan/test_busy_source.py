@@ -16,7 +16,7 @@ pytestmark = pytest.mark.source
 
 
 @pytest.mark.parametrize(("module", "question"), [(identity, "answers"), (edges, "nth"), (edges, "last")])
-def test_the_row_at_the_watermark_that_changes_between_two_questions_is_not_a_source_set_back(
+def test_a_watermark_row_that_changes_between_two_queries_is_not_a_source_set_back(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, module: ModuleType, question: str
 ) -> None:
     workspace.execute(create_orders(), fill_orders(100))

@@ -44,7 +44,7 @@ def reader(workspace: Workspace, *grants: str) -> None:
 
 
 @pytest.mark.both_servers
-def test_a_statement_that_loads_cold_definitions_is_seen_in_every_look(
+def test_a_statement_loading_table_definitions_is_seen_by_every_look(
     new_server: type[DatabaseServer],
 ) -> None:
     """Its NOW() is fixed, and for long nothing but the process list shows that it will write."""
@@ -106,7 +106,7 @@ def _blindly_written(server: DatabaseServer, number: int) -> int:
     ],
     ids=["join", "function"],
 )
-def test_a_statement_that_waits_for_another_table_shows_no_lock_on_this_one_and_holds_it_back(
+def test_a_statement_waiting_for_another_table_holds_this_one_back_without_showing_a_lock(
     orders: Workspace, statement: str
 ) -> None:
     orders.execute(
@@ -128,7 +128,7 @@ def test_a_statement_that_waits_for_another_table_shows_no_lock_on_this_one_and_
 
 
 @pytest.mark.mysql_only
-def test_a_transaction_that_writes_elsewhere_holds_this_table_back_only_where_its_locks_are_not_shown(
+def test_a_transaction_writing_elsewhere_holds_this_table_back_only_if_locks_are_not_visible(
     orders: Workspace,
 ) -> None:
     orders.execute(old_rows(2))
@@ -152,7 +152,7 @@ def test_a_transaction_that_writes_elsewhere_holds_this_table_back_only_where_it
     ],
     ids=["trigger", "function in a select", "cascade"],
 )
-def test_a_transaction_that_wrote_by_way_of_something_else_holds_back(
+def test_a_transaction_that_wrote_through_a_trigger_function_or_cascade_holds_rows_back(
     orders: Workspace, written: str
 ) -> None:
     orders.execute(
@@ -176,7 +176,7 @@ def test_a_transaction_that_wrote_by_way_of_something_else_holds_back(
 
 
 @pytest.mark.mysql_only
-def test_a_long_report_is_known_as_a_reader_by_its_locks_and_is_named_where_they_are_not_shown(
+def test_a_long_report_is_recognised_by_its_locks_and_named_if_locks_are_not_visible(
     orders: Workspace,
 ) -> None:
     orders.execute(old_rows(2))
@@ -232,7 +232,7 @@ def test_a_connection_that_is_still_logging_in_holds_nothing_back(orders: Worksp
 
 
 @pytest.mark.both_servers
-def test_a_prepared_transaction_holds_back_by_its_rows_after_a_crash_too(
+def test_a_prepared_transaction_holds_back_from_its_lowest_row_even_after_a_crash(
     new_server: type[DatabaseServer],
     make_workspace: Callable[..., Workspace],
     monkeypatch: pytest.MonkeyPatch,
@@ -265,7 +265,7 @@ def test_a_prepared_transaction_holds_back_by_its_rows_after_a_crash_too(
 
 
 @pytest.mark.mysql_only
-def test_a_prepared_transaction_whose_connection_lives_on_counts_beside_one_that_was_left(
+def test_a_connected_prepared_transaction_counts_beside_a_detached_one(
     orders: Workspace,
 ) -> None:
     """Its locks are still shown as its connection's, while the other's are nobody's."""

@@ -41,7 +41,7 @@ def repaired(workspace: Workspace, *tables: str) -> None:
     assert all(workspace.compare(table).equal for table in tables)
 
 
-def test_a_source_is_read_on_through_alters_a_swap_a_purge_and_updates(workspace: Workspace) -> None:
+def test_syncs_continue_through_alters_a_swap_a_purge_and_updates(workspace: Workspace) -> None:
     """Tables change their id and time of creation, witnesses go and change: rows that are in place decide."""
     workspace.execute(
         ORDERS.format(name="orders"), OLD.format(name="orders", note="old", n=60),
@@ -70,7 +70,7 @@ def test_a_source_is_read_on_through_alters_a_swap_a_purge_and_updates(workspace
     assert all(key in target for (key,) in workspace.execute("SELECT id FROM events"))
 
 
-def test_a_cursor_that_is_given_fewer_digits_is_read_on_by_every_sync_after(workspace: Workspace) -> None:
+def test_syncs_continue_after_the_cursor_loses_digits(workspace: Workspace) -> None:
     """Of the newest rows one is rounded down, below the watermark that was read with more digits."""
     workspace.execute(
         "CREATE TABLE bare (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40), "
@@ -222,7 +222,7 @@ def copied(workspace: Workspace, server: DatabaseServer, table: str, made: str) 
         link.commit()
 
 
-def test_another_server_with_the_same_rows_is_read_on_and_with_others_refused(
+def test_another_server_is_accepted_with_the_same_rows_and_refused_with_others(
     workspace: Workspace, elsewhere: DatabaseServer
 ) -> None:
     """A planned migration; and a URL that leads to another server, on which tables of that name hold other rows."""

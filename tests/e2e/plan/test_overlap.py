@@ -76,7 +76,7 @@ def test_an_overlap_that_has_not_changed_is_not_read_again(blind: Workspace) -> 
     equal(blind, 31)
 
 
-def test_an_overlap_that_an_earlier_version_has_hashed_otherwise_is_read_once_more(
+def test_an_overlap_hashed_differently_by_an_earlier_version_is_read_once_more(
     blind: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blind.execute(old_rows(30))
@@ -89,7 +89,7 @@ def test_an_overlap_that_an_earlier_version_has_hashed_otherwise_is_read_once_mo
     equal(blind, 31)
 
 
-def test_a_row_that_changes_once_more_within_its_tick_is_read_again(blind: Workspace) -> None:
+def test_a_row_that_changes_again_within_its_clock_tick_is_read_again(blind: Workspace) -> None:
     """Its place stays the same; the server can't tell us that the second change was still open."""
     blind.execute("INSERT INTO orders (note) VALUES ('a'), ('b')")
     for _ in range(4):
@@ -100,7 +100,7 @@ def test_a_row_that_changes_once_more_within_its_tick_is_read_again(blind: Works
     equal(blind, 2)
 
 
-def test_a_cursor_that_the_application_writes_is_followed_ten_minutes_back(workspace: Workspace) -> None:
+def test_a_cursor_written_by_the_application_gets_a_ten_minute_overlap(workspace: Workspace) -> None:
     workspace.execute(ORDERS_BY_HAND, old_rows(60))
     assert "written by the application" in notes(workspace.synced("orders"))
     workspace.execute("INSERT INTO orders (note, update_at) VALUES ('late', '2025-03-01 00:51:00')")
@@ -124,7 +124,7 @@ def test_overlap_seconds_0_reads_nothing_again(blind: Workspace) -> None:
     assert "read again" not in notes(table)
 
 
-def test_a_table_without_a_key_is_told_what_can_not_be_read_again(blind: Workspace) -> None:
+def test_without_a_key_a_note_says_what_cannot_be_read_again(blind: Workspace) -> None:
     name = blind.full_name("logged")
     blind.execute(
         "CREATE TABLE logged (n INT, at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (at))",

@@ -20,7 +20,7 @@ def orders(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_a_first_plan_says_rows_files_strategy_and_why(orders: Workspace) -> None:
+def test_a_first_plan_shows_rows_files_strategy_and_reason(orders: Workspace) -> None:
     document = orders.run("plan", "-t", "orders", "--json").ok().json
     assert document["files"] >= document["window"]["slices"] > 1
     assert document["strategy"] == "intra-table"
@@ -45,7 +45,7 @@ def test_an_idle_table_has_nothing_to_do_and_no_files(orders: Workspace) -> None
     assert document["reason"] == "there are no new rows"
 
 
-def test_every_column_bound_to_a_policy_is_marked_and_the_others_are_not(workspace: Workspace) -> None:
+def test_only_columns_subject_to_a_policy_are_marked(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, n INT, d DATE, big DECIMAL(65,2), h TIME, secret TEXT, "
         "update_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))"
@@ -59,13 +59,13 @@ def test_every_column_bound_to_a_policy_is_marked_and_the_others_are_not(workspa
     assert document["excluded"] == ["secret"]
 
 
-def test_a_plan_leaves_nothing_in_the_store_and_no_warehouse(orders: Workspace) -> None:
+def test_a_plan_writes_nothing_to_the_store_and_creates_no_warehouse(orders: Workspace) -> None:
     orders.run("plan", "-t", "orders").ok()
     assert list(Store(orders.settings.store).list("")) == []
     assert not orders.warehouse.exists()
 
 
-def test_a_sync_says_how_far_it_was_behind_and_is_now(orders: Workspace) -> None:
+def test_a_sync_reports_its_lag_before_and_after(orders: Workspace) -> None:
     orders.synced("orders")
     orders.execute("UPDATE orders SET amount = 1, update_at = NOW() - INTERVAL 1 MINUTE WHERE id = 7")
     orders.execute("UPDATE orders SET amount = 1, update_at = update_at + INTERVAL 1 SECOND WHERE id = 8")
@@ -85,7 +85,7 @@ def test_a_plan_shows_the_statements_that_a_load_would_run_first(orders: Workspa
     assert statement in orders.run("plan", "-t", "orders").ok().stdout
 
 
-def test_a_change_that_could_lose_values_is_refused_by_the_plan_with_the_statement(orders: Workspace) -> None:
+def test_a_plan_refuses_a_change_that_could_lose_values_and_shows_the_statement(orders: Workspace) -> None:
     orders.synced("orders")
     orders.execute("UPDATE orders SET note = NULL", "ALTER TABLE orders MODIFY note DATE")
     result = orders.run("plan", "-t", "orders")
@@ -94,14 +94,14 @@ def test_a_change_that_could_lose_values_is_refused_by_the_plan_with_the_stateme
     assert "Columns" in result.stdout
 
 
-def test_a_plan_counts_the_files_that_wait_for_the_load(orders: Workspace) -> None:
+def test_a_plan_counts_the_pending_files(orders: Workspace) -> None:
     orders.synced("orders", backup_only=True)
     document = orders.run("plan", "-t", "orders", "--json").ok().json
     assert document["pending"]["rows"] == 1000
     assert document["pending"]["files"] > 1
 
 
-def test_a_warehouse_that_is_away_does_not_hide_the_plan(
+def test_an_unreachable_warehouse_does_not_hide_the_plan(
     orders: Workspace, seaweed: SeaweedFS, prefix: str
 ) -> None:
     away = {"url": "redshift://a:b@127.0.0.1:1/dev", "iam_role": "arn:aws:iam::1:role/r"}

@@ -100,7 +100,7 @@ def cells() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("mode", "part"), list(cells()))
-def test_a_changed_part_ends_with_equal_rows_or_with_the_command_that_leads_there(
+def test_a_changed_recipe_ends_with_equal_rows_or_the_command_that_gets_there(
     new_table: Callable[[], Changing], mode: str, part: str
 ) -> None:
     table, changed = new_table(), PARTS[part]
@@ -139,7 +139,7 @@ def test_a_changed_part_ends_with_equal_rows_or_with_the_command_that_leads_ther
         pytest.param("full", "append", True, marks=pytest.mark.long),
     ],
 )
-def test_another_mode_goes_on_with_the_rows_of_the_source(
+def test_a_sync_continues_after_a_change_of_mode(
     new_table: Callable[[], Changing], before: str, after: str, keyed: bool
 ) -> None:
     table = new_table()
@@ -183,7 +183,7 @@ def test_another_mode_goes_on_with_the_rows_of_the_source(
         ),
     ],
 )
-def test_a_column_that_takes_the_name_of_another_one_brings_its_values(
+def test_a_column_that_takes_another_ones_name_brings_its_own_values(
     new_table: Callable[[], Changing], options: dict[str, Any], changes: list[str]
 ) -> None:
     table = new_table()
@@ -196,7 +196,7 @@ def test_a_column_that_takes_the_name_of_another_one_brings_its_values(
     assert table.differences() == []
 
 
-def test_a_column_that_was_only_dropped_is_known_by_the_values_of_the_others(
+def test_a_dropped_column_is_recognised_by_the_other_columns_values(
     new_table: Callable[[], Changing],
 ) -> None:
     table = new_table()
@@ -212,7 +212,7 @@ def test_a_column_that_was_only_dropped_is_known_by_the_values_of_the_others(
     assert "names" not in " ".join(done["notes"]) and table.differences() == []
 
 
-def test_rows_come_into_the_where_when_a_column_is_altered_that_only_it_reads(
+def test_rows_that_match_the_where_after_an_alter_of_its_column_are_read(
     new_table: Callable[[], Changing],
 ) -> None:
     table = new_table()
@@ -226,7 +226,7 @@ def test_rows_come_into_the_where_when_a_column_is_altered_that_only_it_reads(
     assert table.differences() == []
 
 
-def test_whole_for_a_while_and_back_again(new_table: Callable[[], Changing]) -> None:
+def test_a_table_can_switch_to_mode_full_and_back(new_table: Callable[[], Changing]) -> None:
     table = new_table()
     table.create()
     table.synced()
@@ -245,7 +245,7 @@ def test_whole_for_a_while_and_back_again(new_table: Callable[[], Changing]) -> 
     assert table.differences() == []
 
 
-def test_rows_that_take_the_place_of_old_ones_do_so_at_once_also_after_a_failure(
+def test_replacing_rows_appear_all_at_once_even_after_a_failure(
     new_table: Callable[[], Changing],
 ) -> None:
     table = new_table()
@@ -265,7 +265,7 @@ def test_rows_that_take_the_place_of_old_ones_do_so_at_once_also_after_a_failure
 
 
 @pytest.mark.parametrize("collations", [("bin", "general_ci"), ("general_ci", "bin")])
-def test_a_key_whose_collation_changed_is_read_anew_into_the_place_of_old_rows(
+def test_a_changed_key_collation_replaces_all_rows(
     new_table: Callable[[], Changing], collations: tuple[str, str]
 ) -> None:
     table = new_table()
@@ -289,7 +289,7 @@ def test_a_key_whose_collation_changed_is_read_anew_into_the_place_of_old_rows(
     assert table.workspace.query(f"SELECT count(*) FROM {table.target}") == [(rows,)]
 
 
-def test_an_append_table_that_becomes_upsert_is_not_verified_by_looking_at_nothing(
+def test_an_append_table_that_becomes_upsert_is_really_verified(
     new_table: Callable[[], Changing],
 ) -> None:
     table = new_table()
@@ -308,7 +308,7 @@ def test_an_append_table_that_becomes_upsert_is_not_verified_by_looking_at_nothi
     assert refused["exit_code"] == 6 and "change it back" in refused["error"]["hint"]
 
 
-def test_plan_and_a_dry_run_say_what_a_change_leads_to(new_table: Callable[[], Changing]) -> None:
+def test_plan_and_dry_run_show_the_consequences_of_a_change(new_table: Callable[[], Changing]) -> None:
     table = new_table()
     table.create()
     table.configure(where="id % 2 = 0", overflow="error")
@@ -330,7 +330,7 @@ def test_plan_and_a_dry_run_say_what_a_change_leads_to(new_table: Callable[[], C
     assert "stay there, because of `deletes: ignore`" in dry
 
 
-def test_rows_are_read_again_from_a_position_before_the_start_on_and_not_those_that_one_has_passed_over(
+def test_rereads_start_at_a_position_before_the_start_and_leave_out_skipped_rows(
     workspace: Workspace,
 ) -> None:
     """Neither for a new column nor by a look for deletes do rows come that a position set by hand has left out."""

@@ -44,7 +44,7 @@ def test_a_source_that_was_set_back_stops_the_run_and_one_whose_newest_row_is_go
         assert error is not None and "set back" in error.message and "watermark set" in (error.hint or "")
 
 
-def test_a_row_at_the_watermark_that_is_an_older_version_of_itself_stops_the_run_though_newer_rows_are_there(
+def test_an_older_version_of_the_watermark_row_stops_the_run_even_with_newer_rows(
     workspace: Workspace,
 ) -> None:
     """A failover to a replica that was behind: it lacks the last updates, and life goes on there."""
@@ -60,7 +60,7 @@ def test_a_row_at_the_watermark_that_is_an_older_version_of_itself_stops_the_run
     assert "older version" in error.message and "verify" in (error.hint or "")
 
 
-def test_rows_that_were_written_after_the_sources_clock_was_set_back_are_read(
+def test_rows_written_after_the_sources_clock_was_set_back_are_read(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.execute(ORDERS, old_rows(10), "UPDATE orders SET note = 'now' WHERE id = 3")
@@ -78,7 +78,7 @@ def test_rows_that_were_written_after_the_sources_clock_was_set_back_are_read(
     assert workspace.compare("orders").equal
 
 
-def test_without_a_key_a_clock_that_was_set_back_is_said_aloud(
+def test_without_a_key_a_clock_that_was_set_back_is_reported(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source's clock, and nothing else, decides that it is certain: it shows less than the last bound."""

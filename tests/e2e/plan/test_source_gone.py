@@ -67,7 +67,7 @@ def key_file(
 
 
 @pytest.mark.parametrize("name", KEYS["mysql"] | KEYS["mariadb"])
-def test_keys_of_every_kind_are_found_gone_and_written_as_their_rows_were(
+def test_deleted_keys_of_every_type_are_found_and_written_like_their_rows(
     database: Any, tmp_path: Path, name: str
 ) -> None:
     if name not in KEYS[database.server.name]:
@@ -95,7 +95,7 @@ def test_keys_of_every_kind_are_found_gone_and_written_as_their_rows_were(
 
 
 @pytest.mark.parametrize("collation", [*COLLATIONS, *MYSQLS])
-def test_the_weight_of_a_key_is_the_same_without_its_row(database: Any, collation: str) -> None:
+def test_a_keys_weight_is_the_same_without_its_row(database: Any, collation: str) -> None:
     charset = collation.partition("_")[0]
     if database.server.name == "mysql" and re.search("nopad|uca1400|_w2", collation):
         pytest.skip("only MariaDB has it")
@@ -125,7 +125,7 @@ def test_a_zero_filled_key_has_no_weight_without_its_row(database: Any) -> None:
         assert gone(s, table, [("a", 5), ("a", 6)]) == [("a", 6)]
 
 
-def test_a_key_that_only_reads_otherwise_is_not_gone(database: Any) -> None:
+def test_a_key_that_is_only_spelled_differently_is_not_deleted(database: Any) -> None:
     database.execute(
         f"CREATE TABLE t (k VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, n_ INT, {AT})",
         "INSERT INTO t (k, n_) VALUES ('ABC', 1), ('x ', 2), ('y', 3)",
@@ -135,7 +135,7 @@ def test_a_key_that_only_reads_otherwise_is_not_gone(database: Any) -> None:
         assert gone(s, table, [("abc",), ("x",), ("Y",), ("z",), ("ab",)]) == [("z",), ("ab",)]
 
 
-def test_rows_that_have_left_the_where_are_gone(database: Any) -> None:
+def test_rows_that_no_longer_match_the_where_count_as_deleted(database: Any) -> None:
     database.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, n_ INT, status INT, {AT})",
         "INSERT INTO t (id, n_, status) SELECT seq, seq, seq % 3 FROM seq_1_to_2000",

@@ -33,7 +33,7 @@ def by_hand(orders: Workspace) -> None:
     orders.execute("ALTER TABLE orders MODIFY update_at DATETIME NOT NULL")
 
 
-def test_spark_starts_while_fresh_rows_settle_and_that_is_said(orders: Workspace) -> None:
+def test_spark_starts_while_fresh_rows_settle_and_the_wait_is_shown(orders: Workspace) -> None:
     by_hand(orders)
     orders.execute("UPDATE orders SET note = 'new', update_at = NOW() WHERE id <= 70")
     before = len(commits(orders))
@@ -49,7 +49,7 @@ def test_spark_starts_while_fresh_rows_settle_and_that_is_said(orders: Workspace
     assert orders.compare("orders").equal
 
 
-def test_a_run_that_can_not_have_the_table_starts_no_spark(orders: Workspace) -> None:
+def test_a_run_that_cannot_get_the_table_starts_no_spark(orders: Workspace) -> None:
     orders.execute("UPDATE orders SET note = 'new' WHERE id <= 70")
     config = orders.settings
     log = Log(Store(config.store), orders.full_name("orders"))
@@ -79,7 +79,7 @@ def test_rows_that_an_old_transaction_holds_back_start_no_spark(orders: Workspac
     assert (process.returncode, "java" in names) == (0, False)
 
 
-def test_a_row_that_has_settled_soon_is_not_waited_for_longer(orders: Workspace) -> None:
+def test_a_sync_waits_no_longer_than_a_row_needs_to_settle(orders: Workspace) -> None:
     """The settling time counts from the newest row, not from the run's start."""
     by_hand(orders)
     orders.execute("UPDATE orders SET note = 'new', update_at = NOW() WHERE id <= 70")
@@ -91,14 +91,14 @@ def test_a_row_that_has_settled_soon_is_not_waited_for_longer(orders: Workspace)
     assert time.monotonic() - began < 5
 
 
-def test_rows_are_final_without_the_settling_time_where_nothing_is_open(orders: Workspace) -> None:
+def test_rows_are_final_without_settling_if_no_transaction_is_open(orders: Workspace) -> None:
     orders.write(defaults={"settle_seconds": 600})  # nobody would wait for that
     orders.execute("UPDATE orders SET note = 'new' WHERE id <= 70")
     assert orders.synced("orders")["rows_extracted"] == 10
     assert orders.compare("orders").equal
 
 
-def test_a_transaction_that_ends_within_the_settling_time_is_waited_for(orders: Workspace) -> None:
+def test_a_sync_waits_for_a_transaction_that_ends_within_the_settling_time(orders: Workspace) -> None:
     orders.write(defaults={"settle_seconds": 8})
     orders.spark()
     link = orders.database.connect()

@@ -61,7 +61,7 @@ def staged(workspace: Workspace, number: int, *minutes: int, table: str = "order
     return path
 
 
-def test_it_goes_on_from_the_older_timestamp_inclusively_and_only_once(orders: Workspace) -> None:
+def test_a_takeover_starts_at_the_older_timestamp_inclusively_and_happens_once(orders: Workspace) -> None:
     older(orders)
     plan = orders.pipeline.plan(name(orders))
     assert plan["window"]["low"] == ["2025-03-01 00:59:59.999999"] and plan["rows_before_start"] is None
@@ -76,7 +76,7 @@ def test_it_goes_on_from_the_older_timestamp_inclusively_and_only_once(orders: W
     assert table["rows_extracted"] == 71 and not any("older tool" in n for n in table["notes"])
 
 
-def test_rows_of_files_that_it_had_not_loaded_are_read_again(orders: Workspace) -> None:
+def test_rows_of_files_that_the_older_tool_had_not_loaded_are_read_again(orders: Workspace) -> None:
     loaded = staged(orders, 1, 1, 2)
     staged(orders, 2, 50, 40, 45)
     staged(orders, 3, 55)
@@ -89,7 +89,7 @@ def test_rows_of_files_that_it_had_not_loaded_are_read_again(orders: Workspace) 
     assert "2 of its 3 files had not been loaded" in said and "2025-03-01 00:40:00" in said
 
 
-def test_a_watermark_that_denies_its_110_files_is_corrected_aloud(orders: Workspace) -> None:
+def test_a_watermark_that_ignores_its_110_files_is_corrected_with_a_note(orders: Workspace) -> None:
     for number in range(110):
         staged(orders, number, 60 - number // 10)
     older(orders, s3_file_count=0)
@@ -132,7 +132,9 @@ def test_tables_whose_names_look_alike_are_not_mixed_up(orders: Workspace, schem
         orders.execute(f"DROP DATABASE {other}")
 
 
-def test_a_table_without_a_key_is_not_taken_over_and_either_command_goes_on(workspace: Workspace) -> None:
+def test_a_table_without_a_key_is_not_taken_over_and_either_suggested_command_works(
+    workspace: Workspace,
+) -> None:
     workspace.execute(
         "CREATE TABLE events (n INT, update_at DATETIME NOT NULL, KEY (update_at))",
         "INSERT INTO events SELECT seq, '2025-03-01' + INTERVAL seq MINUTE FROM seq_1_to_100",
@@ -173,7 +175,7 @@ def test_a_reset_forgets_the_older_watermark_for_good(orders: Workspace) -> None
         ("+08:00", "TIMESTAMP", "2025-03-01T01:00:00", "2025-03-01 01:00:00"),
     ],
 )
-def test_a_timestamp_that_can_mean_two_moments_is_taken_for_the_earlier(
+def test_an_ambiguous_timestamp_means_the_earlier_moment(
     workspace: Workspace, zone: str, column_type: str, written: str, first: str
 ) -> None:
     (before,) = workspace.execute("SELECT @@global.time_zone")
@@ -190,7 +192,7 @@ def test_a_timestamp_that_can_mean_two_moments_is_taken_for_the_earlier(
         workspace.execute(f"SET GLOBAL time_zone = '{before[0]}'")
 
 
-def test_a_watermark_that_cannot_be_understood_stops_the_table(orders: Workspace) -> None:
+def test_an_unreadable_older_watermark_stops_the_table(orders: Workspace) -> None:
     for kind in ("DATETIME", "TIMESTAMP"):
         orders.execute(f"ALTER TABLE orders MODIFY update_at {kind} NOT NULL")
         for fields, said in (
@@ -204,7 +206,7 @@ def test_a_watermark_that_cannot_be_understood_stops_the_table(orders: Workspace
     assert not (orders.folder / "lake" / "commits").exists()
 
 
-def test_a_watermark_without_a_timestamp_begins_at_the_start_aloud(orders: Workspace) -> None:
+def test_a_watermark_without_a_timestamp_starts_at_the_start_with_a_note(orders: Workspace) -> None:
     older(orders, last_mysql_data_timestamp=None)
     orders.write(defaults={"start": "2025-03-01 01:30:00"})
     staged(orders, 1, 80)

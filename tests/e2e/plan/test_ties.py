@@ -72,9 +72,7 @@ def test_rows_on_one_timestamp_arrive_once_whenever_a_limited_run_is_killed(work
 
 
 @pytest.mark.parametrize("number", ["INT", "DECIMAL(10,2)"])
-def test_without_a_key_a_limit_ends_before_the_number_that_it_would_cut_in_two(
-    workspace: Workspace, number: str
-) -> None:
+def test_without_a_key_a_limit_never_splits_rows_with_one_cursor(workspace: Workspace, number: str) -> None:
     workspace.write(tables={workspace.full_name("t"): {"cursor": "n", "mode": "append"}})
     workspace.execute(f"CREATE TABLE t (n {number} NOT NULL, note INT, KEY (n))")
     workspace.execute("INSERT INTO t VALUES (98, 1), (99, 1), (100, 1), (101, 1), (101, 2)")
@@ -116,7 +114,7 @@ class Mover:
     ("slices", "strategy"),
     [(1, "intra-table"), (7, "intra-table"), (16, "sequential")],
 )
-def test_rows_that_move_while_slices_are_read_are_neither_lost_nor_doubled(
+def test_rows_that_move_while_slices_are_read_are_neither_lost_nor_duplicated(
     workspace: Workspace, slices: int, strategy: str
 ) -> None:
     filled(workspace, 7_000)

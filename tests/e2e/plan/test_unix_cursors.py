@@ -13,7 +13,7 @@ CREATE = """CREATE TABLE {} (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VA
 TABLES = ("seconds", "millis", "counter")
 
 
-def test_integers_that_tell_the_time_are_followed_back_and_counters_are_not(workspace: Workspace) -> None:
+def test_integer_cursors_that_are_times_get_an_overlap_and_counters_do_not(workspace: Workspace) -> None:
     schema = workspace.database.name
     tables = {f"{schema}.{name}": {"cursor": "at", "mode": "upsert"} for name in TABLES}
     workspace.write(tables=tables)

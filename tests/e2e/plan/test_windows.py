@@ -24,7 +24,7 @@ from tests.support.orders import NOTE, create_orders
 pytestmark = pytest.mark.source
 
 
-def test_null_and_future_cursors_are_read_by_every_sync_and_move_nothing(workspace: Workspace) -> None:
+def test_null_and_future_cursors_are_read_by_every_sync_and_move_no_position(workspace: Workspace) -> None:
     workspace.write(defaults={"overlap_seconds": 0})
     workspace.execute(
         ORDERS_BY_HAND,
@@ -46,7 +46,7 @@ def test_null_and_future_cursors_are_read_by_every_sync_and_move_nothing(workspa
     equal(workspace, 6)
 
 
-def test_a_cursor_without_an_index_is_read_all_the_same(workspace: Workspace) -> None:
+def test_a_cursor_without_an_index_is_still_read(workspace: Workspace) -> None:
     workspace.execute(create_orders(NOTE, index=None), old_rows(2000))
     workspace.write(defaults={"slice_rows": 300})
     table = workspace.synced("orders", strategy="intra-table")
@@ -105,7 +105,7 @@ def interrupted(workspace: Workspace, results: int, monkeypatch: pytest.MonkeyPa
         ("sequential", {"limit": 700}),
     ],
 )
-def test_an_interrupted_window_is_finished_without_reading_again_what_was_committed(
+def test_an_interrupted_window_is_finished_without_rereading_committed_slices(
     workspace: Workspace, first: str, then: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.execute(ORDERS, old_rows(4000))

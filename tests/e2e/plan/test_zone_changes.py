@@ -70,7 +70,7 @@ def test_a_server_that_moves_to_another_zone_loses_no_row_either_way_and_says_ho
 
 
 @pytest.mark.mysql_only
-def test_a_session_in_a_zone_west_of_the_servers_is_followed_back(workspace: Workspace) -> None:
+def test_a_session_in_a_zone_west_of_the_servers_widens_the_overlap(workspace: Workspace) -> None:
     workspace.execute(ORDERS, "INSERT INTO orders (note) VALUES ('a')")
     with closing(workspace.database.connect(autocommit=True)) as west:
         west.cursor().execute("SET time_zone = '-05:00'")

@@ -77,7 +77,7 @@ def each(rows: int) -> dict[str, int]:
     ],
     ids=["shanghai", "los-angeles", "a default that is not the system's"],
 )
-def test_rows_arrive_at_once_and_open_transactions_hold_back_only_what_came_after_them(
+def test_rows_arrive_at_once_and_open_transactions_hold_back_only_later_rows(
     zones: dict[str, str], make_workspace: Callable[..., Workspace], new_server: type[DatabaseServer]
 ) -> None:
     with new_server(**zones) as server:

@@ -51,7 +51,7 @@ def test_every_method_is_in_the_documentation() -> None:
     assert [name for name in methods if f"pipeline.{name}(" not in text] == []
 
 
-def test_a_failed_table_is_an_error_that_has_the_whole_report(orders: Workspace) -> None:
+def test_a_failed_table_raises_an_error_with_the_whole_report(orders: Workspace) -> None:
     orders.execute(
         "CREATE TABLE odd (id INT PRIMARY KEY, update_at DATETIME)", "INSERT INTO odd VALUES (1, NULL)"
     )
@@ -88,13 +88,13 @@ def test_a_failed_table_is_an_error_that_has_the_whole_report(orders: Workspace)
         (lambda p: p.watermark_reset("a.b", mysql_only=True, redshift_only=True), "exclude"),
     ],
 )
-def test_mistakes_are_config_errors_as_on_the_command_line(tmp_path: Path, call: Any, said: str) -> None:
+def test_mistakes_are_config_errors_like_on_the_command_line(tmp_path: Path, call: Any, said: str) -> None:
     (tmp_path / "floodmark.yaml").write_text("source: {url: 'mysql://reader:x@127.0.0.1:1/shop'}\n")
     with pytest.raises(ConfigError, match=said):
         call(Pipeline(tmp_path / "floodmark.yaml"))
 
 
-def test_the_import_is_cheap_until_the_pipeline_is_asked_for() -> None:
+def test_the_import_is_cheap_until_the_pipeline_is_used() -> None:
     code = (
         "import sys, floodmark; heavy = {'pyarrow', 'pyspark', 'pymysql', 'cryptography', 'duckdb', 'pydantic', 'obstore'}; "
         "assert not heavy & set(sys.modules); floodmark.Pipeline; assert 'pyspark' not in sys.modules; "
@@ -106,6 +106,6 @@ def test_the_import_is_cheap_until_the_pipeline_is_asked_for() -> None:
         floodmark.nothing  # noqa: B018
 
 
-def test_a_missing_configuration_is_said(tmp_path: Path) -> None:
+def test_a_missing_configuration_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FloodmarkError, match="no configuration"):
         Pipeline(str(tmp_path / "nothing.yaml"))

@@ -84,7 +84,7 @@ def secrets_of(config: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- configuration and names
 
 
-def test_no_configuration_says_what_to_write(floodmark: Floodmark) -> None:
+def test_without_a_configuration_the_error_says_what_to_write(floodmark: Floodmark) -> None:
     result = floodmark("sync", "-t", "orders", "--json")
     assert result.code == 2 and result.json["error"]["kind"] == "config"
     assert len(result.stderr.splitlines()) == 2
@@ -118,9 +118,7 @@ def test_five_mistakes_are_reported_at_once_each_with_its_path(orders: Workspace
 @pytest.mark.parametrize(
     "args", [("sync", "-t", "ordrs"), ("plan", "-t", "ordrs"), ("watermark", "get", "-t", "ordrs")]
 )
-def test_an_unknown_table_is_said_with_the_one_that_was_meant(
-    orders: Workspace, args: tuple[str, ...]
-) -> None:
+def test_an_unknown_table_gets_the_intended_one_as_a_hint(orders: Workspace, args: tuple[str, ...]) -> None:
     refused(orders, 2, "there is no table", f"did you mean {orders.database.name}.orders?", args=args)
     assert not (orders.folder / "lake").exists()
 
@@ -132,9 +130,7 @@ def test_with_an_unknown_table_among_several_the_others_still_finish(orders: Wor
     assert not report["ok"]
 
 
-def test_a_table_without_its_schema_is_found_unless_it_could_be_two(
-    orders: Workspace, database: Database
-) -> None:
+def test_a_table_without_its_schema_is_found_unless_ambiguous(orders: Workspace, database: Database) -> None:
     orders.write(source={"url": database.server.url()})  # names no database
     assert orders.run("plan", "-t", "orders", "--json").ok().json["table"] == f"{database.name}.orders"
     other = f"{database.name}_b"
@@ -145,12 +141,12 @@ def test_a_table_without_its_schema_is_found_unless_it_could_be_two(
         database.server.execute(f"DROP DATABASE {other}")
 
 
-def test_a_view_is_no_table(orders: Workspace) -> None:
+def test_a_view_is_not_a_table(orders: Workspace) -> None:
     orders.execute("CREATE VIEW cheap AS SELECT * FROM orders")
     refused(orders, 2, "cheap is a view", "replicate the tables behind it", args=("sync", "-t", "cheap"))
 
 
-def test_a_cursor_that_is_not_there_is_said_with_the_one_that_was_meant(orders: Workspace) -> None:
+def test_an_unknown_cursor_gets_the_intended_one_as_a_hint(orders: Workspace) -> None:
     orders.write(tables={orders.full_name("orders"): {"cursor": "updated_att"}})
     refused(orders, 2, "there is no column updated_att", "did you mean update_at?")
 
@@ -165,9 +161,7 @@ def test_a_table_without_rows_gets_an_empty_target_and_is_up_to_date(orders: Wor
 # ---------------------------------------------------------------- the source
 
 
-def test_without_a_right_to_read_it_says_which_grant_is_missing(
-    orders: Workspace, database: Database
-) -> None:
+def test_without_select_the_error_names_the_missing_grant(orders: Workspace, database: Database) -> None:
     user = f"u_{secrets.token_hex(4)}"
     database.server.create_user(user, PASSWORD, f"INSERT ON {database.name}.*")
     orders.write(source={"url": database.server.url(database.name, user, PASSWORD)})
@@ -179,17 +173,17 @@ def test_without_a_right_to_read_it_says_which_grant_is_missing(
     database.server.execute(f"DROP USER {user}")
 
 
-def test_a_wrong_password(orders: Workspace, database: Database) -> None:
+def test_a_wrong_password_is_reported(orders: Workspace, database: Database) -> None:
     orders.write(source={"url": database.server.url(database.name, password=PASSWORD)})
     refused(orders, 2, "Access denied", "check the user and the password in source.url")
 
 
-def test_an_unknown_database(orders: Workspace, database: Database) -> None:
+def test_an_unknown_database_is_reported(orders: Workspace, database: Database) -> None:
     orders.write(source={"url": database.server.url("nosuch")})
     refused(orders, 2, "Unknown database 'nosuch'")
 
 
-def test_a_host_that_refuses(orders: Workspace) -> None:
+def test_a_refused_connection_is_reported(orders: Workspace) -> None:
     [port] = free_ports(1)
     orders.write(source={"url": f"mysql://root:{PASSWORD}@127.0.0.1:{port}/shop"})
     refused(
@@ -197,7 +191,7 @@ def test_a_host_that_refuses(orders: Workspace) -> None:
     )
 
 
-def test_a_host_that_does_not_answer_is_given_up_within_seconds(orders: Workspace) -> None:
+def test_a_silent_host_is_given_up_within_seconds(orders: Workspace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         orders.write(source={"url": f"mysql://root:{PASSWORD}@127.0.0.1:{port}/shop"})
@@ -216,7 +210,7 @@ def test_a_host_that_does_not_answer_is_given_up_within_seconds(orders: Workspac
         ({"endpoint": "http://127.0.0.1:1"}, 4, ("http://127.0.0.1:1 can't be reached", "store.endpoint")),
     ],
 )
-def test_a_store_that_cannot_be_used(
+def test_an_unusable_store_is_reported(
     orders: Workspace,
     seaweed: SeaweedFS,
     prefix: str,
@@ -228,7 +222,7 @@ def test_a_store_that_cannot_be_used(
     refused(orders, code, *said)
 
 
-def test_a_bucket_that_may_only_be_read(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
+def test_a_read_only_bucket_is_reported(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
     orders.write(store=seaweed.store(prefix, read_only=True))
     refused(orders, 2, "can't write bucket lake", "access denied", "s3:PutObject")
     assert seaweed.list(prefix) == []
@@ -247,12 +241,12 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_folder_that_may_only_be_read(orders: Workspace) -> None:
+def test_a_read_only_folder_is_reported(orders: Workspace) -> None:
     with mounted(orders.folder / "lake", "size=1m,ro"):
         refused(orders, 2, "no permission to write the store", "read-only file system")
 
 
-def test_a_full_disk_is_code_4_and_with_room_again_the_next_run_goes_on(orders: Workspace) -> None:
+def test_a_full_disk_is_code_4_and_the_next_run_continues_once_there_is_space(orders: Workspace) -> None:
     orders.execute(
         "INSERT INTO orders (amount, note) SELECT seq, LEFT(SHA2(seq, 256), 32) FROM seq_1_to_3000"
     )
@@ -310,7 +304,7 @@ def test_the_log_of_another_warehouse_file_is_code_6_and_says_to_move_it(orders:
     assert orders.synced("orders")["rows_loaded"] == 100
 
 
-def test_a_warehouse_whose_folder_is_missing_is_said_before_rows_are_read(orders: Workspace) -> None:
+def test_a_missing_warehouse_folder_is_reported_before_rows_are_read(orders: Workspace) -> None:
     orders.write(warehouse={"url": "duckdb:///no/such/warehouse.duckdb"})
     refused(orders, 2, "the folder of the warehouse", "does not exist", "warehouse.url")
     # The mistake did not bind the store to a warehouse that is none.

@@ -35,9 +35,7 @@ def orders(workspace: Workspace) -> Workspace:
 # the store
 
 
-def test_a_bucket_that_is_right_is_left_empty(
-    s3_workspace: Workspace, seaweed: SeaweedFS, prefix: str
-) -> None:
+def test_a_usable_bucket_is_left_empty(s3_workspace: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
     answer = doctor(s3_workspace)
     assert answer.all("failure") == []
     assert "only once" in answer.one("store", "create")["detail"]
@@ -45,12 +43,12 @@ def test_a_bucket_that_is_right_is_left_empty(
     assert list(Store(StoreSpec(**seaweed.store(prefix))).list("")) == []
 
 
-def test_a_bucket_that_does_not_exist(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
+def test_a_missing_bucket_is_reported(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
     orders.write(store={**seaweed.store(prefix), "url": f"s3://nowhere/{prefix}"})
     doctor(orders).fails("store", "read", "bucket nowhere does not exist", "create it, or change store.url")
 
 
-def test_a_bucket_that_may_only_be_read(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
+def test_a_read_only_bucket_is_reported(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
     orders.write(store=seaweed.store(prefix, read_only=True))
     answer = doctor(orders)
     answer.fails("store", "create", "access denied", "s3:PutObject")
@@ -58,14 +56,14 @@ def test_a_bucket_that_may_only_be_read(orders: Workspace, seaweed: SeaweedFS, p
     assert seaweed.list(prefix) == []
 
 
-def test_wrong_keys(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
+def test_wrong_s3_keys_are_reported(orders: Workspace, seaweed: SeaweedFS, prefix: str) -> None:
     orders.write(store={**seaweed.store(prefix), "secret_access_key": "some-wrong-secret"})
     answer = doctor(orders)
     answer.fails("store", "read", "keys are not valid", "store.access_key_id")
     assert "some-wrong-secret" not in str(answer.checks)
 
 
-def test_a_folder_that_may_only_be_read(orders: Workspace) -> None:
+def test_a_read_only_folder_is_reported(orders: Workspace) -> None:
     lake = orders.folder / "lake"
     lake.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m,ro", "tmpfs", str(lake)]
@@ -139,7 +137,7 @@ class CarelessS3(ThreadingHTTPServer):
         self.objects: dict[str, bytes] = {}
 
 
-def test_a_store_without_conditional_writes(orders: Workspace) -> None:
+def test_a_store_without_conditional_writes_is_reported(orders: Workspace) -> None:
     with CarelessS3() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         store = {"url": "s3://bucket/prefix", "endpoint": f"http://127.0.0.1:{server.server_port}"}
@@ -151,7 +149,7 @@ def test_a_store_without_conditional_writes(orders: Workspace) -> None:
     assert server.objects == {}
 
 
-def test_a_prefix_that_belongs_to_another_warehouse(orders: Workspace) -> None:
+def test_a_prefix_of_another_warehouse_is_reported(orders: Workspace) -> None:
     orders.synced("orders")
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
     doctor(orders).fails("store", "pipeline", "belongs to a pipeline into", "needs its own store prefix")
@@ -160,7 +158,7 @@ def test_a_prefix_that_belongs_to_another_warehouse(orders: Workspace) -> None:
 # DuckDB
 
 
-def test_a_warehouse_that_another_process_has_open(orders: Workspace) -> None:
+def test_a_warehouse_opened_by_another_process_is_reported(orders: Workspace) -> None:
     orders.synced("orders")
     hold = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
@@ -176,7 +174,7 @@ def test_a_warehouse_that_another_process_has_open(orders: Workspace) -> None:
         holder.communicate()
 
 
-def test_a_warehouse_in_a_folder_that_is_not_there_and_one_that_is_no_database(orders: Workspace) -> None:
+def test_a_missing_warehouse_folder_and_an_invalid_database_are_reported(orders: Workspace) -> None:
     orders.write(warehouse={"url": "duckdb:///nowhere/warehouse.duckdb"})
     doctor(orders).fails("warehouse", "folder", "there is no folder", "nowhere", "change warehouse.url")
     (orders.folder / "text.duckdb").write_text("no database at all " * 1000)
@@ -184,7 +182,7 @@ def test_a_warehouse_in_a_folder_that_is_not_there_and_one_that_is_no_database(o
     doctor(orders).fails("warehouse", "file", "can't be read as a DuckDB database")
 
 
-def test_a_target_that_was_there_and_can_not_be_altered_is_named_with_what_to_run(orders: Workspace) -> None:
+def test_an_existing_target_that_cannot_be_altered_is_named_with_what_to_run(orders: Workspace) -> None:
     with duckdb.connect(orders.warehouse) as con:
         con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     orders.warehouse.chmod(0o644)
@@ -206,7 +204,7 @@ def redshifted(orders: Workspace, redshift: RedshiftStandIn, seaweed: SeaweedFS,
     return orders
 
 
-def test_a_redshift_that_is_right_says_its_isolation_and_gets_no_table(
+def test_a_usable_redshift_shows_its_isolation_and_gets_no_table(
     redshifted: Workspace, redshift: RedshiftStandIn
 ) -> None:
     schema = f"t_{secrets.token_hex(4)}"
@@ -222,7 +220,9 @@ def test_a_redshift_that_is_right_says_its_isolation_and_gets_no_table(
     assert "loaded" in doctor(redshifted).one("warehouse", "ledger")["detail"]
 
 
-def test_a_redshift_user_without_rights(redshifted: Workspace, redshift: RedshiftStandIn) -> None:
+def test_a_redshift_user_without_privileges_is_reported(
+    redshifted: Workspace, redshift: RedshiftStandIn
+) -> None:
     user, schema = f"u_{secrets.token_hex(4)}", f"t_{secrets.token_hex(4)}"
     redshift.create_user(user, "loader-secret")
     redshift.execute(f"CREATE SCHEMA {schema}", "REVOKE TEMP ON DATABASE dev FROM PUBLIC")
@@ -249,7 +249,7 @@ def test_a_redshift_user_without_rights(redshifted: Workspace, redshift: Redshif
 # Spark
 
 
-def test_a_machine_without_java(orders: Workspace, tmp_path: Path) -> None:
+def test_missing_java_is_reported(orders: Workspace, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     answer = doctor(orders, env={"PATH": str(bare), "JAVA_HOME": ""})
@@ -257,7 +257,7 @@ def test_a_machine_without_java(orders: Workspace, tmp_path: Path) -> None:
     doctor(orders, env={"JAVA_HOME": str(bare)}).fails("spark", "Java", f"JAVA_HOME is {bare}", "JAVA_HOME")
 
 
-def test_another_python_for_the_tasks_that_lacks_the_packages(orders: Workspace) -> None:
+def test_a_task_python_without_our_packages_is_reported(orders: Workspace) -> None:
     orders.write(spark={"conf": {"spark.pyspark.python": "/usr/bin/python3"}})
     if not Path("/usr/bin/python3").exists():
         pytest.skip("this machine has one Python only")
@@ -265,7 +265,7 @@ def test_another_python_for_the_tasks_that_lacks_the_packages(orders: Workspace)
 
 
 @pytest.mark.long
-def test_the_executors_are_asked_only_when_it_is_wanted(orders: Workspace) -> None:
+def test_executors_are_checked_only_on_request(orders: Workspace) -> None:
     answer = doctor(orders, "--spark")
     assert answer.all("failure") == []
     assert "2 tasks at once" in answer.one("spark", "start")["detail"]
@@ -288,7 +288,7 @@ def silent() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_when_nothing_answers_it_still_ends_soon(orders: Workspace) -> None:
+def test_doctor_ends_soon_even_if_nothing_answers(orders: Workspace) -> None:
     with silent() as mysql, silent() as s3, silent() as warehouse:
         orders.write(
             source={"url": f"mysql://root:x@127.0.0.1:{mysql}/shop"},

@@ -47,7 +47,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 # a healthy pipeline
 
 
-def test_all_is_well_and_nothing_is_changed(orders: Workspace) -> None:
+def test_a_healthy_setup_passes_and_nothing_changes(orders: Workspace) -> None:
     os.chmod(orders.file, 0o600)
     before = tree(orders.folder)
     answer = doctor(orders)
@@ -61,7 +61,7 @@ def test_all_is_well_and_nothing_is_changed(orders: Workspace) -> None:
     assert tree(orders.folder) == before
 
 
-def test_a_pipeline_that_has_run_is_recognised_and_left_as_it_is(orders: Workspace) -> None:
+def test_an_existing_pipeline_is_recognised_and_left_unchanged(orders: Workspace) -> None:
     orders.execute("INSERT INTO orders (amount) VALUES (1), (2)")
     orders.synced("orders")
     before = tree(orders.folder)
@@ -97,7 +97,7 @@ def test_every_mistake_of_the_file_is_named_and_the_rest_is_skipped(orders: Work
     assert answer.all("skipped") == [f"{s}: {s}" for s in ("source", "tables", "store", "warehouse", "spark")]
 
 
-def test_a_missing_file_is_said_with_the_command_that_writes_one(workspace: Workspace) -> None:
+def test_a_missing_file_is_reported_with_the_command_that_writes_one(workspace: Workspace) -> None:
     (workspace.file).unlink()
     answer = doctor(workspace)
     answer.fails("configuration", "file", "there is no configuration", "floodmark init --source mysql://")
@@ -111,7 +111,7 @@ def test_a_secret_that_others_can_read_is_a_warning(orders: Workspace) -> None:
 # the way to the source
 
 
-def test_a_wrong_password(orders: Workspace) -> None:
+def test_a_wrong_password_is_reported(orders: Workspace) -> None:
     server = orders.database.server
     orders.write(source={"url": server.url(orders.database.name, "root", "wrong-secret")})
     answer = doctor(orders)
@@ -121,7 +121,7 @@ def test_a_wrong_password(orders: Workspace) -> None:
     assert "wrong-secret" not in str(answer.checks)
 
 
-def test_a_port_that_nobody_listens_on(orders: Workspace) -> None:
+def test_a_closed_port_is_reported(orders: Workspace) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -129,7 +129,7 @@ def test_a_port_that_nobody_listens_on(orders: Workspace) -> None:
         doctor(orders).fails("source", "port", f"nothing listens on 127.0.0.1:{port}", "refused")
 
 
-def test_a_host_that_does_not_exist(orders: Workspace) -> None:
+def test_an_unknown_host_is_reported(orders: Workspace) -> None:
     orders.write(source={"url": "mysql://root:x@nowhere.invalid/shop"})
     answer = doctor(orders)
     # Without any name server, the word is that none answers: as true, and as much as can be known.
@@ -137,7 +137,7 @@ def test_a_host_that_does_not_exist(orders: Workspace) -> None:
     assert "there is no host" in answer.one("source", "name")["detail"] or "name server" in str(answer.checks)
 
 
-def test_a_certificate_of_another_authority(
+def test_a_certificate_of_another_authority_is_reported(
     orders: Workspace, tmp_path: Path, new_server: type[DatabaseServer]
 ) -> None:
     for name in ("ca", "other"):
@@ -160,7 +160,7 @@ def test_a_certificate_of_another_authority(
         assert "certificate verified" in answer.one("source", "TLS")["detail"]
 
 
-def test_a_changed_host_key_of_the_bastion(orders: Workspace) -> None:
+def test_a_changed_host_key_of_the_bastion_is_reported(orders: Workspace) -> None:
     with Sshd() as bastion:
         orders.write(source={"ssh": bastion.ssh()})
         assert "accepts us" in doctor(orders).one("source", "tunnel")["detail"]
@@ -170,7 +170,7 @@ def test_a_changed_host_key_of_the_bastion(orders: Workspace) -> None:
         doctor(orders).fails("source", "tunnel", "presents a different host key", "find out why")
 
 
-def test_a_server_that_the_bastion_does_not_reach(orders: Workspace) -> None:
+def test_a_server_that_the_bastion_cannot_reach_is_reported(orders: Workspace) -> None:
     with Sshd() as bastion:
         orders.write(source={"ssh": bastion.ssh(), "url": "mysql://root:x@127.0.0.1:1/shop"})
         doctor(orders).fails("source", "log-in", "can't reach 127.0.0.1:1", "as seen from the bastion")
@@ -179,7 +179,7 @@ def test_a_server_that_the_bastion_does_not_reach(orders: Workspace) -> None:
 # what the server allows
 
 
-def test_a_user_without_process(orders: Workspace) -> None:
+def test_a_user_without_process_gets_a_warning(orders: Workspace) -> None:
     reader(orders, f"SELECT ON {orders.database.name}.*")
     doctor(orders).warns(
         "source",
@@ -191,14 +191,14 @@ def test_a_user_without_process(orders: Workspace) -> None:
     )
 
 
-def test_a_user_who_may_not_read_the_table(orders: Workspace) -> None:
+def test_a_user_who_may_not_read_the_table_is_reported(orders: Workspace) -> None:
     orders.execute("CREATE TABLE quite_different (id INT)")
     reader(orders, f"SELECT ON {orders.database.name}.quite_different", "PROCESS ON *.*")
     answer = doctor(orders)
     answer.fails("tables", "table", "there is no table", "may not see it", "GRANT SELECT")
 
 
-def test_limits_of_the_server_and_of_the_user(orders: Workspace) -> None:
+def test_limits_of_the_server_and_of_the_user_are_reported(orders: Workspace) -> None:
     reader(orders, f"SELECT ON {orders.database.name}.*", "PROCESS ON *.*")
     server = orders.database.server
     server.execute(f"ALTER USER u_{orders.database.name} WITH MAX_USER_CONNECTIONS 6")
@@ -214,7 +214,7 @@ def small(new_server: type[DatabaseServer]) -> Iterator[Database]:
         yield Database(server, "shop")
 
 
-def test_a_replica_that_stands_still_and_small_packets(workspace: Workspace, small: Database) -> None:
+def test_a_stopped_replica_and_small_packets_are_reported(workspace: Workspace, small: Database) -> None:
     if small.server.name == "mysql":
         small.execute(
             "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT=1, SOURCE_USER='x'",
@@ -233,14 +233,14 @@ def test_a_replica_that_stands_still_and_small_packets(workspace: Workspace, sma
 # tables
 
 
-def test_a_table_without_a_key(orders: Workspace) -> None:
+def test_a_table_without_a_key_is_reported(orders: Workspace) -> None:
     orders.execute("CREATE TABLE loose (a INT, at DATETIME)")
     answer = doctor(orders, "-t", "loose")
     answer.warns("tables", "key", "has no key", "reads all of it", "add a primary key", table="loose")
     assert "full" in answer.one("tables", "reading", "loose")["detail"]
 
 
-def test_a_cursor_that_can_be_null_has_no_index_and_nobody_keeps(orders: Workspace) -> None:
+def test_a_nullable_unindexed_unmaintained_cursor_is_reported(orders: Workspace) -> None:
     orders.execute("CREATE TABLE loose (id INT PRIMARY KEY, updated_at DATETIME NULL)")
     answer = doctor(orders, "-t", "loose")
     answer.warns("tables", "nullable", "updated_at can be NULL", "make updated_at NOT NULL")
@@ -248,7 +248,7 @@ def test_a_cursor_that_can_be_null_has_no_index_and_nobody_keeps(orders: Workspa
     answer.warns("tables", "cursor", "MySQL doesn't maintain updated_at", "ON UPDATE")
 
 
-def test_rows_before_the_start_are_counted_until_the_first_sync_has_left_them_out(orders: Workspace) -> None:
+def test_rows_before_the_start_are_counted_until_the_first_sync_skips_them(orders: Workspace) -> None:
     old = "INSERT INTO orders (amount, update_at) SELECT seq, '2024-12-31 23:59:59' FROM seq_1_to_3"
     orders.execute(old, fill_orders(5), "INSERT INTO orders (amount, update_at) VALUES (1, '2025-01-01')")
     said = "the first sync skips 4 rows at or before 2025-01-01 00:00:00 (`start` in the configuration)"
@@ -260,7 +260,7 @@ def test_rows_before_the_start_are_counted_until_the_first_sync_has_left_them_ou
     assert "tables: start" not in doctor(orders).all("warning")
 
 
-def test_tables_that_are_not_there_and_tables_with_one_target(orders: Workspace) -> None:
+def test_missing_tables_and_shared_targets_are_reported(orders: Workspace) -> None:
     name = orders.database.name
     orders.execute("CREATE TABLE one (id INT PRIMARY KEY)", "CREATE TABLE two (id INT PRIMARY KEY)")
     orders.write(tables={f"{name}.ordrs": {}, f"{name}.one": {"target": "t"}, f"{name}.two": {"target": "t"}})

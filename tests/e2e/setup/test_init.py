@@ -39,7 +39,7 @@ def url(database: Database) -> Iterator[str]:
     database.server.execute(f"DROP USER `{user}`")
 
 
-def test_the_path_of_a_newcomer_leads_to_rows_in_the_warehouse(
+def test_init_doctor_and_sync_lead_to_rows_in_the_warehouse(
     floodmark: Floodmark, url: str, database: Database
 ) -> None:
     made = floodmark("init", "--source", url).ok()
@@ -92,9 +92,7 @@ def test_rows_that_the_start_leaves_out_are_counted_in_the_file(
     assert f"  #   ! {said}\n  {database.name}.orders:" in (tmp_path / FILE).read_text()
 
 
-def test_a_file_that_is_there_stays_unless_it_is_forced(
-    floodmark: Floodmark, url: str, tmp_path: Path
-) -> None:
+def test_an_existing_file_stays_without_force(floodmark: Floodmark, url: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("mine")
     refused = floodmark("init", "--source", url)
     assert refused.code == 2
@@ -108,7 +106,7 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(
     assert sorted(p.name for p in tmp_path.iterdir()) == [FILE, "other.yaml"]
 
 
-def test_a_source_that_does_not_answer_costs_only_the_tables(floodmark: Floodmark, tmp_path: Path) -> None:
+def test_a_silent_source_costs_only_the_list_of_tables(floodmark: Floodmark, tmp_path: Path) -> None:
     result = floodmark("init", "--source", f"mysql://me:{'s3cret-word'}@127.0.0.1:1/shop").ok()
     assert "without tables" in result.stdout and "can't be reached" in result.stdout
     text = (tmp_path / FILE).read_text()
@@ -116,7 +114,7 @@ def test_a_source_that_does_not_answer_costs_only_the_tables(floodmark: Floodmar
     assert "s3cret-word" not in text + result.stdout + result.stderr
 
 
-def test_a_wrong_or_a_missing_password_too(
+def test_a_wrong_or_missing_password_costs_only_the_list_of_tables(
     floodmark: Floodmark, url: str, database: Database, tmp_path: Path
 ) -> None:
     bare = url.replace(url.partition("://")[2].rpartition("@")[0].partition(":")[2], "").replace(":@", "@")
@@ -128,7 +126,7 @@ def test_a_wrong_or_a_missing_password_too(
     assert "3 tables" in result.stdout and "export" not in result.stdout
 
 
-def test_without_a_source_there_is_a_file_to_be_edited(
+def test_without_a_source_init_writes_a_file_to_edit(
     floodmark: Floodmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = floodmark("init").ok()
@@ -137,7 +135,7 @@ def test_without_a_source_there_is_a_file_to_be_edited(
     assert load(tmp_path / FILE).source.database == "mydatabase"
 
 
-def test_a_url_that_is_none_is_refused_without_showing_it(floodmark: Floodmark, tmp_path: Path) -> None:
+def test_an_invalid_url_is_refused_without_showing_it(floodmark: Floodmark, tmp_path: Path) -> None:
     for wrong in ("postgres://me:s3cret-word@h/d", "me:s3cret-word@h", "mysql://me:s3cret-word@h:99999999/d"):
         result = floodmark("init", "--source", wrong)
         assert result.code == 2, wrong
@@ -148,7 +146,7 @@ def test_a_url_that_is_none_is_refused_without_showing_it(floodmark: Floodmark, 
     assert not (tmp_path / FILE).exists()
 
 
-def test_tables_of_one_name_in_two_schemas_get_targets_of_their_own(
+def test_tables_of_one_name_in_two_schemas_get_their_own_targets(
     floodmark: Floodmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_server: type[DatabaseServer]
 ) -> None:
     with new_server(buffer_pool="32M") as server:

@@ -74,7 +74,7 @@ def test_a_service_whose_reaper_is_killed_ends_too() -> None:
 
 
 @pytest.mark.long  # tests that need it would say so, too
-def test_a_database_keeps_its_rows_over_a_restart_and_a_kill(new_server: type[DatabaseServer]) -> None:
+def test_a_database_keeps_its_rows_across_a_restart_and_a_kill(new_server: type[DatabaseServer]) -> None:
     with new_server() as server:
         server.execute("CREATE DATABASE d", "CREATE TABLE d.t (a INT)", "INSERT INTO d.t VALUES (1)")
         server.restart()
@@ -107,7 +107,7 @@ def test_the_clocks_of_a_database_go_back_at_the_wanted_moment(new_server: type[
         assert server.execute(ask) == [(0,)]
 
 
-def test_a_user_has_the_grants_that_it_was_given(server: DatabaseServer) -> None:
+def test_a_user_has_the_given_grants(server: DatabaseServer) -> None:
     server.create_user("someone", "pass'word".replace("'", ""), "SELECT ON mysql.*")
     link = server.connect(user="someone", password="password")
     link.close()
@@ -123,7 +123,7 @@ def test_a_paused_database_answers_again_after_it_is_resumed(new_server: type[Da
         assert server.execute("SELECT 1") == [(1,)]
 
 
-def test_seaweedfs_keeps_its_objects_over_a_kill() -> None:
+def test_seaweedfs_keeps_its_objects_across_a_kill() -> None:
     with SeaweedFS() as server:
         url = f"{server._filer}/buckets/{server.bucket}/kept/object"
         assert server._ask("PUT", url, b"data") == 201
@@ -134,13 +134,13 @@ def test_seaweedfs_keeps_its_objects_over_a_kill() -> None:
     assert not server.folder.exists()
 
 
-def test_two_seaweedfs_run_beside_each_other(seaweed: SeaweedFS) -> None:
+def test_two_seaweedfs_run_side_by_side(seaweed: SeaweedFS) -> None:
     with SeaweedFS() as other:
         assert other.port != seaweed.port
         assert seaweed.running
 
 
-def test_a_missing_program_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="weed is not installed") as caught:

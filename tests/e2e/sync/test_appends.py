@@ -57,7 +57,7 @@ def test_ids_beyond_the_signed_range_are_appended_too(workspace: Workspace) -> N
     assert same(workspace, "t")
 
 
-def test_a_keyless_table_is_appended_by_configuration_twins_included(workspace: Workspace) -> None:
+def test_a_keyless_table_can_be_configured_as_append_including_duplicate_rows(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (at DATETIME(3) NOT NULL, n INT, KEY (at))",
         "INSERT INTO t SELECT '2025-03-01' + INTERVAL seq DIV 10 SECOND, seq % 2 FROM seq_1_to_400",
@@ -70,7 +70,7 @@ def test_a_keyless_table_is_appended_by_configuration_twins_included(workspace: 
     assert same(workspace, "t")
 
 
-def test_a_limit_on_a_keyless_append_never_parts_rows_of_one_moment(workspace: Workspace) -> None:
+def test_a_limit_on_a_keyless_append_never_splits_rows_of_one_timestamp(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (at DATETIME NOT NULL, n INT, KEY (at))",
         "INSERT INTO t SELECT '2025-03-01' + INTERVAL seq DIV 10 SECOND, seq FROM seq_0_to_99",

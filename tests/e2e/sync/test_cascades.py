@@ -26,7 +26,7 @@ CHILD = f"""CREATE TABLE child (id INT PRIMARY KEY, parent_id INT, owner_id INT,
   CONSTRAINT `holds` FOREIGN KEY (other_id) REFERENCES parent (id) ON DELETE CASCADE) ENGINE=InnoDB"""
 
 
-def test_such_columns_are_named_also_to_a_user_who_may_only_read(database: Database) -> None:
+def test_cascading_columns_are_named_even_to_a_read_only_user(database: Database) -> None:
     database.execute(PARENT, CHILD)
     user = f"r_{secrets.token_hex(4)}"
     database.server.create_user(user, "pw-of-reader", f"SELECT ON {database.name}.*")
@@ -49,7 +49,7 @@ def test_such_columns_are_named_also_to_a_user_who_may_only_read(database: Datab
     database.server.execute(f"DROP USER `{user}`")
 
 
-def test_init_doctor_plan_and_the_first_sync_name_them(workspace: Workspace) -> None:
+def test_init_doctor_plan_and_the_first_sync_name_cascading_columns(workspace: Workspace) -> None:
     workspace.execute(PARENT, CHILD)
     named = "parent_id, owner_id can change without update_at"
     written = workspace.folder / "new.yaml"
@@ -61,7 +61,7 @@ def test_init_doctor_plan_and_the_first_sync_name_them(workspace: Workspace) -> 
     assert named in " ".join(workspace.synced("child")["notes"])
 
 
-def test_what_a_cascade_changed_arrives_where_it_is_followed(workspace: Workspace) -> None:
+def test_changes_by_a_cascade_arrive_with_cascades_follow(workspace: Workspace) -> None:
     name = workspace.full_name("child")
     workspace.execute(
         PARENT, CHILD,

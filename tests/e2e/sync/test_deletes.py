@@ -86,7 +86,7 @@ def test_all_rows_of_one_range_leave_the_warehouse(workspace: Workspace) -> None
     no_findings(workspace)
 
 
-def test_an_emptied_source_does_not_empty_the_warehouse_unless_the_user_insists(workspace: Workspace) -> None:
+def test_an_emptied_source_does_not_empty_the_warehouse_without_force(workspace: Workspace) -> None:
     filled(workspace, 3000)
     log = kinds(workspace)
     workspace.execute("DELETE FROM orders")
@@ -99,7 +99,7 @@ def test_an_emptied_source_does_not_empty_the_warehouse_unless_the_user_insists(
     no_findings(workspace)
 
 
-def test_a_source_that_lost_nearly_everything_is_not_believed(workspace: Workspace) -> None:
+def test_a_source_that_lost_nearly_everything_is_not_trusted(workspace: Workspace) -> None:
     filled(workspace, 1000)
     workspace.execute("DELETE FROM orders WHERE id > 270")
     assert error_of(workspace)["code"] == 6
@@ -120,7 +120,7 @@ def test_a_small_table_may_lose_most_rows_but_not_the_last_one(workspace: Worksp
     assert ids(workspace) == [700]
 
 
-def test_rows_that_left_the_where_are_deletes(workspace: Workspace) -> None:
+def test_rows_that_no_longer_match_the_where_are_deletes(workspace: Workspace) -> None:
     filled(workspace, 2000, where="status <> 4")
     assert len(ids(workspace)) == 1600
     workspace.execute("UPDATE orders SET status = 4 WHERE id % 30 = 0 AND status <> 4")
@@ -141,7 +141,7 @@ def test_the_old_version_of_a_changed_key_is_a_delete(workspace: Workspace) -> N
     assert ids(workspace) == source_ids(workspace)
 
 
-def test_a_key_that_was_deleted_and_comes_back_is_there(workspace: Workspace) -> None:
+def test_a_key_that_was_deleted_and_comes_back_is_in_the_warehouse(workspace: Workspace) -> None:
     filled(workspace, 500)
     workspace.execute("DELETE FROM orders WHERE id IN (3, 6, 9)")
     workspace.synced("orders")
@@ -160,7 +160,7 @@ def test_a_key_that_was_deleted_and_comes_back_is_there(workspace: Workspace) ->
 
 
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
-def test_rows_that_come_back_as_they_were_or_enter_the_where_unchanged_are_read(
+def test_rows_that_come_back_unchanged_or_match_the_where_again_are_read(
     workspace: Workspace, deletes: str
 ) -> None:
     filled(workspace, 500, deletes=deletes, where="status <> 4")
@@ -195,7 +195,7 @@ def test_rows_before_the_start_that_were_never_replicated_do_not_matter(workspac
     assert ids(workspace) == source_ids(workspace, "id < 100000")
 
 
-def test_a_reload_brings_nothing_back(workspace: Workspace) -> None:
+def test_a_reload_brings_no_deleted_row_back(workspace: Workspace) -> None:
     filled(workspace, 800)
     workspace.execute("DELETE FROM orders WHERE id % 7 = 0")
     workspace.synced("orders")
@@ -264,7 +264,7 @@ def test_text_keys_are_deleted_as_their_collation_compares_them(workspace: Works
     assert workspace.query("SELECT count(*) FROM codes") == workspace.execute("SELECT count(*) FROM codes")
 
 
-def test_deletes_are_looked_for_at_most_every_so_often(workspace: Workspace) -> None:
+def test_deletes_are_searched_at_most_once_per_interval(workspace: Workspace) -> None:
     filled(workspace, 300, deletes_every="24h")
     assert kinds(workspace)[-1] == "deletes" and commits(workspace)[-1]["files"] == []
     workspace.execute("DELETE FROM orders WHERE id = 3")
@@ -278,7 +278,7 @@ def test_deletes_are_looked_for_at_most_every_so_often(workspace: Workspace) -> 
     assert kinds(workspace) == [*log, "claim deletes", "deletes"]
 
 
-def test_a_dry_run_a_backup_or_a_load_alone_looks_for_no_deletes(workspace: Workspace) -> None:
+def test_a_dry_run_backup_only_or_load_only_run_searches_no_deletes(workspace: Workspace) -> None:
     filled(workspace, 300)
     workspace.execute("DELETE FROM orders WHERE id = 3")
     for options in ({"dry_run": True}, {"backup_only": True}, {"load_only": True}):
@@ -322,7 +322,7 @@ def test_counters_are_sums_over_the_commits_and_history_names_the_kind(workspace
     assert (history[0]["kind"], history[0]["rows"], history[0]["files"]) == ("deletes", 10, 1)
 
 
-def test_concurrent_writers_lose_no_row_to_a_look_for_deletes(workspace: Workspace) -> None:
+def test_concurrent_writers_lose_no_row_to_a_search_for_deletes(workspace: Workspace) -> None:
     filled(workspace, 2000)
     stop = threading.Event()
 
@@ -374,7 +374,7 @@ def test_a_key_file_can_stand_in_for_its_lost_commit(workspace: Workspace) -> No
     assert ids(workspace) == source_ids(workspace)
 
 
-def test_deletes_all_over_a_table_are_found_without_a_look_at_every_small_range(workspace: Workspace) -> None:
+def test_scattered_deletes_are_found_without_examining_every_small_range(workspace: Workspace) -> None:
     filled(workspace, 30_000)
     workspace.execute("DELETE FROM orders WHERE (id DIV 3) % 100 = 0")
     assert workspace.synced("orders")["rows_deleted"] == 300

@@ -123,7 +123,7 @@ def go_on(source: Database) -> None:
         source.execute(f"DELETE FROM {name} WHERE id IN (11, 9001)")
 
 
-def test_every_state_is_understood_as_it_was_meant(kept: Kept, workspace: Workspace) -> None:
+def test_every_kept_state_is_read_as_it_was_written(kept: Kept, workspace: Workspace) -> None:
     said = kept.expected["findings"]
     assert findings(workspace) == {table: kinds for table, kinds in said.items() if kinds}
     assert watermarks(workspace) == expected(kept)
@@ -134,7 +134,7 @@ def test_every_state_is_understood_as_it_was_meant(kept: Kept, workspace: Worksp
     assert findings(workspace, f"{SCHEMA}.damaged_log", repair=True) == {}
 
 
-def test_pending_commits_load_open_windows_go_on_and_every_row_arrives_once(
+def test_pending_commits_load_open_windows_resume_and_every_row_arrives_once(
     kept: Kept, source: Database, workspace: Workspace
 ) -> None:
     waiting = {
@@ -177,7 +177,7 @@ def test_sentences_in_claims_of_earlier_versions_cause_no_claim_and_new_claims_h
     assert len(new) >= len(names) and not any(new.values())
 
 
-def test_a_position_of_its_past_is_restored(source: Database, workspace: Workspace) -> None:
+def test_an_earlier_position_is_restored(source: Database, workspace: Workspace) -> None:
     names = ("pending", "hard_deletes", "changed", "cleaned", "damaged_log")
     for name in names:
         commits = workspace.pipeline.watermark_history(name)["commits"]

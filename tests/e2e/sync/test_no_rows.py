@@ -34,7 +34,7 @@ def test_a_table_without_rows_is_up_to_date_once_a_sync_has_looked(workspace: Wo
     assert workspace.synced("t")["rows_loaded"] == 1
 
 
-def test_rows_that_all_lack_a_cursor_take_the_place_of_a_whole_copy(workspace: Workspace) -> None:
+def test_rows_without_a_cursor_replace_a_full_copy(workspace: Workspace) -> None:
     configure(workspace, mode="full")
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, {AT})", "INSERT INTO t VALUES (1, NULL), (2, NULL)"
@@ -61,7 +61,7 @@ def another_key_after(workspace: Workspace, change: str) -> None:
     workspace.run("watermark", "reset", "-t", "t").ok()
 
 
-def test_another_key_and_no_row_behind_the_start_empty_the_target_but_not_a_large_one(
+def test_another_key_with_no_row_after_the_start_empties_a_large_target_only_with_force(
     workspace: Workspace,
 ) -> None:
     another_key_after(workspace, "UPDATE t SET at = '2024-01-01'")
@@ -76,7 +76,7 @@ def test_another_key_and_no_row_behind_the_start_empty_the_target_but_not_a_larg
     assert workspace.query("SELECT id, n FROM t") == [(7, 1007)]
 
 
-def test_many_rows_give_way_to_a_few_only_by_force_also_where_they_are_read_and_loaded_apart(
+def test_a_few_rows_replace_many_only_with_force_even_if_read_and_loaded_separately(
     workspace: Workspace,
 ) -> None:
     another_key_after(workspace, "DELETE FROM t WHERE id > 0")
@@ -92,7 +92,7 @@ def test_many_rows_give_way_to_a_few_only_by_force_also_where_they_are_read_and_
     assert workspace.query("SELECT id FROM t") == [(0,)]
 
 
-def test_most_rows_without_a_cursor_take_the_place_of_the_old_ones_like_all_others(
+def test_a_majority_of_rows_without_a_cursor_replaces_the_old_rows_like_any_others(
     workspace: Workspace,
 ) -> None:
     configure(workspace)

@@ -103,7 +103,7 @@ def fill(shop: Database) -> None:
     shop.execute(strict, f"INSERT INTO zoo (id, {', '.join(zoo)}) VALUES {cells}")
 
 
-def test_a_newcomers_path_ends_with_equal_rows(shop: Database, floodmark: Floodmark, tmp_path: Path) -> None:
+def test_a_first_sync_ends_with_equal_rows(shop: Database, floodmark: Floodmark, tmp_path: Path) -> None:
     fill(shop)
     shop.server.create_user("reader", PASSWORD, f"SELECT ON {shop.name}.*", "PROCESS ON *.*")
     floodmark("init", "--source", shop.server.url(shop.name, "reader", PASSWORD)).ok()
@@ -141,7 +141,7 @@ def test_a_newcomers_path_ends_with_equal_rows(shop: Database, floodmark: Floodm
         assert compare(shop.server, f"{shop.name}.{table}", warehouse).equal
 
 
-def test_edges_without_an_index_are_exact(shop: Database) -> None:
+def test_slice_edges_without_an_index_are_exact(shop: Database) -> None:
     shop.execute(
         f"CREATE TABLE plain (id INT AUTO_INCREMENT PRIMARY KEY, {AT})",
         "INSERT INTO plain (update_at) VALUES "

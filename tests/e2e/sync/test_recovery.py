@@ -104,7 +104,7 @@ HARMS: dict[str, Harm] = {
     ],
     ids=["primary", "daily", "session", "all three", "newest commit"],
 )
-def test_whatever_is_harmed_the_position_is_exact_and_no_row_is_lost_or_repeated(
+def test_whatever_is_damaged_the_position_is_exact_and_no_row_is_lost_or_repeated(
     events: Table, places: tuple[str, ...], harms: tuple[str, ...]
 ) -> None:
     for harm in harms:
@@ -195,7 +195,7 @@ def test_files_that_differ_from_what_the_copy_knows_rebuild_nothing(events: Tabl
     assert events.workspace.query("SELECT count(*) FROM events") == [(20,)]
 
 
-def test_nothing_left_but_data_files_stops_and_the_named_commands_go_on(events: Table) -> None:
+def test_with_only_data_files_left_the_sync_stops_and_the_suggested_commands_work(events: Table) -> None:
     printed = events.workspace.folder / "backup.json"
     printed.write_text(json.dumps(events.get()))
     store = events.store
@@ -222,7 +222,7 @@ def keyed(workspace: Workspace) -> tuple[str, Store]:
     return name, Store(workspace.settings.store)
 
 
-def test_a_table_with_a_key_starts_over_by_a_reset_when_nothing_is_left(workspace: Workspace) -> None:
+def test_with_nothing_left_a_reset_starts_a_keyed_table_over(workspace: Workspace) -> None:
     name, store = keyed(workspace)
     store.delete([o.path for o in store.list("") if name in o.path and not o.path.startswith("data/")])
     assert workspace.sync("keyed").exit_code == 6
@@ -232,7 +232,7 @@ def test_a_table_with_a_key_starts_over_by_a_reset_when_nothing_is_left(workspac
     assert workspace.compare("keyed").equal
 
 
-def test_a_damaged_log_that_no_copy_helps_is_given_up_only_by_force(workspace: Workspace) -> None:
+def test_a_damaged_log_beyond_recovery_is_given_up_only_with_force(workspace: Workspace) -> None:
     name, store = keyed(workspace)
     store.delete([o.path for o in store.list("watermark/") if name in o.path])
     store.put(f"commits/{name}/{1:020d}.json", b"\x00")
@@ -245,7 +245,7 @@ def test_a_damaged_log_that_no_copy_helps_is_given_up_only_by_force(workspace: W
     assert workspace.compare("keyed").equal
 
 
-def test_a_sync_with_nothing_to_do_and_copies_in_order_writes_only_its_check(events: Table) -> None:
+def test_a_sync_with_nothing_to_do_and_current_copies_writes_only_its_check_object(events: Table) -> None:
     lake = events.workspace.folder / "lake"
 
     def seen() -> list[tuple[Path, int]]:
@@ -258,7 +258,7 @@ def test_a_sync_with_nothing_to_do_and_copies_in_order_writes_only_its_check(eve
     assert isinstance(Log(events.store, events.name).read(), State) and seen() == before
 
 
-def test_copies_that_an_update_left_behind_are_no_findings(workspace: Workspace) -> None:
+def test_copies_left_behind_by_an_upgrade_are_not_findings(workspace: Workspace) -> None:
     table = Table(workspace)
     table.add()
     first = table.sync()["watermark"]["backup_metadata"]["session_id"]

@@ -45,9 +45,7 @@ def test_rows_changes_and_a_new_column_arrive(orders: Workspace, redshift: Redsh
     assert orders.synced("orders")["rows_loaded"] == 0
 
 
-def test_a_load_that_failed_is_made_up_for_by_the_next_run(
-    orders: Workspace, redshift: RedshiftStandIn
-) -> None:
+def test_the_next_run_makes_up_for_a_failed_load(orders: Workspace, redshift: RedshiftStandIn) -> None:
     redshift.faults.fail(r"\s*copy\b", "42501", "permission denied", times=1)
     report = orders.sync("orders").as_json()["tables"][0]
     assert (report["exit_code"], report["rows_extracted"]) == (2, 2000)

@@ -70,7 +70,7 @@ def no_findings(workspace: Workspace, *but: str) -> None:
     assert [f for t in found["tables"] for f in t["findings"] if f["kind"] not in but] == []
 
 
-def test_what_was_planted_is_mended_and_nothing_else_is_touched(orders: Workspace) -> None:
+def test_planted_differences_are_repaired_and_nothing_else_is_touched(orders: Workspace) -> None:
     before = commits(orders)
     planted(orders)
     done = mend(orders)
@@ -100,7 +100,7 @@ def test_extra_rows_are_marked_where_deletes_are_soft(orders: Workspace) -> None
     assert orders.query("SELECT id FROM orders WHERE _deleted_at IS NOT NULL ORDER BY id") == [(601,), (604,)]
 
 
-def test_a_row_that_is_there_twice_is_there_once_afterwards(orders: Workspace) -> None:
+def test_a_duplicate_row_is_reduced_to_one(orders: Workspace) -> None:
     plant(orders, "INSERT INTO orders SELECT * FROM orders WHERE id = 300")
     done = mend(orders)
     assert done.before and not done.after
@@ -114,7 +114,7 @@ def test_many_missing_rows_are_read_again_by_several_tasks(orders: Workspace) ->
     assert same(orders)
 
 
-def test_a_repair_does_not_follow_an_emptied_source_unless_the_user_insists(orders: Workspace) -> None:
+def test_a_repair_does_not_follow_an_emptied_source_without_force(orders: Workspace) -> None:
     orders.execute("DELETE FROM orders")
     with pytest.raises(DataError, match="3,000 of the 3,000 rows"):
         mend(orders)
@@ -124,7 +124,7 @@ def test_a_repair_does_not_follow_an_emptied_source_unless_the_user_insists(orde
     no_findings(orders)
 
 
-def test_a_source_that_was_set_back_is_not_followed(orders: Workspace) -> None:
+def test_a_repair_does_not_follow_a_source_that_was_set_back(orders: Workspace) -> None:
     orders.execute("CREATE TABLE old LIKE orders", "INSERT INTO old SELECT * FROM orders WHERE id <= 8000")
     orders.execute(
         "DROP TABLE orders", "ALTER TABLE old RENAME orders", "ALTER TABLE orders AUTO_INCREMENT = 8001"
@@ -142,7 +142,7 @@ def test_pending_files_are_loaded_before_anything_is_compared(orders: Workspace)
     assert same(orders)
 
 
-def test_text_keys_are_mended_as_their_collation_compares_them(workspace: Workspace) -> None:
+def test_text_keys_are_repaired_as_their_collation_compares_them(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE codes (code VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, n INT, update_at TIMESTAMP(6) "
         "NOT NULL DEFAULT CURRENT_TIMESTAMP(6), KEY (update_at))",
@@ -155,7 +155,7 @@ def test_text_keys_are_mended_as_their_collation_compares_them(workspace: Worksp
     assert same(workspace, "codes", "code, n, {}")
 
 
-def test_a_full_copy_is_made_anew(workspace: Workspace) -> None:
+def test_a_repair_of_a_full_copy_takes_a_new_snapshot(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE pairs (a INT, b INT)", "INSERT INTO pairs SELECT seq, 1 FROM seq_1_to_200"
     )
@@ -206,7 +206,7 @@ def test_the_command_says_what_it_repaired(orders: Workspace) -> None:
     assert document["ok"] and document["tables"][0]["repaired"] == 0
 
 
-def test_rows_that_somebody_deleted_stop_loads_until_they_are_back_or_meant_to_be_gone(
+def test_rows_deleted_in_the_warehouse_stop_loads_until_restored_or_accepted(
     orders: Workspace,
 ) -> None:
     plant(orders, "DELETE FROM orders WHERE id <= 30")
@@ -226,7 +226,9 @@ def test_rows_that_somebody_deleted_stop_loads_until_they_are_back_or_meant_to_b
     assert orders.query("SELECT count(*) FROM orders") == [(2990,)]
 
 
-def test_a_look_for_deletes_brings_rows_back_that_somebody_deleted_and_loads_go_on(orders: Workspace) -> None:
+def test_a_search_for_deletes_restores_rows_deleted_in_the_warehouse_and_loads_continue(
+    orders: Workspace,
+) -> None:
     orders.write(tables={orders.full_name("orders"): {"deletes": "hard", "deletes_every": "0s"}})
     plant(orders, "DELETE FROM orders WHERE id <= 30")
     assert "missing from the target, though unchanged at the source" in str(orders.synced("orders")["notes"])

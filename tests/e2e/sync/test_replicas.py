@@ -71,9 +71,7 @@ def test_rows_that_reach_a_replica_late_are_found_by_a_later_sync(pair: Pair, be
     assert trusted(pair.primary, "asks").complete
 
 
-def test_a_row_older_than_the_watermark_arrives_at_a_replica_that_was_stopped_and_is_found(
-    pair: Pair, behind: Workspace
-) -> None:
+def test_an_old_row_that_a_stopped_replica_receives_late_is_found(pair: Pair, behind: Workspace) -> None:
     """Two writers of the primary: the one that committed first has the later cursor."""
     behind.synced("orders")
     slow = pair.primary.connect("shop")
@@ -101,7 +99,7 @@ def delayed(pair: Pair, seconds: int) -> None:
     pair.replica.execute(pair.word("START REPLICA"))
 
 
-def test_a_replica_that_is_behind_is_asked_again_and_once_promoted_is_read_on_without_a_loss(
+def test_a_lagging_replica_is_retried_and_once_promoted_read_without_loss(
     pair: Pair, make_workspace: Callable[..., Workspace]
 ) -> None:
     workspace = make_workspace(Database(pair.primary, "shop"), store={"url": "./lake"})
@@ -135,7 +133,7 @@ def test_a_replica_that_is_behind_is_asked_again_and_once_promoted_is_read_on_wi
 
 
 @pytest.mark.long
-def test_replicas_in_turn_are_read_on_one_behind_is_asked_again_and_once_promoted_refused(
+def test_syncs_may_alternate_between_replicas_a_lagging_one_is_retried_and_refused_once_promoted(
     pair: Pair, make_workspace: Callable[..., Workspace]
 ) -> None:
     workspace = make_workspace(Database(pair.primary, "shop"), store={"url": "./lake"})

@@ -125,7 +125,7 @@ def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(or
     } < runs  # idle cycles leave nothing behind
 
 
-def test_ctrl_c_in_the_middle_of_a_cycle_ends_it_and_the_next_run_goes_on(orders: Workspace) -> None:
+def test_ctrl_c_in_mid_cycle_ends_it_and_the_next_run_continues(orders: Workspace) -> None:
     orders.write(tables={orders.full_name("orders"): {"where": "SLEEP(0.01) = 0"}})
     resident = Resident(orders, "-t", "orders", "--every", "5m")
     resident.until(lambda: asking(orders))
@@ -167,7 +167,7 @@ def test_restarts_of_mysql_and_s3_cost_a_line_and_no_row(own: tuple[Workspace, M
 
 
 @pytest.mark.long
-def test_a_jvm_that_was_killed_is_started_anew(orders: Workspace) -> None:
+def test_a_killed_jvm_is_restarted(orders: Workspace) -> None:
     resident = Resident(orders, "-t", "orders", "--every", "1s")
     resident.until(lambda: loaded(orders, "SELECT COUNT(*) FROM orders") == 400)
     (jvm,) = resident.jvms
@@ -198,13 +198,13 @@ def test_a_mistake_at_the_start_ends_it_and_a_later_one_does_not(orders: Workspa
     assert orders.compare("orders").equal
 
 
-def test_a_sync_for_once_is_not_repeated(orders: Workspace, tmp_path: Path) -> None:
+def test_options_of_a_single_sync_cannot_be_repeated(orders: Workspace, tmp_path: Path) -> None:
     for args in (["--dry-run"], ["--since", "2025-01-01"], ["--force"]):
         done = orders.run("sync", "-t", "orders", "--every", "1s", *args)
         assert (done.code, "can't be combined" in done.stderr) == (2, True)
 
 
-def test_a_cycle_leaves_nothing_to_the_garbage_collector(orders: Workspace) -> None:
+def test_a_cycle_leaves_no_reference_cycles(orders: Workspace) -> None:
     """What a run shares holds connections: they end with the run, not some cycles later."""
     orders.spark()
     gc.collect()

@@ -112,7 +112,7 @@ def notes(report: dict[str, Any]) -> str:
 
 
 @BOTH
-def test_a_constant_default_fills_the_rows_that_are_there(orders: Orders) -> None:
+def test_a_constant_default_fills_existing_rows(orders: Orders) -> None:
     orders.sync()
     orders.execute(
         "ALTER TABLE orders ADD COLUMN flag INT NOT NULL DEFAULT -7, ADD COLUMN tag VARCHAR(20) DEFAULT 'it''s \\\\',"
@@ -133,7 +133,7 @@ def test_a_constant_default_fills_the_rows_that_are_there(orders: Orders) -> Non
     assert orders.sync()["commits"] == []
 
 
-def test_a_targets_column_that_somebody_dropped_is_told_and_mended_as_the_hint_says(orders: Orders) -> None:
+def test_a_dropped_target_column_is_reported_and_the_hint_repairs_it(orders: Orders) -> None:
     orders.sync()
     orders.run(f"ALTER TABLE {orders.target} DROP COLUMN note")
     orders.execute("UPDATE orders SET amount = amount + 1 WHERE id = 7")
@@ -148,7 +148,7 @@ def test_a_targets_column_that_somebody_dropped_is_told_and_mended_as_the_hint_s
     assert orders.differences() == ()
 
 
-def test_a_targets_column_that_somebody_added_is_not_taken_for_the_sources(orders: Orders) -> None:
+def test_a_column_added_to_the_target_is_not_mistaken_for_the_sources(orders: Orders) -> None:
     orders.sync()
     orders.run(f"ALTER TABLE {orders.target} ADD COLUMN extra INT DEFAULT 7")
     orders.execute("ALTER TABLE orders ADD COLUMN extra INT")
@@ -160,7 +160,7 @@ def test_a_targets_column_that_somebody_added_is_not_taken_for_the_sources(order
 
 
 @BOTH
-def test_a_column_that_somebody_adds_between_a_claim_and_its_load_is_not_taken_for_the_sources(
+def test_a_column_added_between_a_claim_and_its_load_is_not_mistaken_for_the_sources(
     orders: Orders,
 ) -> None:
     orders.sync()
@@ -181,7 +181,7 @@ def test_a_column_that_somebody_adds_between_a_claim_and_its_load_is_not_taken_f
     assert orders.sync()["commits"] == []
 
 
-def test_a_column_that_somebody_adds_before_a_load_may_be_dropped_as_the_hint_says(orders: Orders) -> None:
+def test_a_column_added_before_a_load_can_be_dropped_as_the_hint_says(orders: Orders) -> None:
     orders.workspace.write(defaults={"renames": {"note": "remark"}})
     orders.sync()
     orders.execute(
@@ -199,7 +199,7 @@ def test_a_column_that_somebody_adds_before_a_load_may_be_dropped_as_the_hint_sa
 
 
 @BOTH
-def test_columns_that_somebody_adds_beforehand_with_the_sources_values_are_taken_over(orders: Orders) -> None:
+def test_columns_added_beforehand_with_the_sources_values_are_adopted(orders: Orders) -> None:
     orders.sync()
     orders.run(f"ALTER TABLE {orders.target} ADD COLUMN flag INT")
     orders.run(f"ALTER TABLE {orders.target} ADD COLUMN token VARCHAR(144)")
@@ -213,7 +213,7 @@ def test_columns_that_somebody_adds_beforehand_with_the_sources_values_are_taken
     assert orders.differences() == ()
 
 
-def test_a_reload_in_parts_does_not_take_its_own_columns_for_those_of_others(orders: Orders) -> None:
+def test_a_partial_reload_recognises_its_own_columns(orders: Orders) -> None:
     orders.sync(limit=1000)
     orders.execute("ALTER TABLE orders ADD COLUMN flag INT NOT NULL DEFAULT 3")
     orders.sync()
@@ -227,7 +227,7 @@ def test_a_reload_in_parts_does_not_take_its_own_columns_for_those_of_others(ord
     assert orders.differences() == ()
 
 
-def test_a_column_that_another_run_has_made_meanwhile_is_not_taken_for_one_of_others(orders: Orders) -> None:
+def test_a_column_created_by_a_concurrent_run_is_recognised(orders: Orders) -> None:
     orders.sync()
     config = orders.workspace.settings
     log = Log(Store(config.store), f"{orders.workspace.database.name}.orders")
@@ -274,7 +274,7 @@ def test_rows_that_differ_in_a_new_column_are_read_again_once(orders: Orders) ->
     assert orders.sync()["commits"] == []
 
 
-def test_a_re_read_that_was_interrupted_goes_on_with_the_slices_that_are_left(orders: Orders) -> None:
+def test_an_interrupted_reread_continues_with_the_remaining_slices(orders: Orders) -> None:
     orders.sync()
     orders.execute(
         "SET sql_mode = ''",
@@ -290,7 +290,7 @@ def test_a_re_read_that_was_interrupted_goes_on_with_the_slices_that_are_left(or
     assert orders.sync()["commits"] == []
 
 
-def test_files_from_before_a_change_load_in_order_with_those_from_after(orders: Orders) -> None:
+def test_files_from_before_and_after_a_change_load_in_order(orders: Orders) -> None:
     orders.sync(limit=500)
     orders.sync(limit=500, backup_only=True)
     orders.execute(
@@ -324,7 +324,7 @@ def test_a_reload_of_all_files_gives_the_same_rows(orders: Orders) -> None:
 
 
 @BOTH
-def test_a_dropped_column_stays_and_rows_that_come_later_have_null_in_it(orders: Orders) -> None:
+def test_a_dropped_column_stays_and_later_rows_have_null_in_it(orders: Orders) -> None:
     orders.execute("ALTER TABLE orders ADD COLUMN plain INT DEFAULT 4")
     orders.sync()
     orders.execute("ALTER TABLE orders ADD COLUMN flag INT NOT NULL DEFAULT 3")
@@ -372,7 +372,7 @@ def test_a_rename_that_is_not_declared_is_a_drop_and_an_add(orders: Orders) -> N
 
 
 @BOTH
-def test_what_is_wider_nullable_or_elsewhere_is_followed(orders: Orders) -> None:
+def test_widened_nullable_and_moved_columns_are_followed(orders: Orders) -> None:
     orders.execute(
         "ALTER TABLE orders ADD COLUMN n INT NOT NULL DEFAULT 1, ADD COLUMN half FLOAT DEFAULT 0.5"
     )
@@ -391,7 +391,7 @@ def test_what_is_wider_nullable_or_elsewhere_is_followed(orders: Orders) -> None
 
 
 @BOTH
-def test_digits_that_mysql_has_cut_off_are_cut_off_in_the_target_too(orders: Orders) -> None:
+def test_digits_truncated_by_mysql_are_truncated_in_the_target_too(orders: Orders) -> None:
     orders.sync()
     orders.execute("ALTER TABLE orders MODIFY amount DECIMAL(12,1) NOT NULL")
     assert orders.sync()["rows_reread"] == ROWS
@@ -401,7 +401,7 @@ def test_digits_that_mysql_has_cut_off_are_cut_off_in_the_target_too(orders: Ord
 
 
 @BOTH
-def test_what_could_lose_values_is_refused_before_anything_is_read(orders: Orders) -> None:
+def test_a_change_that_could_lose_values_is_refused_before_anything_is_read(orders: Orders) -> None:
     orders.sync()
     orders.execute(
         "ALTER TABLE orders MODIFY amount VARCHAR(20) NOT NULL, DROP COLUMN note",
@@ -428,7 +428,7 @@ def test_what_could_lose_values_is_refused_before_anything_is_read(orders: Order
         ("DROP COLUMN update_at", "was read by update_at so far"),
     ],
 )
-def test_another_key_or_no_cursor_is_refused_until_it_is_said_what_to_do(
+def test_another_key_or_a_lost_cursor_is_refused_until_the_user_decides(
     workspace: Workspace, change: str, words: str
 ) -> None:
     workspace.execute(create_orders(), fill_orders(100))
@@ -442,7 +442,7 @@ def test_another_key_or_no_cursor_is_refused_until_it_is_said_what_to_do(
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "intra-table"])
-def test_a_column_that_comes_while_a_window_is_open(orders: Orders, strategy: str) -> None:
+def test_a_column_added_while_a_window_is_open_arrives(orders: Orders, strategy: str) -> None:
     orders.execute(
         "SET sql_mode = ''",
         "ALTER TABLE orders ADD COLUMN day DATE",
@@ -459,7 +459,7 @@ def test_a_column_that_comes_while_a_window_is_open(orders: Orders, strategy: st
 
 
 @BOTH
-def test_columns_of_any_name_are_followed_under_one_that_plan_shows(orders: Orders) -> None:
+def test_columns_of_any_name_arrive_under_the_name_that_plan_shows(orders: Orders) -> None:
     long = "数" * 63
     names = [
         "190_time",

@@ -32,7 +32,7 @@ def test_the_same_arguments_give_the_same_rows(server: DatabaseServer) -> None:
     assert checksums[0] == checksums[1]
 
 
-def test_changes_insert_and_update_as_many_rows_as_asked_for(server: DatabaseServer) -> None:
+def test_changes_insert_and_update_the_requested_number_of_rows(server: DatabaseServer) -> None:
     settlement.create(server, 1000)
     settlement.change(server, 30, 70)
     newer = f"SELECT COUNT(*), SUM(update_at > NOW() - INTERVAL 1 HOUR) FROM {settlement.NAME}"

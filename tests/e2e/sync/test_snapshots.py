@@ -17,7 +17,7 @@ from tests.support.table_shapes import AT, configured, refused, same
 pytestmark = pytest.mark.source
 
 
-def test_a_table_without_a_key_is_copied_whole_with_its_twins(workspace: Workspace) -> None:
+def test_a_table_without_a_key_is_copied_whole_with_its_duplicates(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 'x'), (1, 'x'), (NULL, NULL)"
     )
@@ -28,7 +28,7 @@ def test_a_table_without_a_key_is_copied_whole_with_its_twins(workspace: Workspa
     assert same(workspace, "t")
 
 
-def test_a_snapshot_takes_deletes_and_silent_changes_along(workspace: Workspace) -> None:
+def test_a_snapshot_includes_deletes_and_silent_changes(workspace: Workspace) -> None:
     workspace.execute(
         f"CREATE TABLE t (id INT PRIMARY KEY, n INT, {AT})",
         "INSERT INTO t (id, n) SELECT seq, seq FROM seq_1_to_300",
@@ -70,7 +70,7 @@ def test_a_resident_sync_makes_a_snapshot_only_when_a_row_has_changed(workspace:
     assert commits(repeated=True) and not commits(repeated=True)
 
 
-def test_a_column_that_is_renamed_while_a_resident_sync_looks_is_worth_another_try(
+def test_a_column_renamed_while_a_resident_sync_looks_is_retried(
     workspace: Workspace,
 ) -> None:
     workspace.execute("CREATE TABLE t (a INT, b INT)", "INSERT INTO t VALUES (1, 2)")
@@ -91,7 +91,7 @@ def test_a_column_that_is_renamed_while_a_resident_sync_looks_is_worth_another_t
     assert same(workspace, "t", "a, c")
 
 
-def test_a_snapshot_that_fails_on_the_way_leaves_the_one_before(workspace: Workspace) -> None:
+def test_a_failed_snapshot_leaves_the_previous_one(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, d DATE)",
         "INSERT INTO t SELECT seq, '2025-01-01' FROM seq_1_to_2000",
@@ -143,7 +143,7 @@ def test_a_small_table_may_be_emptied_without_force(workspace: Workspace) -> Non
 
 
 @pytest.mark.parametrize("option", [{"limit": 5}, {"max_chunks": 1}])
-def test_a_limit_does_not_go_with_a_snapshot(workspace: Workspace, option: dict[str, int]) -> None:
+def test_a_limit_cannot_be_combined_with_a_snapshot(workspace: Workspace, option: dict[str, int]) -> None:
     workspace.execute("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)")
     error = refused(workspace, "t", **option)
     assert error["code"] == 2 and "mode full" in error["message"]

@@ -56,7 +56,7 @@ def test_the_watermark_moves_with_each_commit_of_a_sequential_run(orders: Worksp
     assert table["watermark"]["mysql_rows_extracted"] == 400
 
 
-def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check(orders: Workspace) -> None:
+def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check_object(orders: Workspace) -> None:
     orders.synced("orders")
 
     def seen() -> list[tuple[Path, int]]:
@@ -69,7 +69,7 @@ def test_a_sync_with_nothing_to_do_claims_nothing_and_writes_only_its_check(orde
     assert {path.parent.name for path in changed} == {"checks"}
 
 
-def test_since_reads_a_stretch_again_and_the_watermark_does_not_move(orders: Workspace) -> None:
+def test_since_rereads_a_range_and_the_watermark_does_not_move(orders: Workspace) -> None:
     before = orders.synced("orders")["watermark"]
     orders.execute("UPDATE orders SET note = 'silent', update_at = update_at WHERE id = 3500")
     table = orders.synced("orders", since="2025-03-01 00:00:00", until="2025-03-01 00:00:02")

@@ -63,7 +63,7 @@ def test_an_invisible_primary_key_is_the_key(workspace: Workspace) -> None:
 
 
 @pytest.mark.mysql_only
-def test_default_expressions_and_functional_indexes_are_no_hindrance(workspace: Workspace) -> None:
+def test_default_expressions_and_functional_indexes_do_no_harm(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, u CHAR(36) DEFAULT (UUID()), j JSON DEFAULT (JSON_ARRAY(1)), s VARCHAR(20),"
         " v INT AS (id * 2) VIRTUAL, hidden INT INVISIBLE DEFAULT 7, update_at DATETIME NOT NULL DEFAULT '2025-03-01',"
@@ -77,7 +77,7 @@ def test_default_expressions_and_functional_indexes_are_no_hindrance(workspace: 
 
 
 @pytest.mark.mysql_only
-def test_columns_that_come_and_go_in_an_instant_are_followed(workspace: Workspace) -> None:
+def test_columns_added_and_dropped_instantly_are_followed(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, gone INT, update_at DATETIME NOT NULL DEFAULT '2025-03-01')",
         "INSERT INTO t (id) VALUES (1), (2)",
@@ -93,7 +93,7 @@ def test_columns_that_come_and_go_in_an_instant_are_followed(workspace: Workspac
 
 
 @pytest.mark.mysql_only
-def test_a_key_without_padding_keeps_its_trailing_spaces_apart(workspace: Workspace) -> None:
+def test_keys_without_padding_that_differ_in_trailing_spaces_stay_distinct(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE t (k VARCHAR(9) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY, n INT, update_at DATETIME NOT NULL)",
         "INSERT INTO t VALUES ('a', 1, '2025-03-01'), ('a ', 2, '2025-03-01'), ('é', 3, '2025-03-01')",

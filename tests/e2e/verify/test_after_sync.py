@@ -14,7 +14,7 @@ def verified(workspace: Workspace, **options: Any) -> tuple[int, list[str], list
     return table["exit_code"], [f["kind"] for f in table["findings"]], said
 
 
-def test_what_a_run_has_loaded_agrees(place: Verifying) -> None:
+def test_rows_loaded_by_a_run_agree_with_the_source(place: Verifying) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=4000))
     assert verified(workspace) == (0, [], ["verified: 4,000 rows compared with the source"])

@@ -51,7 +51,7 @@ def test_every_type_agrees_and_every_change_is_seen(place: Verifying, kind: str)
     assert one["columns"] == expected
 
 
-def test_values_that_a_policy_has_changed_agree(place: Verifying) -> None:
+def test_values_changed_by_a_policy_agree(place: Verifying) -> None:
     place.workspace.write(defaults={"overflow": "null", "zero_dates": "null", "settle_seconds": 0.2})
     place.workspace.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, d DATE, w DATETIME(3), body MEDIUMTEXT, "

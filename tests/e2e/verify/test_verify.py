@@ -28,7 +28,7 @@ from tests.support.tampered_warehouse import FILL, READINGS, Verifying
 pytestmark = pytest.mark.source
 
 
-def test_everything_that_was_planted_is_found_and_nothing_else(place: Verifying) -> None:
+def test_planted_differences_are_found_and_nothing_else(place: Verifying) -> None:
     place.workspace.execute(READINGS, FILL.format(n=5000))
     place.workspace.synced("readings")
     clean = place.verify()
@@ -72,7 +72,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("type_", KEYS)
-def test_rows_are_found_whatever_the_key_is(place: Verifying, type_: str) -> None:
+def test_differences_are_found_with_any_kind_of_key(place: Verifying, type_: str) -> None:
     rows = 4 if type_.startswith("ENUM") else 3000
     place.workspace.execute(
         f"CREATE TABLE t (k {type_} NOT NULL PRIMARY KEY, n INT, update_at DATETIME NOT NULL DEFAULT '2025-05-05', "
@@ -96,7 +96,7 @@ def test_rows_are_found_whatever_the_key_is(place: Verifying, type_: str) -> Non
     assert place.workspace.execute(f"SELECT HEX(k) FROM t WHERE k = {shown}") == [(first,)]
 
 
-def test_a_key_in_other_letters_is_the_same_row(place: Verifying) -> None:
+def test_a_key_in_another_case_is_the_same_row(place: Verifying) -> None:
     place.workspace.execute(
         "CREATE TABLE t (k VARCHAR(40) COLLATE utf8mb4_general_ci PRIMARY KEY, n INT, "
         "update_at DATETIME NOT NULL DEFAULT '2025-05-05')",
@@ -107,7 +107,7 @@ def test_a_key_in_other_letters_is_the_same_row(place: Verifying) -> None:
     assert place.found("t") == [("different_row", "ABC", "k")]
 
 
-def test_what_was_not_promised_is_no_difference(place: Verifying) -> None:
+def test_rows_outside_the_watermarks_promise_are_not_differences(place: Verifying) -> None:
     workspace = place.workspace
     workspace.write(
         tables={workspace.full_name("readings"): {"where": "site <> 's3'", "start": "2025-03-01 00:00:05"}}
@@ -183,7 +183,7 @@ def test_without_a_watermark_nothing_is_promised_and_nothing_is_found(place: Ver
     assert place.verify()["ok"]
 
 
-def test_a_table_that_begins_behind_all_its_rows_is_compared_though_it_has_no_watermark(
+def test_a_table_that_starts_after_all_its_rows_is_compared_without_a_watermark(
     place: Verifying,
 ) -> None:
     workspace = place.workspace
@@ -195,7 +195,9 @@ def test_a_table_that_begins_behind_all_its_rows_is_compared_though_it_has_no_wa
     assert place.verify()["ok"]
 
 
-def test_a_run_that_is_about_to_load_is_waited_for(place: Verifying, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_waits_for_a_run_that_is_about_to_load(
+    place: Verifying, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=200))
     workspace.synced("readings", backup_only=True)
@@ -214,7 +216,7 @@ def test_a_run_that_is_about_to_load_is_waited_for(place: Verifying, monkeypatch
             assert waiting.result(60)["ok"]
 
 
-def test_columns_that_a_killed_run_has_described_and_not_loaded_are_waited_for(place: Verifying) -> None:
+def test_verify_refuses_columns_described_by_a_killed_run_but_not_loaded(place: Verifying) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=50))
     workspace.synced("readings")
@@ -234,7 +236,7 @@ def test_columns_that_a_killed_run_has_described_and_not_loaded_are_waited_for(p
 
 
 @pytest.mark.parametrize("place", ["duckdb", pytest.param("redshift", marks=pytest.mark.long)], indirect=True)
-def test_writers_make_no_findings(place: Verifying) -> None:
+def test_concurrent_writers_cause_no_findings(place: Verifying) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=20_000))
     workspace.synced("readings")
@@ -286,7 +288,7 @@ def _failed(syncs: Iterable[Future[SyncReport]]) -> list[FloodmarkError | None]:
     return [t.error for sync in syncs for t in sync.result().tables if t.exit_code not in (0, 3)]
 
 
-def test_rows_that_are_found_to_be_the_source_s_are_the_ones_to_go_on_with(workspace: Workspace) -> None:
+def test_a_successful_verify_accepts_the_targets_row_count(workspace: Workspace) -> None:
     workspace.execute(READINGS, FILL.format(n=50))
     workspace.synced("readings")
     with duckdb.connect(str(workspace.warehouse)) as con:
@@ -296,7 +298,7 @@ def test_rows_that_are_found_to_be_the_source_s_are_the_ones_to_go_on_with(works
     assert workspace.synced("readings")["rows_loaded"] == 1
 
 
-def test_all_tables_are_those_of_a_sync_but_for_retired_ones(workspace: Workspace) -> None:
+def test_all_means_the_tables_of_a_sync_except_retired_ones(workspace: Workspace) -> None:
     made = (READINGS, FILL.format(n=20), "CREATE TABLE marks (id INT AUTO_INCREMENT PRIMARY KEY)")
     workspace.execute(*made, "INSERT INTO marks VALUES (1), (2)")
     name = workspace.database.name
@@ -321,7 +323,7 @@ def test_all_tables_are_those_of_a_sync_but_for_retired_ones(workspace: Workspac
     assert nothing.code == 2 and "every table is retired" in nothing.stderr
 
 
-def test_a_column_that_the_user_may_no_longer_read_is_not_taken_for_dropped(
+def test_a_column_that_became_unreadable_is_not_mistaken_for_dropped(
     workspace: Workspace, server: DatabaseServer
 ) -> None:
     schema = workspace.database.name

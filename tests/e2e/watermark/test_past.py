@@ -32,7 +32,7 @@ def test_history_shows_the_commits_newest_first_with_the_position_after_each(pas
     )
 
 
-def test_a_restore_moves_only_the_extraction_s_position_and_can_be_undone(past: Past) -> None:
+def test_a_restore_moves_only_the_extractions_position_and_can_be_undone(past: Past) -> None:
     before = past.pipeline.watermark_get(past.name)
     document = past.json("restore", "-t", past.name, "--commit", "2")
     assert document["last_mysql_data_id"] == [40] and document["mysql_status"] == "success"
@@ -49,7 +49,7 @@ def test_a_restore_moves_only_the_extraction_s_position_and_can_be_undone(past: 
     assert past.workspace.synced("orders")["rows_extracted"] == 0
 
 
-def test_what_get_printed_is_restored_exactly(past: Past, tmp_path: Path) -> None:
+def test_the_output_of_get_is_restored_exactly(past: Past, tmp_path: Path) -> None:
     file = tmp_path / "backup.json"
     file.write_text(json.dumps(past.json("get", "-t", past.name)))
     position = past.log.read().position
@@ -61,7 +61,7 @@ def test_what_get_printed_is_restored_exactly(past: Past, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("by", ["file", "file of another log", "commit"])
-def test_a_position_behind_files_that_a_reset_kept_from_loading_is_refused(
+def test_a_position_beyond_files_that_never_loaded_because_of_a_reset_is_refused(
     past: Past, tmp_path: Path, by: str
 ) -> None:
     """Their rows would be skipped: nothing reads them again, and nothing loads their files."""
@@ -85,7 +85,7 @@ def test_a_position_behind_files_that_a_reset_kept_from_loading_is_refused(
     past.run("restore", "-t", past.name, *how)  # since then they have been read again
 
 
-def test_a_printed_watermark_goes_on_in_a_new_store_too(past: Past, tmp_path: Path) -> None:
+def test_a_printed_watermark_can_be_restored_in_a_new_store(past: Past, tmp_path: Path) -> None:
     file = tmp_path / "backup.json"
     file.write_text(json.dumps(past.json("get", "-t", past.name)))
     past.add()
@@ -104,9 +104,7 @@ def test_a_printed_watermark_goes_on_in_a_new_store_too(past: Past, tmp_path: Pa
         (b'{"ok": false, "error": {}}', "has no table_name"),
     ],
 )
-def test_any_other_file_is_refused_with_a_line_that_says_so(
-    past: Past, tmp_path: Path, content: bytes, why: str
-) -> None:
+def test_any_other_file_is_refused_in_one_line(past: Past, tmp_path: Path, content: bytes, why: str) -> None:
     file = tmp_path / "backup.json"
     file.write_bytes(content)
     said = past.run("restore", "-t", past.name, "--file", str(file), code=2)
@@ -114,7 +112,7 @@ def test_any_other_file_is_refused_with_a_line_that_says_so(
     assert past.log.read().n == 4
 
 
-def test_another_table_s_watermark_a_stored_copy_and_a_missing_file_are_refused(
+def test_another_tables_watermark_a_stored_copy_and_a_missing_file_are_refused(
     past: Past, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.json"
@@ -130,7 +128,7 @@ def test_another_table_s_watermark_a_stored_copy_and_a_missing_file_are_refused(
     past.run("restore", "-t", past.name, code=2)
 
 
-def test_a_keyless_table_is_moved_back_only_by_force(workspace: Workspace) -> None:
+def test_a_keyless_table_is_moved_back_only_with_force(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE events (n INT, at DATETIME NOT NULL, KEY (at))")
     name = workspace.full_name("events")
     workspace.write(tables={name: {"mode": "append", "cursor": "at"}})
@@ -174,7 +172,7 @@ def age(past: Past, days: int) -> None:
     past.store.put(f"watermark/backups/sessions/{moment:%Y%m%d_%H%M%S}_0000/{past.name}.json", data)
 
 
-def test_cleanup_removes_old_copies_when_told_to(past: Past) -> None:
+def test_cleanup_removes_old_copies_on_request(past: Past) -> None:
     for days in (3, 8, 30):
         age(past, days)
     before = past.objects("watermark/")
@@ -189,7 +187,7 @@ def test_cleanup_removes_old_copies_when_told_to(past: Past) -> None:
     assert past.kinds(code=0) == []
 
 
-def test_a_sync_removes_old_copies_once_a_day_and_a_sync_without_work_never(past: Past) -> None:
+def test_a_sync_removes_old_copies_once_a_day_but_never_when_idle(past: Past) -> None:
     age(past, 8)
     past.workspace.synced("orders")
     assert len(past.objects("watermark/backups/")) == 5
@@ -218,7 +216,7 @@ def test_copies_are_kept_as_long_as_keep_copies_says(past: Past) -> None:
 # further places, and the drill
 
 
-def test_a_bucket_that_is_lost_comes_back_from_a_further_place(s3_workspace: Workspace) -> None:
+def test_a_lost_bucket_is_recovered_from_a_further_place(s3_workspace: Workspace) -> None:
     config = s3_workspace.config["store"]
     other = config["url"] + "-copies"
     s3_workspace.write(store={"copies_to": [{"url": other, "log": True}, "./kept"]})

@@ -68,7 +68,7 @@ def test_a_reset_of_both_stages_reads_from_the_start_and_old_files_no_longer_loa
     assert counts(table["watermark"]) == (300, 1, 300)
 
 
-def test_a_reset_of_the_load_loads_every_file_again_and_once(orders: Workspace) -> None:
+def test_a_reset_of_the_load_loads_every_file_again_once(orders: Workspace) -> None:
     for _ in range(3):
         orders.synced("orders", limit=100)
     orders.execute("UPDATE orders SET note = 'later' WHERE id = 7")
@@ -82,7 +82,7 @@ def test_a_reset_of_the_load_loads_every_file_again_and_once(orders: Workspace) 
     assert orders.compare("orders").equal
 
 
-def test_a_reset_of_the_extraction_leaves_what_was_loaded(orders: Workspace) -> None:
+def test_a_reset_of_the_extraction_leaves_loaded_rows(orders: Workspace) -> None:
     orders.synced("orders", limit=100)
     orders.synced("orders", limit=100, backup_only=True)
     document = orders.pipeline.watermark_reset(name(orders), mysql_only=True)
@@ -93,7 +93,7 @@ def test_a_reset_of_the_extraction_leaves_what_was_loaded(orders: Workspace) -> 
     assert orders.compare("orders").equal
 
 
-def test_a_load_reset_is_refused_when_files_were_cleaned_and_says_which(orders: Workspace) -> None:
+def test_a_load_reset_is_refused_if_files_were_cleaned_and_names_them(orders: Workspace) -> None:
     for _ in range(2):
         orders.synced("orders", limit=100)
     gone, _ = sorted((orders.folder / "lake" / "data").rglob("*.parquet"))
@@ -104,7 +104,7 @@ def test_a_load_reset_is_refused_when_files_were_cleaned_and_says_which(orders: 
     assert orders.synced("orders")["rows_loaded"] == 100  # nothing was changed: the rest goes on
 
 
-def test_older_snapshots_may_be_cleaned_and_the_load_is_reset_all_the_same(workspace: Workspace) -> None:
+def test_a_load_reset_works_after_older_snapshots_were_cleaned(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE plain (a INT)", "INSERT INTO plain VALUES (1), (1), (2)")
     workspace.synced("plain")
     workspace.execute("INSERT INTO plain VALUES (3)")
@@ -116,7 +116,7 @@ def test_older_snapshots_may_be_cleaned_and_the_load_is_reset_all_the_same(works
     assert workspace.query("SELECT a FROM plain ORDER BY 1") == [(1,), (1,), (2,), (3,)]
 
 
-def test_a_keyless_append_table_is_moved_back_only_by_force(workspace: Workspace) -> None:
+def test_a_keyless_append_table_is_moved_back_only_with_force(workspace: Workspace) -> None:
     workspace.execute(
         "CREATE TABLE events (n INT, update_at DATETIME, KEY (update_at))",
         "INSERT INTO events SELECT seq, '2025-03-01' + INTERVAL seq MINUTE FROM seq_1_to_20",
@@ -155,7 +155,7 @@ def test_a_load_in_flight_cannot_undo_a_reset(orders: Workspace) -> None:
     assert ledger.epoch == log.read().load_epoch > 0
 
 
-def test_a_reset_that_died_before_it_reached_the_warehouse_is_finished_by_the_next_load(
+def test_the_next_load_finishes_a_reset_that_died_before_reaching_the_warehouse(
     orders: Workspace,
 ) -> None:
     orders.synced("orders")
@@ -171,7 +171,7 @@ def test_a_reset_that_died_before_it_reached_the_warehouse_is_finished_by_the_ne
     assert orders.compare("orders").equal
 
 
-def test_a_reset_is_done_when_the_warehouse_is_away_and_says_so(orders: Workspace) -> None:
+def test_a_reset_works_while_the_warehouse_is_down_and_says_so(orders: Workspace) -> None:
     orders.synced("orders", limit=100)
     away = orders.warehouse.rename(orders.folder / "elsewhere")
     orders.warehouse.mkdir()  # a folder is no database
@@ -183,7 +183,7 @@ def test_a_reset_is_done_when_the_warehouse_is_away_and_says_so(orders: Workspac
     assert orders.compare("orders").equal
 
 
-def test_a_reset_stays_a_reset_whatever_copies_say(orders: Workspace) -> None:
+def test_no_copy_revives_a_reset_table(orders: Workspace) -> None:
     orders.synced("orders")
     primary = orders.folder / "lake" / "watermark" / "tables" / f"{name(orders)}.json"
     before = primary.read_bytes()
@@ -193,7 +193,7 @@ def test_a_reset_stays_a_reset_whatever_copies_say(orders: Workspace) -> None:
     assert orders.synced("orders")["rows_extracted"] == 300
 
 
-def test_a_reset_does_not_make_rows_ours_that_nobody_loaded(workspace: Workspace) -> None:
+def test_a_reset_does_not_claim_rows_that_we_never_loaded(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE plain (a INT)", "INSERT INTO plain VALUES (1)")
     workspace.synced("plain", backup_only=True)
     with duckdb.connect(str(workspace.warehouse)) as warehouse:
@@ -213,7 +213,7 @@ def test_a_held_table_is_not_reset(orders: Workspace) -> None:
         orders.pipeline.watermark_reset(name(orders))
 
 
-def test_a_reset_works_when_mysql_is_away_and_an_unknown_table_is_refused(orders: Workspace) -> None:
+def test_a_reset_works_while_mysql_is_down_and_refuses_an_unknown_table(orders: Workspace) -> None:
     orders.synced("orders", limit=10)
     with pytest.raises(ConfigError, match="no table"):
         orders.pipeline.watermark_reset(name(orders, "nothing"))
@@ -222,7 +222,7 @@ def test_a_reset_works_when_mysql_is_away_and_an_unknown_table_is_refused(orders
     assert not (orders.folder / "lake" / "commits" / name(orders, "nothing")).exists()
 
 
-def test_the_undo_of_a_reset_goes_back_behind_the_files_that_had_not_been_loaded(orders: Workspace) -> None:
+def test_undoing_a_reset_goes_back_to_before_the_unloaded_files(orders: Workspace) -> None:
     orders.synced("orders", limit=100)
     orders.synced("orders", limit=100, backup_only=True)  # superseded by the reset: must be read again
     undo = orders.pipeline.watermark_reset(name(orders))["undo"]
@@ -236,7 +236,7 @@ def test_the_undo_of_a_reset_goes_back_behind_the_files_that_had_not_been_loaded
 # the system watermark
 
 
-def test_a_table_without_a_position_begins_at_the_system_watermark_and_says_how_many_rows_lie_before(
+def test_a_table_without_a_position_starts_at_the_system_watermark_and_counts_skipped_rows(
     orders: Workspace,
 ) -> None:
     orders.pipeline.watermark_set(timestamp="2025-03-01 01:40:00")
@@ -276,7 +276,7 @@ def test_the_overlap_never_reaches_before_the_start_that_was_used(orders: Worksp
     ]
 
 
-def test_without_a_system_watermark_the_start_of_the_configuration_is_said(orders: Workspace) -> None:
+def test_without_a_system_watermark_the_configured_start_is_shown(orders: Workspace) -> None:
     orders.write(defaults={"start": "2025-03-01 00:10:00"})
     (said,) = [n for n in orders.synced("orders")["notes"] if "First sync" in n]
     assert "2025-03-01 00:10:00" in said and "`start`" in said and "10 rows" in said
@@ -331,7 +331,7 @@ def test_superseded_files_load_only_by_a_manual_watermark_with_redshift_only(ord
     assert "Found 2 files, filtered to 1 files for loading" in table["notes"]
 
 
-def test_a_set_names_the_command_that_takes_it_back(orders: Workspace) -> None:
+def test_a_set_prints_the_command_that_undoes_it(orders: Workspace) -> None:
     before = orders.synced("orders", limit=100)["watermark"]
     document = orders.pipeline.watermark_set(name(orders), timestamp="2025-03-01 00:10:00", id=10)
     assert document["last_mysql_data_id"] == [10]
@@ -365,7 +365,7 @@ def test_a_time_in_the_future_is_refused_by_the_clock_of_the_cursor(
 @pytest.mark.parametrize(
     "text", ["1969-12-31", "2025-13-01", "yesterday", "2025-01-01T00:00:00Z", "2199-01-01"]
 )
-def test_what_is_no_time_to_start_from_is_refused(orders: Workspace, text: str) -> None:
+def test_an_invalid_start_time_is_refused(orders: Workspace, text: str) -> None:
     with pytest.raises(ConfigError):
         orders.pipeline.watermark_set(name(orders), timestamp=text)
     assert not Path(orders.folder / "lake").exists()
@@ -374,7 +374,7 @@ def test_what_is_no_time_to_start_from_is_refused(orders: Workspace, text: str) 
 # lag
 
 
-def test_the_lag_is_what_the_source_has_behind_the_position(orders: Workspace) -> None:
+def test_the_lag_is_what_the_source_has_beyond_the_position(orders: Workspace) -> None:
     orders.synced("orders", limit=100)
     orders.execute("INSERT INTO orders (note, update_at) VALUES ('far', '2099-01-01')")
     orders.execute(
@@ -388,9 +388,7 @@ def test_the_lag_is_what_the_source_has_behind_the_position(orders: Workspace) -
     assert (listed[name(orders, "ids")]["lag_seconds"], listed[name(orders, "ids")]["lag_ids"]) == (None, 2)
 
 
-def test_a_set_does_not_describe_a_table_without_a_column_that_the_user_may_no_longer_read(
-    orders: Workspace, server: DatabaseServer
-) -> None:
+def test_a_set_is_refused_if_a_column_became_unreadable(orders: Workspace, server: DatabaseServer) -> None:
     schema, user = orders.database.name, ("setter", "secret")
     orders.execute("ALTER TABLE orders ADD COLUMN at DATETIME DEFAULT '2025-03-01', ADD COLUMN hidden INT")
     server.create_user(*user, f"SELECT (id, note, update_at, at) ON `{schema}`.orders", "PROCESS ON *.*")

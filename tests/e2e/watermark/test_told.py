@@ -48,7 +48,7 @@ def back(workspace: Workspace) -> None:
 # failed attempts, and what goes on
 
 
-def test_an_attempt_that_did_not_reach_mysql_is_told_until_the_next_success(orders: Workspace) -> None:
+def test_a_failed_connection_to_mysql_is_shown_until_the_next_success(orders: Workspace) -> None:
     assert shown(orders, *FAILURE, "last_check_time") == ("pending", None, None)
     away(orders)
     with pytest.raises(TransientError):
@@ -75,7 +75,7 @@ def test_an_attempt_that_did_not_reach_mysql_is_told_until_the_next_success(orde
     assert (status, error) == ("success", None) and looked > first
 
 
-def test_a_table_that_can_t_be_planned_is_told_and_a_table_that_another_run_holds_is_not(
+def test_a_failed_plan_is_shown_but_a_table_held_by_another_run_is_not_a_failure(
     orders: Workspace,
 ) -> None:
     orders.synced("orders")
@@ -103,7 +103,7 @@ def test_a_table_that_can_t_be_planned_is_told_and_a_table_that_another_run_hold
 # counts
 
 
-def test_rows_that_are_read_again_are_counted_apart_in_both_stages(orders: Workspace) -> None:
+def test_reread_rows_are_counted_separately_in_both_stages(orders: Workspace) -> None:
     orders.write(defaults={"overlap_seconds": 600})
     orders.synced("orders")
     assert shown(orders, *COUNTS) == (30, 0, 30, 0)
@@ -114,7 +114,7 @@ def test_rows_that_are_read_again_are_counted_apart_in_both_stages(orders: Works
     assert said.count("30 rows, and 10 read again") == 2
 
 
-def test_a_warehouse_that_vanished_is_filled_again_and_that_is_said(orders: Workspace) -> None:
+def test_a_warehouse_that_vanished_is_filled_again_with_a_note(orders: Workspace) -> None:
     first = orders.synced("orders")
     assert "missing from the warehouse" not in str(first["notes"])
     orders.warehouse.unlink()
@@ -147,9 +147,7 @@ def test_a_manual_load_of_superseded_files_counts_no_more_than_was_extracted(ord
 # tables that the source no longer shows
 
 
-def test_a_user_who_sees_no_table_is_told_so_with_exit_code_2(
-    workspace: Workspace, server: DatabaseServer
-) -> None:
+def test_a_user_who_sees_no_table_gets_exit_code_2(workspace: Workspace, server: DatabaseServer) -> None:
     server.create_user("nothing", "secret", "PROCESS ON *.*")
     workspace.write(source={"url": server.url(workspace.database.name, "nothing", "secret")})
     for empty in (workspace.database.url, server.url(None, "nothing", "secret")):
@@ -189,7 +187,7 @@ def test_a_table_that_the_source_no_longer_shows_is_named_until_it_is_retired(or
     assert {t.table for t in orders.sync().tables} == {name(orders), name(orders, "others")}
 
 
-def test_a_pattern_for_tables_that_the_source_does_not_show_is_said_with_exit_code_2(
+def test_a_table_pattern_without_a_match_is_exit_code_2(
     orders: Workspace,
 ) -> None:
     here = orders.database.name
@@ -232,7 +230,7 @@ def test_a_column_that_the_user_may_no_longer_read_is_named_until_it_is_excluded
     orders.synced("orders")
 
 
-def test_an_excluded_column_that_is_not_seen_is_named_and_refused_where_it_looks_like_a_slip(
+def test_an_excluded_column_that_does_not_exist_is_named_and_refused_if_it_looks_like_a_typo(
     orders: Workspace, server: DatabaseServer
 ) -> None:
     schema, table = orders.database.name, name(orders)
@@ -252,7 +250,7 @@ def test_an_excluded_column_that_is_not_seen_is_named_and_refused_where_it_looks
         orders.write(tables={table: {"exclude": ["notes"]}})
 
 
-def test_a_table_of_the_configuration_that_was_retired_is_not_missed(orders: Workspace) -> None:
+def test_a_configured_table_that_was_retired_is_not_reported_missing(orders: Workspace) -> None:
     orders.write(tables={"orders": {}, "others": {}})
     orders.execute("CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO others VALUES (1)")
     assert orders.sync().ok

@@ -12,7 +12,7 @@ from floodmark.model.window import Window
 from tests.support.synced_twice import Past
 
 
-def test_a_table_in_order_has_no_findings(past: Past) -> None:
+def test_an_intact_table_has_no_findings(past: Past) -> None:
     document = past.json("validate")
     assert document["ok"] is True
     (table,) = document["tables"]
@@ -20,7 +20,7 @@ def test_a_table_in_order_has_no_findings(past: Past) -> None:
     assert f"{past.name}: ok" in past.run("validate")
 
 
-def test_re_reads_resets_and_moves_are_no_findings(past: Past) -> None:
+def test_rereads_resets_and_moves_are_not_findings(past: Past) -> None:
     past.workspace.synced("orders", since="2025-03-01 00:00:10", until="2025-03-01 00:00:20")
     past.pipeline.watermark_restore(past.name, commit=2)
     past.workspace.synced("orders", limit=10, max_chunks=2)
@@ -33,7 +33,7 @@ def test_re_reads_resets_and_moves_are_no_findings(past: Past) -> None:
     assert past.kinds(code=0) == []
 
 
-def test_a_file_that_is_gone_or_has_another_size_is_found(past: Past) -> None:
+def test_a_missing_file_or_one_of_another_size_is_found(past: Past) -> None:
     first, second = past.objects("data/")
     past.store.delete([first])
     past.store.put(second, b"PAR1")
@@ -43,7 +43,7 @@ def test_a_file_that_is_gone_or_has_another_size_is_found(past: Past) -> None:
     assert sorted(past.kinds("--repair")) == ["count_mismatch", "missing_file"]
 
 
-def test_an_orphan_is_found_and_left_alone_but_a_running_sync_s_files_are_none(past: Past) -> None:
+def test_an_orphan_is_found_and_kept_but_a_running_syncs_files_are_not_orphans(past: Past) -> None:
     run = "20250819_153000_ab12"
     path = f"data/{past.name}/{run}/9-window0-abcd-0.parquet"
     past.store.put(path, b"PAR1")
@@ -57,7 +57,7 @@ def test_an_orphan_is_found_and_left_alone_but_a_running_sync_s_files_are_none(p
 
 
 @pytest.mark.parametrize("place", ["tables/", "backups/daily/", "backups/sessions/"])
-def test_a_copy_that_is_damaged_is_found_and_published_again(past: Past, place: str) -> None:
+def test_a_damaged_copy_is_found_and_published_again(past: Past, place: str) -> None:
     path = past.objects(f"watermark/{place}")[-1]
     past.store.put(path, b"\x00")
     assert past.kinds() == ["stale_copy"]
@@ -77,7 +77,7 @@ def test_copies_that_lag_behind_the_log_are_found_and_published_again(past: Past
     assert past.kinds("--repair", code=0) == []
 
 
-def test_a_commit_that_is_lost_is_found_and_put_back(past: Past) -> None:
+def test_a_lost_commit_is_found_and_restored(past: Past) -> None:
     whole = past.store.get(commit_path(past.name, 2))
     past.store.delete([commit_path(past.name, 2)])
     assert past.kinds()[0] == "damaged_log"
@@ -122,11 +122,11 @@ def test_windows_that_do_not_join_are_a_gap_or_an_overlap(past: Past) -> None:
     assert [k for k in past.kinds() if k != "stale_copy"] == ["gap", "overlap"]
 
 
-def test_validate_of_a_table_that_is_not_there_says_so(past: Past) -> None:
+def test_validate_reports_an_unknown_table(past: Past) -> None:
     assert "nowhere" in past.run("validate", "-t", past.workspace.full_name("nowhere"), code=2)
 
 
-def test_a_log_that_can_not_be_read_is_a_finding_with_what_to_do(past: Past) -> None:
+def test_an_unreadable_log_is_a_finding_with_a_remedy(past: Past) -> None:
     past.store.delete(past.objects("watermark/"))
     past.store.put(commit_path(past.name, 1), b"\x00")
     assert past.kinds() == ["damaged_log"]

@@ -22,7 +22,7 @@ def filled(folder: Path) -> Filled:
     return Filled(Store(load(folder / "floodmark.yaml").store), datetime.now(UTC))
 
 
-def test_every_page_is_accessible_quiet_and_asks_nobody_else(
+def test_every_page_is_accessible_logs_no_error_and_loads_nothing_from_elsewhere(
     folder: Path, filled: Filled, serve: Serve, watched: Watch
 ) -> None:
     every_health(filled)
@@ -77,7 +77,7 @@ def test_hostile_names_can_be_read_and_followed(
     here.clean()
 
 
-def test_numbers_move_while_a_sync_runs_and_nothing_is_lost_by_it(
+def test_numbers_update_during_a_sync_without_losing_focus_scroll_or_input(
     folder: Path, filled: Filled, serve: Serve, watched: Watch
 ) -> None:
     every_health(filled)
@@ -108,7 +108,7 @@ def test_numbers_move_while_a_sync_runs_and_nothing_is_lost_by_it(
     here.clean()
 
 
-def test_a_thousand_tables_without_javascript(
+def test_a_thousand_tables_work_without_javascript(
     folder: Path, filled: Filled, serve: Serve, watched: Watch
 ) -> None:
     filled.many(999)  # and one that was never synced
@@ -123,7 +123,7 @@ def test_a_thousand_tables_without_javascript(
     here.clean()
 
 
-def test_an_empty_store_a_store_that_fails_and_one_that_comes_back(
+def test_the_dashboard_handles_an_empty_a_failing_and_a_recovered_store(
     folder: Path, filled: Filled, serve: Serve, watched: Watch
 ) -> None:
     (folder / "floodmark.yaml").write_text(
