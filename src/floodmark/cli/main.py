@@ -22,6 +22,7 @@ from floodmark import __version__
 from floodmark.cli import (
     alerts,
     clean,
+    completion,
     demo,
     plan,
     setup,
@@ -72,6 +73,7 @@ for command in (
     *web.COMMANDS,
     alerts.alerts,
     demo.demo,
+    completion.completion,
 ):
     app.add_command(command)
 
@@ -88,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # the second one. The environment does not change after this: getenv in another thread may read what that frees.
     for name in ("OPENBLAS_NUM_THREADS", "OPENBLAS_MAIN_FREE"):
         os.environ.setdefault(name, "1")
+    if instruction := os.environ.get(completion.VARIABLE):
+        return _leave(completion.answer(app, instruction))
     return _leave(_private(sys.argv[1:]))
 
 

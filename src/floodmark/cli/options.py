@@ -272,11 +272,20 @@ def _one(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...])
     return names[0]
 
 
+def _known_tables(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The tables to offer for what the shell has so far, without those that the command line has already."""
+    from floodmark.cli.completion import fitting, table_names
+
+    given = ctx.params.get(parameter.name or "") or ()
+    names = table_names(ctx.ensure_object(Settings).config)
+    return fitting([name for name in names if name not in given], incomplete)
+
+
 def one_table(function: F) -> F:
     """`-t T`, exactly once."""
     return click.option(
         "-t", "--table", metavar="TABLE", required=True, multiple=True, callback=_one,
-        help="The table, as schema.table.",
+        help="The table, as schema.table.", shell_complete=_known_tables,
     )(function)  # fmt: skip
 
 
@@ -288,6 +297,7 @@ def maybe_table(function: F) -> F:
 
     return click.option(
         "-t", "--table", metavar="TABLE", multiple=True, callback=check, help="The table, as schema.table.",
+        shell_complete=_known_tables,
     )(function)  # fmt: skip
 
 
@@ -311,7 +321,10 @@ def confirm(question: str, force: bool) -> None:
 
 def many_tables(text: str) -> Callable[[F], F]:
     """`-t T`, any number of times."""
-    return click.option("-t", "--table", "tables", metavar="TABLE", multiple=True, callback=_named, help=text)
+    return click.option(
+        "-t", "--table", "tables", metavar="TABLE", multiple=True, callback=_named, help=text,
+        shell_complete=_known_tables,
+    )  # fmt: skip
 
 
 pass_settings = click.make_pass_decorator(Settings, ensure=True)
