@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
+from floodmark.cli.main import app
+from floodmark.cli.options import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = tuple(
     str(path.relative_to(ROOT))
@@ -99,3 +104,14 @@ def words(line: str) -> list[str]:
             break
         found.append(word)
     return found[1:]
+
+
+def parsed(arguments: list[str]) -> None:
+    """Parses a command line as the command does, down to the last subcommand; runs nothing."""
+    command: click.Command = app
+    with app.make_context("floodmark", list(arguments), obj=Settings()) as ctx:
+        while isinstance(command, click.Group):
+            rest = [*ctx._protected_args, *ctx.args]
+            _, found, rest = command.resolve_command(ctx, rest)
+            assert found is not None
+            command, ctx = found, found.make_context(found.name, rest, parent=ctx)

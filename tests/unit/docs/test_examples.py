@@ -8,23 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from floodmark.cli.main import app
-from floodmark.cli.options import Settings
 from floodmark.config.blocks import FileBlock
 from floodmark.config.yaml import parse
-from tests.support.pages import PAGES, Example, commands, examples
+from tests.support.pages import PAGES, Example, commands, examples, parsed
 from tests.unit.conftest import Load
-
-
-def parsed(arguments: list[str]) -> None:
-    """Parses a command line as the command does, down to the last subcommand; runs nothing."""
-    command: click.Command = app
-    with app.make_context("floodmark", list(arguments), obj=Settings()) as ctx:
-        while isinstance(command, click.Group):
-            rest = [*ctx._protected_args, *ctx.args]
-            _, found, rest = command.resolve_command(ctx, rest)
-            assert found is not None
-            command, ctx = found, found.make_context(found.name, rest, parent=ctx)
 
 
 def test_a_mistake_in_a_command_is_seen() -> None:
