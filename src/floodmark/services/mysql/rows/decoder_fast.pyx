@@ -7,7 +7,7 @@ the buffer: both are checked here, whatever the packets contain.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AsString, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -114,10 +114,10 @@ cdef tuple _made(Column* column, Py_ssize_t rows, tuple of):
     values = PyByteArray_FromStringAndSize(NULL, column.size * (rows + 1))
     bits = PyByteArray_FromStringAndSize(NULL, (rows + 7) // 8)
     starts = PyByteArray_FromStringAndSize(NULL, 4 * rows) if kind == _TEXT else None
-    column.out, column.valid = <uint8_t*>PyByteArray_AS_STRING(values), <uint8_t*>PyByteArray_AS_STRING(bits)
+    column.out, column.valid = <uint8_t*>PyByteArray_AsString(values), <uint8_t*>PyByteArray_AsString(bits)
     memset(column.valid, 255, (rows + 7) // 8)
     if kind == _TEXT:
-        column.start = <int32_t*>PyByteArray_AS_STRING(starts)
+        column.start = <int32_t*>PyByteArray_AsString(starts)
         (<int32_t*>column.out)[0] = 0
     return values, bits, starts
 
@@ -131,7 +131,7 @@ cdef tuple _finished(const uint8_t* data, Column* column, Py_ssize_t rows, tuple
     text = None
     if column.kind == _TEXT:
         text = PyByteArray_FromStringAndSize(NULL, column.total)
-        into = <uint8_t*>PyByteArray_AS_STRING(text)
+        into = <uint8_t*>PyByteArray_AsString(text)
         for i in range(rows):
             memcpy(into + ends[i], data + column.start[i], ends[i + 1] - ends[i])
     return bits if column.nulls else None, values, text
