@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish")
 # Seconds that an S3 server may take to list the tables. Beyond that, only those of the configuration are offered.
 PATIENCE = 0.6
 # Other names would need quotes, and the shells' scripts add none.
-_PLAIN = re.compile(r"[\w.+:@%-]+")
+_PLAIN = re.compile(r"\w[\w.-]*")
 
 
 @click.command(cls=Command)

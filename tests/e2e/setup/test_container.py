@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
@@ -24,12 +23,13 @@ from floodmark.setup.services.databases import DatabaseServer
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Floodmark
 from tests.support.pages import ROOT
+from tests.support.pythons import python
 from tests.support.scripts import script
 from tests.support.web_server import serving
 
 pytestmark = pytest.mark.long
 dist: Any = script("dist")
-PYTHON = shutil.which("python3.13") or sys.executable
+PYTHON = python("3.13") or sys.executable
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ Everything here takes minutes and the package index. `make dist` runs the demo i
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.pages import ROOT
+from tests.support.pythons import python
 from tests.support.scripts import script
 
 pytestmark = pytest.mark.long
@@ -101,10 +101,10 @@ def test_the_pure_wheel_works_without_compiled_code(
 def test_one_compiled_wheel_serves_newer_pythons(
     wheels: tuple[Path, Path, Path], tmp_path: Path, version: str
 ) -> None:
-    python = shutil.which(f"python{version}")
-    if python is None or subprocess.run([python, "-c", ""]).returncode:
+    other = python(version)
+    if other is None:
         pytest.skip(f"there is no Python {version} here")
-    dist.run(python, "-m", "venv", tmp_path / "env")
+    dist.run(other, "-m", "venv", tmp_path / "env")
     bin = tmp_path / "env/bin"
     dist.run(bin / "python", "-m", "pip", "--quiet", "install", "--no-deps", wheels[0])
     dist.run(bin / "python", "-m", "pip", "--quiet", "install", "numpy")
