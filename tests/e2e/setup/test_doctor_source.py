@@ -203,7 +203,7 @@ def test_limits_of_the_server_and_of_the_user_are_reported(orders: Workspace) ->
     server = orders.database.server
     server.execute(f"ALTER USER u_{orders.database.name} WITH MAX_USER_CONNECTIONS 6")
     answer = doctor(orders)
-    answer.warns("source", "connections", "may have 6 connections", "source.max_connections to 1")
+    answer.warns("source", "connections", "is limited to 6 connections", "source.max_connections to 1")
 
 
 @pytest.fixture

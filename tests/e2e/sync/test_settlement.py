@@ -40,10 +40,10 @@ def test_changes_insert_and_update_the_requested_number_of_rows(server: Database
 
 
 WRONG = {
-    "UPDATE t SET remark = '' WHERE id = 5": "row 5 is different",
-    "UPDATE t SET update_at = update_at + INTERVAL 1 MICROSECOND WHERE id = 6": "row 6 is different",
+    "UPDATE t SET remark = '' WHERE id = 5": "row 5 differs",
+    "UPDATE t SET update_at = update_at + INTERVAL 1 MICROSECOND WHERE id = 6": "row 6 differs",
     "DELETE FROM t WHERE id = 17": "row 17 is missing",
-    "INSERT INTO t SELECT * FROM t WHERE id = 20": "row 20 is 2 times",
+    "INSERT INTO t SELECT * FROM t WHERE id = 20": "row 20 is in the warehouse 2 times",
     "INSERT INTO t SELECT * REPLACE (99999 AS id) FROM t WHERE id = 21": "row 99999 is in the warehouse only",
 }
 
