@@ -25,7 +25,7 @@ from floodmark.model.commit import Clean
 from floodmark.model.errors import DataError, FloodmarkError, exit_code
 from floodmark.model.ledger import Ledger
 from floodmark.model.run import Progress
-from floodmark.model.text import counted
+from floodmark.model.text import counted, place
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.places import finish
 from floodmark.services.store.store import Store
@@ -245,7 +245,9 @@ def _notes(removal: Removal) -> list[str]:
         rows = sum(g.rows for g in removal.clean.given_up)
         where = ""
         if removal.clean.moved:
-            where = f", starting after {removal.position[0]}" if removal.position else ", from the start"
+            where = (
+                f", starting after {place(removal.position)}" if removal.position else ", from the start"
+            )
         notes.append(
             f"{counted(rows, 'row')} that were not loaded will be read again by the next sync{where}"
         )

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.model.run import Wait
+from floodmark.model.run import Step, Wait
 from floodmark.model.text import count, counted, span
 
 # Below the first width, a name gets a line of its own; from the second on, numbers are written out.
@@ -20,6 +20,7 @@ _WRITTEN_OUT = 120
 _PATIENCE = 1.0  # seconds after which a wait is worth a line
 _STAGE = 7  # `extract`
 _LONGEST_BAR = 30
+_DOING = {"check": "files", "copy": "copy", "merge": "merge", "insert": "insert", "commit": "commit"}
 
 Piece = tuple[str, str]  # text and its style: "", "name", "bar", "rest", "dim", "bad"
 Line = tuple[Piece, ...]
@@ -35,6 +36,8 @@ class Stage:
     seconds: float
     over: bool = False
     unit: str = "row"
+    step: Step | None = None  # what a load is doing
+    stepped: float = 0.0  # for so many seconds
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ def said_wait(on: Wait, seconds: float) -> str:
             "lock": f"a lock in the warehouse{f', held by {on.who}' if on.who else ''}",
         }[on.kind]
     )
+
+
+def said_step(step: Step) -> str:
+    """`copying files, 3 of 12`."""
+    files = f", {step.done} of {step.total}" if step.done else f", {step.total}" if step.total else ""
+    return {
+        "check": "checking files",
+        "copy": "copying files",
+        "merge": "merging rows",
+        "insert": "inserting rows",
+        "commit": "committing",
+    }[step.kind] + files
 
 
 def shortened(name: str, room: int) -> str | None:
@@ -161,23 +176,24 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
     share = 1.0 if stage.over else stage.rows / total if total else None
     speed = stage.rows / stage.seconds if stage.seconds > 0 else 0.0
     left = stage.seconds * (1 / share - 1) if share and not stage.over and stage.rows else None
-    percent = "    " if share is None else f"{int(share * 100):>3}%"
+    # Before the first row a percent would stand still: what is being done and for how long moves.
+    percent = "    " if share is None or not (stage.rows or stage.over) else f"{int(share * 100):>3}%"
     if width >= _WRITTEN_OUT:
         of = f" of {count(total)}" if total and not stage.over else ""
         rows = f"{count(stage.rows)}{of} {stage.unit}s"
         rate = f"{speed:,.0f} {stage.unit}s/s" if stage.rows else ""
-        end = _over(stage) or ("" if left is None else f"{span(left)} left")
+        end = _end(stage, "" if left is None else f"{span(left)} left", written_out=True)
         numbers = f"{percent}  {rows:<32}  {rate:>14}  {end}"
     elif width >= _BESIDE:
         of = f"/{compact(total)}" if total and not stage.over else ""
         rate = f"{compact(int(speed))}/s" if stage.rows else ""
-        end = _over(stage) or ("" if left is None else span(left))
-        numbers = f"{percent} {compact(stage.rows) + of:<11} {rate:>7} {end}"
+        end = _end(stage, "" if left is None else span(left))
+        numbers = f"{percent} {compact(stage.rows) + of:<11} {'' if stage.step else f'{rate:>7} '}{end}"
     else:
         of = f"/{compact(total, 2)}" if total and not stage.over else ""
         rate = f"{compact(int(speed), 2)}/s" if stage.rows else ""
-        end = _over(stage) or ("" if left is None else _brief(left))
-        numbers = f"{percent} {compact(stage.rows, 2) + of:<9} {rate:>6} {end}"
+        end = _end(stage, "" if left is None else _brief(left))
+        numbers = f"{percent} {compact(stage.rows, 2) + of:<9} {'' if stage.step else f'{rate:>6} '}{end}"
     free = room - _STAGE - 2 - max(len(numbers), _widest(width))
     bar = _bar(share, min(_LONGEST_BAR, free))
     return ((f"{stage.name:<{_STAGE}} ", ""), *bar, (f" {numbers}".rstrip() if bar else numbers.rstrip(), ""))
@@ -188,8 +204,16 @@ def _widest(width: int) -> int:
     return 70 if width >= _WRITTEN_OUT else 36 if width >= _BESIDE else 26
 
 
-def _over(stage: Stage) -> str:
-    return "done" if stage.over else ""
+def _end(stage: Stage, left: str, written_out: bool = False) -> str:
+    """The end of a stage's line: that it is over, what a load is doing, the time left, or else the time so far."""
+    if stage.over:
+        return "done"
+    if stage.step is None:
+        return left if stage.rows else span(stage.seconds)
+    if written_out:
+        return f"{said_step(stage.step)}, {span(stage.stepped)}"
+    moving = f"{stage.step.done}/{stage.step.total}" if stage.step.done else _brief(stage.stepped)
+    return f"{_DOING[stage.step.kind]} {moving}"
 
 
 def _bar(share: float | None, length: int) -> list[Piece]:

@@ -10,6 +10,7 @@ import click
 
 from floodmark.cli.options import Command, Group, Settings, confirm, many_tables, pass_settings, terminal
 from floodmark.cli.output import clean as output
+from floodmark.cli.output import emit
 from floodmark.config.values import duration
 from floodmark.model.text import counted, size
 
@@ -112,7 +113,7 @@ def list_(
     with settings.progress() as progress:
         for note in document["notes"]:
             progress.note("", note)
-    lines = output.files_lines(document, _terminal(), show_timestamps)
+    lines = output.files_lines(document, _terminal(), show_timestamps, width=emit.width(sys.stdout))
     if lines or settings.json:
         settings.result(document, lambda: lines)
     return 0

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from floodmark.cli.bars import Line, Picture, Running, Stage, frame, said_wait
+from floodmark.cli.bars import Line, Picture, Running, Stage, frame, said_step, said_wait
 from floodmark.model import events
 from floodmark.model.errors import Interrupted
-from floodmark.model.run import TableReport, Wait
+from floodmark.model.run import Step, TableReport, Wait
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import count, counted, duration, rate, shown, size, span
 
@@ -65,6 +65,8 @@ class Tally:
     files: int = 0
     bytes: int = 0
     underway: int = 0  # rows of tasks that have not ended
+    step: Step | None = None  # what a load is doing
+    step_began: float = 0.0
     said: float = 0.0
     ended: float | None = None
 
@@ -72,6 +74,12 @@ class Tally:
         self.rows += rows
         self.files += files
         self.bytes += bytes
+
+    def at_work(self, rows: int, step: Step | None) -> None:
+        """Rows of tasks that have not ended, and what a load is doing."""
+        if step is not None and (self.step is None or step.kind != self.step.kind):
+            self.step_began = time.monotonic()
+        self.underway, self.step = rows, step
 
     @property
     def so_far(self) -> int:
@@ -96,6 +104,8 @@ def said_so_far(stage: str, tally: Tally) -> str:
         told = f"{count(rows)} of {'about ' * (unit == 'row')}{counted(tally.expected, unit)}"
         told += f" ({rows * 100 // tally.expected}%)"
     parts = [told, rate(rows, tally.seconds, unit), *_written(stage, tally)]
+    if tally.step is not None:
+        parts.append(said_step(tally.step))
     if tally.expected and 0 < rows < tally.expected:
         parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
     return f"{_DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
@@ -199,12 +209,12 @@ class SilentProgress:
             tally.add(rows, files, bytes)
             self._moved(table, stage, tally)
 
-    def underway(self, table: str, stage: str, rows: int) -> None:
-        """The rows so far of tasks that have not ended."""
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
+        """The rows so far of tasks that have not ended, and what a load is doing."""
         with self._lock:
             tally = self._tallies.get(table, {}).get(stage)
             if tally is not None:
-                tally.underway = rows
+                tally.at_work(rows, step)
                 self._moved(table, stage, tally)
 
     def wait(self, table: str, on: Wait | None) -> None:
@@ -224,7 +234,8 @@ class SilentProgress:
             tally = self._tallies.get(table, {}).get(stage)
             if tally is None or tally.ended is not None:
                 return
-            tally.ended, tally.underway = time.monotonic(), 0
+            tally.ended = time.monotonic()
+            tally.at_work(0, None)
             if not self._names:  # nothing else will report that the table is done
                 del self._tallies[table][stage]
         if stage != "plan":
@@ -278,7 +289,16 @@ class SilentProgress:
 
     def _running(self, name: str, now: float) -> Running:
         stages = tuple(
-            Stage(stage, t.so_far, t.expected, t.seconds, t.ended is not None, _UNITS.get(stage, "row"))
+            Stage(
+                stage,
+                t.so_far,
+                t.expected,
+                t.seconds,
+                t.ended is not None,
+                _UNITS.get(stage, "row"),
+                t.step,
+                now - t.step_began,
+            )
             for stage, t in self._tallies[name].items()
         )
         waits = self._waits.get(name)

@@ -101,7 +101,8 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
     document = watermark_list(config, tables)
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
     older = document.get("older_watermarks", ())
-    settings.result(document, lambda: list_lines(document["tables"], paint, kind, older))
+    wide = emit.width(sys.stdout)
+    settings.result(document, lambda: list_lines(document["tables"], paint, kind, older, wide))
     return 0
 
 

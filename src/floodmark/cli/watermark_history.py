@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from floodmark.cli.options import Command, Settings, confirm, many_tables, one_table, pass_settings, terminal
+from floodmark.cli.output import emit
 from floodmark.cli.output import history as output
 from floodmark.model.errors import VerificationError
 from floodmark.model.text import counted, size
@@ -34,7 +36,7 @@ def history(settings: Settings, table: str) -> int:
     from floodmark.watermark.history import watermark_history
 
     document = watermark_history(config, table)
-    settings.result(document, lambda: output.history_lines(document))
+    settings.result(document, lambda: output.history_lines(document, emit.width(sys.stdout)))
     return 0
 
 

@@ -16,7 +16,7 @@ from floodmark.commit.lease import this_process
 from floodmark.commit.status import Live, LiveStage, live_path
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import dump
-from floodmark.model.run import Lag, Progress, TableReport, Wait
+from floodmark.model.run import Lag, Progress, Step, TableReport, Wait
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
 
@@ -71,9 +71,9 @@ class LiveProgress:
         self._to.advance(table, stage, rows, files, bytes)
         self._change(table, stage, LiveStage(stage, stamp(), rows, files=files, bytes=bytes))
 
-    def underway(self, table: str, stage: str, rows: int) -> None:
-        """Rows read so far by tasks that are still running."""
-        self._to.underway(table, stage, rows)
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
+        """Rows done so far by tasks that are still running."""
+        self._to.underway(table, stage, rows, step)
         with self._lock:
             if table in self._tables:
                 live = self._tables[table]

@@ -18,7 +18,7 @@ from floodmark.load.descriptions import loaded_as, shaped
 from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.ledger import Ledger
-from floodmark.model.run import LOAD, Finding, SyncOptions, TableReport, Wait
+from floodmark.model.run import LOAD, Finding, Step, SyncOptions, TableReport, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import stamp
@@ -256,7 +256,11 @@ class Loader:
             self._report.rows_loaded += sum(row.rows for row in first)
             self._report.files_loaded += sum(row.files for row in first)
             size = sum(sizes.get(row.n, 0) for row in outcome.loaded)
+            self._services.progress.underway(table.name, "load", 0)
             self._services.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
+
+        def at_work(step: Step, rows: int) -> None:
+            self._services.progress.underway(table.name, "load", rows, step)
 
         with self._turn():
             if self.ledger is None and self._pipeline.known() is None:
@@ -276,6 +280,7 @@ class Loader:
                 ledger=self.ledger,
                 on_choice=chosen,
                 on_group=loaded,
+                on_step=at_work,
             )
         self.ledger, self._loaded = result.ledger, state.digest
         self.loaded += result.commits

@@ -20,7 +20,7 @@ from floodmark.model import events
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of
 from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.ledger import Ledger, LedgerRow, Part
-from floodmark.model.run import Finding
+from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import parse_moment
@@ -234,6 +234,7 @@ def load_pending(
     ledger: Ledger | None = None,
     on_choice: Callable[[Choice], None] = lambda choice: None,
     on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
+    on_step: Callable[[Step, int], None] = lambda step, rows: None,
 ) -> Loaded:
     """Loads pending commits group by group; groups already loaded stay loaded if a later one fails.
 
@@ -283,6 +284,7 @@ def load_pending(
             kept=kept,
             rows_to_follow=sum(d.rows for d in data if d.n > group[-1].n and not by_key(d.load_as)),
             repair=repair,
+            at_work=on_step,
         )
         outcome = warehouse.load(request)
         retake = frozenset()

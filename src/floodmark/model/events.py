@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from floodmark.model import text
+
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
     from floodmark.model.position import Position
 
@@ -94,7 +96,7 @@ def told(service: str, sql: str, seconds: float) -> None:
 
 def place(position: Position | None, otherwise: str) -> str:
     """A position as text for a message."""
-    return f"({', '.join(map(str, position))})" if position else otherwise
+    return text.place(position) if position else otherwise
 
 
 def masked(sql: str, escapes: bool) -> str:

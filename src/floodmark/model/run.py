@@ -113,6 +113,18 @@ class Wait:
     who: str = ""  # the owner of the transaction or lock, if known
 
 
+StepKind = Literal["check", "copy", "merge", "insert", "commit"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a load is doing inside its transaction; `done` of `total` files where it goes through files."""
+
+    kind: StepKind
+    done: int = 0
+    total: int = 0
+
+
 class Progress(Protocol):
     """Observer of a run. Methods are called from any thread; an exception from one ends the table's run."""
 
@@ -128,8 +140,8 @@ class Progress(Protocol):
     def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
         """This many more rows, files and bytes are done."""
 
-    def underway(self, table: str, stage: str, rows: int) -> None:
-        """Rows so far of running tasks; replaces the last number, and may shrink when a task starts over."""
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
+        """Rows so far of running tasks, and what a load is doing; replaces the last ones. Rows may shrink when a task starts over."""
 
     def wait(self, table: str, on: Wait | None) -> None:
         """The table is waiting; None: no longer."""
@@ -148,7 +160,7 @@ class Unwatched:
     def note(self, table: str, text: str) -> None: ...
     def begin(self, table: str, stage: str, rows: int | None) -> None: ...
     def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
-    def underway(self, table: str, stage: str, rows: int) -> None: ...
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None: ...
     def wait(self, table: str, on: Wait | None) -> None: ...
     def end(self, table: str, stage: str) -> None: ...
     def finished(self, report: TableReport) -> None: ...

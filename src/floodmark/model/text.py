@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # The colours that Floodmark itself writes.
 _COLOUR = re.compile(r"(\x1b\[(?:0|3[123])m)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?", re.ASCII)
 # Characters that JSON allows unescaped but that control a terminal or mislead a reader.
 _STEERING = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
@@ -85,3 +87,16 @@ def data_time(text: str | None) -> str | None:
         return None
     whole, _, digits = text.replace("T", " ").partition(".")
     return f"{whole}.{digits}" if digits.strip("0") else whole
+
+
+def place(position: Sequence[object], apart: bool = False) -> str:
+    """A position as every output spells it: `2025-08-14 15:30:22 (id 1250000)`, or `id 1250000`.
+
+    `apart`: the first value is a cursor of its own, even if it is not a time: `1755185422 (id 1250000)`.
+    """
+    first, *rest = position
+    timed = isinstance(first, str) and _TIME.fullmatch(first) is not None
+    if not timed and not apart:
+        return "id " + ", ".join(map(str, position))
+    at = (data_time(first) if isinstance(first, str) and timed else None) or str(first)
+    return f"{at} (id {', '.join(map(str, rest))})" if rest else at

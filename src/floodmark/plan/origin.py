@@ -14,6 +14,7 @@ from floodmark.model.errors import DataError, TransientError
 from floodmark.model.origin import Origin, Witness
 from floodmark.model.position import Position
 from floodmark.model.table import Table
+from floodmark.model.text import place
 from floodmark.model.times import temporal
 from floodmark.model.window import Window
 from floodmark.model.witnesses import (
@@ -195,8 +196,9 @@ class _Look:
             counter = edges.next_auto_increment(self.session, table)
             if counter and counter > int(key[0]) and not there:
                 return
-        said = " ".join(map(str, newest)) if newest else "none"
-        raise self._set_back(f"the row at the watermark {low} is gone, and the newest row is older ({said})")
+        apart = table.cursor not in table.key
+        said = f"the newest row is older: {place(newest, apart)}" if newest else "there is no other row"
+        raise self._set_back(f"the row at the watermark, {place(low, apart)}, is gone, and {said}")
 
     def _refused(self, verdict: Verdict) -> DataError | TransientError:
         if verdict.kind == "set back":

@@ -18,7 +18,7 @@ from floodmark.model.canonical import Entry, Scope, forms, key_of
 from floodmark.model.errors import ConfigError, ConflictError, DataError
 from floodmark.model.position import Key, Position
 from floodmark.model.table import Column, Table
-from floodmark.model.text import counted
+from floodmark.model.text import counted, place
 from floodmark.model.types import comparison
 from floodmark.plan.decide import start_position
 from floodmark.plan.reread import check as check_recipe
@@ -171,7 +171,7 @@ def never_read(seen: Stretches) -> list[str]:
     """The note about rows from before a takeover: another tool brought them, and nothing says which."""
     if not seen.taken_over or seen.began is None:
         return []
-    upto = str(seen.began[0]).removesuffix(".000000")
+    upto = place(seen.began[:1], apart=True)
     return [f"the position was taken over from another tool: rows up to {upto} are not compared"]
 
 

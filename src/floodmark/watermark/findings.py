@@ -15,6 +15,7 @@ from floodmark.model.ledger import Ledger
 from floodmark.model.position import Position
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
+from floodmark.model.text import place
 from floodmark.model.window import Window
 from floodmark.watermark.set_reset import back
 
@@ -66,7 +67,7 @@ def _joins(state: State, commit: Commit) -> Iterable[Finding]:
 
 
 def _place(position: Position | None) -> str:
-    return " / ".join(map(str, position)) if position else "the start"
+    return place(position) if position else "the start"
 
 
 def log_findings(table_name: str, state: State, log: Chain) -> list[Finding]:

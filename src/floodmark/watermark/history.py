@@ -49,7 +49,9 @@ def watermark_history(config: Config, name: str) -> dict[str, Any]:
     if state.n < 0 and log.table_name not in config.tables:
         must_exist(config, log.table_name)
     entries = [_entry(commit, after) for commit, after in past(log, state)]
-    return {"table_name": log.table_name, "commits": entries[::-1]}
+    table = state.table
+    cursor = table.cursor if table is not None and table.cursor not in table.key else None
+    return {"table_name": log.table_name, "cursor": cursor, "commits": entries[::-1]}
 
 
 def past(log: Log, state: State) -> Iterator[tuple[Commit, State | None]]:

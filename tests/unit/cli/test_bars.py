@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floodmark.cli.bars import Picture, Running, Stage, cells, compact, frame, shortened
-from floodmark.model.run import Wait
+from floodmark.model.run import Step, Wait
 
 LONG = "settlement.settlement_normal_delivery_detail"
 BOTH = Running(
@@ -97,7 +97,31 @@ def test_an_estimate_that_was_too_low_gives_no_percentage_and_a_finished_stage_i
     first, second, third, _ = drawn(Picture((low, over), 1), 79)
     assert "%" not in first and "1.30k" in first and "650/s" in first
     assert "100%" in second and second.endswith("done")
-    assert "0% 0/1.30k" in third
+    assert "%" not in third and "0/1.30k" in third
+
+
+@pytest.mark.parametrize("width", [39, 79, 119, 160])
+def test_a_stage_without_rows_moves_all_the_same(width: int) -> None:
+    def line(stage: Stage) -> str:
+        [found] = [line for line in drawn(Picture((Running("s.t", (stage,)),)), width) if stage.name in line]
+        return " ".join(found.split())
+
+    assert "%" not in line(Stage("extract", 0, 1_300, 4.0)) and line(
+        Stage("extract", 0, 1_300, 4.0)
+    ).endswith("4 s")
+    copying = line(Stage("load", 0, 1_300, 9.0, step=Step("copy", 3, 12), stepped=2.0))
+    merging = line(Stage("load", 0, 1_300, 9.0, step=Step("merge"), stepped=7.0))
+    assert "%" not in copying + merging
+    assert "copying files, 3 of 12, 2 s" in copying if width >= 120 else copying.endswith("copy 3/12")
+    assert "merging rows, 7 s" in merging if width >= 120 else merging.endswith("merge 7s")
+
+
+def test_a_step_stands_beside_the_rows_that_are_in() -> None:
+    inserting = Stage("load", 800_000, 1_250_000, 9.0, step=Step("insert"), stepped=3.0)
+    [line, _] = drawn(Picture((Running("s.t", (inserting,)),)), 160)
+    assert "64%" in line and "800,000 of 1,250,000 rows" in line and line.endswith("inserting rows, 3 s")
+    narrow = drawn(Picture((Running("s.t", (inserting,)),)), 39)
+    assert max(map(cells, narrow)) <= 39 and "64%" in narrow[1] and narrow[1].endswith("insert 3s")
 
 
 @pytest.mark.parametrize(

@@ -33,5 +33,5 @@ def test_a_long_statement_is_cut() -> None:
 
 
 def test_a_position_reads_as_one() -> None:
-    assert place(("2025-01-01", 7), "the start") == "(2025-01-01, 7)"
+    assert place(("2025-01-01", 7), "the start") == "2025-01-01 (id 7)"
     assert place(None, "the start") == "the start"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from floodmark.cli.output.document import table
+from floodmark.cli.bars import cells
+from floodmark.cli.output.document import indented, table
 from floodmark.cli.output.emit import Document
 from floodmark.model.text import clock, count, counted, duration, size
 from floodmark.model.times import parse_moment
@@ -14,7 +15,11 @@ SHOWN = 50
 
 
 def files_lines(
-    document: Document, terminal: bool, timestamps: bool, now: datetime | None = None
+    document: Document,
+    terminal: bool,
+    timestamps: bool,
+    now: datetime | None = None,
+    width: int | None = None,
 ) -> list[str]:
     """The staged files: a table with header and totals on a terminal, lines with tabs in a pipe."""
     now = now or datetime.now(UTC)
@@ -24,7 +29,34 @@ def files_lines(
     if not rows:
         return ["No staged files."]
     head = ("STATE", "COMMIT", "ROWS", "BYTES", "CREATED" if timestamps else "AGE", "FILE")
-    return [*table([head, *rows], right=(1, 2, 3)), *_sums(document)]
+    return [
+        *_listed(head, rows, width),
+        *(line for sum in _sums(document) for line in indented("", sum, width)),
+    ]
+
+
+def _listed(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int | None) -> list[str]:
+    """The files in a table; their addresses are cut from the left, or have lines of their own."""
+    right = (1, 2, 3)
+    if width is None:
+        return table([head, *rows], right)
+    numbers = [max(cells(row[i]) for row in (head, *rows)) for i in range(5)]
+    room = width - sum(numbers) - 2 * 5
+    if room >= max(cells(row[5].rpartition("/")[2]) for row in rows) + 2:
+        return table([head, *((*row[:5], _tail(row[5], room)) for row in rows)], right)
+    lines = []
+    for state, commit, many, size_, when, uri in rows:
+        what = [state, *([f"commit {commit}"] if commit else []), *([f"{many} rows"] if many else [])]
+        which = [size_, when if head[4] == "CREATED" else f"{when} old"]
+        whole = ", ".join((*what, *which))
+        told = [whole] if cells(whole) <= width - 2 else [", ".join(what), ", ".join(which)]
+        lines += [_tail(uri, width), *(line for text in told for line in indented("  ", text, width))]
+    return lines
+
+
+def _tail(uri: str, room: int) -> str:
+    """The end of an address: the file's name whole, and as much before it as there is room for."""
+    return uri if cells(uri) <= room else f"…{uri[-(max(room - 1, len(uri.rpartition('/')[2]))) :]}"
 
 
 def _row(file: Document, terminal: bool, timestamps: bool, now: datetime) -> tuple[str, ...]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 
+from floodmark.cli.bars import cells, shortened
 from floodmark.cli.output.emit import Document
-from floodmark.model.text import count, data_time, duration
+from floodmark.model.text import count, duration, place
 
 UNKNOWN = "unknown"
+LEAST_NAME = 12  # columns for tables' names; with fewer, each table has lines of its own
 
 
 def position(document: Document) -> str | None:
     """`2025-08-14 15:30:22 (id 1250000)`; None before the first row."""
-    at, ids = data_time(document.get("last_mysql_data_timestamp")), document.get("last_mysql_data_id")
-    key = "id " + ", ".join(str(part) for part in ids) if ids else None
-    return f"{at} ({key})" if at and key else at or key
+    at, ids = document.get("last_mysql_data_timestamp"), document.get("last_mysql_data_id") or []
+    return place([at, *ids] if at else ids) if at or ids else None
 
 
 def lag(document: Document) -> str:
@@ -32,18 +34,85 @@ def said(label: str, value: str) -> list[str]:
     return [f"  {label:<14}{value}"]
 
 
-def table(
-    rows: Sequence[Sequence[str]],
-    right: Collection[int] = (),
-    paint: Callable[[int, int, str], str] = lambda row, column, cell: cell,
-) -> list[str]:
+Paint = Callable[[int, int, str], str]
+
+
+def _unpainted(row: int, column: int, cell: str) -> str:
+    return cell
+
+
+def table(rows: Sequence[Sequence[str]], right: Collection[int] = (), paint: Paint = _unpainted) -> list[str]:
     """Rows of cells as lines with aligned columns; those in `right` are numbers. `paint` colours a cell that already has its full width."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    widths = [max(cells(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     lines = []
     for number, row in enumerate(rows):
-        cells = (
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(paint(number, i, cell) for i, cell in enumerate(cells)).rstrip())
+        padded = []
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            blank = " " * (width - cells(cell))
+            padded.append(paint(number, i, blank + cell if i in right else cell + blank))
+        lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    right: Collection[int] = (),
+    drop: Sequence[int] = (),
+    paint: Paint = _unpainted,
+) -> list[str] | None:
+    """The same for a terminal: names of tables, in the first column, are shortened, and columns of `drop` go, one after another.
+
+    A name that is too long even so stands on a line of its own. None: the lines are too wide anyway. The first row is the head.
+    """
+    if width is None:
+        return table(rows, right, paint)
+    widths = [max(cells(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for number in range(len(drop) + 1):
+        kept = [i for i in range(len(widths)) if i not in drop[:number]]
+        room = width - sum(widths[i] + 2 for i in kept[1:])
+        if room < min(LEAST_NAME, widths[0]):
+            continue
+        names = [shortened(row[0], room) for row in rows]
+        narrow = [(name or "", *(row[i] for i in kept[1:])) for name, row in zip(names, rows, strict=True)]
+        lines = _narrow(narrow, kept, right, paint)
+        for n in reversed([n for n, name in enumerate(names) if name is None]):
+            lines.insert(n, shortened(rows[n][0], width) or rows[n][0])
+        return lines + _left_out(rows[0], drop[:number], width)
+    return None
+
+
+def _narrow(
+    rows: Sequence[Sequence[str]], kept: Sequence[int], right: Collection[int], paint: Paint
+) -> list[str]:
+    """Rows that have only some columns, which are counted as before."""
+    numbers = [n for n, i in enumerate(kept) if i in right]
+    return table(rows, numbers, lambda row, column, cell: paint(row, kept[column], cell))
+
+
+def _left_out(head: Sequence[str], columns: Sequence[int], width: int) -> list[str]:
+    if not columns:
+        return []
+    names = ", ".join(dict.fromkeys(head[i].lower() for i in sorted(columns)))
+    return indented("", f"Left out for lack of room: {names}. --json has everything.", width)
+
+
+def indented(first: str, text: str, width: int | None) -> list[str]:
+    """A text behind its label, on as many lines as the terminal needs."""
+    if width is None:
+        return [first + text]
+    indent = first if len(first) <= 16 and not first.strip() else " " * min(len(first), 16)
+    lines = [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(
+            part, max(20, width - len(first)), break_on_hyphens=False, break_long_words=False
+        )
+    ]
+    return [(first if number == 0 else indent) + line for number, line in enumerate(lines or [""])]
+
+
+def card(name: str, said: Sequence[str], width: int) -> list[str]:
+    """What a narrow terminal shows of a row: its name, and below it what is said of it."""
+    lines = [shortened(name, width) or name]
+    return lines + [line for text in said for line in indented("  ", text, width)]

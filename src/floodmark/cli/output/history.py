@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from floodmark.cli.output.document import position, table
+from floodmark.cli.output.document import card, fitted, indented, position, table
 from floodmark.cli.output.emit import Document
 from floodmark.model.text import clock, count, counted, size
+from floodmark.model.text import place as spelled
 
 # Commits that are shown of a long log; `--json` has all.
 SHOWN = 50
 
 
-def history_lines(document: Document) -> list[str]:
+def history_lines(document: Document, width: int | None = None) -> list[str]:
     """The commits, newest first."""
     commits = document["commits"]
     if not commits:
         return [f"{document['table_name']} has no commits yet."]
     head = ("COMMIT", "KIND", "AT", "RUN", "ROWS", "FILES", "POSITION")
-    lines = table([head, *(_commit(c) for c in commits[:SHOWN])], right=(0, 4, 5))
+    rows = [_commit(c, bool(document.get("cursor"))) for c in commits[:SHOWN]]
+    brief = [(*row[:6], row[6].partition(" (id ")[0].partition(".")[0]) for row in rows]
+    lines = (
+        fitted([head, *rows], width, right=(0, 4, 5), drop=(3, 5))
+        or fitted([head, *brief], width, right=(0, 4, 5), drop=(3, 5))
+        or [line for row in rows for line in _commit_card(row, width or 80)]
+    )
     if len(commits) > SHOWN:
-        lines.append(f"… and {count(len(commits) - SHOWN)} earlier ones; --json lists all")
+        lines += indented("", f"… and {count(len(commits) - SHOWN)} earlier ones; --json lists all", width)
     return lines
 
 
-def _commit(commit: Document) -> tuple[str, ...]:
+def _commit(commit: Document, apart: bool) -> tuple[str, ...]:
     kind = commit["kind"] + (f" ({commit['purpose']})" if commit.get("purpose") else "")
     kind += f" ({', '.join(commit['stages'])})" if commit.get("stages") else ""
     kind += f" ({counted(commit['removed'], 'file')})" if "removed" in commit else ""
     data = commit["kind"] in ("batch", "deletes")
-    place = commit["position"]
     return (
         str(commit["n"]), kind, clock(commit["at"]) or "", commit["run"],
         count(commit["rows"]) if data else "", count(commit["files"]) if data else "",
-        " / ".join(map(str, place)) if place else "",
+        spelled(commit["position"], apart) if commit["position"] else "",
     )  # fmt: skip
+
+
+def _commit_card(row: tuple[str, ...], width: int) -> list[str]:
+    """A commit on a narrow terminal."""
+    n, kind, at, _, rows, files, where = row
+    counts = [f"{rows} rows in {files} {'file' if files == '1' else 'files'}"] if rows else []
+    return card(f"{n}  {kind}", [*counts, at, *([f"up to {where}"] if where else [])], width)
 
 
 def restore_lines(document: Document) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from floodmark.load.preview import LoadPreview
-from floodmark.model.text import counted
+from floodmark.model.text import counted, place
 from floodmark.plan.decide import reason
 from floodmark.sync.preview import PlanReport, columns
 
@@ -18,8 +18,9 @@ def plan_lines(report: PlanReport) -> list[str]:
     if plan.empty:
         lines.append("  Nothing to do")
     if plan.window is not None and not plan.gives_way:
-        low = " ".join(map(str, plan.window.low)) if plan.window.low else "the first row"
-        high = " ".join(map(str, plan.window.high)) if plan.window.high else "the last row"
+        apart = table.cursor not in table.key
+        low = place(plan.window.low, apart) if plan.window.low else "the first row"
+        high = place(plan.window.high, apart) if plan.window.high else "the last row"
         lines.append(f"  Window    after {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
         lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
         lines.append(f"  Because   {reason(report.request, plan)}")

@@ -7,18 +7,16 @@ A single table, or `-v`, is printed in full. If lines are too wide for the termi
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.cli.bars import cells, shortened
-from floodmark.cli.output.document import behind, position, table
+from floodmark.cli.output.document import LEAST_NAME, behind, indented, position, table
 from floodmark.cli.output.emit import Document, error_said
 from floodmark.model.text import clock, count, counted, data_time, duration, rate, size
 
 _INTERRUPTED = (130, 143)
 _VALUES = re.compile(r"[0-9][0-9,.:+-]*")
-_LEAST = 12  # columns for names, else each table has lines of its own
 _NAMED = 4  # tables that are named with a note, without -v
 # How a table ended: its symbol and its colour, where they are shown.
 _SIGNS = {"ok": ("✓", "32"), "idle": ("·", ""), "bad": ("✗", "31"), "stopped": ("!", "33"), "todo": ("→", "")}
@@ -45,8 +43,8 @@ def sync_lines(document: Document, how: Shown) -> list[str]:
         lines = [*_listed(tables, how), *_statements(tables, how), *_worth_knowing(tables, how)]
         lines += [""] if lines and len(lines) > len(tables) + 1 else []
     if waiting:
-        lines += _indented("", f"Not started: {_named(waiting)}", how.width)
-    return [*lines, *_indented("", _last_line(document, how), how.width)]
+        lines += indented("", f"Not started: {_named(waiting)}", how.width)
+    return [*lines, *indented("", _last_line(document, how), how.width)]
 
 
 def cycle_line(document: Document) -> str:
@@ -126,7 +124,7 @@ def _listed(tables: Sequence[Document], how: Shown) -> list[str]:
     above: dict[int, str] = {}  # names that are too long for their column, by the number of their line
     if how.width is not None:
         room = how.width - rest
-        if room < min(_LEAST, max(cells(one["table"]) for one in tables)):
+        if room < min(LEAST_NAME, max(cells(one["table"]) for one in tables)):
             return [line for one in tables for line in _card(one, how)]
         names = [shortened(row[0], room) for row in body]
         above = {n: body[n - 1][0] for n, name in enumerate(names, 1) if name is None}
@@ -196,7 +194,7 @@ def _card(one: Document, how: Shown) -> list[str]:
             if where
             else []
         )
-    body = [line for text in told for line in _indented("  ", text, how.width)]
+    body = [line for text in told for line in indented("  ", text, how.width)]
     body[0] = body[0].replace(state, coloured, 1)
     return [*lines, *body]
 
@@ -230,15 +228,15 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
         texts = list(dict.fromkeys(text for text, _ in group))
         names = list(dict.fromkeys(name for _, name in group))
         if len(texts) == 1:
-            lines += _indented("  ", texts[0], how.width)
-            lines += _indented("      ", _named(names), how.width)
+            lines += indented("  ", texts[0], how.width)
+            lines += indented("      ", _named(names), how.width)
         elif len(names) <= 2:
             for text, name in group:
-                lines += _indented("  ", text, how.width) + _indented("      ", name, how.width)
+                lines += indented("  ", text, how.width) + indented("      ", name, how.width)
         else:
-            lines += _indented("  ", texts[0], how.width)
+            lines += indented("  ", texts[0], how.width)
             others = [name for name in names if name != group[0][1]]
-            lines += _indented(
+            lines += indented(
                 "      ", f"{group[0][1]}; the same, with other numbers: {_named(others)}", how.width
             )
     return lines
@@ -262,7 +260,7 @@ def _statements(tables: Sequence[Document], how: Shown) -> list[str]:
     lines = ["", "Statements for the target"]
     for statements in ddl.values():
         for statement in statements:
-            lines += _indented("  ", statement, how.width)
+            lines += indented("  ", statement, how.width)
     return lines
 
 
@@ -275,7 +273,7 @@ def _in_full(one: Document, document: Document, how: Shown) -> list[str]:
     state = state.replace("(", "(exit code ")
     lines = [f"{one['table']}: {_signed(state, sign, how)}{strategy}"]
     if how.dry_run:
-        lines += [line for text in _planned(one) for line in _indented("  ", text, how.width)]
+        lines += [line for text in _planned(one) for line in indented("  ", text, how.width)]
         lines += [
             line
             for statement in (one.get("plan") or {}).get("ddl") or ()
@@ -338,19 +336,4 @@ def _done(one: Document, total: float, how: Shown) -> list[str]:
 
 
 def _labelled(label: str, text: str, how: Shown) -> list[str]:
-    return _indented(f"  {label:<14}", text, how.width)
-
-
-def _indented(first: str, text: str, width: int | None) -> list[str]:
-    """A text behind its label, on as many lines as the terminal needs."""
-    if width is None:
-        return [first + text]
-    indent = first if len(first) <= 16 and not first.strip() else " " * min(len(first), 16)
-    lines = [
-        line
-        for part in text.split("\n")
-        for line in textwrap.wrap(
-            part, max(20, width - len(first)), break_on_hyphens=False, break_long_words=False
-        )
-    ]
-    return [(first if number == 0 else indent) + line for number, line in enumerate(lines or [""])]
+    return indented(f"  {label:<14}", text, how.width)

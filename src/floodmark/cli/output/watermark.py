@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from floodmark.cli.output.document import UNKNOWN, lag, position, table
+from floodmark.cli.output.document import UNKNOWN, card, fitted, indented, lag, position
 from floodmark.cli.output.emit import Document, printable
 from floodmark.model.text import clock, count, counted, data_time
 
@@ -149,17 +149,23 @@ def list_lines(
     paint: bool = False,
     warehouse: str = "redshift",
     older: Sequence[Document] = (),
+    width: int | None = None,
 ) -> list[str]:
-    """`watermark list` for people: one table for all, then watermarks that wait to be taken over."""
-    waiting = _older_lines(older)
+    """`watermark list` for people: one table for all, then watermarks that wait to be taken over.
+
+    On a narrow terminal positions lose their ids, then columns go, and at last each table has lines of its own.
+    """
+    waiting = _older_lines(older, width)
     if not documents:
         none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
         return [none, *waiting]
     loads = WAREHOUSES[warehouse].upper()
     head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
-    rows = [head, *(_list_row(document) for document in documents)]
-    if all(row[-1] == "idle" for row in rows[1:]):
-        rows = [row[:-1] for row in rows]
+    idle = all(_now(document) == "idle" for document in documents)
+    whole, brief = (
+        [row[:-1] if idle else row for row in (head, *(_list_row(document, ids) for document in documents))]
+        for ids in (True, False)
+    )
     stages = {1: "mysql_status", 5: "redshift_status"}
 
     def colour(row: int, column: int, cell: str) -> str:
@@ -167,25 +173,47 @@ def list_lines(
             return cell
         return _painted(cell, documents[row - 1].get(stages[column]))
 
-    lines = table(rows, right=(2, 6, 7, 8), paint=colour)
+    numbers = (2, 6, 7, 8)
+    lines = (
+        fitted(whole, width, numbers, drop=(4,), paint=colour)
+        or fitted(brief, width, numbers, drop=(4, 6, 2, 7), paint=colour)
+        or [line for document in documents for line in _list_card(document, warehouse, width or 80)]
+    )
     if any((document.get("activity") or {}).get("state") == "interrupted" for document in documents):
-        lines.append("interrupted: a run did not finish what it began; run sync again")
+        lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
     if any("redshift_status_as_of" in document for document in documents):
-        lines.append("? the warehouse did not answer; shown as last known")
+        lines += indented("", "? the warehouse did not answer; shown as last known", width)
     return [*lines, *waiting]
 
 
-def _older_lines(older: Sequence[Document]) -> list[str]:
+def _older_lines(older: Sequence[Document], width: int | None) -> list[str]:
     """Watermarks of the older tool whose tables have none of ours."""
     if not older:
         return []
     head = ("TABLE", "DATA UP TO", "WATERMARK")
     rows = [head, *((o["table_name"], data_time(o["timestamp"]) or "none", o["uri"]) for o in older)]
     title = "Watermarks of the older tool; the first sync of each table takes over:"
-    return [title, *(f"  {line}" for line in table(rows))]
+    lines = fitted(rows, None if width is None else width - 2)
+    if lines is None:
+        lines = [line for row in rows[1:] for line in card(row[0], row[1:], (width or 80) - 2)]
+    return [*indented("", title, width), *(f"  {line}" for line in lines)]
 
 
-def _list_row(document: Document) -> tuple[str, ...]:
+def _list_card(document: Document, warehouse: str, width: int) -> list[str]:
+    """A table on a narrow terminal."""
+    _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(document)
+    loads, late = WAREHOUSES[warehouse], "" if waiting == "0" else f", {waiting} waiting"
+    timed = position(document) is not None and not _whole(document)
+    said = [
+        f"MySQL: {mysql}, {rows} rows",
+        f"{loads}: nothing to load" if load == "-" else f"{loads}: {load}, {loaded} rows{late}",
+        f"up to {upto}" if timed else upto,
+        *([] if behind == "-" else [f"lag {behind}"]),
+    ]
+    return card(document["table_name"], [*said, *([now] if now != "idle" else [])], width)
+
+
+def _list_row(document: Document, ids: bool = True) -> tuple[str, ...]:
     load = (document.get("redshift_status") or UNKNOWN) + ("?" if "redshift_status_as_of" in document else "")
     if _nothing_to_load(document):
         load = "-"
@@ -196,15 +224,19 @@ def _list_row(document: Document) -> tuple[str, ...]:
         behind = lag(document)
     return (
         str(document["table_name"]), document.get("mysql_status") or UNKNOWN,
-        _number(document.get("mysql_rows_extracted")), _up_to(document), _strategy(document, "-"),
+        _number(document.get("mysql_rows_extracted")), _up_to(document, ids), _strategy(document, "-"),
         load, _number(document.get("redshift_rows_loaded")), waiting, behind, _now(document),
     )  # fmt: skip
 
 
-def _up_to(document: Document) -> str:
+def _up_to(document: Document, ids: bool = True) -> str:
+    """How far the data goes; without `ids`, only the time where there is one."""
     if _whole(document):
         read = clock(document.get("last_mysql_extraction_time"))
-        return f"snapshot of {read}" if read else "no snapshot yet"
+        return f"snapshot of {read}" if read and ids else read or "no snapshot yet"
+    at = data_time(document.get("last_mysql_data_timestamp"))
+    if at and not ids:
+        return at.partition(".")[0]
     return position(document) or ("no rows" if _no_rows(document) else "none yet")
 
 

@@ -33,10 +33,17 @@ FEW_BYTES = 1 << 20
 DIFFERENT = 0.8
 
 
-def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> list[Path]:
+def fetch(
+    store: Store,
+    files: Sequence[DataFile],
+    folder: Path,
+    table: str,
+    done: Callable[[int], None] = lambda number: None,
+) -> list[Path]:
     """The local paths of the files, in order; downloaded into the folder unless the store is on disk.
 
-    Raises DataError for a file that is gone or differs from its commit's size or checksum.
+    Raises DataError for a file that is gone or differs from its commit's size or checksum. `done` is called
+    with the number of files that are there, from any thread.
     """
 
     def one(numbered: tuple[int, DataFile]) -> Path:
@@ -47,15 +54,31 @@ def fetch(store: Store, files: Sequence[DataFile], folder: Path, table: str) -> 
             store.download(file.path, path, most=file.bytes)
         return _proven(path, file, store.uri(file.path), table)
 
-    return parallel(one, list(enumerate(files)), PARALLEL, "fetch")
+    return parallel(one, list(enumerate(files)), PARALLEL, "fetch", done)
 
 
-def parallel(work: Callable[[T], R], items: Sequence[T], most: int, name: str) -> list[R]:
-    """Run `work` on each item, `most` at a time; results in order. After a failure, no more are started."""
+def parallel(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    most: int,
+    name: str,
+    done: Callable[[int], None] = lambda number: None,
+) -> list[R]:
+    """Run `work` on each item, `most` at a time; results in order. After a failure, no more are started.
+
+    `done` is called with the number of items that are finished.
+    """
     if not items:
         return []
+    numbers = itertools.count(1)
+
+    def one(item: T) -> R:
+        made = work(item)
+        done(next(numbers))
+        return made
+
     with ThreadPoolExecutor(min(most, len(items)), thread_name_prefix=name) as pool:
-        futures = [pool.submit(work, item) for item in items]
+        futures = [pool.submit(one, item) for item in items]
         try:
             return [future.result() for future in futures]
         except BaseException:

@@ -8,13 +8,13 @@ functions of `decide` and `columns` make the decisions inside it, the same for e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
 from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
 from floodmark.model.names import DELETED
-from floodmark.model.run import Finding
+from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
@@ -64,6 +64,8 @@ class LoadRequest:
     rows_to_follow: int = 0  # of later commits, which the next transactions load
     # The target has been compared with the source, or is about to be: load whatever rows it has.
     repair: bool = False
+    # Called with what the load is doing, and the rows that are in so far; from any thread.
+    at_work: Callable[[Step, int], None] = field(default=lambda step, rows: None, compare=False)
 
     @property
     def now(self) -> Table:

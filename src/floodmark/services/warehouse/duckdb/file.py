@@ -38,6 +38,34 @@ THREAD_ROWS = 4 * ROW_GROUP
 HOLD = 2.0
 # Seconds between attempts to open a file that someone else holds.
 TRY_EVERY = 0.05
+# A statement on fewer rows ends before anyone wonders how far it is.
+MANY_ROWS = 500_000
+# Seconds between looks at how far a statement is.
+LOOK_EVERY = 0.5
+
+
+@contextlib.contextmanager
+def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iterator[None]:
+    """Tells, while a statement reads this many rows, how many it has read, as DuckDB itself says."""
+    at_work(0)
+    if rows < MANY_ROWS:
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_EVERY):
+            at_work(min(rows, int(rows * max(0.0, con.query_progress()) / 100)))
+
+    con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
+    looking = threading.Thread(target=look, name="how far", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
+    con.execute("SET enable_progress_bar = false")
 
 
 @contextlib.contextmanager

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.run import Step
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.services.warehouse.column_mapping import Constant, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted, same
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable, literal
-from floodmark.services.warehouse.duckdb.file import Connection
+from floodmark.services.warehouse.duckdb.file import Connection, counting
 from floodmark.services.warehouse.duckdb.files import columns_of, counted, reading
 from floodmark.services.warehouse.duckdb.ledger import kind_of
 from floodmark.services.warehouse.files import ascending, hardly_repeats, key_fields, too_few
@@ -43,6 +44,8 @@ class Target:
     con: Connection
     schema: str
     name: str
+    # Called with what is being done to it, and the rows that are in so far.
+    at_work: Callable[[Step, int], None] = dataclasses.field(default=lambda step, rows: None, compare=False)
 
     @property
     def sql(self) -> str:
@@ -201,6 +204,7 @@ def merge(target: Target, staged: Staged, rows: int, *, filled: bool, anew: bool
     if not staged.paths:
         return
     con = target.con
+    target.at_work(Step("merge"), 0)
     identity = [WEIGHT] if staged.weighed else [_inner(field) for field in staged.keys]
     names = ", ".join(f"s.{quote(name)}" for name in identity)
     ranges = _ranges(staged)
@@ -240,6 +244,7 @@ def replace(target: Target, staged: Staged, rows: int) -> None:
 
 def delete(target: Target, staged: Staged) -> None:
     """Delete the rows whose keys are in the files."""
+    target.at_work(Step("merge"), 0)
     if staged.paths:
         _delete(target, staged)
         if staged.weighed:
@@ -309,9 +314,10 @@ def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
     values = {field.target: _value(field) for field in staged.columns}
     values |= {c.target: literal(c.duckdb, c.value) for c in staged.constants}
     names = ", ".join(quote(name) for name in values)
-    done = _number(
-        target.con, f"INSERT INTO {target.sql} ({names}) SELECT {', '.join(values.values())} FROM {rows}"
-    )
+    with counting(target.con, expected, lambda number: target.at_work(Step("insert"), number)):
+        done = _number(
+            target.con, f"INSERT INTO {target.sql} ({names}) SELECT {', '.join(values.values())} FROM {rows}"
+        )
     if done != expected:
         raise DataError(f"{done:,} rows went into {target.name} instead of {expected:,}")
 

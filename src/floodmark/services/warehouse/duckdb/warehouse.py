@@ -15,10 +15,10 @@ from typing import Any
 
 import duckdb
 
-from floodmark.model.commit import by_key
+from floodmark.model.commit import DataFile, by_key
 from floodmark.model.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome, about
 from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
-from floodmark.model.run import Wait
+from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
@@ -147,7 +147,7 @@ class DuckDB:
         files = data_files(decision.staged)
         loaded = request.ledger_rows(decision.new)
         with scratched("floodmark-load-") as folder:
-            paths = fetch(request.store, files, folder, request.table.name)
+            paths = fetch(request.store, files, folder, request.table.name, self._fetching(request, files))
             places = {field.name: field.target for field in placed(request.table, request.now)}
             read = file_fields(request.table, decision.way)
             staged = put.Staged(
@@ -161,6 +161,17 @@ class DuckDB:
             except _Unanswered as unanswered:
                 self._ask_whether_committed(request, decision.new, unanswered.__cause__)
         return LoadOutcome(loaded, decision.already, request.retake, findings=decision.findings)
+
+    def _fetching(self, request: LoadRequest, files: Sequence[DataFile]) -> Callable[[int], None]:
+        """Tells how many files are there: copied to this machine, or checked where they are."""
+        here = bool(files) and request.store.local(files[0].path) is not None
+
+        def done(number: int) -> None:
+            request.at_work(Step("check" if here else "copy", number, len(files)), 0)
+
+        if files:
+            done(0)
+        return done
 
     def _transaction(
         self, request: LoadRequest, decision: Decision, staged: put.Staged, loaded: tuple[LedgerRow, ...]
@@ -183,6 +194,7 @@ class DuckDB:
             tables.keep_count(request.log, request.target, request.epoch, kept)
             if decision.set_holder:
                 tables.set_holder(request.target, request.holder)
+            request.at_work(Step("commit"), count)
             try:
                 self._commit(con)
             except Exception as error:
@@ -217,6 +229,7 @@ class DuckDB:
             staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
         )
         self._file.make_room(con, put.widest(staged))
+        target = replace(target, at_work=request.at_work)
         try:
             match decision.way:
                 case "merge":

@@ -28,6 +28,7 @@ from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.services.warehouse.redshift.errors import LOGGING_IN, Problem, detailed, failure_of, lost
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.steps import (
+    AtWork,
     Busy,
     Check,
     Choose,
@@ -39,6 +40,7 @@ from floodmark.services.warehouse.redshift.steps import (
     Row,
     Step,
     TooLong,
+    doing,
 )
 
 MOST_STATEMENTS = 40
@@ -133,7 +135,7 @@ class DataApiSession:
             return Outcome("unknown" if failed.lost else "rolled back", failed.error, failed.again)
         try:
             with events.statement("redshift", "; ".join(statements)):
-                said = self._wait(batch, lock.seconds + self._limits.statement)
+                said = self._wait(batch, lock.seconds + self._limits.statement, statements, lock.at_work)
         except Failed as failed:
             return Outcome("unknown", failed.error)
         if said["Status"] == "FINISHED":
@@ -185,8 +187,13 @@ class DataApiSession:
                 time.sleep(self._poll)
         raise AssertionError
 
-    def _wait(self, batch: str, seconds: float) -> dict[str, Any]:
-        """The result once it is over; Failed if nobody can tell, or if it took too long."""
+    def _wait(
+        self, batch: str, seconds: float, statements: Sequence[str] = (), at_work: AtWork = lambda kind: None
+    ) -> dict[str, Any]:
+        """The result once it is over; Failed if nobody can tell, or if it took too long.
+
+        `at_work` is called with what the batch's statements are doing.
+        """
         deadline = time.monotonic() + seconds
         pause, unanswered = self._poll, 0
         while True:
@@ -202,6 +209,9 @@ class DataApiSession:
             self.pid = int(said.get("RedshiftPid") or 0) or self.pid
             if said["Status"] in _OVER:
                 return said
+            done = sum(part.get("Status") == "FINISHED" for part in said.get("SubStatements", ()))
+            if done < len(statements) and (kind := doing(statements[done])) is not None:
+                at_work(kind)
             if time.monotonic() > deadline or self.given_up.is_set():
                 self._cancel(batch)
                 raise Failed(

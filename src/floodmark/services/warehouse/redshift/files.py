@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -49,8 +49,17 @@ class Proven:
         return sum(proven.file.rows for proven in files)
 
 
-def prove(store: Store, files: Sequence[DataFile], fields: Sequence[Field], table: str) -> list[Proven]:
-    """The files, each checked; DataError for one that is gone or does not match its commit."""
+def prove(
+    store: Store,
+    files: Sequence[DataFile],
+    fields: Sequence[Field],
+    table: str,
+    done: Callable[[int], None] = lambda number: None,
+) -> list[Proven]:
+    """The files, each checked; DataError for one that is gone or does not match its commit.
+
+    `done` is called with the number of files that are checked, from any thread.
+    """
     if not store.uri("x").startswith("s3://"):
         raise ConfigError(
             "Redshift reads only from S3, but the store is a folder",
@@ -62,7 +71,7 @@ def prove(store: Store, files: Sequence[DataFile], fields: Sequence[Field], tabl
 
     if len({file.path for file in files}) != len(files):
         raise DataError("a file is in the log twice", table=table)
-    return parallel(one, files, PARALLEL, "footers")
+    return parallel(one, files, PARALLEL, "footers", done)
 
 
 def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:

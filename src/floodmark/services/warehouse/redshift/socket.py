@@ -35,6 +35,7 @@ from floodmark.services.warehouse.redshift.errors import (
 )
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.steps import (
+    AtWork,
     Busy,
     Check,
     Choose,
@@ -45,6 +46,7 @@ from floodmark.services.warehouse.redshift.steps import (
     Outcome,
     Row,
     Step,
+    doing,
 )
 
 # What the driver raises when the connection, not a statement, is the problem.
@@ -272,7 +274,7 @@ class SocketSession:
         try:
             self._begin(lock)
             waiting = False
-            self._steps(steps)
+            self._steps(steps, lock.at_work)
         except Failed as failed:
             if not failed.lost:
                 self._rollback()
@@ -282,6 +284,7 @@ class SocketSession:
         except BaseException:
             self.close()
             raise
+        lock.at_work("commit")
         try:
             self._run("COMMIT")
         except Failed as failed:
@@ -305,19 +308,23 @@ class SocketSession:
             lock.waits(None)
         self._timeout(self._limits.statement)
 
-    def _steps(self, steps: Sequence[Step]) -> None:
+    def _steps(self, steps: Sequence[Step], at_work: AtWork) -> None:
         for step in steps:
             bound = step.seconds if isinstance(step, Do) else None
             self._timeout(self._limits.statement if bound is None else bound)
             match step:
                 case Do():
+                    if (kind := doing(step.sql)) is not None:
+                        at_work(kind)
                     self._do(step)
                 case Check():
                     found = self._value(step.sql)
                     if found != step.want:
                         raise Failed(step.error(found), again=step.again)
                 case Choose():
-                    self._steps(step.then if self._value(step.sql) == step.want else step.otherwise())
+                    self._steps(
+                        step.then if self._value(step.sql) == step.want else step.otherwise(), at_work
+                    )
 
     def _do(self, step: Do) -> None:
         try:

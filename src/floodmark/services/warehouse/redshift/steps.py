@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
-from floodmark.model.run import Wait
+from floodmark.model.run import StepKind, Wait
 
 Row: TypeAlias = tuple[Any, ...]
+AtWork: TypeAlias = Callable[[StepKind], None]
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,25 @@ class Choose:
 
 Step: TypeAlias = "Do | Check | Choose"
 
+_DOING: dict[str, StepKind] = {
+    "COPY": "copy", "DELETE": "merge", "MERGE": "merge", "UPDATE": "merge", "INSERT": "merge",
+    "COMMIT": "commit",
+}  # fmt: skip
+
+
+def doing(sql: str) -> StepKind | None:
+    """What a statement of a load does to its rows; None if it does nothing to them."""
+    return _DOING.get(sql.split(maxsplit=1)[0])
+
 
 @dataclass(frozen=True)
 class Lock:
-    """The table that a transaction locks first, and how long it waits for it."""
+    """The table that a transaction locks first, how long it waits for it, and whom it tells."""
 
     table: str  # quoted
     seconds: float
     waits: Callable[[Wait | None], None] = lambda on: None  # called before and after (socket)
+    at_work: AtWork = lambda kind: None  # called with what its statements do, as far as the transport knows
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
-from floodmark.model.run import Finding, Wait
+from floodmark.model.run import Finding, StepKind, Wait
+from floodmark.model.run import Step as Doing
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.warehouse.canonical import REDSHIFT, TargetSql
@@ -338,7 +339,12 @@ class Redshift:
             if decision.set_holder:
                 steps += self._tables.set_holder(request.target, request.holder, ledger.holder)
             steps += self._tables.record(request, loaded)
-            outcome = session.transaction(lock, steps)
+            files = len(data_files(decision.staged))
+
+            def at_work(kind: StepKind) -> None:
+                request.at_work(Doing(kind, total=files if kind == "copy" else 0), 0)
+
+            outcome = session.transaction(replace(lock, at_work=at_work), steps)
         return _Tried(outcome, decision, loaded)
 
     def _rows(
@@ -355,7 +361,11 @@ class Redshift:
         target, side = checked_target(request.target), folded(request.target, KEYS)
         # Find out about a missing file before anything is locked.
         files = data_files(decision.staged)
-        proven = iter(prove(request.store, files, file_fields(table, way), table.name))
+
+        def checked(number: int) -> None:
+            request.at_work(Doing("check", number, len(files)), 0)
+
+        proven = iter(prove(request.store, files, file_fields(table, way), table.name, checked))
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = (found[name].columns if name in found else None for name in (target, side))
         try:

@@ -1,0 +1,106 @@
+"""Lists on a narrow terminal: readable from 40 columns on, and in full when piped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from floodmark.cli.bars import cells
+from floodmark.cli.output.clean import files_lines
+from floodmark.cli.output.history import history_lines
+from floodmark.cli.output.watermark import list_lines
+from tests.unit.conftest import DOCUMENT
+
+WIDTHS = (40, 47, 60, 72, 80, 100, 120, 160)
+LONG = "settlement_archive.settlement_normal_delivery_detail"
+TABLES = [
+    {**DOCUMENT, "table_name": "shop.orders"},
+    {**DOCUMENT, "table_name": LONG, "mysql_rows_extracted": 1_250_000},
+    {**DOCUMENT, "table_name": "shop.countries", "mode": "full", "pending_s3_files": []},
+]
+COMMITS = {
+    "table_name": "shop.orders",
+    "cursor": "updated_at",
+    "commits": [
+        {
+            "n": 12, "kind": "batch", "at": "2025-08-14T16:45:33.123456Z", "run": "20250814_164530_ab12",
+            "rows": 1_250_000, "files": 12, "position": ["2025-08-14 15:30:22.000000", 1_250_000],
+        },
+        {
+            "n": 11, "kind": "claim", "purpose": "sync", "at": "2025-08-14T16:45:30.123456Z",
+            "run": "20250814_164530_ab12", "rows": 0, "files": 0, "position": None,
+        },
+    ],
+}  # fmt: skip
+FOLDER = "s3://bucket/a/long/prefix/data/shop.orders/20250814_164530_ab12/"
+FILES: dict[str, Any] = {
+    "files": [
+        {
+            "uri": f"{FOLDER}11-window{n}-127e58e5-0.parquet", "rows": 125_000, "bytes": 1_234_567,
+            "created_at": "2025-08-14T16:45:33.123456Z", "commit": 12, "state": "superseded",
+        }
+        for n in range(2)
+    ]
+}  # fmt: skip
+
+
+def told(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_list_of_watermarks_fits_and_keeps_names_positions_and_states(width: int) -> None:
+    lines = list_lines(TABLES, warehouse="duckdb", width=width)
+    assert max(map(cells, lines)) <= width
+    for word in ("orders", LONG.partition(".")[2], "countries", "2025-08-14 15:30:22", "success"):
+        assert word in told(lines)
+
+
+def test_columns_that_are_left_out_are_named() -> None:
+    lines = list_lines(TABLES[:1], warehouse="duckdb", width=100)
+    assert "STRATEGY" not in lines[0]
+    assert lines[-1] == "Left out for lack of room: strategy. --json has everything."
+    assert "STRATEGY" in list_lines(TABLES[:1], warehouse="duckdb")[0]
+
+
+def test_one_long_name_does_not_take_the_table_apart() -> None:
+    head, first, long, second, *_ = list_lines(TABLES, warehouse="duckdb", width=80)
+    assert head.startswith("TABLE") and first.startswith("shop.orders")
+    assert long == LONG and second.split()[0] == "success"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_history_fits_and_keeps_numbers_times_and_positions(width: int) -> None:
+    lines = history_lines(COMMITS, width)
+    assert max(map(cells, lines)) <= width
+    for word in (
+        "12",
+        "batch",
+        "1,250,000",
+        "2025-08-14 16:45:33 UTC",
+        "2025-08-14 15:30:22",
+        "claim (sync)",
+    ):
+        assert word in told(lines)
+    assert "2025-08-14 15:30:22 (id 1250000)" in told(history_lines(COMMITS))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_list_of_files_fits_and_keeps_their_names_whole(width: int) -> None:
+    lines = files_lines(FILES, terminal=True, timestamps=True, width=width)
+    assert max(map(cells, lines)) <= width
+    for word in (
+        "11-window0-127e58e5-0.parquet",
+        "superseded",
+        "125,000",
+        "1.2 MB",
+        "2025-08-14 16:45:33 UTC",
+    ):
+        assert word in told(lines)
+
+
+def test_piped_files_are_one_line_each_in_full_without_a_head() -> None:
+    lines = files_lines(FILES, terminal=False, timestamps=True)
+    assert [line.split("\t")[-1] for line in lines] == [file["uri"] for file in FILES["files"]]
+    assert all(line.startswith("superseded\t12\t125000\t1234567\t2025-08-14T") for line in lines)
