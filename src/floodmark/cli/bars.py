@@ -241,7 +241,8 @@ def _last(picture: Picture, width: int, names: int) -> list[Line]:
         parts.append(f"{going} to go")
     parts.append(span(picture.seconds))
     if picture.stopping:
-        parts = ["stopping; committed rows are kept", *parts]
+        moves = any(stage.name in ("extract", "load") for table in picture.running for stage in table.stages)
+        parts = ["stopping; committed rows are kept" if moves else "stopping", *parts]
     told = ", ".join(parts)
     lines += [
         ((piece, "bad" if picture.failed or picture.stopping else "dim"),) for piece in _wrapped(told, width)

@@ -126,7 +126,8 @@ def _open_streams() -> None:
 def _main(arguments: Sequence[str]) -> int:
     given = list(arguments)
     settings = Settings.foreseen(given)
-    with settings.stack, Signals(lambda error: _failed(error, error, settings)) as signals:
+    last_words = Signals(lambda error: _failed(error, error, settings), lambda: settings.left())
+    with settings.stack, last_words as signals:
         settings.stopped = lambda: signals.code
         code = _code(given, settings, signals)
         settings.end(code)
@@ -140,12 +141,12 @@ def _code(given: list[str], settings: Settings, signals: Signals) -> int:
     except click.exceptions.Exit as done:
         return int(done.exit_code)
     except (FloodmarkError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
-        return _failed(_told(error, signals, settings.unquoted), error, settings)
+        return _failed(_told(error, signals, settings), error, settings)
     except Exception as error:
-        return _failed(_told(error, signals), error, settings)
+        return _failed(_told(error, signals, settings), error, settings)
     # A library may have wrapped the interruption: then the tables did not fail on their own.
     if signals.code is not None and code not in (0, signals.code):
-        settings.complain(interrupted(signals.code).as_json())
+        settings.complain(interrupted(signals.code, settings.left()).as_json())
         return signals.code
     return code
 
@@ -176,20 +177,20 @@ def _answer(given: list[str], settings: Settings) -> int:
         return int(app.invoke(ctx) or 0)
 
 
-def _told(error: BaseException, signals: Signals, unquoted: str | None = None) -> FloodmarkError:
+def _told(error: BaseException, signals: Signals, settings: Settings) -> FloodmarkError:
     """The error as the operator should see it."""
     if isinstance(error, Interrupted):
         return error
     if signals.code is not None:
-        return interrupted(signals.code)
+        return interrupted(signals.code, settings.left())
     if isinstance(error, FloodmarkError):
         return error
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return interrupted(130)
+        return interrupted(130, settings.left())
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "floodmark"
-        quote = f'quote the timestamp, so that the shell keeps it together: "{unquoted}"'
-        return ConfigError(_sentence(error), hint=quote if unquoted else f"see `{where} --help`")
+        quote = f'quote the timestamp, so that the shell keeps it together: "{settings.unquoted}"'
+        return ConfigError(_sentence(error), hint=quote if settings.unquoted else f"see `{where} --help`")
     if isinstance(error, click.ClickException):
         return ConfigError(error.format_message())
     return bug(error)

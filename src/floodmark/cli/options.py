@@ -65,6 +65,7 @@ class Settings:
     logging: bool = False
     unquoted: str | None = None  # a timestamp that the shell has split in two
     stopped: Callable[[], int | None] = lambda: None  # the exit code of a signal that was received
+    left: Callable[[], str] = lambda: ""  # what the command leaves behind when it is stopped now
     began: float = field(default_factory=time.monotonic)
     totals: dict[str, Any] = field(default_factory=dict)  # what the run's tables add up to
 

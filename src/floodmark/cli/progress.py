@@ -263,6 +263,13 @@ class SilentProgress:
             place = {name: number for number, name in enumerate(self._names)}
             return sorted(self.reports, key=lambda report: place.get(report.table, -1))
 
+    def at_work(self) -> list[str]:
+        """The tables of which a stage is under way."""
+        with self._lock:
+            return [
+                name for name, stages in self._tallies.items() if any(not t.ended for t in stages.values())
+            ]
+
     def unfinished(self) -> list[str]:
         """The tables of the run that are not done."""
         with self._lock:

@@ -15,7 +15,7 @@ from floodmark.cli import logs, progress
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
 from floodmark.cli.output.sync import cycle_line
-from floodmark.cli.signals import interrupted
+from floodmark.cli.signals import KEPT, interrupted
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions
@@ -63,7 +63,7 @@ def stay(
             return keep_up(config, tables, all_tables, options, every, watch, told, settings.stopped, begun)
         except Interrupted as error:
             code = settings.stopped() or error.code
-    said = interrupted(code)
+    said = interrupted(code, KEPT)
     settings.complain(said.as_json())
     if settings.json:
         emit.emit_json(emit.failure(said), settings.scrub, indent=None)

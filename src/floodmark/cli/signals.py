@@ -25,19 +25,30 @@ _TWICE = 0.3
 _DEAF = 2.0
 
 
-def interrupted(code: int) -> Interrupted:
-    """The error for a stop by signal."""
+# What a sync leaves behind wherever it is stopped.
+KEPT = "committed rows are kept, and the next run continues from there"
+
+
+def interrupted(code: int, left: str = "") -> Interrupted:
+    """The error for a stop by signal; `left`: what the command leaves behind."""
     name = "SIGTERM" if code == CODES[signal.SIGTERM] else "Ctrl-C"
-    said = f"interrupted by {name}; committed rows are kept, and the next run continues from there"
-    return Interrupted(said, code=code)
+    return Interrupted(f"interrupted by {name}" + (f"; {left}" if left else ""), code=code)
 
 
 class Signals:
-    """The handlers of SIGINT and SIGTERM while a command runs; `last_words` is called if the command can't report it itself."""
+    """The handlers of SIGINT and SIGTERM while a command runs; `last_words` is called if the command can't report it itself.
 
-    def __init__(self, last_words: Callable[[Interrupted], object] = lambda error: None) -> None:
+    `left` tells what the command leaves behind when it is stopped now.
+    """
+
+    def __init__(
+        self,
+        last_words: Callable[[Interrupted], object] = lambda error: None,
+        left: Callable[[], str] = lambda: "",
+    ) -> None:
         self.code: int | None = None
         self._last_words = last_words
+        self._left = left
         self._heard = threading.Event()
         self._at = 0.0
         self._before: dict[int, Any] = {}
@@ -66,14 +77,14 @@ class Signals:
             while number := wake.recv(1):
                 code = CODES.get(signal.Signals(number[0]))
                 if code is not None and not self._heard.wait(_DEAF):
-                    self._last_words(interrupted(code))
+                    self._last_words(interrupted(code, self._left()))
                     os._exit(code)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self._heard.set()
         if self.code is None:
             self.code, self._at = CODES[signal.Signals(number)], time.monotonic()
-            raise interrupted(self.code)
+            raise interrupted(self.code, self._left())
         if time.monotonic() - self._at < _TWICE:
             return
         if sys.stderr is not None and sys.stderr.isatty():

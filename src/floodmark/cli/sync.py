@@ -20,6 +20,7 @@ from floodmark.cli.output import emit
 from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.cli.progress import SilentProgress
 from floodmark.cli.resident import stay
+from floodmark.cli.signals import KEPT
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, TableReport
 
@@ -152,6 +153,7 @@ def sync(
         raise click.UsageError("--listen needs --every")
     if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
         raise click.UsageError(f"--metrics-file: there is no folder {metrics_file.absolute().parent}")
+    settings.left = lambda: "nothing was written" if dry_run else KEPT
     config = settings.load()
     if every is not None:
         _warn_of_exposed_secrets(settings, config)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from floodmark.cli.options import Command, Settings, many_tables, pass_settings
 from floodmark.cli.output import emit
 from floodmark.cli.output.verify import verify_lines
+from floodmark.model.errors import Interrupted
+from floodmark.model.text import counted
+
+if TYPE_CHECKING:
+    from floodmark.verify.run import Verified
+
+
+def left_behind(at_work: Sequence[str], done: Sequence[Verified], repair: bool) -> str:
+    """What a verify that is stopped now leaves behind."""
+    if not repair:
+        where = f" while it compared {', '.join(at_work)}" if at_work else ""
+        return f"verify was stopped{where}; nothing was changed"
+    where = f" at {', '.join(at_work)}" if at_work else ""
+    rows = sum(result.repaired or 0 for result in done)
+    before = f"{counted(rows, 'row')} of {counted(len(done), 'table')} before it repaired; " if done else ""
+    return f"the repair was stopped{where}; {before}what it has committed is kept: run it again"
 
 
 @click.command(cls=Command)
@@ -56,15 +76,32 @@ def verify(
     from floodmark.sync.run import repairing
     from floodmark.verify.run import verify as run_verify
 
+    done: list[Verified] = []
     with Observer(config) as observer:
         with settings.progress() as progress:
+            settings.left = lambda: left_behind(progress.at_work(), done, repair)
             one = repairing(force) if repair else None
-            document, code = run_verify(
-                config, tables, progress, settings.run, named=show, one=one, all_tables=all_tables
-            )
+            try:
+                document, code = run_verify(
+                    config, tables, progress, settings.run,
+                    named=show, one=one, all_tables=all_tables, ended=done.append,
+                )  # fmt: skip
+            except Interrupted:
+                progress.stop()
+                if done and not (settings.json or settings.quiet):
+                    found = {"tables": [result.as_json() for result in done]}
+                    emit.emit_lines(
+                        [settings.scrub(line) for line in verify_lines(found, repair, emit.width(sys.stdout))]
+                    )
+                raise
         observer.verified([table["table"] for table in document["tables"] if not table["error"]])
         if settings.json or code or not settings.quiet:
-            settings.result(document, lambda: [settings.scrub(line) for line in verify_lines(document)])
+            settings.result(
+                document,
+                lambda: [
+                    settings.scrub(line) for line in verify_lines(document, repair, emit.width(sys.stdout))
+                ],
+            )
         for error in emit.together([table["error"] for table in document["tables"] if table["error"]]):
             settings.complain(error)
     return code

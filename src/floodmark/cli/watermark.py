@@ -200,8 +200,8 @@ def reset(
     """Put a table back to the start; without -t, set the system watermark to a preset.
 
     The next sync begins at the system watermark if there is one, else at `start`; rows that are read again are merged
-    by key. Ordinary syncs no longer load files from before the reset. A reset is final: no backup brings the old
-    position back.
+    by key. Ordinary syncs no longer load files from before the reset. A reset holds: recovering a lost watermark never
+    brings the old position back. To go back, run the command that the reset prints.
 
     \b
     Examples:

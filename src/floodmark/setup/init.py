@@ -64,6 +64,8 @@ class Initial:
     tables: tuple[ListedTable, ...]
     export: str | None  # the variable that needs the password; None: it is set, or none is needed
     unanswered: FloodmarkError | None
+    again: str | None = None  # the URL for another try, without a password, if the source did not answer
+    no_password: bool = False  # whether none was given
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -87,15 +89,20 @@ class Initial:
         lines = [f"Wrote {self.path}{what}"]
         if self.unanswered is not None:
             lines += [f"  {' '.join(self.unanswered.message.split())}"]
-            lines += [f"  {self.unanswered.hint}"] if self.unanswered.hint else []
-        command = "floodmark doctor"
+            if self.no_password:
+                lines += [f"  no password was given, and {VARIABLE} is not set"]
+            elif self.unanswered.hint:
+                lines += [f"  {self.unanswered.hint}"]
+        command, elsewhere = "floodmark doctor", ""
         if self.path != Path("floodmark.yaml").absolute():
-            command = f"floodmark --config {self.path} doctor"
+            command, elsewhere = f"floodmark --config {self.path} doctor", f" --output {self.path}"
         steps = ["edit source.url in it"] if self.source is None else []
         if self.export is not None:
             steps.append(
                 f"put the password in the environment: read -rs {self.export} && export {self.export}"
             )
+        if self.again is not None:
+            steps.append(f"floodmark init --source '{self.again}'{elsewhere} --force   # lists the tables")
         steps.append(command)
         return [*lines, *(f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))]
 
@@ -109,6 +116,7 @@ def initial(path: Path, url: str | None, force: bool) -> Initial:
     given = understood(url)
     tables: tuple[ListedTable, ...] = ()
     unanswered: FloodmarkError | None = None
+    no_password = not given.spec.password
     try:
         with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
             tables = tuple(_tables(session, given.spec.database))
@@ -121,7 +129,9 @@ def initial(path: Path, url: str | None, force: bool) -> Initial:
     listed = None if unanswered else f"{where}, {date.today()}"
     _write(path, text(given.written, tables, listed), force)
     known = given.variable is None or os.environ.get(given.variable) == given.spec.password
-    return Initial(path, where, tables, None if known else given.variable, unanswered)
+    export = None if known else given.variable
+    again = given.written if unanswered else None
+    return Initial(path, where, tables, export, unanswered, again, bool(unanswered) and no_password)
 
 
 # ---------------------------------------------------------------- the URL

@@ -76,11 +76,12 @@ def verify(
     spark: Spark | None = None,
     one: Callable[[Services, str, int], Verified] | None = None,
     all_tables: bool = False,
+    ended: Callable[[Verified], None] = lambda result: None,
 ) -> tuple[dict[str, Any], int]:
     """The contract's document for the tables, one after the other, and the exit code.
 
     `all_tables` means the same tables as `sync --all`. `one` is what to do with each table if not just
-    compare it: a repair.
+    compare it: a repair. `ended` is called with each table's result as soon as there is one.
     """
     with (
         Services(config, progress, run, spark) as services,
@@ -108,6 +109,7 @@ def verify(
                 wait([future], GRACE)
                 raise
             results.append(result := future.result())
+            ended(result)
             if result.error is None:
                 write_verify(services.store, status_of(result, run))
     code = exit_code([r.exit_code for r in results])

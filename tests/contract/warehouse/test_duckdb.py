@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pytest
 
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
+from floodmark.services.warehouse.duckdb import file
 from floodmark.services.warehouse.duckdb.errors import translated
 from floodmark.services.warehouse.duckdb.file import DatabaseFile
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
@@ -165,3 +167,35 @@ def row_groups(con: duckdb.DuckDBPyConnection) -> list[int]:
         "SELECT row_group_id, sum(count) FROM pragma_storage_info('t') WHERE segment_type = 'BIGINT' GROUP BY ALL ORDER BY ALL"
     )
     return [int(row[1]) for row in found.fetchall()]
+
+
+class Answering:
+    """A connection that says how far its statement is, and takes settings."""
+
+    def __init__(self) -> None:
+        self.settings: list[str] = []
+
+    def query_progress(self) -> float:
+        return 40.0
+
+    def execute(self, sql: str) -> None:
+        self.settings.append(sql)
+
+
+def test_the_rows_of_a_long_insert_are_counted_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "LOOK_EVERY", 0.001)
+    con, told, looked = Answering(), list[int](), threading.Event()
+
+    def at_work(rows: int) -> None:
+        told.append(rows)
+        if len(told) > 1:
+            looked.set()
+
+    with file.counting(cast(file.Connection, con), 1_000_000, at_work):
+        assert looked.wait(60)
+    assert told[:2] == [0, 400_000]
+    assert con.settings[-1] == "SET enable_progress_bar = false"
+    few: list[int] = []
+    with file.counting(cast(file.Connection, con), 10, few.append):
+        pass
+    assert few == [0] and len(con.settings) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -185,6 +186,27 @@ def transport(iam: Iam, user: str = "loader") -> tuple[DataApiTransport, Any]:
     )
     stubber.activate()
     return DataApiTransport(spec, LIMITS, client, poll=0.001), stubber
+
+
+def test_a_batch_tells_what_its_statements_are_doing() -> None:
+    way, stubber = transport(Iam(cluster="c1"))
+    copy = Do("COPY stage FROM 's3://b/m' FORMAT PARQUET MANIFEST")
+    steps = (copy, Do("DELETE FROM orders USING stage WHERE orders.id = stage.id"))
+    stubber.add_response("batch_execute_statement", {"Id": "id-1"})
+    opening = 4  # settings and the lock
+    for finished, status in (
+        (opening - 1, "STARTED"),
+        (opening, "STARTED"),
+        (opening + 1, "STARTED"),
+        (9, "FINISHED"),
+    ):
+        parts = [{"Id": f"id-1:{n}", "Status": "FINISHED"} for n in range(finished)]
+        answer = {"Id": "id-1", "Status": status, "SubStatements": parts}
+        stubber.add_response("describe_statement", answer, {"Id": "id-1"})
+    told: list[str] = []
+    with closing(way.open()) as session:
+        assert session.transaction(replace(LOCK, at_work=told.append), steps).state == "committed"
+    assert told == ["copy", "merge"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from floodmark.model.errors import ConflictError, DataError, TransientError, UnknownOutcome
 from floodmark.model.json import dump
+from floodmark.model.run import Step
 from tests.conftest import PATIENT
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
@@ -45,6 +46,16 @@ def test_a_load_puts_rows_and_ledger_rows_in(fill: Fill) -> None:
     ]
     assert abs(datetime.fromisoformat(ledger.rows[0].loaded_at).timestamp() - time.time()) < 60
     assert fill.place.open().rows("orders") == 4
+
+
+def test_a_load_tells_what_it_is_doing(fill: Fill) -> None:
+    fill.load(fill.commit([row(1, "a"), row(2, "b")]))
+    told: list[Step] = []
+    fill.load(fill.commit([row(1, "x")], [row(3, "c")]), at_work=lambda step, rows: told.append(step))
+    kinds = list(dict.fromkeys(step.kind for step in told))
+    assert kinds[0] in ("check", "copy") and "merge" in kinds and kinds[-1] == "commit"
+    files = [step for step in told if step.done]
+    assert sorted(step.done for step in files) == [1, 2] and {step.total for step in files} == {2}
 
 
 def test_a_warehouse_that_is_not_there_yet_has_an_empty_ledger_and_is_not_created(fill: Fill) -> None:

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-from floodmark.cli.output.document import said
+from floodmark.cli.output.document import indented
 from floodmark.cli.output.emit import Document
 from floodmark.model.text import count, counted, duration
 
 
-def verify_lines(document: Document) -> list[str]:
-    """The result of each table."""
-    lines: list[str] = []
-    for table in document["tables"]:
-        if table["error"]:
-            lines.append(f"{table['table']}: not compared")
-            continue
-        seconds = duration(float(table["seconds"]))
-        kinds = [f"{count(table[k])} {k}" for k in ("missing", "extra", "different") if table[k]]
-        if table["ok"]:
-            rows = counted(table["rows_source"], "row")
-            lines.append(f"{table['table']}: {rows} agree{'s' * (table['rows_source'] == 1)}, {seconds}")
-        else:
-            where = f"{count(table['rows_source'])} at the source, {count(table['rows_warehouse'])} in the warehouse"
-            lines.append(f"{table['table']}: {', '.join(kinds) or 'different'}; rows: {where}, {seconds}")
-        if table.get("repaired"):
-            lines += said("repaired", counted(table["repaired"], "row"))
-        if table["rows_left_out"]:
-            lines += said("left out", f"{counted(table['rows_left_out'], 'row')} changed since the watermark")
-        lines += [line for note in table["notes"] for line in said("note", note)]
-        lines += [f"  {f['kind']:<14}{f['detail']}" for f in table["findings"]]
-        more = table["missing"] + table["extra"] + table["different"] - len(table["findings"])
-        if more > 0:
-            lines.append(f"  and {count(more)} more (--show N lists more)")
-    return lines
+def verify_lines(document: Document, repair: bool = False, width: int | None = None) -> list[str]:
+    """The result of each table, and the next step where there are differences; `repair`: that was it."""
+    return [line for table in document["tables"] for line in _table(table, repair, width)]
+
+
+def _table(table: Document, repair: bool, width: int | None) -> list[str]:
+    if table["error"]:
+        return [f"{table['table']}: not compared"]
+    seconds = duration(float(table["seconds"]))
+    kinds = [f"{count(table[k])} {k}" for k in ("missing", "extra", "different") if table[k]]
+    if table["ok"]:
+        rows = counted(table["rows_source"], "row")
+        first = f"{table['table']}: {rows} agree{'s' * (table['rows_source'] == 1)}, {seconds}"
+    else:
+        where = (
+            f"{count(table['rows_source'])} at the source, {count(table['rows_warehouse'])} in the warehouse"
+        )
+        first = f"{table['table']}: {', '.join(kinds) or 'different'}; rows: {where}, {seconds}"
+    labelled = [("repaired", counted(table["repaired"], "row"))] if table.get("repaired") else []
+    if table["rows_left_out"]:
+        labelled.append(("left out", f"{counted(table['rows_left_out'], 'row')} changed since the watermark"))
+    labelled += [("note", note) for note in table["notes"]]
+    labelled += [(f["kind"], f["detail"]) for f in table["findings"]]
+    lines = indented("", first, width)
+    lines += [line for label, text in labelled for line in indented(f"  {label:<14}", text, width)]
+    more = table["missing"] + table["extra"] + table["different"] - len(table["findings"])
+    if more > 0:
+        lines.append(f"  and {count(more)} more (--show N lists more)")
+    return lines if table["ok"] else lines + _next(table, repair, width)
+
+
+def _next(table: Document, repair: bool, width: int | None) -> list[str]:
+    """What to do about differences, and what that does to rows of each kind."""
+    if repair:
+        return indented(
+            "  ",
+            "Rows still differ after the repair: was the target written to meanwhile? Run it again.",
+            width,
+        )
+    does = []
+    if table["missing"] or table["different"]:
+        kinds = " and ".join(kind for kind in ("missing", "different") if table[kind])
+        does.append(f"reads the {kinds} rows again and loads them")
+    if table["extra"]:
+        does.append(
+            "deletes the extra rows (`deletes: soft`: marks them) once MySQL confirms that they are gone"
+        )
+    what = "; ".join(does) or "reads what differs again and loads it"
+    return [
+        f"  Next: floodmark verify -t {table['table']} --repair",
+        *indented("        ", what, width),
+    ]
