@@ -115,3 +115,27 @@ def parsed(arguments: list[str]) -> None:
             _, found, rest = command.resolve_command(ctx, rest)
             assert found is not None
             command, ctx = found, found.make_context(found.name, rest, parent=ctx)
+
+
+def console(example: Example) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a block of output, each with the lines that it printed."""
+    command: str | None = None
+    printed: list[str] = []
+    for line in example.body.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command, printed
+            command, printed = line[2:], []
+        else:
+            printed.append(line)
+    if command is not None:
+        yield command, printed
+
+
+def section(page: str, heading: str) -> list[Example]:
+    """The code blocks below a heading, up to the next one."""
+    text = text_of(page)
+    start = text.index(f"\n{heading}\n") + 1
+    end = text.find("\n## ", start + 1)
+    first, last = (text.count("\n", 0, at) + 1 for at in (start, end if end >= 0 else len(text)))
+    return [example for example in examples(page) if first < example.line <= last]

@@ -58,6 +58,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 STEPS = {
     "sync": "floodmark.sync.run",
     "plan": "floodmark.sync.preview",
+    "verify": "floodmark.verify.run",
     "watermark_get": "floodmark.watermark.show",
     "watermark_list": "floodmark.watermark.show",
     "watermark_set": "floodmark.watermark.set_reset",

@@ -120,6 +120,9 @@ def test_a_wrong_or_missing_password_costs_only_the_list_of_tables(
     bare = url.replace(url.partition("://")[2].rpartition("@")[0].partition(":")[2], "").replace(":@", "@")
     result = floodmark("init", "--source", bare).ok()
     assert "Access denied" in result.stdout and "export MYSQL_PASSWORD" in result.stdout
+    assert "no password was given, and MYSQL_PASSWORD is not set" in result.stdout
+    written = bare.replace("@", ":${MYSQL_PASSWORD}@")
+    assert f"Then: floodmark init --source '{written}' --force   # lists the tables" in result.stdout
     assert ":${MYSQL_PASSWORD}@127.0.0.1" in (tmp_path / FILE).read_text()
     env = {"MYSQL_PASSWORD": PASSWORD}
     result = floodmark("init", "--source", bare, "--force", env=env).ok()

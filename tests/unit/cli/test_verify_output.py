@@ -1,0 +1,91 @@
+"""`verify` for people: the next step after differences, and what a stopped one leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from floodmark.cli.bars import cells
+from floodmark.cli.main import main
+from floodmark.cli.output.verify import verify_lines
+from floodmark.verify.compare import Differences
+from floodmark.verify.run import Verified
+from tests.unit.conftest import does
+
+TABLE = {
+    "table": "shop.orders", "ok": False, "error": None, "seconds": 1.5, "rows_source": 10, "rows_warehouse": 9,
+    "rows_left_out": 0, "missing": 0, "extra": 0, "different": 0, "findings": [], "notes": [],
+}  # fmt: skip
+
+
+def shown(repair: bool = False, width: int | None = None, **changed: Any) -> list[str]:
+    return verify_lines({"tables": [{**TABLE, **changed}]}, repair, width)
+
+
+def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
+    lines = shown(missing=1, different=2)
+    assert "  Next: floodmark verify -t shop.orders --repair" in lines
+    assert lines[-1] == "        reads the missing and different rows again and loads them"
+    assert "deletes the extra rows" in shown(extra=1)[-1] and "reads" not in shown(extra=1)[-1]
+    assert not any("--repair" in line for line in shown(ok=True))
+    assert "still differ after the repair" in shown(repair=True, missing=1)[-1]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_result_fits_the_terminal(width: int) -> None:
+    detail = "id = 99999999 is in the warehouse and not at the source"
+    found = [
+        {"kind": "extra_row", "detail": detail},
+        {"kind": "different_row", "detail": "id = 43 differs in name"},
+    ]
+    lines = shown(width=width, extra=1, different=1, findings=found)
+    assert max(cells(line) for line in lines if "floodmark verify" not in line) <= width
+    assert detail in " ".join(" ".join(lines).split())
+
+
+def stopped(repaired: int | None) -> Callable[..., Any]:
+    """A comparison that is interrupted at its second table."""
+
+    def step(config: Any, names: Any, progress: Any, run: str, *, ended: Any, **_: Any) -> Any:
+        progress.begin("a.first", "verify", 10)
+        progress.end("a.first", "verify")
+        ended(Verified("a.first", Differences(), repaired=repaired))
+        progress.begin("a.second", "verify", 10)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    return step
+
+
+def test_a_verify_that_is_interrupted_says_what_it_compared_and_that_nothing_was_changed(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(pipeline, verify=stopped(None))
+    assert main(["verify", "-t", "a.first", "-t", "a.second"]) == 130
+    out, err = capsys.readouterr()
+    assert out.startswith("a.first: 0 rows agree")
+    said = err.splitlines()[-1]
+    assert said.endswith(
+        "interrupted by Ctrl-C; verify was stopped while it compared a.second; nothing was changed"
+    )
+    assert "committed" not in err
+
+
+def test_a_repair_that_is_interrupted_says_what_it_repaired(
+    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(pipeline, verify=stopped(3))
+    assert main(["verify", "-t", "a.first", "-t", "a.second", "--repair"]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "the repair was stopped at a.second; 3 rows of 1 table before it repaired" in said
+
+
+def test_the_help_of_reset_says_that_it_can_be_undone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watermark", "reset", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "final" not in said and "To go back, run the command that the reset prints" in said
