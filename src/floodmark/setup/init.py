@@ -102,7 +102,7 @@ class Initial:
                 f"put the password in the environment: read -rs {self.export} && export {self.export}"
             )
         if self.again is not None:
-            steps.append(f"floodmark init --source '{self.again}'{elsewhere} --force   # lists the tables")
+            steps.append(f"floodmark init --source {self.again}{elsewhere} --force   # lists the tables")
         steps.append(command)
         return [*lines, *(f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))]
 
@@ -130,7 +130,9 @@ def initial(path: Path, url: str | None, force: bool) -> Initial:
     _write(path, text(given.written, tables, listed), force)
     known = given.variable is None or os.environ.get(given.variable) == given.spec.password
     export = None if known else given.variable
-    again = given.written if unanswered else None
+    # Without a password in it, `init` takes the variable's.
+    bare = given.written.replace(f":${{{VARIABLE}}}@", "@")
+    again = ("URL" if "${" in bare else bare) if unanswered else None
     return Initial(path, where, tables, export, unanswered, again, bool(unanswered) and no_password)
 
 

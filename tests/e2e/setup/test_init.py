@@ -13,6 +13,7 @@ from floodmark.config.load import load
 from floodmark.setup.services.databases import DatabaseServer
 from tests.conftest import Database, Floodmark
 from tests.support.orders import create_orders, fill_orders
+from tests.support.pages import section, words
 
 pytestmark = pytest.mark.source
 
@@ -39,19 +40,27 @@ def url(database: Database) -> Iterator[str]:
     database.server.execute(f"DROP USER `{user}`")
 
 
-def test_init_doctor_and_sync_lead_to_rows_in_the_warehouse(
+def test_the_first_sync_of_the_readme_leads_to_rows_in_the_warehouse(
     floodmark: Floodmark, url: str, database: Database
 ) -> None:
-    made = floodmark("init", "--source", url).ok()
-    assert "Wrote " in made.stdout and "3 tables" in made.stdout
-    assert "export MYSQL_PASSWORD" in made.stdout and "Then: floodmark doctor" in made.stdout
-    unset = floodmark("doctor", "--json")
+    login, _, place = url.partition("://")[2].rpartition("@")
+    bare = f"mysql://{login.partition(':')[0]}@{place}"
+    block, *_ = section("README.md", "## Install and first sync")
+    lines = [line for line in block.body.splitlines() if line.startswith("floodmark ")]
+    init, doctor, sync = (
+        [word.replace("mysql://reader@db.internal:3306/shop", bare) for word in words(line)] for line in lines
+    )
+    assert bare in init
+    # The password is in the environment, as the block says.
+    env = {"MYSQL_PASSWORD": PASSWORD}
+    made = floodmark(*init, env=env).ok()
+    assert "Wrote " in made.stdout and "3 tables" in made.stdout and "Next: floodmark doctor" in made.stdout
+    unset = floodmark(*doctor, "--json")
     assert unset.code == 2
     assert "MYSQL_PASSWORD is not set" in unset.json["checks"][0]["detail"]
     assert "export MYSQL_PASSWORD" in unset.json["checks"][0]["hint"]
-    env = {"MYSQL_PASSWORD": PASSWORD}
-    assert "0 failures; ready: floodmark sync --all" in floodmark("doctor", env=env).ok().stdout
-    report = floodmark("sync", "--all", "--json", env=env).ok().json
+    assert "0 failures; ready: floodmark sync --all" in floodmark(*doctor, env=env).ok().stdout
+    report = floodmark(*sync, "--json", env=env).ok().json
     assert {t["table"]: t["rows_loaded"] for t in report["tables"]} == {
         f"{database.name}.events": 30, f"{database.name}.loose": 2, f"{database.name}.orders": 200,
     }  # fmt: skip
@@ -121,8 +130,7 @@ def test_a_wrong_or_missing_password_costs_only_the_list_of_tables(
     result = floodmark("init", "--source", bare).ok()
     assert "Access denied" in result.stdout and "export MYSQL_PASSWORD" in result.stdout
     assert "no password was given, and MYSQL_PASSWORD is not set" in result.stdout
-    written = bare.replace("@", ":${MYSQL_PASSWORD}@")
-    assert f"Then: floodmark init --source '{written}' --force   # lists the tables" in result.stdout
+    assert f"Then: floodmark init --source {bare} --force   # lists the tables" in result.stdout
     assert ":${MYSQL_PASSWORD}@127.0.0.1" in (tmp_path / FILE).read_text()
     env = {"MYSQL_PASSWORD": PASSWORD}
     result = floodmark("init", "--source", bare, "--force", env=env).ok()
