@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -33,21 +34,22 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     if not tables and not all_tables:
         raise click.UsageError("which tables? Give -t schema.table, or --all")
     config = settings.load()
+    from floodmark.cli.output.document import folded
     from floodmark.cli.output.plan import plan_lines
     from floodmark.sync.preview import plan as plan_one
     from floodmark.sync.preview import plan_several
 
-    options = SyncOptions(dry_run=True)
+    options, wide = SyncOptions(dry_run=True), emit.width(sys.stdout)
     if len(tables) == 1:
         report = plan_one(config, tables[0], options)
-        settings.result(report.as_json(), lambda: plan_lines(report))
+        settings.result(report.as_json(), lambda: folded(plan_lines(report), wide))
         if report.load_preview.refused is not None:
             settings.complain(report.load_preview.refused.as_json())
         return report.exit_code
     done = plan_several(config, tables, all_tables, options)
 
     def lines() -> list[str]:
-        return [line for one in done.plans for line in ("", *plan_lines(one))][1:]
+        return folded([line for one in done.plans for line in ("", *plan_lines(one))][1:], wide)
 
     document: dict[str, Any] = done.as_json()
     settings.result(document, lines)

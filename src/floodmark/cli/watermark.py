@@ -18,7 +18,7 @@ from floodmark.cli.options import (
     timestamp_option,
 )
 from floodmark.cli.output import emit
-from floodmark.cli.output.document import position
+from floodmark.cli.output.document import folded, position
 from floodmark.cli.output.watermark import (
     WAREHOUSES,
     cleared_lines,
@@ -78,7 +78,8 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     document = watermark_get(config, table, show_files)
     shown = emit.scrubbed(document, settings.scrub)
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
-    settings.result(document, lambda: watermark_lines(shown, show_files, paint, kind))
+    wide = emit.width(sys.stdout)
+    settings.result(document, lambda: folded(watermark_lines(shown, show_files, paint, kind), wide))
     return 0
 
 

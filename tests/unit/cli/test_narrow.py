@@ -8,8 +8,9 @@ import pytest
 
 from floodmark.cli.bars import cells
 from floodmark.cli.output.clean import files_lines
+from floodmark.cli.output.document import folded
 from floodmark.cli.output.history import history_lines
-from floodmark.cli.output.watermark import list_lines
+from floodmark.cli.output.watermark import list_lines, watermark_lines
 from tests.unit.conftest import DOCUMENT
 
 WIDTHS = (40, 47, 60, 72, 80, 100, 120, 160)
@@ -104,3 +105,22 @@ def test_piped_files_are_one_line_each_in_full_without_a_head() -> None:
     lines = files_lines(FILES, terminal=False, timestamps=True)
     assert [line.split("\t")[-1] for line in lines] == [file["uri"] for file in FILES["files"]]
     assert all(line.startswith("superseded\t12\t125000\t1234567\t2025-08-14T") for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_watermark_fits_and_keeps_every_word(width: int) -> None:
+    whole = watermark_lines(DOCUMENT, False)
+    lines = folded(whole, width)
+    assert max(map(cells, lines)) <= width
+    assert told(lines) == told(whole)
+    painted = "    Status                  \x1b[32msuccess\x1b[0m"
+    assert folded([painted], 40) == [painted]
+    assert folded(whole, None) == whole and folded(whole, 200) == whole
+
+
+def test_a_plan_is_folded_behind_its_labels() -> None:
+    window = "  Window    after 2025-01-01 00:00:00, up to 2026-11-17 11:38:49.467146 (id 100000)"
+    assert folded([window], 60) == [
+        "  Window    after 2025-01-01 00:00:00, up to 2026-11-17",
+        "            11:38:49.467146 (id 100000)",
+    ]

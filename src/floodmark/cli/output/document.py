@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 
@@ -10,6 +11,8 @@ from floodmark.cli.output.emit import Document
 from floodmark.model.text import count, duration, place
 
 UNKNOWN = "unknown"
+_COLOUR = re.compile(r"\x1b\[\d*m")
+_LABELLED = re.compile(r"( *(?:\S(?:.*?\S)?  +(?=\S))?)(.*)")
 LEAST_NAME = 12  # columns for tables' names; with fewer, each table has lines of its own
 
 
@@ -110,6 +113,26 @@ def indented(first: str, text: str, width: int | None) -> list[str]:
         )
     ]
     return [(first if number == 0 else indent) + line for number, line in enumerate(lines or [""])]
+
+
+def folded(lines: Sequence[str], width: int | None) -> list[str]:
+    """Lines of a label and what stands behind it, none wider than the terminal."""
+    if width is None:
+        return list(lines)
+    found = []
+    for line in lines:
+        parts = _LABELLED.fullmatch(line) if cells(_COLOUR.sub("", line)) > width else None
+        label, text = parts.groups() if parts else ("", "")
+        if not text:
+            found.append(line)
+        elif width - len(label) >= 20:
+            found += indented(label, text, width)
+        else:
+            found += [
+                label.rstrip(),
+                *indented(label[: len(label) - len(label.lstrip())] + "  ", text, width),
+            ]
+    return found
 
 
 def card(name: str, said: Sequence[str], width: int) -> list[str]:
