@@ -102,10 +102,10 @@ def said_so_far(stage: str, tally: Tally) -> str:
     told = counted(rows, unit)
     if tally.expected and rows <= tally.expected:
         told = f"{count(rows)} of {'about ' * (unit == 'row')}{counted(tally.expected, unit)}"
-        told += f" ({rows * 100 // tally.expected}%)"
-    parts = [told, rate(rows, tally.seconds, unit), *_written(stage, tally)]
+        told += f" ({rows * 100 // tally.expected}%)" if rows else ""
+    parts = [told, rate(rows, tally.seconds, unit), *(_written(stage, tally) if rows else ())]
     if tally.step is not None:
-        parts.append(said_step(tally.step))
+        parts.append(f"{said_step(tally.step)} for {span(time.monotonic() - tally.step_began)}")
     if tally.expected and 0 < rows < tally.expected:
         parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
     return f"{_DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
@@ -370,6 +370,35 @@ class PlainProgress(SilentProgress):
                 self._timers[table] = timer = threading.Timer(self._patience, self._say_wait, (table,))
                 timer.daemon = True
                 timer.start()
+
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
+        """A step that lasts is worth a line too, even if nothing is heard of it meanwhile."""
+        with self._lock:
+            tally = self._tallies.get(table, {}).get(stage)
+            before = tally.step if tally else None
+            super().underway(table, stage, rows, step)
+            if tally is None or (before and before.kind) == (step and step.kind):
+                return
+            if timer := self._timers.pop(f"{table} {stage}", None):
+                timer.cancel()
+            if step is not None and self._brief is None and not self._closed:
+                self._say_later(table, stage, tally, step, self._patience)
+
+    def _say_later(self, table: str, stage: str, tally: Tally, step: Step, seconds: float) -> None:
+        """Says what a load is doing if it still does it then, and again after twice that time."""
+
+        def say() -> None:
+            with self._lock:
+                if self._closed or tally.step is None or tally.step.kind != step.kind:
+                    return
+                self._say_later(table, stage, tally, step, seconds * 2)
+                tally.said = tally.seconds
+                text = said_so_far(stage, tally)
+            self._say(table, text)
+
+        self._timers[f"{table} {stage}"] = timer = threading.Timer(seconds, say)
+        timer.daemon = True
+        timer.start()
 
     def _say_wait(self, table: str) -> None:
         with self._lock:

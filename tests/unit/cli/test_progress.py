@@ -10,7 +10,7 @@ import pytest
 from floodmark.cli.output import emit
 from floodmark.cli.progress import BarProgress, PlainProgress, SilentProgress, choose
 from floodmark.model.errors import Interrupted, TransientError
-from floodmark.model.run import TableReport, Wait
+from floodmark.model.run import Step, TableReport, Wait
 from floodmark.model.secrets import Scrubber
 
 
@@ -67,6 +67,30 @@ def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
         watch.wait("s.a", Wait("lock", "process 7"))
         assert said.wait(10)
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
+
+
+def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
+    lines: list[str] = []
+    said = threading.Event()
+
+    def write(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+        watch.begin("s.a", "load", 1_300)
+        watch.underway("s.a", "load", 0, Step("copy", 3, 12))
+        assert said.wait(10)
+    assert lines[0].startswith("s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12 for ")
+    with PlainProgress(Scrubber(), write, patience=3600) as watch:
+        watch.begin("s.a", "load", 1_300)
+        watch.underway("s.a", "load", 0, Step("copy", 3, 12))
+        watch.underway("s.a", "load", 700, Step("insert"))
+        [running] = watch.picture().running
+        [stage] = running.stages
+        assert (stage.rows, stage.step) == (700, Step("insert")) and watch.at_work() == ["s.a"]
+        watch.end("s.a", "load")
+        assert watch.at_work() == []
 
 
 def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed() -> None:
