@@ -54,8 +54,11 @@ def _next(table: Document, repair: bool, width: int | None) -> list[str]:
         does.append(
             "deletes the extra rows (`deletes: soft`: marks them) once MySQL confirms that they are gone"
         )
-    what = "; ".join(does) or "reads what differs again and loads it"
-    return [
-        f"  Next: floodmark verify -t {table['table']} --repair",
-        *indented("        ", what, width),
-    ]
+    name = table["table"]
+    if not does:
+        return [
+            *indented("  ", "Without a key, rows can't be repaired one by one; copy the table again.", width),
+            *indented("  ", f"Next: floodmark sync -t {name}", width),
+            *indented("        ", f"or, unless it is in mode full, first: floodmark watermark reset -t {name} --force", width),
+        ]  # fmt: skip
+    return [f"  Next: floodmark verify -t {name} --repair", *indented("        ", "; ".join(does), width)]
