@@ -183,7 +183,7 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
         rows = f"{count(stage.rows)}{of} {stage.unit}s"
         rate = f"{speed:,.0f} {stage.unit}s/s" if stage.rows else ""
         end = _end(stage, "" if left is None else f"{span(left)} left", written_out=True)
-        numbers = f"{percent}  {rows:<32}  {rate:>14}  {end}"
+        numbers = f"{percent}  {rows:<32}  {'' if stage.step else f'{rate:>14}  '}{end}"
     elif width >= _BESIDE:
         of = f"/{compact(total)}" if total and not stage.over else ""
         rate = f"{compact(int(speed))}/s" if stage.rows else ""

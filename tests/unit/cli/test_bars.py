@@ -116,6 +116,18 @@ def test_a_stage_without_rows_moves_all_the_same(width: int) -> None:
     assert "merging rows, 7 s" in merging if width >= 120 else merging.endswith("merge 7s")
 
 
+@pytest.mark.parametrize("width", [39, 79, 119, 120, 160])
+@pytest.mark.parametrize("step", [Step("copy", 10, 12), Step("merge"), Step("insert"), Step("commit")])
+def test_a_step_does_not_change_the_length_of_a_bar(width: int, step: Step) -> None:
+    def bar(step: Step | None) -> int:
+        stage = Stage("load", 300_000, 1_250_000, 9.0, step=step, stepped=12.0)
+        return sum(
+            line.count("━") + line.count("─") for line in drawn(Picture((Running("s.t", (stage,)),)), width)
+        )
+
+    assert bar(step) == bar(None) > 0
+
+
 def test_a_step_stands_beside_the_rows_that_are_in() -> None:
     inserting = Stage("load", 800_000, 1_250_000, 9.0, step=Step("insert"), stepped=3.0)
     [line, _] = drawn(Picture((Running("s.t", (inserting,)),)), 160)
