@@ -245,9 +245,7 @@ def _notes(removal: Removal) -> list[str]:
         rows = sum(g.rows for g in removal.clean.given_up)
         where = ""
         if removal.clean.moved:
-            where = (
-                f", starting after {place(removal.position)}" if removal.position else ", from the start"
-            )
+            where = f", starting after {place(removal.position)}" if removal.position else ", from the start"
         notes.append(
             f"{counted(rows, 'row')} that were not loaded will be read again by the next sync{where}"
         )
