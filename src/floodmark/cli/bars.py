@@ -123,6 +123,8 @@ def shortened(name: str, room: int) -> str | None:
 
 def cells(text: str) -> int:
     """How many columns a text takes."""
+    if text.isascii():
+        return len(text)
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
