@@ -86,6 +86,18 @@ class Ledger:
         return sum(row.commits for row in self.rows)
 
 
+@dataclass(frozen=True)
+class LoadSum:
+    """All that the ledger has of one log in one load epoch, summed up."""
+
+    log: str
+    epoch: int
+    commits: int
+    rows: int
+    files: int
+    loaded_at: str  # of the last load
+
+
 def summed(
     n: Any, total: Any, epoch: Any, rows: Any, files: Any, at: Any, target: Any, commits: Any, oldest: Any
 ) -> LedgerRow:

@@ -64,6 +64,15 @@ def test_a_warehouse_that_is_not_there_yet_has_an_empty_ledger_and_is_not_create
     assert fill.place.empty
 
 
+def test_the_whole_ledger_can_be_had_summed_up(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floodmark.services.warehouse.duckdb.glance.OPEN_SECONDS", 60.0)
+    outcome = fill.load(fill.commit([row(1, "a"), row(2, "b")], [row(3, "c")]), fill.commit([row(4, "d")]))
+    last = max(r.loaded_at for r in outcome.loaded)
+    (found,) = fill.place.open().ledger_sums(lambda: True)
+    assert (found.log, found.epoch, found.loaded_at) == ("log-1", 0, last)
+    assert (found.commits, found.rows, found.files) == (2, 4, 3)
+
+
 def test_a_commit_that_was_loaded_is_not_loaded_again(fill: Fill) -> None:
     fill.table = EVENTS
     first = fill.commit([{"n": 1}], load_as="insert")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
-from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
+from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.names import DELETED
 from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
@@ -122,6 +122,13 @@ class Warehouse(Protocol):
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
+
+    def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch, for someone who only watches.
+
+        No load waits for it: `free` is called just before a file is opened that only one process can write to,
+        and says whether nobody is about to. TransientError if it can't be had now.
+        """
 
     def load(self, request: LoadRequest) -> LoadOutcome:
         """Load the commits that the ledger does not have, in one transaction.

@@ -17,7 +17,7 @@ import duckdb
 
 from floodmark.model.commit import DataFile, by_key
 from floodmark.model.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome, about
-from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
+from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import fields
@@ -37,6 +37,7 @@ from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
+from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.ledger import LedgerTables
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
@@ -64,6 +65,10 @@ class DuckDB:
         with self._file.reading() as con:
             tables = LedgerTables(con, self.schema) if con else None
             return tables.read(log, target, part) if tables and tables.there() else Ledger()
+
+    def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; opens the file for 100 ms at most, if it is free."""
+        return ledger_sums(self.path, self.schema, free)
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it does not exist."""

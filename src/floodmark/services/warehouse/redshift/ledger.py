@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from floodmark.model.errors import ConflictError
-from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, TargetFiller, summed
+from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
 from floodmark.model.names import OUR_TABLES
 from floodmark.model.times import parse_moment, wall_clock
 from floodmark.services.warehouse.protocol import LEDGER, TARGETS, LoadRequest, quote
@@ -113,6 +113,16 @@ class LedgerTables:
             return Ledger()
         rows = session.query(f"{self._rows_of(log, part)} UNION ALL {self._holders_of(log, target)} {_ORDER}")
         return _seen(rows, log, target, part).ledger
+
+    def sums(self, session: RedshiftSession) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; empty when there is none. Waits for no load."""
+        if LEDGER not in self.kinds(session, (LEDGER,)):
+            return []
+        rows = session.query(
+            f'SELECT "log_id", "epoch", count(*), sum("rows"), sum("files"), to_char(max("loaded_at"), {literal(_STAMP)}) '
+            f"FROM {path(self.schema, LEDGER)} GROUP BY 1, 2"
+        )
+        return [LoadSum(str(r[0]), int(r[1]), int(r[2]), int(r[3]), int(r[4]), str(r[5])) for r in rows]
 
     def seen(
         self,

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from floodmark.model.errors import FloodmarkError, about
-from floodmark.model.ledger import Ledger, LedgerRow, Part, TargetFiller
+from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Finding, StepKind, Wait
 from floodmark.model.run import Step as Doing
 from floodmark.model.table import Table
@@ -100,6 +100,10 @@ class Redshift:
         """What was loaded from a log, and who fills the target; empty while there is no ledger."""
         with self._rights(target):
             return self._tries.asked(lambda session: self._tables.read(session, log, target, part))
+
+    def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
+        """The whole ledger, summed up by log and load epoch; waits for no load."""
+        return self._tries.asked(self._tables.sums)
 
     def rows(self, target: str) -> int:
         """How many rows the target has; 0 when it does not exist."""
