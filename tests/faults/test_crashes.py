@@ -206,6 +206,8 @@ def test_a_signal_ends_a_sync_within_seconds_in_good_order(
     assert json.loads(lease(orders).read_bytes())["released"] is True
     document = json.loads(orders.run("watermark", "get", "-t", "orders", "--json").ok().stdout)
     assert (document["mysql_status"], document["last_error"]) == ("pending", None)
+    left = json.loads((lease(orders).parents[1] / f"runs/{commits(orders)[-1]['run']}.json").read_bytes())
+    assert (left["ok"], left["error"]["code"], left["tables"][0]["exit_code"]) == (False, code, code)
     gate.open()
     goes_on(orders, commits(orders)[-1]["run"])
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from floodmark.cli.options import Command, Settings, many_tables, pass_settings
 from floodmark.cli.output import emit as results
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import of_url
+
+if TYPE_CHECKING:
+    from floodmark.config.load import Config
 
 
 @click.command(cls=Command)
@@ -67,8 +71,8 @@ def doctor(
 
     The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
     key, cursor and index; permissions and conditional writes in the store; permissions in the warehouse; Java,
-    Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes. Takes
-    seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
+    Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes, and its
+    result, which it leaves there for the dashboard (status/doctor.json) if the store is in use. Takes seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
 
     --redshift-live does none of this: it tests on a real Redshift every assumption Floodmark makes, in a schema
     and under a prefix of its own, which it removes afterwards. The report is safe to attach to an issue: it has
@@ -88,13 +92,19 @@ def doctor(
     if rows is not None or minutes is not None or only or second_url is not None:
         raise click.UsageError("--rows, --minutes, --only and --second-url need --redshift-live")
     from floodmark.cli.output.doctor import check_lines, summary_lines
-    from floodmark.setup.doctor import Check, document, examine
+    from floodmark.setup.doctor import Check, document, examine, keep
 
     began = time.monotonic()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     paint = results.coloured(sys.stdout)
     found: list[Check] = []
-    for checks in examine(settings.config, tables, start_spark, settings.scrub.learn):
+    configs: list[Config] = []
+
+    def learn(config: Config) -> None:
+        configs.append(config)
+        settings.scrub.learn(config)
+
+    for checks in examine(settings.config, tables, start_spark, learn):
         found += checks
         if not settings.json:
             lines = check_lines(
@@ -104,6 +114,8 @@ def doctor(
                 [settings.scrub(line) for line in lines[0 if len(found) > len(checks) else 1 :]]
             )
     said = document(found, began)
+    if configs:
+        keep(configs[0], results.scrubbed(said, settings.scrub), tables)
     settings.result(said, lambda: summary_lines(said))
     return 0 if said["ok"] else ConfigError.code
 

@@ -22,7 +22,7 @@ IDLE: dict[str, Any] = {"state": "idle", **dict.fromkeys(FIELDS)}
 def activity(state: State, held: Holder | None, live: Live | None = None) -> dict[str, Any]:
     """The contract's `activity`; `held` holds the newest claim, alive or not, `live` is its progress."""
     if held is not None and held.alive:
-        shown = _by("running", state, held)
+        shown = at_work("running", state, held)
         if live is not None and live.run == held.run and live.stage is not None:
             shown |= {"stage": live.stage, "rows": live.rows}
         return shown
@@ -30,7 +30,7 @@ def activity(state: State, held: Holder | None, live: Live | None = None) -> dic
         return dict(IDLE)
     claim = state.claim
     last = Holder(claim.run, claim.owner, claim.purpose, "", False) if claim else None
-    return _by("interrupted", state, last)
+    return at_work("interrupted", state, last)
 
 
 def activity_now(store: Store, state: State) -> dict[str, Any]:
@@ -40,7 +40,8 @@ def activity_now(store: Store, state: State) -> dict[str, Any]:
     return activity(state, held, read_live(store, state.table_name, held.run) if held and running else None)
 
 
-def _by(word: str, state: State, held: Holder | None) -> dict[str, Any]:
+def at_work(word: str, state: State, held: Holder | None) -> dict[str, Any]:
+    """Who holds the newest claim, and what was committed under it."""
     claim = state.claim if state.claim and held and state.claim.run == held.run else None
     committed = [d for d in state.data.commits if claim and d.n > claim.n and not by_key(d.load_as)]
     owner = held.owner if held else None

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from floodmark.commit.document import Failure
-from floodmark.commit.status import Day, put
+from floodmark.commit.status import Day, Killed, put
 from floodmark.model.column_changes import ColumnChange
 from floodmark.model.json import Seconds, dump, load
 from floodmark.model.run import Lag, TableReport
 from floodmark.services.store.store import Store, encode
 
 CHECKS = "status/checks/"
+MOST_KILLED = 5
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Check:
     schema_changes: tuple[ColumnChange, ...] = ()
     total: Day = field(default_factory=Day)  # all runs since this object was created
     today: Day | None = None  # one day's idle runs, not yet added to the month's object
+    killed: tuple[Killed, ...] = ()  # runs that ended without a word, oldest first
 
 
 def check_path(table_name: str) -> str:
@@ -93,6 +95,7 @@ def checked(
     *,
     looked: str | None = None,
     failure: Failure | None = None,
+    killed: Killed | None = None,
 ) -> tuple[Check, tuple[Day, ...]]:
     """The check object after a run, and the days to add to their months.
 
@@ -125,6 +128,7 @@ def checked(
             schema_changes=report.schema_changes or last.schema_changes,
             total=replace(last.total.plus(day), worst_lag_seconds=None, worst_lag_ids=None),
             today=kept,
+            killed=(*last.killed, killed)[-MOST_KILLED:] if killed else last.killed,
         ),
         tuple(gathered),
     )

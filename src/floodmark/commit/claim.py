@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from floodmark.commit.activity import at_work
 from floodmark.commit.fold import State
-from floodmark.commit.lease import LEASE_SECONDS, Lease, end_unsaid, holder, this_process
+from floodmark.commit.lease import LEASE_SECONDS, Holder, Lease, end_unsaid, holder, this_process
 from floodmark.commit.log import Log, Taken, draft
+from floodmark.commit.status import Killed
 from floodmark.model.commit import Claim, Open, Owner
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.lineage import with_lineage
@@ -34,6 +36,7 @@ class Claimed:
 
     state: State
     lease: Lease
+    killed: Killed | None = None  # the run that held it before and ended without releasing it
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def claim(
     Raises ConflictError if a live run holds the table. A crash after the claim leaves a claim without a
     lease, which the next run takes over.
     """
-    refuse_if_held(log, state, run, seconds)
+    killed = _killed(state, refuse_if_held(log, state, run, seconds), run)
     if table is not None:
         table = with_lineage(state.table, table, anew=state.read_upto is None)
     try:
@@ -84,7 +87,18 @@ def claim(
         refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
         return Changed(newer)
     assert state.claim is not None
-    return Claimed(state, Lease(log.store, log.table_name, state.claim, seconds=seconds).start())
+    lease = Lease(log.store, log.table_name, state.claim, seconds=seconds).start()
+    return Claimed(state, lease, killed)
+
+
+def _killed(state: State, dead: Holder | None, run: str) -> Killed | None:
+    """What is known of a run that was killed while it held the table in this state."""
+    if dead is None or state.claim is None or dead.run == run:
+        return None
+    was = at_work("interrupted", state, dead)
+    return Killed(
+        dead.run, was["since"], dead.until or None, was["host"], was["pid"], was["stage"], was["rows"]
+    )
 
 
 def decide_and_claim(log: Log, state: State, attempt: Callable[[State], T | Changed]) -> T:
@@ -99,10 +113,13 @@ def decide_and_claim(log: Log, state: State, attempt: Callable[[State], T | Chan
     )
 
 
-def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> None:
-    """Raises ConflictError (exit code 3), with holder and lease end, if another live run holds the table."""
+def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> Holder | None:
+    """Raises ConflictError (exit code 3), with holder and lease end, if another live run holds the table.
+
+    Returns a dead holder that has not released it; None if the table is free.
+    """
     if state.claim is None or state.claim.id in log.over:
-        return
+        return None
     held = holder(log.store, log.table_name, state.claim, seconds=seconds)
     if held is None:
         log.over.add(state.claim.id)  # a released claim stays released
@@ -116,3 +133,4 @@ def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEA
             hint="wait for it to end; if it crashed, a later run takes over automatically",
             table=log.table_name,
         )
+    return held

@@ -9,6 +9,7 @@ from floodmark.commit.fold import State
 from floodmark.commit.lease import Lease, holder
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
+from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
 from floodmark.model.lineage import with_lineage
 from floodmark.model.origin import Origin
@@ -28,6 +29,7 @@ class HeldTable:
         self.state = State(name)
         self.known = False  # whether the state has been read from the store
         self.lease: Lease | None = None
+        self.killed: Killed | None = None  # the run that we have taken the table over from
         self.last_commit = time.monotonic()
 
     def read(self) -> State:
@@ -56,6 +58,7 @@ class HeldTable:
         if isinstance(taken, Claimed):
             self.release()
             self.lease = taken.lease
+            self.killed = self.killed or taken.killed
             self.last_commit = time.monotonic()
         return taken
 

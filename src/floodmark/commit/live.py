@@ -40,6 +40,7 @@ class LiveProgress:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._warned = False
+        self.done: list[TableReport] = []  # of the tables that have ended
 
     def __enter__(self) -> LiveProgress:
         return self
@@ -50,6 +51,7 @@ class LiveProgress:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(GRACE)
+        self.done.clear()  # their errors keep the run and its connections
 
     # called by the run
 
@@ -114,6 +116,7 @@ class LiveProgress:
         with self._lock:
             self._tables.pop(report.table, None)
             self._over.add(report.table)
+            self.done.append(report)
 
     # written to the store
 

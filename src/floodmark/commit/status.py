@@ -16,13 +16,16 @@ from floodmark.model.json import Seconds, dump, load
 from floodmark.model.position import Value
 from floodmark.services.store.store import Store, encode
 
-T = TypeVar("T", "Live", "VerifyResult", "Month")
+T = TypeVar("T", "Live", "VerifyResult", "Month", "DoctorResult")
 
 LIVE = "status/live/"
 VERIFY = "status/verify/"
 DAYS = "status/days/"
+DOCTOR = "status/doctor.json"
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
+# Failures and warnings listed in doctor's; its counts cover all checks.
+MOST_CHECKS = 200
 
 
 # ---------------------------------------------------------------- live
@@ -92,6 +95,19 @@ def parse_live(data: bytes | None) -> Live | None:
     return _parse(Live, data)
 
 
+@dataclass(frozen=True)
+class Killed:
+    """A run that ended without a word, as the run that took the table over found it."""
+
+    run: str
+    since: str | None  # when it claimed the table
+    until: str | None  # when its lease ended; it was alive up to a minute before
+    host: str | None = None
+    pid: int | None = None
+    stage: str | None = None
+    rows: int = 0  # that it had committed
+
+
 # ---------------------------------------------------------------- verify
 
 
@@ -142,6 +158,36 @@ def write_verify(store: Store, result: VerifyResult) -> None:
     """Overwrites the table's last verify; a failed write is logged and stops nothing."""
     short = replace(result, findings=result.findings[:MOST_FINDINGS])
     put(store, verify_path(result.table_name), dump(short), "the result of verify")
+
+
+# ---------------------------------------------------------------- doctor
+
+
+@dataclass(frozen=True)
+class DoctorResult:
+    """The last result of `doctor`: how many checks of each kind, and those that were not ok."""
+
+    at: str
+    host: str
+    ok: bool
+    seconds: Seconds
+    counts: dict[str, int]
+    checks: tuple[dict[str, str | None], ...] = ()  # as `doctor --json` has them
+    more: int = 0  # that are not listed
+    tables: tuple[str, ...] = ()  # only these were checked; empty: all
+
+
+def read_doctor(store: Store) -> DoctorResult | None:
+    """The last result; None if it is missing or unreadable."""
+    return _parse(DoctorResult, store.get(DOCTOR))
+
+
+def write_doctor(store: Store, result: DoctorResult) -> None:
+    """Overwrites the last result; a failed write is logged and stops nothing."""
+    bad = [one for one in result.checks if one["status"] in ("failure", "warning")]
+    bad.sort(key=lambda one: one["status"] != "failure")
+    short = replace(result, checks=tuple(bad[:MOST_CHECKS]), more=max(0, len(bad) - MOST_CHECKS))
+    put(store, DOCTOR, dump(short), "doctor's result")
 
 
 # ---------------------------------------------------------------- days

@@ -227,6 +227,7 @@ class TableReport:
             "bytes_cleaned": self.bytes_cleaned,
             "commits": self.commits,
             "seconds": round(self.seconds, 3),
+            "stage_seconds": {stage: round(spent, 3) for stage, spent in self.stage_seconds.items()},
             "lag_before": self.lag_before.as_json() if self.lag_before else None,
             "lag_after": self.lag_after.as_json() if self.lag_after else None,
             "watermark": self.watermark,

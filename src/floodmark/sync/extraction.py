@@ -73,6 +73,7 @@ class Extraction:
 
     def append(self, commit: Commit) -> None:
         """Appends a commit to the log, then publishes the watermark."""
+        events.tell(log, logging.DEBUG, "step_start", "commit begins", table=self._name, step="commit")
         self._held.append(commit)
         n = self._held.state.n
         self._report.commits.append(n)

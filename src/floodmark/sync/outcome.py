@@ -89,7 +89,9 @@ def leave_check(held: HeldTable, report: TableReport, looked: str | None, failur
     except FloodmarkError as error:
         log.info("the check object could not be read: %s", error.message, extra={"table": name})
         return
-    check, days = checked(before, report, held.run, stamp(), looked=looked, failure=failure)
+    check, days = checked(
+        before, report, held.run, stamp(), looked=looked, failure=failure, killed=held.killed
+    )
     add_days(store, name, days)  # first: a crash in between counts a run twice rather than not at all
     write_check(store, check)
 

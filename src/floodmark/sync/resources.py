@@ -13,7 +13,7 @@ from floodmark.commit.claim import refuse_if_held
 from floodmark.commit.live import LiveProgress
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Starts
-from floodmark.model.errors import Interrupted
+from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.table import Table
 from floodmark.plan.tables import StoredTables, shared
@@ -73,9 +73,12 @@ class Work:
         if other != table.name:
             raise shared(table.target, other, table.name)
 
-    def write_run(self, report: SyncReport) -> None:
-        """Writes the completion object that orchestrators wait for; comes last."""
-        body = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
+    def write_run(self, report: SyncReport, error: FloodmarkError | None = None) -> None:
+        """Writes the completion object that orchestrators wait for; comes last. `error`: of the run as a whole."""
+        document = report.as_json()
+        if error is not None:
+            document |= {"ok": False, "error": error.as_json()}
+        body = json.dumps(document, indent=2, ensure_ascii=False)
         self.services.store.put(f"runs/{self.services.run}.json", body.encode())
 
     def warm_up_for(self, log: Log, state: State) -> None:

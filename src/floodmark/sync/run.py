@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
+from floodmark.commit.checks import read_check
 from floodmark.commit.live import LiveProgress
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError, Interrupted
-from floodmark.model.run import Progress, SyncOptions, SyncReport
+from floodmark.model.run import Progress, SyncOptions, SyncReport, TableReport
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
@@ -46,12 +47,7 @@ def sync(
             tables, unknown = work.resolve(names, all_tables)
         except FloodmarkError as error:
             if not isinstance(error, Interrupted):
-                known = work.stored.known(names, all_tables)
-                # Don't bind the runs to a name: they keep the error, whose traceback would keep them and
-                # their connections.
-                work.side_by_side(
-                    [partial(TableRun(work, name, len(known)).not_begun, error) for name in known]
-                )
+                _refused(work, names, all_tables, error, began)
             raise
         progress.tables([*(one.table for one in unknown), *tables])
         for one in unknown:
@@ -59,7 +55,11 @@ def sync(
                 one.watermark = TableRun(work, one.table, 1).not_begun(one.error)
             progress.finished(one)
             log_end(one)
-        done = work.side_by_side([TableRun(work, name, len(tables)).go for name in tables])
+        try:
+            done = work.side_by_side([TableRun(work, name, len(tables)).go for name in tables])
+        except Interrupted as error:
+            _stopped(work, tables, live.done, error, began)
+            raise
         reports = [*unknown, *(one for one in done if not one.left_out)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
         _leave(work, report)
@@ -85,6 +85,51 @@ def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:
         )
 
     return repair
+
+
+def _refused(work: Work, names: Sequence[str], all_tables: bool, error: FloodmarkError, began: float) -> None:
+    """Reports an error that came before any table's turn: for each table that is known, and of the run.
+
+    A function of its own: the runs keep the error, and its traceback must not keep them and their connections.
+    """
+    known = work.stored.known(names, all_tables)
+    said = work.options.repeated and _said_already(work.services.store, known, error)
+    runs = [TableRun(work, name, len(known)) for name in known]
+    work.side_by_side([partial(run.not_begun, error) for run in runs])
+    tables = tuple(run.report for run in runs if run.report.error is not None)
+    if not said:
+        _leave_failed(work, SyncReport(work.services.run, time.monotonic() - began, tables), error)
+
+
+def _said_already(store: Store, names: Sequence[str], error: FloodmarkError) -> bool:
+    """Whether the last run failed in the same way: a resident sync must not leave a report per failed cycle."""
+    try:
+        last = read_check(store, names[0]) if names else None
+    except FloodmarkError:
+        return False
+    return last is not None and (last.exit_code, last.error) == (error.code, error.message)
+
+
+def _stopped(
+    work: Work, names: Sequence[str], done: Sequence[TableReport], error: Interrupted, began: float
+) -> None:
+    """Reports a run that was interrupted: its tables as far as they had got."""
+    found = {one.table: one for one in done if not one.left_out}
+    tables = tuple(found.get(name) or TableReport(name, error=error) for name in names)
+    for one in tables:
+        one.error = error if one.error is not None else None  # its own error is only that it was stopped
+    _leave_failed(work, SyncReport(work.services.run, time.monotonic() - began, tables), error)
+
+
+def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError) -> None:
+    """Writes the report of a run that failed as a whole; only into a store that is in use already."""
+    if work.options.dry_run:
+        return
+    try:
+        if work.pipeline.known() is not None:
+            work.write_run(report, error)
+    except FloodmarkError as other:
+        log.info("the run's report could not be written: %s", other.message)
 
 
 def _leave(work: Work, report: SyncReport) -> None:

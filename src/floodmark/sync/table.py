@@ -93,6 +93,11 @@ class TableRun:
         self._ours = False  # whether it is up to us to report how the run ended
         self._unlogged: Failure | None = None  # a failure of a table that has no log yet
 
+    @property
+    def report(self) -> TableReport:
+        """The report, as far as the run has got."""
+        return self._report
+
     def go(self) -> TableReport:
         """The whole run; an error goes into the report and does not affect other tables."""
         began = time.monotonic()

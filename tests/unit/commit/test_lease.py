@@ -116,6 +116,23 @@ def test_a_reused_process_id_is_not_the_holder(log: Log) -> None:
     take(log, "run2").lease.release()
 
 
+def test_whoever_takes_a_table_over_learns_of_the_run_that_was_killed(log: Log) -> None:
+    dead = replace(this_process(), started="1")
+    first = take(log, "run1", dead)
+    log.append(first.state, draft(first.state, Batch, "run1", files=files(7), schema=TABLE.fingerprint))
+    second = take(log, "run2")
+    killed = second.killed
+    assert killed is not None and (killed.run, killed.host, killed.pid) == ("run1", dead.host, dead.pid)
+    assert killed.rows == 7 and killed.until is not None and killed.since is not None
+    again = take(log, "run2")
+    assert again.killed is None  # its own claim
+    for lease in (second.lease, again.lease):
+        lease.release()
+    third = take(log, "run3")
+    third.lease.release()
+    assert third.killed is None  # released in good order
+
+
 def test_a_holder_on_another_host_counts_until_its_lease_runs_out(log: Log) -> None:
     first = take(log, "run1", ELSEWHERE, seconds=0.6)
     first.lease._stop.set()  # the host is gone: no renewal, no release

@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 import pytest
 
 from floodmark.cli.output.doctor import check_lines, summary_lines
-from floodmark.config.load import SourceSpec, Tls, WarehouseSpec
+from floodmark.commit import pipeline
+from floodmark.commit.status import read_doctor
+from floodmark.config.load import Config, SourceSpec, StoreSpec, Tls, WarehouseSpec
 from floodmark.config.yaml import Tree
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
 from floodmark.model.table import Column
@@ -24,9 +26,10 @@ from floodmark.services.mysql.server import Replication, Server, replication
 from floodmark.services.mysql.server_load import in_newer_words
 from floodmark.services.mysql.trust import Trust
 from floodmark.services.spark.jvm import settings
+from floodmark.services.store.store import Store
 from floodmark.services.warehouse.redshift.facts import DatabaseFacts, region
 from floodmark.services.warehouse.redshift.rights import Rights
-from floodmark.setup.doctor import source, store, tables, warehouse
+from floodmark.setup.doctor import document, keep, source, store, tables, warehouse
 from floodmark.setup.doctor.check import Check, Section, at_once
 from floodmark.setup.doctor.configuration import in_clear, mistakes
 from floodmark.setup.doctor.memory import amount, check_executors, check_memory, cores
@@ -396,3 +399,25 @@ def test_a_long_ledger_without_a_sort_key_is_a_warning_with_the_statements(
     assert status == "ok" or str(check.hint).endswith(
         'ALTER TABLE "public"."floodmark_ledger" ALTER SORTKEY (log_id, epoch, n)'
     )
+
+
+# what is left of it
+
+
+def test_the_result_is_left_only_in_a_sound_store_that_is_in_use(tmp_path: Path) -> None:
+    config = Config(
+        tmp_path / "floodmark.yaml", SPEC, StoreSpec(str(tmp_path / "lake")),
+        WarehouseSpec("duckdb", "main", tmp_path / "w.duckdb"),
+    )  # fmt: skip
+    lake = Store(config.store)
+    said = document([HERE.ok("memory", "fine"), HERE.warning("java", "old", "a newer one")], time.monotonic())
+    keep(config, said, ())
+    assert read_doctor(lake) is None and not (tmp_path / "lake").exists()
+    pipeline.establish(lake, config.warehouse.label, "2026-11-17T10:00:00.000000Z")
+    keep(config, document([Section("store").failure("read", "no rights")], time.monotonic()), ())
+    assert read_doctor(lake) is None
+    keep(config, said, ("shop.orders",))
+    found = read_doctor(lake)
+    assert found is not None and (found.ok, found.tables) == (True, ("shop.orders",))
+    assert (found.counts["ok"], found.counts["warning"]) == (1, 1)
+    assert [(one["name"], one["hint"]) for one in found.checks] == [("java", "a newer one")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import weakref
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import State, draft
+from floodmark.commit import State, draft, pipeline
+from floodmark.commit.checks import check_path
 from floodmark.commit.held import HeldTable
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load.background import Loader
@@ -20,7 +22,9 @@ from floodmark.model.commit import Batch, Commit
 from floodmark.model.errors import TransientError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport, Unwatched
+from floodmark.model.times import stamp
 from floodmark.services.run import Services
+from floodmark.services.store.store import Store
 from floodmark.sync.extraction import Extraction
 from floodmark.sync.resources import Work
 from floodmark.sync.run import sync
@@ -60,6 +64,27 @@ def test_a_run_with_an_unreachable_source_leaves_nothing_to_the_garbage_collecto
         sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
     del caught
     assert [services() for services in shared] == [None]
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_run_that_is_refused_before_its_tables_have_their_turn_leaves_a_report(
+    config: Config, repeated: bool
+) -> None:
+    store = Store(config.store)
+    options = SyncOptions(repeated=repeated)
+    with pytest.raises(TransientError):
+        sync(config, [TABLE.name], False, options, Unwatched(), "20261117_100000_aaaa")
+    assert list(store.list("runs/")) == []  # it was never used, so nothing is left in it
+    pipeline.establish(store, config.warehouse.label, stamp())
+    store.delete([check_path(TABLE.name)])
+    for run in ("20261117_100000_bbbb", "20261117_100000_cccc"):
+        with pytest.raises(TransientError):
+            sync(config, [TABLE.name], False, options, Unwatched(), run)
+    left = [one.path for one in store.list("runs/")]
+    assert left == [f"runs/20261117_100000_{x}.json" for x in (("bbbb",) if repeated else ("bbbb", "cccc"))]
+    found = json.loads(store.get(left[0]) or b"")
+    assert (found["ok"], found["error"]["code"]) == (False, 4)
+    assert [(t["table"], t["exit_code"]) for t in found["tables"]] == [(TABLE.name, 4)]
 
 
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:
