@@ -43,7 +43,7 @@ def stay(
 
     health = Health()
     with ExitStack() as stack:
-        observer = stack.enter_context(Observer(config, metrics_file))
+        observer = stack.enter_context(Observer(config, metrics_file, run=lambda: settings.run))
         beat = _listen(stack, config, listen, every) if listen is not None else lambda code: None
         watch = stack.enter_context(settings.progress().brief())
 

@@ -162,7 +162,7 @@ def sync(
     from floodmark.sync.run import sync as run_sync
 
     # Alerts are sent while the result is printed.
-    with Observer(config, metrics_file) as observer:
+    with Observer(config, metrics_file, run=lambda: settings.run) as observer:
         with settings.progress().gathering() as progress:
             try:
                 report = run_sync(config, tables, all_tables, options, progress, settings.run)

@@ -77,7 +77,7 @@ def verify(
     from floodmark.verify.run import verify as run_verify
 
     done: list[Verified] = []
-    with Observer(config) as observer:
+    with Observer(config, command="verify", run=lambda: settings.run) as observer:
         with settings.progress() as progress:
             settings.left = lambda: left_behind(progress.at_work(), done, repair)
             one = repairing(force) if repair else None
@@ -94,7 +94,7 @@ def verify(
                         [settings.scrub(line) for line in verify_lines(found, repair, emit.width(sys.stdout))]
                     )
                 raise
-        observer.verified([table["table"] for table in document["tables"] if not table["error"]])
+        observer.verified([table["table"] for table in document["tables"] if not table["error"]], code)
         if settings.json or code or not settings.quiet:
             settings.result(
                 document,

@@ -188,7 +188,7 @@ class Alerts:
         )
         sends: dict[str, Callable[[], str | None]] = {r.name: partial(r.send, said) for r in self._receivers}
         if self._spec.heartbeat is not None:
-            sends[HEARTBEAT] = partial(beat, self._spec.heartbeat, True, said.title)
+            sends[HEARTBEAT] = partial(beat, self._spec.heartbeat, "log", said.title)  # not a beat
         results = self._results(deliver(sends, 2 * self._patience))
         return {"ok": all(one["ok"] for one in results), "receivers": results}
 
@@ -255,7 +255,7 @@ class Alerts:
         if ok and self._beaten is not None and now - self._beaten < BEAT_EVERY:
             return None
         self._beaten = now if ok else None
-        return partial(beat, url, ok, text)
+        return partial(beat, url, "" if ok else "fail", text)
 
     def _tell(
         self,

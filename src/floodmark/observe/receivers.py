@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from typing import Literal
 
 from floodmark import __version__
 from floodmark.config.load import AlertSpec
@@ -135,10 +136,13 @@ def need_apprise() -> None:
         )
 
 
-def beat(url: str, ok: bool, text: str = "") -> str | None:
+Beat = Literal["", "fail", "log"]  # a good run; a failed one; only a line for the receiver's log
+
+
+def beat(url: str, kind: Beat, text: str = "") -> str | None:
     """The heartbeat, by healthchecks.io's convention; returns why it failed, or None."""
     place, mark, query = url.partition("?")
-    return post((place if ok else f"{place.rstrip('/')}/fail") + mark + query, text)
+    return post((f"{place.rstrip('/')}/{kind}" if kind else place) + mark + query, text)
 
 
 def post(url: str, body: Mapping[str, object] | str) -> str | None:

@@ -1,15 +1,20 @@
-"""What follows a run: alerts, and the metrics file. Neither fails a sync."""
+"""What follows a run: alerts, the metrics file, and its trace. None of them fails a sync."""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncReport
+from floodmark.model.secrets import Scrubber
+from floodmark.observe import traces
 from floodmark.observe.facts import StoreFacts
 from floodmark.services.store.store import Store
 
@@ -25,13 +30,38 @@ def _alerts(config: Config) -> Alerts:
     return Alerts(config)
 
 
+def _traces(config: Config, command: str, run: Callable[[], str]) -> traces.Traces | None:
+    """The traces that the environment asks for; None, and a line that says why, if there can be none."""
+    if (why := traces.missing(os.environ)) is not None:
+        log.warning(why)
+        return None
+    scrub = Scrubber()
+    scrub.learn(config)
+    try:
+        return traces.Traces(command, os.environ, scrub, run)
+    except Exception as error:  # one of the variables has a value that OpenTelemetry does not take
+        log.warning("no traces are sent: OpenTelemetry refuses its settings (%s)", type(error).__name__)
+        return None
+
+
 class Observer:
     """Passes on how runs end. A context manager; its exit waits a few seconds for what is being sent."""
 
-    def __init__(self, config: Config, metrics_file: Path | None = None) -> None:
-        """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed."""
+    def __init__(
+        self,
+        config: Config,
+        metrics_file: Path | None = None,
+        *,
+        command: str = "sync",
+        run: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed.
+
+        `command` and `run` name the trace: what was run, and the run's id.
+        """
         self._stack = ExitStack()
         self._alerts = _alerts(config) if config.alerts is not None else None
+        self._traces = _traces(config, command, run) if traces.wanted(os.environ) else None
         self._file = metrics_file
         self._facts = StoreFacts(Store(config.store))
         self._warned = False
@@ -39,20 +69,28 @@ class Observer:
     def __enter__(self) -> Observer:
         if self._alerts is not None:
             self._stack.enter_context(self._alerts)
+        if self._traces is not None:
+            self._stack.enter_context(self._traces)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     def ended(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
         """A run has ended: with a report, or with an error before its tables had their turn."""
+        if self._traces is not None:
+            self._traces.ended(report, error)
         if self._alerts is not None:
             self._alerts.after(report, error)
         if self._file is not None:
             self._write(self._file)
 
-    def verified(self, tables: list[str]) -> None:
-        """A verify of these tables has ended."""
+    def verified(self, tables: list[str], code: int) -> None:
+        """A verify of these tables has ended, with this exit code."""
+        if self._traces is not None:
+            self._traces.ended(None, code=code)
         if self._alerts is not None:
             self._alerts.after_verify(tables)
 

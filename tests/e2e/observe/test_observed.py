@@ -16,6 +16,7 @@ from floodmark.commit.status import read_month, read_verify
 from floodmark.services.store.store import Store
 from floodmark.setup.services.process import free_ports
 from tests.conftest import Workspace
+from tests.support.collecting import collecting
 from tests.support.held_sync import until
 from tests.support.orders import create_orders, fill_orders
 from tests.support.receiving import receiving
@@ -97,6 +98,23 @@ def test_receivers_are_notified_once_and_no_sync_fails_or_waits_for_them(orders:
         assert [one["receiver"] for one in tested["receivers"]] == ["heartbeat", "webhook"]
         judged = orders.run("alerts", "check", "--json").ok().json
         assert [one["state"] for one in judged["tables"]] == ["ok"]
+
+
+@pytest.mark.long  # tests/unit/observe/test_traces.py does it without a JVM
+def test_a_real_sync_is_one_trace_and_a_dead_collector_delays_none(orders: Workspace) -> None:
+    orders.execute("UPDATE orders SET note = 'again' WHERE id <= 50")
+    with collecting() as collector:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_HEADERS": f"key={SECRET}"}
+        done = orders.run("sync", "-t", "orders", "--verify-data", env=env).ok()
+        assert SECRET not in done.stderr and SECRET in collector.headers[0]
+        (root,), (table,) = collector.named("sync"), collector.named("table")
+        assert {span.trace for span in collector.spans} == {root.trace}
+        assert {"plan", "extract", "commit", "load", "verify"} <= set(collector.under(table))
+        assert collector.named("slice") and root.attributes["floodmark.exit_code"] == 0
+        collector.hangs = True
+        began = time.monotonic()
+        hung = orders.run("sync", "-t", "orders", env=env).ok()
+        assert hung.stderr.count("traces could not be sent") == 1 and time.monotonic() - began < 60
 
 
 def test_a_resident_sync_answers_prometheus(orders: Workspace, tmp_path: Path) -> None:

@@ -140,6 +140,13 @@ def test_an_unreachable_receiver_is_reported_without_its_address(config: Config)
     }
 
 
+def test_a_test_reaches_everybody_and_passes_for_no_run(config: Config, hook: Receiving) -> None:
+    with Alerts(config) as alerts:
+        assert alerts.test()["ok"]
+    assert hook.beats == [f"/beat/{SECRET}/log"] and len(hook.documents) == 1
+    assert read_state(Store(config.store)).tables == {}
+
+
 def test_a_check_finds_the_table_that_nobody_syncs_any_more(config: Config, hook: Receiving) -> None:
     store = Store(config.store)
     old = stamp(datetime.now(UTC) - timedelta(hours=2))
