@@ -24,6 +24,13 @@ def needs_extra() -> None:
         raise ConfigError(f"the dashboard needs {', '.join(missing)}", hint="pip install 'floodmark[web]'")
 
 
+_ledger = click.option(
+    "--ledger/--no-ledger",
+    default=True,
+    help="Whether to read the warehouse's ledger; without it, loads are shown as runs have published them.",
+)
+
+
 @click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
@@ -47,13 +54,20 @@ def needs_extra() -> None:
     metavar="NAME",
     help="A host name that a proxy uses for this machine; repeatable.",
 )
+@_ledger
 @pass_settings
-def serve(settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...]) -> int:
+def serve(
+    settings: Settings, host: str, port: int, token_file: Path | None, names: tuple[str, ...], ledger: bool
+) -> int:
     """Show a dashboard in the browser, until Ctrl-C.
 
-    All tables, the worst first, with their lag and their runs; what is running now; what is in the store. It only reads
-    the store and changes nothing, so it works while syncs run and when MySQL or the warehouse is down. Pages update
-    themselves. Every page has its JSON under /api/; /healthz is for probes, /metrics for Prometheus.
+    All tables, the worst first, with their lag and their runs; what is running now; what is in the store. It reads the
+    store and the warehouse's ledger, never MySQL, and changes nothing, so it works while syncs run and when MySQL or the
+    warehouse is down. Pages update themselves. Every page has its JSON under /api/; /healthz is for probes, /metrics
+    for Prometheus.
+
+    No sync waits for the ledger to be read: a DuckDB file is opened only while no sync runs, for 100 ms at most;
+    Redshift is queried at most every ten minutes, and only after a run, so that a paused cluster stays paused.
 
     Only this machine can see it, unless --host and --token-file let others in; then put a TLS proxy in front of it.
 
@@ -74,7 +88,7 @@ def serve(settings: Settings, host: str, port: int, token_file: Path | None, nam
             to_stderr(f"The dashboard is at {address} (Ctrl-C to stop).")
 
     try:
-        serve(config, Asked(host, port, token_file, names), settings.scrub, ready)
+        serve(config, Asked(host, port, token_file, names, ledger), settings.scrub, ready)
     except Interrupted as stopped:  # the usual end
         raise Interrupted("the dashboard was stopped", code=stopped.code) from None
     return 0
@@ -85,11 +99,13 @@ def serve(settings: Settings, host: str, port: int, token_file: Path | None, nam
     "-o", "--output", "file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="The HTML file to write.",
 )  # fmt: skip
+@_ledger
 @pass_settings
-def report(settings: Settings, file: Path) -> int:
+def report(settings: Settings, file: Path, ledger: bool) -> int:
     """Write the dashboard's overview and tables into one HTML file.
 
-    The file needs nothing else: no server, no internet. For mail and archives. Reads only the store.
+    The file needs nothing else: no server, no internet. For mail and archives. Reads the store and
+    the ledger, as `serve` does.
 
     \b
     Examples:
@@ -99,7 +115,7 @@ def report(settings: Settings, file: Path) -> int:
     config = settings.load()
     from floodmark.web.serve import report
 
-    document = report(config, file.absolute(), settings.scrub)
+    document = report(config, file.absolute(), settings.scrub, ledger)
 
     def lines() -> list[str]:
         tables, large = int(str(document["tables"])), int(str(document["bytes"]))

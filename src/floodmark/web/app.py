@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from floodmark.commit import pipeline
+from floodmark.commit.status import DoctorResult, read_doctor
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import shown_json
@@ -39,7 +40,7 @@ from floodmark.web.gate import Gate, Token
 from floodmark.web.house import Counts
 from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
-from floodmark.web.seen import Row, Run, Snapshot
+from floodmark.web.seen import Row, Run, Snapshot, run_at
 
 KEPT_PAGES = 128
 STATIC = {
@@ -213,13 +214,16 @@ class Dashboard:
         return HTML, self.pages.now(snapshot, now)
 
     def _house(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.house(
-            snapshot, self._counts.now(), self._ledger(snapshot), self._pipeline(), now
-        )
+        return HTML, self.pages.house(snapshot, self._counts.now(), self._doctor(), self._pipeline(), now)
 
-    def _ledger(self, snapshot: Snapshot) -> str:
-        loaded = sum(int(row.document.get("redshift_rows_loaded") or 0) for row in snapshot.rows)
-        return f"By the published watermarks, {loaded:,} rows are loaded; `floodmark watermark list` queries the ledger itself."
+    def _doctor(self) -> DoctorResult | None:
+        """The last result of `doctor`, as far as the store has it."""
+        try:
+            found = read_doctor(self._looks.store)
+        except FloodmarkError:
+            return None
+        masked: DoctorResult | None = parse.masked_doctor(found, self._looks.scrub) if found else None
+        return masked
 
     def _pipeline(self) -> str | None:
         try:
@@ -237,7 +241,7 @@ class Dashboard:
 
     def _stored_run(self, wanted: str) -> Run | None:
         """A run that is older than those kept in memory."""
-        if not parse.run_at(wanted) or not wanted.replace("_", "").isalnum():
+        if not run_at(wanted) or not wanted.replace("_", "").isalnum():
             return None
         try:
             return parse.run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
@@ -278,6 +282,8 @@ class Dashboard:
         run = snapshot.run(wanted) or self._stored_run(wanted)
         if run is None:
             raise HTTPException(404, f"There is no report of run {wanted}.")
+        if run.exit_code is None:  # it was killed, and left no report
+            return documents.killed(run)
         try:
             found = json.loads(self._looks.store.get(f"runs/{run.id}.json") or b"{}")
         except FloodmarkError as error:
@@ -286,7 +292,9 @@ class Dashboard:
         return masked
 
     def _house_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
-        return documents.house(self.pages.places, self._counts.now(), self._pipeline())
+        return documents.house(
+            snapshot, self.pages.places, self._counts.now(), self._doctor(), self._pipeline()
+        )
 
     # ------------------------------------------------------------ the rest
 

@@ -6,9 +6,9 @@ Colours come from classes of the style sheet; shapes show the outcome too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from html import escape
 from typing import Literal
 
@@ -59,8 +59,8 @@ class Point:
     outcome: Outcome = "ok"
 
 
-WIDTH, HEIGHT = 360, 130
-LEFT, BOTTOM, TOP = 2, 22, 20
+WIDTH, HEIGHT = 360, 140
+LEFT, BOTTOM, TOP = 2, 22, 30
 
 
 def _frame(body: str, top: str, first: str, last: str, kind: str) -> Markup:
@@ -70,7 +70,7 @@ def _frame(body: str, top: str, first: str, last: str, kind: str) -> Markup:
         f'<line class="grid" x1="{LEFT}" y1="{TOP}" x2="{WIDTH - LEFT}" y2="{TOP}"/>'
         f'<line class="grid" x1="{LEFT}" y1="{_n((TOP + base) / 2)}" x2="{WIDTH - LEFT}" y2="{_n((TOP + base) / 2)}"/>'
         f'<line class="axis" x1="{LEFT}" y1="{base}" x2="{WIDTH - LEFT}" y2="{base}"/>{body}'
-        f'<text x="{LEFT}" y="{TOP - 5}">{escape(top)}</text>'
+        f'<text x="{LEFT}" y="{TOP - 15}">{escape(top)}</text>'
         f'<text x="{LEFT}" y="{HEIGHT - 6}">{escape(first)}</text>'
         f'<text class="end" x="{WIDTH - LEFT}" y="{HEIGHT - 6}">{escape(last)}</text></svg>'
     )
@@ -99,7 +99,7 @@ def bars(points: Sequence[Point], top: str) -> Markup:
     return _frame(body, top, points[0].at, points[-1].at, "bars")
 
 
-def line(points: Sequence[Point], top: str, target: float | None = None) -> Markup:
+def line(points: Sequence[Point], top: str, target: float | None = None, said: str = "") -> Markup:
     """A line through the points that are known, oldest first; the target as a dashed line where it fits."""
     known = [point.value for point in points if point.value is not None]
     if len(known) < 2:
@@ -125,7 +125,11 @@ def line(points: Sequence[Point], top: str, target: float | None = None) -> Mark
     if target is not None and target <= most:
         y = base - (base - TOP) * target / most
         body += f'<line class="target" x1="{LEFT}" y1="{_n(y)}" x2="{WIDTH - LEFT}" y2="{_n(y)}"/>'
+        body += f'<text class="end" x="{WIDTH - LEFT}" y="{TOP - 15}">{escape(said)}</text>'
     return _frame(body, top, points[0].at, points[-1].at, "lines")
+
+
+STAGES = ("extract", "load", "verify")
 
 
 @dataclass(frozen=True)
@@ -138,20 +142,30 @@ class Span:
     outcome: Outcome
     said: str
     href: str
+    stages: Mapping[str, float] = field(default_factory=dict)  # seconds of each
 
 
-def timeline(spans: Sequence[Span], now: datetime) -> Markup:
-    """Tables from top to bottom, time from left to right; a failed run has a diamond on its bar, a held table a ring."""
+def timeline(spans: Sequence[Span], now: datetime | None) -> Markup:
+    """Tables from top to bottom, time from left to right, up to now or, without that, to the last end.
+
+    A bar has the extraction above and the load below, which run side by side, and the verify at its end. A failed
+    run has a diamond on its bar, a held table a ring.
+    """
     if not spans:
         return Markup("")
     names = list(dict.fromkeys(span.table for span in spans))
     begun = [parse_moment(span.begun) for span in spans]
     first = min(begun)
-    whole = max((now - first).total_seconds(), max(s.seconds for s in spans), 60.0)
+    longest = max(s.seconds + (b - first).total_seconds() for s, b in zip(spans, begun, strict=True))
+    whole = max((now - first).total_seconds(), longest, 60.0) if now else max(longest, 1.0)
     left, tall, wide = 250, 24, 1240
     scale = (wide - left - 12) / whole
     height = tall * len(names) + 26
     body = ""
+    for at, said in _ticks(first, whole):
+        x = left + at * scale
+        body += f'<line class="grid" x1="{_n(x)}" y1="0" x2="{_n(x)}" y2="{height - 20}"/>'
+        body += f'<text x="{_n(x)}" y="{height - 6}">{escape(said)}</text>'
     for i, name in enumerate(names):
         y = i * tall
         body += f'<text class="name" x="{left - 10}" y="{y + 16}">{escape(_short(shown(name)))}</text>'
@@ -160,22 +174,80 @@ def timeline(spans: Sequence[Span], now: datetime) -> Markup:
         y = names.index(span.table) * tall
         x = left + (start - first).total_seconds() * scale
         width = max(3.0, span.seconds * scale)
-        shape = (
-            f'<rect class="{span.outcome}" x="{_n(x)}" y="{y + 7}" width="{_n(width)}" height="11" rx="2"/>'
-        )
+        shape = _bar(span, x, y, width)
         middle, level = x + width, y + 12.5
         if span.outcome == "failed":
             shape += f'<path class="diamond" d="M{_n(middle)} {_n(level - 6)}l6 6l-6 6l-6 -6z"/>'
         elif span.outcome == "held":
             shape += f'<circle class="ring" cx="{_n(middle)}" cy="{_n(level)}" r="4.5"/>'
         body += f'<a href="{escape(span.href)}" tabindex="-1"><title>{escape(shown(span.said))}</title>{shape}</a>'
-    ends = (
-        f'<text x="{left}" y="{height - 6}">{first:%Y-%m-%d %H:%M}</text>'
-        f'<text class="end" x="{wide - 6}" y="{height - 6}">now, {now:%H:%M} UTC</text>'
-    )
+    if now is not None:
+        body += f'<text class="end" x="{wide - 6}" y="{height - 6}">now</text>'
     return Markup(
-        f'<svg class="chart timeline" viewBox="0 0 {wide} {height}" aria-hidden="true">{body}{ends}</svg>'
+        f'<svg class="chart timeline" viewBox="0 0 {wide} {height}" aria-hidden="true">{body}</svg>'
     )
+
+
+def _bar(span: Span, x: float, y: float, width: float) -> str:
+    """One bar: by stages where they are known and there is room for them."""
+    if width < 8 or span.outcome != "ok" or not set(span.stages) & set(STAGES):
+        return (
+            f'<rect class="{span.outcome}" x="{_n(x)}" y="{y + 7}" width="{_n(width)}" height="11" rx="2"/>'
+        )
+    whole = span.seconds or 1.0
+    extract, load, verify = (min(span.stages.get(stage, 0.0), whole) / whole * width for stage in STAGES)
+    loaded = x + max(0.0, width - verify - load)
+    parts = (
+        ("extract", x, y + 6, extract, 6),
+        ("load", loaded, y + 13, load, 6),
+        ("verify", x + width - verify, y + 6, verify, 13),
+    )
+    return "".join(
+        f'<rect class="{stage}" x="{_n(at)}" y="{_n(top)}" width="{_n(long)}" height="{high}" rx="1.5"/>'
+        for stage, at, top, long, high in parts
+        if long > 0
+    )
+
+
+_STEPS = (
+    1,
+    2,
+    5,
+    10,
+    20,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1200,
+    1800,
+    3600,
+    2 * 3600,
+    3 * 3600,
+    6 * 3600,
+    12 * 3600,
+    86400,
+    7 * 86400,
+)
+
+
+def _ticks(first: datetime, seconds: float) -> list[tuple[float, str]]:
+    """At most eight round times, as seconds since the first moment, and what is written there; none near the end."""
+    step = next((step for step in _STEPS if seconds / step <= 8), 30 * 86400)
+    start = first.timestamp()
+    at = -start % step
+    found, day = [], ""
+    while at < seconds * 0.93:
+        moment = first + timedelta(seconds=at)
+        form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
+        said = f"{moment:{form}}"
+        if step < 86400 and f"{moment:%m-%d}" != day:
+            day = f"{moment:%m-%d}"
+            said = f"{day} {said}"
+        found.append((at, said))
+        at += step
+    return found
 
 
 def _short(name: str) -> str:

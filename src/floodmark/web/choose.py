@@ -73,7 +73,9 @@ def _ordered(rows: list[Row], sort: str) -> list[Row]:
     if sort == "name":
         return sorted(rows, key=lambda r: r.name)
     if sort == "lag":
-        return sorted(rows, key=lambda r: -(r.lag if r.lag is not None else r.lag_ids or -1))
+        return sorted(
+            rows, key=lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1)
+        )
     if sort == "rows":
         return sorted(rows, key=lambda r: -(r.last.rows if r.last else -1))
     if sort == "looked":  # the longest ago first

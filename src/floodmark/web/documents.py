@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from floodmark.commit.status import DoctorResult
 from floodmark.model.times import stamp
 from floodmark.web.house import House
 from floodmark.web.pages import Places, job, sums, totals
@@ -13,7 +14,17 @@ from floodmark.web.seen import Part, Row, Run, Snapshot
 
 Document = dict[str, Any]
 # Fields of the published document that only the page needs.
-_OURS = ("open", "log", "load_epoch", "staged_bytes", "mode", "target", "processed_files", "pending_files")
+_OURS = (
+    "open",
+    "log",
+    "load_epoch",
+    "loaded",
+    "staged_bytes",
+    "mode",
+    "target",
+    "processed_files",
+    "pending_files",
+)
 
 
 def _head(snapshot: Snapshot) -> Document:
@@ -95,6 +106,11 @@ def _run(run: Run) -> Document:
     }
 
 
+def killed(run: Run) -> Document:
+    """A run that ended without a word, as a report of it would be."""
+    return {"run": run.id, "ok": False, "exit_code": None, "tables": [part(one) for one in run.parts]}
+
+
 def working(snapshot: Snapshot, now: datetime) -> Document:
     """What is running now, and how far it has got."""
     found = []
@@ -106,6 +122,33 @@ def working(snapshot: Snapshot, now: datetime) -> Document:
     return {**_head(snapshot), "running": found}
 
 
-def house(places: Places, house: House | None, pipeline: str | None) -> Document:
-    """Where things are, and what is in the store, once that has been counted."""
-    return {**asdict(places), "pipeline": pipeline, "store_counts": asdict(house) if house else None}
+def house(
+    snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None, pipeline: str | None
+) -> Document:
+    """Where things are, what is in the store, once that has been counted, the ledger, and doctor's last result."""
+    return {
+        **asdict(places),
+        "pipeline": pipeline,
+        "store_counts": asdict(house) if house else None,
+        "ledger": ledger(snapshot),
+        "doctor": asdict(doctor) if doctor else None,
+    }
+
+
+def ledger(snapshot: Snapshot) -> Document:
+    """What the ledger last said, and the tables of which it says something else than was published."""
+    seen = snapshot.ledger
+    sums = seen.sums.values()
+    return {
+        "asked": not seen.off,
+        "at": seen.at,
+        "problem": seen.problem,
+        "commits": sum(one.commits for one in sums),
+        "rows": sum(one.rows for one in sums),
+        "files": sum(one.files for one in sums),
+        "tables": [
+            {"table": row.name, "commits": row.loads.commits, "commits_published": row.loads.published}
+            for row in snapshot.rows
+            if row.loads is not None and row.loads.agreement != "same"
+        ],
+    }

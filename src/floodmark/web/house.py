@@ -34,6 +34,7 @@ class Line:
     objects: int
     bytes: int
     command: str = ""  # what to do about them
+    within: bool = False  # they are a part of the line before
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,14 @@ def count(store: Store, patience: float = PATIENCE) -> House:
             len(left_over["orphan"]),
             sum(left_over["orphan"]),
             "floodmark s3clean orphans -t TABLE",
+            within=True,
         ),
         Line(
             "of these superseded",
             len(left_over["superseded"]),
             sum(left_over["superseded"]),
             "floodmark s3clean clean -t TABLE",
+            within=True,
         ),
         _sum("Copies of watermarks", copies, "floodmark watermark cleanup"),
         _sum("Commits", list(store.list("commits/"))),

@@ -9,22 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
 from floodmark.commit.lease import LeaseNote, lives
+from floodmark.commit.status import Day, merged
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import load
 from floodmark.model.times import compact
 from floodmark.services.store.store import Object, Store
 from floodmark.web import parse
+from floodmark.web.ledger import LedgerSeen, LedgerWatch, moment
 from floodmark.web.seen import (
-    Day,
     Document,
     Holder,
     Part,
@@ -32,8 +34,11 @@ from floodmark.web.seen import (
     Snapshot,
     Told,
     Verified,
+    killed_runs,
+    latest,
     make_row,
     parts_of,
+    run_at,
     worst_first,
 )
 
@@ -110,10 +115,11 @@ class KeptRuns:
 class Looks:
     """Everything seen so far. One thread looks; any number of threads may take the snapshot."""
 
-    def __init__(self, config: Config, scrub: parse.Scrub) -> None:
+    def __init__(self, config: Config, scrub: parse.Scrub, ask_ledger: bool = False) -> None:
         self.config = config
         self.scrub = scrub
         self.store = Store(config.store)
+        self.ledger = LedgerWatch(self.store, config.warehouse, scrub, ask_ledger)
         self._watermarks: Kept[Document | None] = Kept(
             "watermark/tables/", lambda data: parse.watermark(data, scrub)
         )
@@ -131,6 +137,7 @@ class Looks:
         self.snapshot = Snapshot(datetime.now(UTC), 0, read=False)
         self.failed: FloodmarkError | None = None  # why the last look failed
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="look")
+        self._kinds = ThreadPoolExecutor(8, thread_name_prefix="kinds")  # list, and wait for the readers
 
     def look(self, now: datetime | None = None) -> Snapshot:
         """Looks at the store and makes the next snapshot, with a new version if anything shown has changed."""
@@ -138,9 +145,15 @@ class Looks:
         before = self.snapshot
         try:
             kinds = (self._watermarks, self._checks, self._leases, self._live, self._verified)
-            for kept in (*kinds, *self._last_months(began)):
-                kept.look(self.store, self._pool)  # type: ignore[attr-defined]
-            self._runs.look(self.store, self._pool, began)
+            looks: list[Callable[[], None]] = [
+                partial(self._runs.look, self.store, self._pool, began),
+                *(partial(kept.look, self.store, self._pool) for kept in kinds),
+                *(partial(kept.look, self.store, self._pool) for kept in self._last_months(began)),
+            ]
+            begun = [self._kinds.submit(look) for look in looks]
+            wait(begun)  # all of them, also when one fails: the next look must not overtake it
+            for done in begun:
+                done.result()
         except FloodmarkError as error:
             self.failed = error
             said = self.scrub(error.message)
@@ -149,21 +162,44 @@ class Looks:
             self.snapshot = replace(before, problem=said, version=before.version + (said != before.problem))
             return self.snapshot
         self.failed = None
-        runs = self._runs.newest_first()
+        runs = self._all_runs(began)
         if runs != before.runs or not self._parts:
             self._parts = parts_of(runs)
         told = dict(self._told())
+        ledger = self._ask_ledger(told)
         rows = worst_first(
-            make_row(name, one, self._parts.get(name, []), began) for name, one in told.items()
+            make_row(name, one, self._parts.get(name, []), began, ledger) for name, one in told.items()
         )
         days = {name: one.days for name, one in told.items() if one.days}
-        made = Snapshot(began, before.version, tuple(rows), runs, days)
+        made = Snapshot(began, before.version, tuple(rows), runs, days, ledger=ledger)
         same = before.read and before.problem is None and made.shows(before)
         self.snapshot = replace(made, version=before.version + (not same))
         return self.snapshot
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._kinds, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _all_runs(self, now: datetime) -> tuple[Run, ...]:
+        """The runs by their reports, and those that were killed, newest first."""
+        reported = self._runs.newest_first()
+        since = compact(now - RUNS_BACK)
+        parts = [part for check in self._checks.items().values() if check for part in check.killed]
+        live = self._live.items()
+        for name, note in self._leases.items().items():
+            if note is not None and not note.released and not lives(note):
+                last = live.get(name)
+                told = last if last is not None and last.run == note.run else None
+                rows, stage = (told.rows or 0, told.stage) if told else (0, None)
+                parts.append(parse.killed_part(name, note.run, note.expires_at, rows, stage, note.owner.host))
+        killed = killed_runs((p for p in parts if p.run >= since), {run.id for run in reported})
+        return tuple(sorted((*reported, *killed), key=lambda run: run.id, reverse=True))
+
+    def _ask_ledger(self, told: Mapping[str, Told]) -> LedgerSeen:
+        """What the ledger last said; it is asked anew when that is due."""
+        published = frozenset((path, mark) for path, (mark, _) in self._watermarks.known.items())
+        saved = latest(*((one.document or {}).get("updated_at") for one in told.values()))
+        return self.ledger.now(published, moment(saved), any(one.holder for one in told.values()))
 
     def _told(self) -> Iterator[tuple[str, Told]]:
         """What the store says about each table."""
@@ -197,7 +233,8 @@ class Looks:
                     lag=check.lag,
                     lag_ids=check.lag_ids,
                     last=check.last,
-                    days=(*days, check.today) if check.today else days,
+                    # Today's idle runs are in the check object until a run that did something adds them.
+                    days=merged((*days, check.today)) if check.today else days,
                 )
             yield name, told
 
@@ -224,9 +261,7 @@ def _holder(name: str, note: LeaseNote | None, live: Holder | None) -> Holder | 
         return None
     if live is not None and (live.table, live.run) == (name, note.run):
         return replace(live, purpose=note.purpose)
-    return Holder(
-        name, note.run, note.owner.host, note.owner.pid, note.purpose, parse.run_at(note.run) or None
-    )
+    return Holder(name, note.run, note.owner.host, note.owner.pid, note.purpose, run_at(note.run) or None)
 
 
 def targets_of(config: Config) -> Callable[[str], float | None]:

@@ -14,17 +14,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from floodmark import __version__
+from floodmark.commit.status import Day, DoctorResult
 from floodmark.config.load import Config
 from floodmark.model.text import data_time
 from floodmark.web import charts, words
 from floodmark.web.choose import Asked, choose
 from floodmark.web.detail import Detail
 from floodmark.web.health import WORDS
-from floodmark.web.seen import Day, Holder, Part, Row, Run, Snapshot, age
+from floodmark.web.seen import Holder, Part, Row, Run, Snapshot, age, worst_lag
 
 RUNS_ON_A_PAGE = 50
 TABLES_ON_THE_TIMELINE = 30
 TABLES_OF_A_RUN = 200
+NAMED_TABLES = 3  # of a run, in the list of runs
 RUNS_WITH_FINDINGS = 5  # whose findings a table's page shows
 STATUS_WORDS = {"success": "ok", "failed": "failed", "pending": "waiting to load"}
 
@@ -37,6 +39,7 @@ class Places:
     store: str
     warehouse: str
     pipeline: str = "not created yet"
+    copies: tuple[str, ...] = ()  # further places of watermark copies
 
     @classmethod
     def of(cls, config: Config, pipeline: str | None = None) -> Places:
@@ -44,7 +47,10 @@ class Places:
         at = source.socket or f"{source.host}:{source.port}"
         endpoint = f" at {config.store.endpoint}" if config.store.endpoint else ""
         found = cls(
-            f"mysql://{at}/{source.database or ''}", f"{config.store.url}{endpoint}", config.warehouse.label
+            f"mysql://{at}/{source.database or ''}",
+            f"{config.store.url}{endpoint}",
+            config.warehouse.label,
+            copies=tuple(place.store.url for place in config.store.copies_to),
         )
         return replace(found, pipeline=pipeline) if pipeline else found
 
@@ -112,7 +118,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self._env.filters |= {
-            "ago": words.ago, "clock": words.clock, "coarse": words.coarse, "count": words.count, "duration": words.duration,
+            "ago": words.ago, "clock": words.clock, "coarse": words.coarse, "count": words.count, "counted": words.counted, "duration": words.duration,
             "ended": words.ended, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
             "shell": shlex.quote, "short": words.short, "shown": lambda text: words.shown(str(text)), "size": words.size,
             "slug": lambda word: word.split()[0], "sparkline": charts.sparkline,
@@ -189,7 +195,7 @@ class Pages:
         ]
         return self._page(
             "runs.html", title="Runs", here="/runs", api="/api/runs", snapshot=snapshot, runs=shown, page=page, pages=pages,
-            timeline=charts.timeline(spans, now), more_tables=len(names) - len(chosen), now=now,
+            timeline=charts.timeline(spans, now), names={run.id: _names(run) for run in shown}, more_tables=len(names) - len(chosen), now=now,
         )  # fmt: skip
 
     def run(self, snapshot: Snapshot, run: Run, now: datetime) -> str:
@@ -197,7 +203,9 @@ class Pages:
         shown = [part for part in worst if not part.idle or part.notes or len(worst) <= 20][:TABLES_OF_A_RUN]
         return self._page(
             "run.html", title=f"Run {run.id}", here="/runs", api=f"/api/runs/{run.id}", snapshot=snapshot, run=run,
-            parts=shown, more=len(worst) - len(shown), now=now,
+            parts=shown, more=len(worst) - len(shown), now=now, stages=_stages_of(shown),
+            timeline=charts.timeline([_span(part, link=words.table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
+            if run.at and any(part.stages for part in shown) else "",
         )  # fmt: skip
 
     def now(self, snapshot: Snapshot, now: datetime) -> str:
@@ -207,12 +215,18 @@ class Pages:
         )  # fmt: skip
 
     def house(
-        self, snapshot: Snapshot, house: object, ledger: str, pipeline: str | None, now: datetime
+        self,
+        snapshot: Snapshot,
+        house: object,
+        doctor: DoctorResult | None,
+        pipeline: str | None,
+        now: datetime,
     ) -> str:
         places = replace(self.places, pipeline=pipeline) if pipeline else self.places
         return self._page(
             "house.html", title="System", here="/house", api="/api/house", snapshot=snapshot, places=places,
-            house=house, ledger=ledger, now=now,
+            house=house, doctor=doctor, seen=snapshot.ledger, now=now,
+            differing=[row for row in snapshot.rows if row.loads is not None and row.loads.agreement != "same"],
         )  # fmt: skip
 
     def error(self, title: str, said: str, hint: str | None = None) -> str:
@@ -280,11 +294,14 @@ def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> l
     lags = [charts.Point(_clock(p.at), p.behind, f"{_clock(p.at)}: {say(p.behind or 0)}") for p in runs]
     known = [point.value for point in lags if point.value is not None]
     if len(known) < 3 and len(days) > 2:
-        lags = [charts.Point(d.day, d.worst_lag, f"{d.day}: {say(d.worst_lag or 0)}") for d in days]
+        lags = [charts.Point(d.day, worst_lag(d), f"{d.day}: {say(worst_lag(d) or 0)}") for d in days]
         known = [point.value for point in lags if point.value is not None]
     top = f"at most {say(max(known))}" if known else ""
     found = [
-        Chart("Lag when runs began", charts.line(lags, top, None if in_ids else target)),
+        Chart(
+            "Lag when runs began",
+            charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}"),
+        ),
         bar("Rows per run", lambda p: p.rows, words.count),
         bar("Bytes per run", lambda p: p.bytes, words.size),
         bar("Seconds per run", lambda p: p.seconds, words.duration),
@@ -292,13 +309,15 @@ def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> l
     if len(days) > 2:
         points = [
             charts.Point(
-                d.day, float(d.rows), f"{d.day}: {words.count(d.rows)}", "failed" if d.failures else "ok"
+                d.day,
+                float(d.rows_extracted),
+                f"{d.day}: {words.count(d.rows_extracted)}",
+                "failed" if d.failures else "ok",
             )
             for d in days
         ]
-        found.append(
-            Chart("Rows per day", charts.bars(points, f"at most {words.count(max(d.rows for d in days))}"))
-        )
+        most = max(d.rows_extracted for d in days)
+        found.append(Chart("Rows per day", charts.bars(points, f"at most {words.count(most)}")))
     return found
 
 
@@ -306,9 +325,30 @@ def _outcome(part: Part) -> charts.Outcome:
     return "ok" if part.ok else "held" if part.exit_code == 3 else "failed"
 
 
-def _span(part: Part) -> charts.Span:
+def _names(run: Run) -> str:
+    """The tables of a run in a few words."""
+    names = [part.table for part in run.parts]
+    more = len(names) - NAMED_TABLES
+    return ", ".join(names[:NAMED_TABLES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _stages_of(parts: Sequence[Part]) -> list[str]:
+    """The stages that these tables have gone through, in order."""
+    known = {stage for part in parts for stage, _ in part.stages}
+    return [stage for stage in charts.STAGES if stage in known]
+
+
+def _span(part: Part, link: str | None = None) -> charts.Span:
     said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows)} rows in {words.duration(part.seconds)}"
-    return charts.Span(part.table, part.at, part.seconds, _outcome(part), said, f"/runs/{part.run}")
+    return charts.Span(
+        part.table,
+        part.at,
+        part.seconds,
+        _outcome(part),
+        said,
+        link or f"/runs/{part.run}",
+        dict(part.stages),
+    )
 
 
 def _run_figures(part: Part) -> tuple[str, ...]:
@@ -326,8 +366,9 @@ def _run_figures(part: Part) -> tuple[str, ...]:
 
 
 def _day_figures(day: Day) -> tuple[str, ...]:
-    lag = "" if day.worst_lag is None else f"{day.worst_lag:,.0f}"
+    worst = worst_lag(day)
+    lag = "" if worst is None else f"{worst:,.0f}"
     return (
-        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows), words.count(day.bytes),
+        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows_extracted), words.count(day.bytes),
         f"{day.seconds:.1f}", lag,
     )  # fmt: skip

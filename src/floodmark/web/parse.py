@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from floodmark.commit.checks import parse_check
+from floodmark.commit.lease import LEASE_SECONDS
+from floodmark.commit.status import Day, DoctorResult, parse_month
 from floodmark.model.errors import exit_code
-from floodmark.web.seen import Day, Document, Holder, Part, Run, Verified
+from floodmark.model.run import Lag
+from floodmark.model.times import parse_moment
+from floodmark.web.seen import Document, Holder, Part, Run, Verified, run_at
 
 Scrub = Callable[[str], str]
 # Lists that may have a thousand entries per table; only their lengths are shown.
 _LISTS = ("processed_s3_files", "pending_s3_files")
+_LOADED = ("epoch", "commits", "files")  # of what the ledger had when the watermark was published
 _MOST_TEXT = 2000  # characters of a message
 _MOST_NOTES = 50
 
@@ -55,6 +60,11 @@ def masked(value: Any, scrub: Scrub) -> Any:
     return scrub(value) if isinstance(value, str) else value
 
 
+def masked_doctor(found: DoctorResult, scrub: Scrub) -> DoctorResult:
+    """Doctor's result with every text in it masked."""
+    return replace(found, checks=tuple(masked(one, scrub) for one in found.checks))
+
+
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -72,6 +82,7 @@ def watermark(data: bytes | None, scrub: Scrub) -> Document | None:
     state = _at(checkpoint, "body", "state")
     found["open"] = bool(state.get("window") or state.get("reread"))
     found["log"], found["load_epoch"] = state.get("log"), state.get("load_epoch")
+    found["loaded"] = {key: _at(checkpoint, "body", "load").get(key) for key in _LOADED}
     found["staged_bytes"] = _whole(state.get("bytes"))
     table = _at(state, "table")
     found["mode"], found["target"] = table.get("mode"), table.get("target")
@@ -80,8 +91,8 @@ def watermark(data: bytes | None, scrub: Scrub) -> Document | None:
 
 def _at(value: object, *names: str) -> Mapping[str, Any]:
     for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def run(data: bytes | None, scrub: Scrub) -> Run | None:
@@ -95,7 +106,8 @@ def run(data: bytes | None, scrub: Scrub) -> Run | None:
         for one in _listed(found.get("tables"))
         if isinstance(one, dict) and isinstance(one.get("table"), str)
     )
-    codes = [part.exit_code for part in parts]
+    error = _at(found, "error")
+    codes = [_whole(error.get("code"))] if error else [part.exit_code or 0 for part in parts]
     return Run(
         found["run"],
         begun,
@@ -103,27 +115,30 @@ def run(data: bytes | None, scrub: Scrub) -> Run | None:
         exit_code(codes),
         _number(found.get("seconds")) or 0.0,
         parts,
+        _said(error.get("message"), scrub),
+        _said(error.get("hint"), scrub),
     )
 
 
 def _part(run: str, begun: str, one: Mapping[str, Any], scrub: Scrub) -> Part:
+    """A table's part of a run: as the run's report has it, or as the check object has the last run's work."""
     error, before = _at(one, "error"), _at(one, "lag_before")
     lag = _at(one, "lag_after") or before
     notes, findings = _listed(one.get("notes")), _listed(one.get("findings"))
-    stages = _at(one, "stage_seconds")
+    stages, code = _at(one, "stage_seconds") or _at(one, "stages"), _whole(one.get("exit_code"))
     return Part(
         run=run,
         table=one["table"],
-        ok=bool(one.get("ok")),
-        exit_code=_whole(one.get("exit_code")),
-        at=begun,
+        ok=bool(one.get("ok", code == 0)),
+        exit_code=code,
+        at=begun or str(one.get("at") or ""),
         seconds=_number(one.get("seconds")) or 0.0,
         rows=_whole(one.get("rows_extracted")),
         reread=_whole(one.get("rows_reread")),
         loaded=_whole(one.get("rows_loaded")),
         deleted=_whole(one.get("rows_deleted")),
-        bytes=_whole(one.get("bytes_written")),
-        files=_whole(one.get("files_written")),
+        bytes=_whole(one.get("bytes_written", one.get("bytes"))),
+        files=_whole(one.get("files_written", one.get("files"))),
         lag=_number(lag.get("seconds")),
         lag_ids=_maybe(lag.get("ids")),
         strategy=str(one["strategy"]) if one.get("strategy") else None,
@@ -144,15 +159,6 @@ def finding(found: object, scrub: Scrub) -> str:
         return _said(found, scrub) or ""
     said = _said(found.get("detail"), scrub) or ""
     return f"{str(found.get('kind', 'finding')).replace('_', ' ')}: {said}".rstrip(": ")
-
-
-def run_at(run: str) -> str:
-    """When a run began, from its name, `20250819_153000_ab12`; empty if that is not a run's name."""
-    try:
-        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return ""
-    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def verified(data: bytes | None, scrub: Scrub) -> Verified | None:
@@ -185,50 +191,48 @@ class Checked:
     lag_ids: int | None
     last: Part | None
     today: Day | None
+    killed: tuple[Part, ...] = ()  # of runs that ended without a word
 
 
 def check(data: bytes | None, scrub: Scrub) -> Checked | None:
     """A check object; those of earlier versions have only the time of the look, and why a table without a log failed."""
-    found = _object(data)
-    if found is None or not isinstance(found.get("table_name"), str):
+    found = parse_check(data)
+    if found is None:
         return None
-    failure, lag, work = _at(found, "failure"), _at(found, "lag"), _at(found, "work")
     # Exit codes 3 and 7 don't count as failures: another run has the table, or verify has found differences.
-    failed = found.get("exit_code") not in (None, 0, 3, 7)
+    failed = found.exit_code not in (None, 0, 3, 7)
+    failure, lag, work = found.failure, found.lag or Lag(), found.work
     return Checked(
-        found["table_name"],
-        _text(found.get("last_check_time")),
-        _text(found.get("caught_up_at")),
-        _text(found.get("success_at")),
-        _said(failure.get("message") or (found.get("error") if failed else None), scrub),
-        _text(failure.get("at") or (found.get("at") if failed else None)),
-        _number(lag.get("seconds")),
-        _maybe(lag.get("ids")),
-        _last_work(found["table_name"], work) if work.get("run") else None,
-        _day(_at(found, "today")) if found.get("today") else None,
+        found.table_name,
+        found.last_check_time,
+        found.caught_up_at,
+        found.success_at,
+        _said(failure.message if failure else found.error if failed else None, scrub),
+        failure.at if failure else found.at if failed else None,
+        lag.seconds,
+        lag.ids,
+        _part(work.run, run_at(work.run), {**asdict(work), "table": found.table_name}, scrub)
+        if work
+        else None,
+        found.today,
+        tuple(
+            killed_part(found.table_name, one.run, one.until, one.rows, one.stage, one.host)
+            for one in found.killed
+        ),
     )
 
 
-def _last_work(table: str, work: Mapping[str, Any]) -> Part:
-    code = _whole(work.get("exit_code"))
-    return Part(
-        run=str(work["run"]),
-        table=table,
-        ok=code == 0,
-        exit_code=code,
-        at=run_at(str(work["run"])) or str(work.get("at") or ""),
-        seconds=_number(work.get("seconds")) or 0.0,
-        rows=_whole(work.get("rows_extracted")),
-        reread=_whole(work.get("rows_reread")),
-        loaded=_whole(work.get("rows_loaded")),
-        deleted=_whole(work.get("rows_deleted")),
-        bytes=_whole(work.get("bytes")),
-        files=_whole(work.get("files")),
-        lag=None,
-        lag_ids=None,
-        strategy=None,
-        stages=tuple((str(k), _number(v) or 0.0) for k, v in _at(work, "stages").items()),
-    )
+def killed_part(
+    table: str, run: str, until: str | None, rows: int, stage: str | None, host: str | None
+) -> Part:
+    """A table's part of a run that ended without a word, at the latest when its lease ran out."""
+    begun = run_at(run)
+    try:
+        seconds = max(0.0, (parse_moment(until or "") - parse_moment(begun)).total_seconds() - LEASE_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    where = "".join((f", in {stage}" if stage else "", f", on {host}" if host else ""))
+    return Part(run, table, False, None, begun, seconds, rows=rows, error=f"the run was killed{where}")
 
 
 def _text(value: object) -> str | None:
@@ -263,18 +267,5 @@ def live(data: bytes | None) -> Holder | None:
 
 def days(data: bytes | None) -> tuple[Day, ...]:
     """The days of one month of a table, in order."""
-    listed = _listed((_object(data) or {}).get("days"))
-    return tuple(_day(one) for one in listed if isinstance(one, dict))
-
-
-def _day(one: Mapping[str, Any]) -> Day:
-    lag = _number(one.get("worst_lag_seconds"))
-    return Day(
-        str(one.get("day") or ""),
-        _whole(one.get("runs")),
-        _whole(one.get("failures")),
-        _whole(one.get("rows_extracted")),
-        _whole(one.get("bytes")),
-        _number(one.get("seconds")) or 0.0,
-        lag if lag is not None else _number(one.get("worst_lag_ids")),
-    )
+    found = parse_month(data)
+    return found.days if found is not None else ()

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+from floodmark.commit.status import Day
 from floodmark.model.times import parse_moment
-from floodmark.web.health import DEFAULT_TARGET, Facts, Health, judge
+from floodmark.web.health import DEFAULT_TARGET, Facts, Health, behind, judge
+from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
 POINTS = 30  # of a sparkline
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
-    """One table's part of one run."""
+    """One table's part of one run. There are many: a week of runs has them for every table."""
 
     run: str
     table: str
     ok: bool
-    exit_code: int
+    exit_code: int | None  # None: it ended without a word
     at: str  # when the run began, to the second
     seconds: float
-    rows: int
-    reread: int
-    loaded: int
-    deleted: int
-    bytes: int
-    files: int
-    lag: float | None
-    lag_ids: int | None
-    strategy: str | None
+    rows: int = 0
+    reread: int = 0
+    loaded: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    files: int = 0
+    lag: float | None = None
+    lag_ids: int | None = None
+    strategy: str | None = None
     error: str | None = None
     hint: str | None = None
     notes: tuple[str, ...] = ()
@@ -54,14 +56,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """One run, from its report."""
+    """One run, from its report; a killed run, from what it left behind."""
 
     id: str
     at: str
     ok: bool
-    exit_code: int
+    exit_code: int | None  # None: it ended without a word
     seconds: float
     parts: tuple[Part, ...]
+    error: str | None = None  # why the run failed as a whole
+    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,19 +87,6 @@ class Holder:
     told: str | None = None  # when that was written
     lag: float | None = None  # behind the source, as the run measured it
     lag_ids: int | None = None
-
-
-@dataclass(frozen=True)
-class Day:
-    """One day of a table: what charts need when the runs' own reports are gone."""
-
-    day: str
-    runs: int
-    failures: int
-    rows: int
-    bytes: int
-    seconds: float
-    worst_lag: float | None
 
 
 @dataclass(frozen=True)
@@ -127,6 +118,10 @@ class Row:
     holder: Holder | None = None
     document: Document = field(default_factory=dict)
     target: float = DEFAULT_TARGET
+    loads: Loads | None = None  # as the ledger has them; None: not known
+    at_most: float | None = (
+        None  # it may be that far behind by now, in whole minutes; only where that is too far
+    )
 
     @property
     def retired(self) -> bool:
@@ -144,6 +139,7 @@ class Snapshot:
     days: Mapping[str, tuple[Day, ...]] = field(default_factory=dict)
     problem: str | None = None
     read: bool = True  # False: the store was never read
+    ledger: LedgerSeen = NOT_ASKED
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
@@ -162,7 +158,8 @@ class Snapshot:
 
     def shows(self, other: Snapshot) -> bool:
         """Whether this one shows the same as the other."""
-        return (self.rows, self.runs, self.days) == (other.rows, other.runs, other.days)
+        here = (self.rows, self.runs, self.days, self.ledger)
+        return here == (other.rows, other.runs, other.days, other.ledger)
 
     @property
     def holders(self) -> list[Holder]:
@@ -189,9 +186,10 @@ class Told:
     days: tuple[Day, ...] = ()
 
 
-def make_row(name: str, told: Told, parts: list[Part], now: datetime) -> Row:
+def make_row(name: str, told: Told, parts: list[Part], now: datetime, ledger: LedgerSeen = NOT_ASKED) -> Row:
     """A table's line of the overview; `parts` are its parts of runs, newest first."""
     document = told.document or {}
+    loads = loads_of(document, ledger)
     last = next((part for part in parts if not part.idle), told.last or (parts[0] if parts else None))
     if told.last is not None and last is not None and told.last.run > last.run:
         last = told.last
@@ -206,7 +204,7 @@ def make_row(name: str, told: Told, parts: list[Part], now: datetime) -> Row:
     error = document.get("last_error") or told.failure
     if error is None and newest is not None and not newest.ok and newest.at > (looked or ""):
         error = newest.error
-    pending = int(document.get("pending_files", 0))
+    pending = waiting(document, loads)
     target = told.target if told.target is not None else DEFAULT_TARGET
     facts = Facts(
         readable=not told.damaged,
@@ -223,6 +221,7 @@ def make_row(name: str, told: Told, parts: list[Part], now: datetime) -> Row:
         differences=told.verified.differences if told.verified else None,
         retired=bool(document.get("retired")),
     )
+    total = behind(facts)
     return Row(
         name=name,
         health=judge(facts),
@@ -238,7 +237,37 @@ def make_row(name: str, told: Told, parts: list[Part], now: datetime) -> Row:
         holder=told.holder,
         document=document,
         target=target,
+        loads=loads,
+        at_most=total // 60 * 60 if total is not None and total > target else None,
     )
+
+
+def killed_runs(parts: Iterable[Part], known: Collection[str]) -> list[Run]:
+    """The runs that ended without a word; not those that are known by their reports."""
+    found: dict[str, dict[str, Part]] = {}
+    for part in parts:
+        if part.run not in known:
+            found.setdefault(part.run, {}).setdefault(part.table, part)
+    return [
+        Run(
+            run,
+            run_at(run),
+            False,
+            None,
+            max(one.seconds for one in by_table.values()),
+            tuple(by_table.values()),
+        )
+        for run, by_table in found.items()
+    ]
+
+
+def run_at(run: str) -> str:
+    """When a run began, told by its name, `20250819_153000_ab12`; empty when that is not one."""
+    try:
+        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return ""
+    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parts_of(runs: Iterable[Run]) -> dict[str, list[Part]]:
@@ -256,8 +285,13 @@ def points(parts: list[Part], days: Iterable[Day]) -> tuple[float | None, ...]:
     known = [value for value in of_runs if value is not None]
     if len(known) >= 3:
         return tuple(of_runs)
-    of_days = [day.worst_lag for day in days][-POINTS:]
+    of_days = [worst_lag(day) for day in days][-POINTS:]
     return tuple(of_days) if len(of_days) > len(of_runs) else tuple(of_runs)
+
+
+def worst_lag(day: Day) -> float | None:
+    """The worst lag of a day, in seconds or ids."""
+    return day.worst_lag_seconds if day.worst_lag_seconds is not None else day.worst_lag_ids
 
 
 def last_success(document: Document, parts: list[Part], looked: str | None, error: object) -> str | None:
@@ -285,4 +319,6 @@ def age(moment: str | None, now: datetime) -> float | None:
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
     """The rows by health, then by how far they are behind, then by name; retired tables last."""
-    return sorted(rows, key=lambda r: (r.retired, r.health.rank, -(r.lag or 0.0), -r.pending, r.name))
+    return sorted(
+        rows, key=lambda r: (r.retired, r.health.rank, -(r.at_most or r.lag or 0.0), -r.pending, r.name)
+    )

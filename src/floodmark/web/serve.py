@@ -40,6 +40,7 @@ class Asked:
     port: int = 8808
     token_file: Path | None = None
     names: tuple[str, ...] = ()  # host names that a proxy or other machines use for this one
+    ledger: bool = True  # whether to ask the warehouse's ledger
 
 
 def read_token(file: Path) -> Token:
@@ -98,7 +99,7 @@ def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], Non
     token = read_token(asked.token_file) if asked.token_file is not None else None
     check_store(config)
     with listen(asked.host, asked.port) as listening:
-        looks = Looks(config, scrub)
+        looks = Looks(config, scrub, asked.ledger)
         with Watch(looks) as watch, guarding(config):
             dashboard = Dashboard(config, looks, watch)
             names = {*LOCAL_NAMES, asked.host, *asked.names, socket.gethostname(), socket.getfqdn()}
@@ -116,13 +117,15 @@ def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], Non
             server.run(sockets=[listening])
 
 
-def report(config: Config, file: Path, scrub: Scrub) -> dict[str, object]:
+def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dict[str, object]:
     """Writes overview and tables into one file, whole or not at all; returns what is in it."""
     if not file.parent.is_dir():
         raise ConfigError(f"there is no folder {file.parent}")
     check_store(config)
-    looks = Looks(config, scrub)
+    looks = Looks(config, scrub, ledger)
     try:
+        looks.look()
+        looks.ledger.wait()
         snapshot = looks.look()
         if snapshot.problem is not None:
             raise looks.failed or FloodmarkError(snapshot.problem)

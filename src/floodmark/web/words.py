@@ -45,14 +45,16 @@ PLACES = {
 }
 
 
-def ended(code: int) -> str:
-    """An exit code in words."""
+def ended(code: int | None) -> str:
+    """An exit code in words; None: the run ended without one."""
+    if code is None:
+        return "killed, or its machine stopped"
     return EXIT_CODES.get(code, (f"exit code {code}", ""))[0]
 
 
-def next_step(code: int) -> str:
+def next_step(code: int | None) -> str:
     """What to do about an exit code."""
-    return EXIT_CODES.get(code, ("", ""))[1]
+    return EXIT_CODES.get(130 if code is None else code, ("", ""))[1]
 
 
 def ago(moment: str | None, now: datetime) -> str:
@@ -72,7 +74,9 @@ def coarse(seconds: float) -> str:
 
 
 def lag(row: Row) -> str:
-    """How far a table was behind when a sync last looked."""
+    """How far a table was behind when a sync last looked; at most so far by now, if that is too far."""
+    if row.at_most is not None and (row.lag or 0.0) <= row.target:
+        return f"up to {coarse(row.at_most)}"
     if row.lag is not None:
         return "none" if row.lag < 1 else coarse(row.lag)
     if row.lag_ids is not None:

@@ -41,6 +41,7 @@ def served(folder: Path, *more: str) -> Iterator[Served]:
     timer.start()
     try:
         said = process.stderr.readline()
+        timer.cancel()  # it is for a start that hangs, not for a slow test
         assert said.startswith("The dashboard is at http://127.0.0.1:"), said
         yield Served(said.split()[4].rstrip("/"), process)
     finally:

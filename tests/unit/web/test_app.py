@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
+from floodmark.commit.status import DoctorResult, read_doctor, write_doctor
+from floodmark.model.times import stamp
+from floodmark.observe.facts import Facts
+from floodmark.observe.metrics import exposition
 from floodmark.web.look import Looks
 from tests.support.dashboards import HOSTILE, Filled, every_health
 from tests.unit.web.conftest import Client
@@ -206,8 +212,58 @@ def test_prometheus_can_scrape_it(client: Client) -> None:
     assert answer.status_code == 200 and answer.headers["content-type"].startswith(
         "text/plain; version=0.0.4"
     )
-    assert "floodmark_build_info" in answer.text
+    assert set(re.findall(r"^# HELP (\S+) ", answer.text, re.MULTILINE)) == set(
+        re.findall(r"^# HELP (\S+) ", exposition(Facts()).decode(), re.MULTILINE)
+    )
     assert client("a-token-of-enough-length").get("/metrics").status_code == 401
+
+
+def test_the_house_shows_doctors_last_result_without_a_secret(client: Client, filled: Filled) -> None:
+    filled.table("shop.orders")
+    none = client().get("/house?before").text
+    assert "It has not been run with this store" in none and "--no-ledger" in none
+    checks = tuple(
+        {
+            "section": "source",
+            "name": name,
+            "status": status,
+            "detail": "user hunter2secret <b>",
+            "hint": None,
+            "table": None,
+        }
+        for name, status in (("way", "ok"), ("index", "warning"), ("rights", "failure"))
+    )
+    counts = {"ok": 1, "warning": 1, "failure": 1, "skipped": 0}
+    write_doctor(
+        filled.store, DoctorResult("2026-11-17T10:00:00.000000Z", "etl-1", False, 2.0, counts, checks)
+    )
+    told = read_doctor(filled.store)
+    assert told is not None and [one["name"] for one in told.checks] == ["rights", "index"]
+    text = client().get("/house").text
+    assert "1 check ok, 1 warning, 1 failure" in text and "hunter2secret" not in text and "***" in text
+    assert "&lt;b&gt;" in text and text.index("rights") < text.index("index</b>")
+    found = client().get("/api/house").json()
+    assert found["doctor"]["host"] == "etl-1" and found["ledger"]["asked"] is False
+
+
+def test_a_killed_run_and_a_refused_one_have_their_pages(client: Client, filled: Filled) -> None:
+    filled.now = datetime.now(UTC)
+    filled.table("shop.orders", looked=None)
+    killed, refused = filled.run_id(90), filled.run_id(20)
+    until = stamp(filled.now - timedelta(minutes=80))
+    left = {"run": killed, "since": None, "until": until, "rows": 7, "host": "etl-1", "stage": "load"}
+    filled.check("shop.orders", 1.0, killed=[left])
+    error = {"code": 2, "kind": "config", "message": "Access denied", "hint": "check source.url"}
+    body = {"run": refused, "ok": False, "seconds": 0.5, "tables": [], "error": error}
+    filled.store.put(f"runs/{refused}.json", json.dumps(body).encode())
+    browser = client()
+    text = browser.get("/runs").text
+    assert "no exit code, killed, or its machine stopped" in text and "Access denied" in text
+    assert "the run was killed, in load, on etl-1" in browser.get(f"/runs/{killed}").text
+    assert "check source.url" in browser.get(f"/runs/{refused}").text
+    assert browser.get(f"/api/runs/{killed}").json()["exit_code"] is None
+    assert browser.get(f"/api/runs/{refused}").json()["error"]["code"] == 2
+    assert [run["exit_code"] for run in browser.get("/api/runs").json()["runs"]] == [2, None]
 
 
 def test_a_running_run_shows_its_progress(client: Client, filled: Filled) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from floodmark.web.charts import Point, Span, bars, line, sparkline, timeline
+from floodmark.web.charts import STAGES, Point, Span, bars, line, sparkline, timeline
 
 VALUES = some.lists(some.none() | some.floats(0, 1e15), max_size=40)
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
@@ -28,6 +30,16 @@ def test_any_values_make_sound_charts(values: list[float | None]) -> None:
     for svg in (sparkline(values), bars(points, "<top>"), line(points, "<top>", 5.0)):
         if svg:
             drawn(svg)
+
+
+def test_a_bar_shows_its_stages_and_the_axis_round_times() -> None:
+    stages = {"extract": 300.0, "load": 200.0, "verify": 60.0}
+    span = Span("s.t", "2026-11-17T10:00:30Z", 600.0, "ok", "", "/", stages)
+    svg = str(timeline([span], None))
+    assert [svg.count(f'class="{stage}"') for stage in STAGES] == [1, 1, 1]
+    assert re.findall(r">([\d: -]+)</text>", svg) == ["11-17 10:02", "10:04", "10:06", "10:08"]
+    failed = str(timeline([replace(span, outcome="failed")], None))
+    assert 'class="extract"' not in failed and 'class="diamond"' in failed
 
 
 def test_too_few_values_are_not_drawn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -130,12 +131,91 @@ def test_days_and_runs_make_the_line_over_time(filled: Filled, looks: Looks) -> 
     row = snapshot.row("shop.orders")
     assert row is not None
     assert row.points == tuple(float(n) for n in range(1, 10))
-    assert snapshot.days["shop.orders"][-1].rows == 9
+    assert snapshot.days["shop.orders"][-1].rows_extracted == 9
     for hours in (3, 2, 1):
         filled.run(60.0 * hours, {"shop.orders": {"lag_after": {"seconds": float(hours), "ids": None}}})
     row = looks.look(NOW).row("shop.orders")
     assert row is not None
     assert row.points == (3.0, 2.0, 1.0)
+
+
+def test_todays_idle_runs_are_added_to_the_day_that_the_month_has(filled: Filled, looks: Looks) -> None:
+    filled.table("shop.orders", looked=None)
+    day = '{"day": "2026-11-17", "runs": 3, "rows_extracted": 9}'
+    filled.store.put(
+        "status/days/202611/shop.orders.json",
+        f'{{"table_name": "shop.orders", "days": [{day}]}}'.encode(),
+    )
+    filled.check("shop.orders", 1.0, today={"day": "2026-11-17", "runs": 2, "idle": 2})
+    (found,) = looks.look(NOW).days["shop.orders"]
+    assert (found.day, found.runs, found.idle, found.rows_extracted) == ("2026-11-17", 5, 2, 9)
+
+
+def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
+    filled: Filled, looks: Looks
+) -> None:
+    killed = "20261117_113000_dead"
+    with filled.held("shop.orders", killed):
+        filled.progress("shop.orders", 500, run=killed)
+        note = json.loads(filled.store.get("leases/shop.orders.json") or b"")
+    assert all(run.id != killed for run in looks.look(NOW).runs)  # it was released
+    lease = {**note, "expires_at": "2026-11-17T11:35:00.000000Z", "released": False}
+    filled.store.put("leases/shop.orders.json", json.dumps(lease).encode())
+    run = looks.look(NOW).run(killed)
+    assert run is not None and (run.ok, run.exit_code, run.seconds) == (False, None, 240.0)
+    assert [(p.table, p.rows) for p in run.parts] == [("shop.orders", 500)]
+    filled.store.put("leases/shop.orders.json", json.dumps({**note, "released": True}).encode())
+    left = {
+        "run": killed,
+        "since": None,
+        "until": "2026-11-17T11:35:00.000000Z",
+        "rows": 700,
+        "host": "etl-1",
+    }
+    filled.check("shop.orders", 1.0, killed=[left])
+    run = looks.look(NOW).run(killed)
+    assert run is not None and run.exit_code is None and run.parts[0].rows == 700
+    filled.store.put(f"runs/{killed}.json", json.dumps({"run": killed, "ok": True, "tables": []}).encode())
+    reported = [run for run in looks.look(NOW).runs if run.id == killed]
+    assert [run.exit_code for run in reported] == [0]  # its own report is to be believed
+
+
+def test_a_run_that_was_refused_shows_why(filled: Filled, looks: Looks) -> None:
+    error = {"code": 2, "kind": "config", "message": "Access denied for hunter2secret", "hint": "check it"}
+    body = {"run": "20261117_113000_ab12", "ok": False, "seconds": 0.2, "tables": [], "error": error}
+    filled.store.put("runs/20261117_113000_ab12.json", json.dumps(body).encode())
+    (run,) = looks.look(NOW).runs
+    assert (run.exit_code, run.error, run.hint) == (2, "Access denied for ***", "check it")
+
+
+def test_the_last_work_of_a_check_reads_like_the_report_of_its_run(filled: Filled, looks: Looks) -> None:
+    filled.table("shop.orders", looked=None)
+    numbers = {
+        "rows_extracted": 5,
+        "rows_reread": 1,
+        "rows_loaded": 6,
+        "rows_deleted": 2,
+        "seconds": 3.0,
+        "exit_code": 0,
+    }
+    stages = {"extract": 1.0, "load": 2.0}
+    run = filled.run_id(30)
+    filled.check(
+        "shop.orders", 1.0, work={"run": run, "at": "x", "files": 4, "bytes": 9, "stages": stages, **numbers}
+    )
+    row = looks.look(NOW).row("shop.orders")
+    assert row is not None
+    part = {
+        **numbers,
+        "files_written": 4,
+        "bytes_written": 9,
+        "stage_seconds": stages,
+        "strategy": None,
+        "lag_after": None,
+    }
+    filled.run(30, {"shop.orders": part})
+    again = looks.look(NOW).row("shop.orders")
+    assert again is not None and again.last == row.last is not None
 
 
 def test_the_older_tool_s_watermarks_are_not_tables(filled: Filled, looks: Looks) -> None:
