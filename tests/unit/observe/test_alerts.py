@@ -204,7 +204,9 @@ def test_mail_goes_through_apprise(config: Config) -> None:
     server.start()
     try:
         to = f"mailto://127.0.0.1:{port}?from=floodmark@example.org&to=ops@example.org&mode=insecure"
-        ended(replace(config, alerts=AlertSpec(to=(to,))), DataError("damaged"))
+        ended(
+            replace(config, alerts=AlertSpec(to=(to,))), DataError("damaged"), patience=60.0
+        )  # Apprise takes a while to import
     finally:
         server.stop()
     (mail,) = mails.got
