@@ -1,4 +1,4 @@
-"""The commands before the first sync: `init` writes a configuration, `doctor` finds what would fail."""
+"""The commands before the first sync: `init` writes a configuration, `doctor` finds what would fail, `pack` ships it."""
 
 from __future__ import annotations
 
@@ -195,4 +195,39 @@ def init(settings: Settings, source: str | None, output: Path | None, force: boo
     return 0
 
 
-COMMANDS = (init, doctor)
+@click.command(cls=Command)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("floodmark.tar.gz"),
+    metavar="FILE",
+    help="The archive to write: .tar.gz or .zip. Default: floodmark.tar.gz.",
+)
+@click.option(
+    "--code-only",
+    is_flag=True,
+    help="Only Floodmark's own Python code, for --py-files, where the machines have its packages.",
+)
+@pass_settings
+def pack(settings: Settings, output: Path, code_only: bool) -> int:
+    """Make the archive that a Spark cluster's machines need.
+
+    It holds this Floodmark with its packages, the compiled row reader included, and a script that runs the
+    machine's own Python with them; not pyspark, which the cluster has. Beside it, floodmark_job.py is written for
+    spark-submit. An archive fits machines of this kind with this version of Python, and says so on any other
+    (docs/cluster.md).
+
+    \b
+    Examples:
+      floodmark pack -o /srv/floodmark.tar.gz
+      floodmark pack --code-only -o floodmark.zip
+    """
+    from floodmark.setup.pack import pack as make
+
+    made = make(output, code_only)
+    settings.result(made.as_json(), made.lines)
+    return 0
+
+
+COMMANDS = (init, doctor, pack)

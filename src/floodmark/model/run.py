@@ -71,6 +71,11 @@ class SyncOptions:
     tables: int = 1
 
     @property
+    def reads_source(self) -> bool:
+        """Whether tasks may read the source's rows."""
+        return not self.dry_run and (not self.load_only or self.verify_data)
+
+    @property
     def chunk(self) -> int | None:
         """Rows in one chunk, if the run is limited in rows."""
         if self.limit is not None:

@@ -98,6 +98,10 @@ class Services:
             session.abort()
         return session
 
+    def need_spark(self) -> None:
+        """Raises ConfigError at once if there is no Spark that could be started."""
+        self._spark.check_installed()
+
     def warm_up(self) -> None:
         """Starts Spark in the background unless it is running, and says so."""
         self._spark.warm_up(lambda: self.progress.note("", "starting Spark"))

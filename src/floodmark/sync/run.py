@@ -43,6 +43,8 @@ def sync(
         Services(config, live, run, spark) as services,
     ):
         work = Work(services, options, live)
+        if options.reads_source:
+            services.need_spark()
         try:
             tables, unknown = work.resolve(names, all_tables)
         except FloodmarkError as error:

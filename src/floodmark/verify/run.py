@@ -87,6 +87,7 @@ def verify(
         Services(config, progress, run, spark) as services,
         ThreadPoolExecutor(1, "verify") as pool,
     ):
+        services.need_spark()
         stored = StoredTables(config, services.store)
         tables, unknown = stored.resolve(services.session, names, all_tables)
         if all_tables:

@@ -35,7 +35,7 @@ from floodmark.setup.doctor.configuration import in_clear, mistakes
 from floodmark.setup.doctor.memory import amount, check_executors, check_memory, cores
 from floodmark.setup.doctor.reach import nearby, reach
 from floodmark.setup.doctor.s3_head import _skew
-from floodmark.setup.doctor.spark import check_packages, java, secrecy
+from floodmark.setup.doctor.spark import check_packages, check_tasks, java, secrecy
 from tests.support.described import changed
 from tests.support.samples import TABLE
 
@@ -274,6 +274,16 @@ def test_missing_or_different_packages_are_named_by_host() -> None:
 
 
 # secrets, places
+
+
+def test_tasks_are_counted_by_executor_and_host() -> None:
+    ran = [
+        {"host": "b", "parent": 7},
+        {"host": "a", "parent": 7},
+        {"host": "a", "parent": 8},
+        {"host": "a", "parent": 7},
+    ]
+    assert check_tasks(ran).detail == "4 tasks ran in 3 executors on 2 hosts: a 3, b 1"
 
 
 def test_secrets_in_clear_text_are_found_and_variables_are_not() -> None:

@@ -75,33 +75,34 @@ class Throttle:
         return self._tasks + self._sessions < self._source.max_connections
 
     @contextmanager
-    def task(self, cores: int | None, stopped: Callable[[], bool]) -> Iterator[None]:
+    def task(self, cores: int | None, stopped: Callable[[], bool], attempts: int = 1) -> Iterator[None]:
         """Room for one more slice in Spark; waits until there is some, and while the source is busy.
 
-        `cores` is the maximum number of concurrent tasks, None if unknown. Raises Interrupted when stopped.
+        `cores` is the maximum number of concurrent tasks, None if unknown. `attempts` at the slice may run side
+        by side, each with a connection. Raises Interrupted when stopped.
         """
         self._wait_until_calm(stopped)
         began = time.monotonic()
         with self._change:
-            while not self._room_for_task(cores):
+            while not self._room_for_task(cores, attempts):
                 if self._tasks == 0 and time.monotonic() - began > PATIENCE:
                     break  # the driver's sessions may be waiting for this very task
                 self._change.wait(0.5)
                 if stopped():
                     raise Interrupted("stopped")
-            self._tasks += 1
+            self._tasks += attempts
         try:
             yield
         finally:
             with self._change:
-                self._tasks -= 1
+                self._tasks -= attempts
                 self._change.notify_all()
 
-    def _room_for_task(self, cores: int | None) -> bool:
+    def _room_for_task(self, cores: int | None, attempts: int) -> bool:
         if cores is not None and self._tasks >= cores:
             return True  # a task that only queues inside Spark has no connection
         # The driver's queries go first: a plan that waits holds up a whole table.
-        return self._tasks + self._sessions + self._asking < self._source.max_connections
+        return self._tasks + self._sessions + self._asking + attempts <= self._source.max_connections
 
     # pauses
 

@@ -1,37 +1,32 @@
-"""Spark: its start, its stop, and slices run as tasks.
-
-The SparkContext comes from one of four places: our own JVM (`jvm`); this process, if it already has one, say
-in a notebook (used and left running); the JVM of spark-submit; or, with a pyspark whose internals we don't
-know, pyspark's own launcher.
+"""Spark, as the rest of Floodmark sees it: started, stopped, and slices run as its tasks.
 
 One slice, or one range to compare, is one Spark job with one task, a few of them in flight per core: a job
 with many tasks would deliver its results only after the last one. A task's own errors come back as values and
 are raised here; lost workers and executors are for Spark to retry. Rows and secrets never appear in Spark's
-settings, descriptions or logs. Nothing here changes the environment: libc's getenv in another thread may read
-memory that such a change frees.
+settings, descriptions or logs. `start` knows where a SparkContext comes from.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
+from floodmark.services.spark.executors import Executors
 from floodmark.services.spark.job import Job, freeze_imports, preload, task
-from floodmark.services.spark.jvm import DAEMON, Gateway, Jvm, is_local, last_words, other_python, settings
-from floodmark.services.spark.master import UNRESPONSIVE, refusal
+from floodmark.services.spark.jvm import Jvm, attempts_at_once, is_local, settings
 from floodmark.services.spark.reports import Address, Reports, RowsUnderway
+from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
 from floodmark.services.temp import cache_folder
 
@@ -46,18 +41,10 @@ LOOK_EVERY = 2.0
 # Pauses before a slice whose services failed is retried; not once it has been failing for PATIENCE seconds.
 PAUSES = (1.0, 3.0)
 PATIENCE = 20.0
-# Seconds that a run waits for its first executor (Spark itself would wait forever), and for a new one after
-# losing all: a restarted master no longer knows the application.
-DESERTED = 300.0
-FORSAKEN = 60.0
+# Seconds that questions to the executors wait for the first of them.
+ASKING = 60.0
 # Seconds that a foreign context, which is not ours to kill, may take to release our jobs.
 LETTING_GO = 20.0
-# Tells our own context from others in the same process.
-OWN = "spark.floodmark.own"
-
-Way = Literal["own JVM", "in this process", "spark-submit", "pyspark"]
-# Settings that make sense only in a JVM that we have started ourselves.
-_OF_OUR_JVM = {DAEMON, "spark.python.unix.domain.socket.enabled", "spark.authenticate"}
 
 
 class Spark:
@@ -85,9 +72,7 @@ class Spark:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._groups: set[str] = set()  # of running jobs
-        self._executors: frozenset[str] = frozenset()  # as last seen, on a cluster
-        self._had_executors = False
-        self._forsaken = False  # it has no executor left and will get none
+        self._executors = Executors()
 
     # start and stop
 
@@ -96,91 +81,23 @@ class Spark:
         """Wraps the caller's SparkSession or SparkContext, used and left running; raises ConfigError."""
         if isinstance(given, Spark):
             return given
-        if type(given).__module__.startswith("pyspark.sql.connect"):
-            raise ConfigError(
-                "a Spark Connect session can't run Floodmark's tasks: it has no SparkContext",
-                hint="pass a classic SparkSession, or none: Floodmark then starts Spark itself",
-            )
-        context: Any = getattr(given, "sparkContext", given)
-        if not hasattr(context, "runJob"):
-            raise ConfigError(f"spark must be a SparkSession or a SparkContext, not {type(given).__name__}")
-        if internals.is_stopped(context):
-            raise ConfigError(
-                "the Spark session that was passed in has been stopped", hint="create a new one"
-            )
+        context = context_of(given)
         spark = cls(str(context.master))
         spark._use(context, "in this process")
         return spark
 
     def start(self) -> None:
         """Starts Spark if it isn't running yet; meant to run in a separate thread while the plan is made."""
-        known = internals.is_known(internals.version())
-        if (running := internals.active_context()) is not None:
-            if running.getConf().get(OWN):
-                raise ConfigError("Spark is already running in this process")
-            self._use(running, "in this process")
-        elif internals.is_submitted():
-            self._start_by_pyspark("spark-submit")
-        elif not known:
-            self._start_by_pyspark("pyspark")
-        else:
-            self._start_jvm()
-
-    def _start_jvm(self) -> None:
-        # Py4J would report a connection that ends with the JVM as an error.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        where = self._jvm.start(meanwhile=_import_pyspark)
         try:
-            self._connect(where)
-        except FloodmarkError:
-            raise
-        except Exception as error:
-            told = _start_error(
-                error, self.settings["spark.master"], self.log_path
-            )  # queries the JVM, so before the kill
-            self._jvm.kill()
-            told = self._jvm.shortage() or self._refused() or told
+            made = started(self._jvm)
+        except FloodmarkError as error:
             raise (
-                Interrupted("stopped while Spark was starting") if self._stopped.is_set() else told
+                Interrupted("stopped while Spark was starting") if self._stopped.is_set() else error
             ) from None
-        if is_local(self.settings):
+        self._gateway = made.gateway
+        self._use(made.context, made.way)
+        if made.way == "own JVM" and is_local(self.settings):
             threading.Thread(target=self._warm_up, name="spark-warm-up", daemon=True).start()
-
-    def _connect(self, where: Gateway) -> None:
-        from pyspark import SparkConf, SparkContext
-
-        self._gateway = internals.connected(where)
-        conf = SparkConf(loadDefaults=False)
-        if is_local(self.settings) and self._jvm.folder is not None:
-            # Sockets and temporary files go where only this user can see them, and where cleanup finds them.
-            conf.set("spark.local.dir", str(self._jvm.folder))
-            conf.set("spark.python.unix.domain.socket.dir", str(self._jvm.folder))
-        conf.setAll([*self.settings.items(), (OWN, "true")])
-        with internals.own_signals(), internals.own_environment():
-            context = SparkContext(conf=conf, gateway=self._gateway)
-        internals.hush_accumulators(context)
-        # The workers' Python: this one, unless configured otherwise.
-        context.pythonExec = other_python(self.settings) or sys.executable
-        self._use(context, "own JVM")
-
-    def _start_by_pyspark(self, way: Way) -> None:
-        """Makes a context by pyspark's own means; submitted settings override the configuration."""
-        from pyspark import SparkConf, SparkContext
-
-        try:
-            if way == "spark-submit":
-                internals.connect_to_submitted()
-            conf = SparkConf()
-            for name, value in self.settings.items():
-                if not conf.contains(name) and name not in _OF_OUR_JVM:
-                    conf.set(name, value)
-            conf.set(OWN, "true")
-            with internals.own_signals(), internals.own_environment():
-                context = SparkContext(conf=conf)
-        except Exception as error:
-            raise _start_error(error, self.settings["spark.master"], self.log_path) from None
-        self._gateway = internals.gateway_of_pyspark()
-        self._use(context, way)
 
     def _use(self, context: Any, way: Way) -> None:
         self._way = way
@@ -202,7 +119,7 @@ class Spark:
     def alive(self) -> bool:
         """Whether it still takes tasks: its JVM runs, and its context was neither stopped nor abandoned."""
         context = self._context
-        return context is not None and not self._forsaken and not internals.is_stopped(context)
+        return context is not None and not self._executors.gone and not internals.is_stopped(context)
 
     @property
     def trains(self) -> bool:
@@ -239,22 +156,13 @@ class Spark:
                 with suppress(Exception):
                     self._cancel_jobs(context)
                 with suppress(Exception):
-                    self._leave(context)
+                    leave(context, self._way, self.settings)
             if self._gateway is not None and self._way != "spark-submit":
                 with suppress(Exception):
                     self._gateway.shutdown()
             self._jvm.stop(5)
             if self._way != "spark-submit":
                 internals.forget(self._gateway)
-
-    def _leave(self, context: Any) -> None:
-        """Ends our own context cleanly. With our own local JVM, its shutdown does that, a second faster."""
-        if self._way == "in this process":
-            return
-        if self._way == "own JVM" and is_local(self.settings):
-            internals.end_accumulators(context)
-        else:
-            context.stop()
 
     # slices
 
@@ -274,9 +182,14 @@ class Spark:
         if not jobs:
             return
         throttle = throttle or Throttle(jobs[0].source)
+        if attempts_at_once(self.settings) > jobs[0].source.max_connections:
+            raise ConfigError(
+                "spark.speculation may read a slice twice at once, and source.max_connections allows only 1",
+                hint="leave spark.speculation.task.duration.threshold out, or raise source.max_connections",
+            )
         own = f"{group} #{next(self._numbers)}"
         if not self._groups:  # a cluster takes back the executors of a run that needs none for a while
-            self._executors, self._had_executors = frozenset(), False
+            self._executors.forget()
         ended = threading.Event()
         rows = RowsUnderway(self._reports, underway)
 
@@ -298,9 +211,10 @@ class Spark:
                     yield result
                 if not done and not self.alive:
                     raise self._lost(RuntimeError(), jobs[0].table.name)
-                alone = None if done else self._alone(alone, note)
+                watched = self._executors
+                alone = None if done else watched.alone(self._context, self.settings, alone, note)
                 if alone is not None:
-                    self._give_up_alone(alone, jobs[0].table.name)
+                    watched.give_up(alone, self.settings["spark.master"], jobs[0].table.name)
         finally:
             ended.set()
             rows.close()
@@ -324,30 +238,6 @@ class Spark:
             time.sleep(0.1)
         pool.shutdown()
 
-    def _alone(self, since: float | None, note: Callable[[str], None]) -> float | None:
-        """Since when the cluster has had no executor for this run; None if it has one, or if unknown."""
-        if is_local(self.settings):
-            return None
-        found = internals.executors(self._context)
-        if found is None:
-            return since
-        if lost := sorted(self._executors - found):
-            note(f"Spark lost {len(lost)} of {len(self._executors)} executors; their slices run again")
-        self._executors, self._had_executors = found, self._had_executors or bool(found)
-        return None if found else since or time.monotonic()
-
-    def _give_up_alone(self, since: float, table: str) -> None:
-        seconds = FORSAKEN if self._had_executors else DESERTED
-        if time.monotonic() - since <= seconds:
-            return
-        self._forsaken = True  # a resident sync then starts a new context
-        raise TransientError(
-            f"{self.settings['spark.master']} has had no executor for this run for {seconds:.0f} s",
-            hint="check its workers, their free cores and memory, and that they can reach this machine"
-            " (spark.driver.host); then run again",
-            table=table,
-        )
-
     def _at_once(self, connections: int) -> int:
         """How many slices Spark may have at once; a cluster's number of cores can change at any time."""
         return self.parallelism * AHEAD if is_local(self.settings) else connections
@@ -364,8 +254,9 @@ class Spark:
         """Runs one slice, with retries where they can help."""
         pauses, failing_since = iter(PAUSES), None
         cores = self.parallelism if is_local(self.settings) else None
+        attempts = attempts_at_once(self.settings)
         while True:
-            with throttle.task(cores, lambda: ended.is_set() or self._stopped.is_set()):
+            with throttle.task(cores, lambda: ended.is_set() or self._stopped.is_set(), attempts):
                 if ended.is_set() or self._stopped.is_set():
                     raise Interrupted("stopped")
                 result = self._run(job, group, what, reports)
@@ -397,8 +288,24 @@ class Spark:
     def answers(
         self, asks: Callable[[Iterable[int]], list[dict[str, Any]]], count: int
     ) -> list[dict[str, Any]]:
-        """The answers of `count` tasks, wherever Spark runs them."""
+        """The answers of `count` tasks, wherever Spark runs them; raises TransientError without executors."""
+        with ThreadPoolExecutor(1, thread_name_prefix="ask") as pool:
+            asked = pool.submit(self._ask, asks, count)
+            alone: float | None = None
+            try:
+                while not asked.done():
+                    wait([asked], LOOK_EVERY)
+                    alone = self._executors.alone(self._context, self.settings, alone, log.warning)
+                    if alone is not None and not asked.done():
+                        self._executors.give_up(alone, self.settings["spark.master"], None, ASKING)
+            except BaseException:
+                self.cancel()
+                raise
+            return asked.result()
+
+    def _ask(self, asks: Callable[[Iterable[int]], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
         try:
+            self._groups.add("ask")
             self._context.setJobGroup("ask", "check the executors", interruptOnCancel=True)
             return list(self._context.runJob(self._context.parallelize(range(count), count), asks))
         except Exception as error:
@@ -406,7 +313,7 @@ class Spark:
 
     def _lost(self, error: Exception, table: str | None) -> FloodmarkError:
         """What Spark's own failure means for the operator."""
-        text = _java_text(error)
+        text = java_text(error)
         said = telling(text)
         ended = not self.alive
         if self._stopped.is_set() or (" cancelled " in said and not ended):
@@ -421,7 +328,7 @@ class Spark:
             return why.of(table) if table else why
         if ended or not said:
             master = self.settings["spark.master"]
-            if why := self._refused():
+            if why := refused(self._jvm):
                 return why.of(table) if table else why
             said = (
                 "Spark's JVM has ended"
@@ -431,12 +338,6 @@ class Spark:
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table
         )
-
-    def _refused(self) -> FloodmarkError | None:
-        """Why a reachable master has not accepted the application; None if that is not what happened."""
-        if UNRESPONSIVE not in self._jvm.said():
-            return None
-        return refusal(self.settings["spark.master"], internals.version_text())
 
 
 def _reports(conf: Any, local: bool) -> Reports:
@@ -453,38 +354,3 @@ def _imports(_: Iterable[int]) -> list[int]:
     preload()
     freeze_imports()
     return []
-
-
-def _import_pyspark() -> None:
-    """Takes a third of a second, while the JVM is busy starting anyway."""
-    import pyspark.java_gateway  # noqa: F401
-
-
-def _java_text(error: Exception) -> str:
-    """The full text of an exception from the JVM; empty if it is something else, or the JVM is gone."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    if type(error).__module__.startswith("pyspark.errors"):  # a SparkSession converts it to this
-        return str(error).strip()
-    try:
-        if not isinstance(error, Py4JJavaError):
-            return ""
-        text = str(error.java_exception.getMessage()).strip()
-        # A single word, such as a path, means nothing without the exception's name.
-        return text if " " in text else f"{error.java_exception.getClass().getSimpleName()}: {text}"
-    except Exception:
-        return ""
-
-
-def _start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError:
-    try:
-        line = telling(_java_text(error)) or str(error).strip().splitlines()[-1]
-    except Exception:  # the JVM is gone, and its message with it
-        line = last_words(log_path)
-    hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
-    if any(
-        word in line.lower()
-        for word in ("unresponsive", "connect", "timed out", "refused", "stopped", "starthook")
-    ):
-        return TransientError(f"Spark did not start: {line[:300]}", hint=hint)
-    return ConfigError(f"Spark did not start: {line[:300]}", hint=hint)

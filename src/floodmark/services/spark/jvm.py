@@ -256,6 +256,16 @@ def is_local(settings: Mapping[str, str]) -> bool:
     return settings["spark.master"].startswith("local")
 
 
+def attempts_at_once(settings: Mapping[str, str]) -> int:
+    """How many attempts at one slice Spark may run side by side.
+
+    A job of one task has nothing to compare its speed with, so Spark speculates on it only with a threshold.
+    """
+    speculates = settings.get("spark.speculation", "").lower() == "true"
+    threshold = settings.get("spark.speculation.task.duration.threshold", "")
+    return 2 if speculates and threshold and not is_local(settings) else 1
+
+
 def find_java() -> str:
     """The java program that Spark would use."""
     home = os.environ.get("JAVA_HOME")
@@ -270,14 +280,23 @@ def find_java() -> str:
     return found
 
 
-def spark_home() -> Path:
-    """The folder of the pyspark package, found without importing it."""
+def pyspark_folder() -> Path:
+    """The folder of the package pyspark, found without importing it; raises ConfigError."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigError(
-            "the package pyspark is not installed", hint="install floodmark again: pip install floodmark"
+            "the package pyspark is not installed, and Spark does the reading",
+            hint="pip install 'floodmark[spark]'; on a cluster that has its own Spark, start Floodmark with"
+            " spark-submit (docs/cluster.md)",
         )
     return Path(spec.origin).parent
+
+
+def spark_home() -> Path:
+    """The folder of Spark itself: that of the package, unless pyspark is the one of a whole Spark."""
+    package = pyspark_folder()
+    whole = package.parent.parent
+    return whole if not (package / "jars").is_dir() and (whole / "jars").is_dir() else package
 
 
 def direct_command(

@@ -14,6 +14,7 @@ from typing import Self
 from floodmark.config.load import Config
 from floodmark.model.errors import Interrupted
 from floodmark.services.spark.context import Spark
+from floodmark.services.spark.pyspark_internals import check_installed
 
 
 class WarmSpark:
@@ -35,6 +36,11 @@ class WarmSpark:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+    def check_installed(self) -> None:
+        """Raises ConfigError if it could never start, for lack of a pyspark that is new enough."""
+        if not self._given:
+            check_installed()
 
     def warm_up(self, said: Callable[[], None] = lambda: None) -> None:
         """Starts Spark in the background unless it runs; calls `said` if it has to be started."""

@@ -18,18 +18,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from floodmark.model.errors import ConfigError
-from floodmark.services.spark.jvm import Gateway, spark_home
+from floodmark.services.spark.jvm import Gateway, pyspark_folder
 
 KNOWN = ((4, 0), (4, 3))  # the oldest and the newest version whose internals we know
-WANTED = "pip install 'pyspark>=4.0,<5'"
+WANTED = (
+    "pip install 'floodmark[spark]', or 'pyspark>=4.0,<5'; docs/cluster.md has the engines that bring one"
+)
 
 
 def version_text() -> str:
     """The version of the pyspark that would be imported; read from a file, since importing takes 0.3 s."""
     with suppress(OSError):
-        if found := re.search(r"\d+\.\d+[\w.]*", (spark_home() / "version.py").read_text()):
+        if found := re.search(r"\d+\.\d+[\w.]*", (pyspark_folder() / "version.py").read_text()):
             return found[0]
-    return "{}.{}".format(*KNOWN[1])
+    import pyspark  # from an archive, as on YARN
+
+    return str(getattr(pyspark, "__version__", "{}.{}".format(*KNOWN[1])))
 
 
 def version() -> tuple[int, int]:
@@ -45,6 +49,11 @@ def is_known(pyspark: tuple[int, int]) -> bool:
             f"pyspark {pyspark[0]}.{pyspark[1]} is too old: Floodmark needs 4.0 or newer", hint=WANTED
         )
     return pyspark <= KNOWN[1]
+
+
+def check_installed() -> None:
+    """Raises ConfigError unless there is a pyspark, and one that can run our tasks."""
+    is_known(version())
 
 
 def is_submitted() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import socket
 import sys
 from typing import Any
@@ -23,7 +24,7 @@ PACKAGES = {
 
 
 def tell() -> dict[str, Any]:
-    """The host, Python's version, each package's version or why it can't be imported, and whether the row reader is compiled."""
+    """The host, the parent process (an executor's workers share one), Python's version, each package's version or why it can't be imported, and whether the row reader is compiled."""
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name, module in PACKAGES.items():
@@ -40,6 +41,7 @@ def tell() -> dict[str, Any]:
         compiled = False
     return {
         "host": socket.gethostname(),
+        "parent": os.getppid(),
         "python": sys.version.split()[0],
         "packages": found,
         "missing": missing,

@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted
 from floodmark.services.spark.context import Spark
-from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings, spark_home
+from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings
+from floodmark.services.spark.pyspark_internals import check_installed, version_text
 from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.memory import available, check_executors, check_memory, cores
@@ -31,6 +34,7 @@ SECTION = Section("spark")
 LEAST_JAVA = 17
 JAVA_SECONDS = 10
 SPARK_SECONDS = 150.0
+ASK_SECONDS = 0.3
 # Each of them encrypts what goes from driver to executors.
 _ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -46,7 +50,8 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     local = is_local(conf)
     java = _java()
     yield java
-    yield _spark(conf)
+    spark = _spark(conf)
+    yield spark
     yield secrecy(conf)
     if local:
         duckdb = config.warehouse.kind == "duckdb"
@@ -57,8 +62,9 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
         yield from check_executors(SECTION, conf)
         yield from _master(master)
     yield space(Path(conf.get("spark.local.dir", "").split(",")[0] or tempfile.gettempdir()))
-    if start and java.status == "failure":
-        yield from SECTION.skipped("packages", "see Java")
+    broken = next((one for one in ((java, spark) if start else (spark,)) if one.status == "failure"), None)
+    if broken is not None:
+        yield from SECTION.skipped("packages", f"see {broken.name}")
     elif start:
         yield from _asked(config)
     elif local:
@@ -100,13 +106,11 @@ def java(said: str, program: str) -> Check:
 
 
 def _spark(conf: Mapping[str, str]) -> Check:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        spark_home()
-        ours = version("pyspark")
-    except (FloodmarkError, PackageNotFoundError):
-        return SECTION.failure("Spark", "the package pyspark is not installed", "pip install floodmark")
+        check_installed()
+        ours = version_text()
+    except FloodmarkError as error:
+        return SECTION.failed("Spark", error)
     other = os.environ.get("SPARK_HOME")
     if other:
         release = Path(other) / "RELEASE"
@@ -203,6 +207,15 @@ def check_packages(ours: Mapping[str, Any], theirs: Iterable[Mapping[str, Any]])
         yield SECTION.ok("packages", f"Python {ours['python']}, {listed}; tasks on {', '.join(sorted(seen))}")
 
 
+def check_tasks(answers: Sequence[Mapping[str, Any]]) -> Check:
+    """How many tasks really ran, and where."""
+    hosts = Counter(str(one["host"]) for one in answers)
+    executors = {(one["host"], one["parent"]) for one in answers}
+    ran = f"{counted(hosts.total(), 'task')} ran in {counted(len(executors), 'executor')}"
+    where = ", ".join(f"{host} {number}" for host, number in sorted(hosts.items()))
+    return SECTION.ok("tasks", f"{ran} on {counted(len(hosts), 'host')}: {where}")
+
+
 def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
     """Tasks on this machine run under this Python, or the configured one."""
     named = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -225,11 +238,12 @@ def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
 
 def asker() -> Callable[[Iterable[int]], list[dict[str, Any]]]:
     """A task that reports its packages. It carries the source text: our own modules may be missing there."""
-    text = Path(packages.__file__).read_text()
+    text, seconds = Path(packages.__file__).read_text(), ASK_SECONDS
 
     def run(_: Iterable[int]) -> list[dict[str, Any]]:
         scope: dict[str, Any] = {"__name__": "told"}
         exec(text, scope)
+        time.sleep(seconds)  # or one quick core would answer for all
         return [scope["tell"]()]
 
     return run
@@ -241,7 +255,9 @@ def _asked(config: Config) -> Iterator[Check]:
     try:
         spark.start()
         yield SECTION.ok("start", f"Spark starts and runs {counted(spark.parallelism, 'task')} in parallel")
-        yield from check_packages(packages.tell(), spark.answers(asker(), 2 * spark.parallelism))
+        answers = spark.answers(asker(), 2 * spark.parallelism)
+        yield check_tasks(answers)
+        yield from check_packages(packages.tell(), answers)
     except FloodmarkError as error:
         yield SECTION.failed("start", error)
     finally:

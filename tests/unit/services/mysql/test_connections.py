@@ -60,6 +60,19 @@ def test_tasks_and_queries_together_stay_within_the_limit() -> None:
     assert inside.most == 3
 
 
+def test_a_slice_that_spark_may_attempt_twice_at_once_takes_two_connections() -> None:
+    shared, inside = throttle(5), Count()
+
+    def task() -> None:
+        with shared.task(None, never, attempts=2), inside:
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(task) for _ in range(20)]:
+            future.result(30)
+    assert inside.most == 2
+
+
 def test_one_task_runs_eventually_even_if_its_waiters_hold_every_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

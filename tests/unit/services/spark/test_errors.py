@@ -11,8 +11,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.accumulators import AccumulatorUnixServer
 
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
-from floodmark.services.spark.context import Spark, _start_error
+from floodmark.services.spark.context import Spark
 from floodmark.services.spark.pyspark_internals import _end as _end_server
+from floodmark.services.spark.start import start_error
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0
  (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -65,6 +66,15 @@ def test_a_missing_package_on_a_machine_is_a_config_error_and_is_not_retried(
     assert said in error.message and "docs/cluster.md" in (error.hint or "")
 
 
+def test_an_archive_that_does_not_fit_the_executors_is_a_mistake_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = "Floodmark's archive is for Python 3.11 on Linux x86_64, but this machine is Linux aarch64: run `floodmark pack` on one like it"
+    text = f"Job aborted: Lost task 0.3 in stage 0.0: org.apache.spark.SparkException: \nError from python worker:\n  {refused}\nPYTHONPATH was:\n"
+    error = lost(text, tmp_path, monkeypatch)
+    assert isinstance(error, ConfigError) and error.message.endswith(refused)
+
+
 def test_another_error_of_a_worker_is_a_lost_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = lost(TRACE.format(said="EOFError: it ended"), tmp_path, monkeypatch)
     assert isinstance(error, TransientError) and "EOFError: it ended" in error.message
@@ -72,12 +82,12 @@ def test_another_error_of_a_worker_is_a_lost_task(tmp_path: Path, monkeypatch: p
 
 def test_a_start_that_fails_with_nothing_but_a_path_names_the_exception(tmp_path: Path) -> None:
     said = thrown("/srv/environment.tar.gz", "NoSuchFileException")
-    error = _start_error(said, "spark://host:7077", tmp_path / "log")
+    error = start_error(said, "spark://host:7077", tmp_path / "log")
     assert error.message == "Spark did not start: NoSuchFileException: /srv/environment.tar.gz"
 
 
 def test_a_start_that_fails_without_a_message_names_the_exception(tmp_path: Path) -> None:
-    error = _start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
+    error = start_error(thrown(None, "NullPointerException"), "spark://host:7077", tmp_path / "log")
     assert "NullPointerException" in error.message
 
 

@@ -13,7 +13,8 @@ import pytest
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.services.spark import pyspark_internals as internals
-from floodmark.services.spark.context import DESERTED, FORSAKEN, Spark
+from floodmark.services.spark.context import Spark
+from floodmark.services.spark.executors import DESERTED, FORSAKEN, Executors
 from floodmark.services.spark.master import refusal
 
 
@@ -39,56 +40,60 @@ def test_an_object_that_is_not_spark_is_refused_by_its_type() -> None:
         Spark.over(5)
 
 
+CLUSTER = {"spark.master": "spark://there:7077"}
+
+
 @pytest.fixture
-def on_cluster(monkeypatch: pytest.MonkeyPatch) -> tuple[Spark, list[frozenset[str] | None]]:
-    """A Spark of a cluster, and what the cluster answers next when it is asked for the executors."""
-    answers: list[frozenset[str] | None] = []
-    monkeypatch.setattr(internals, "executors", lambda _: answers.pop(0))
-    return Spark("spark://there:7077"), answers
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
+    """What a cluster answers next when it is asked for the executors."""
+    told: list[frozenset[str] | None] = []
+    monkeypatch.setattr(internals, "executors", lambda _: told.pop(0))
+    return told
 
 
-def test_lost_executors_are_named_once(on_cluster: tuple[Spark, list[Any]]) -> None:
-    spark, answers = on_cluster
+def test_lost_executors_are_named_once(answers: list[frozenset[str] | None]) -> None:
+    executors = Executors()
     answers += [frozenset({"0", "1"}), frozenset({"0"}), frozenset({"0"}), None]
     said: list[str] = []
-    assert [spark._alone(None, said.append) for _ in range(4)] == [None] * 4
+    assert [executors.alone(None, CLUSTER, None, said.append) for _ in range(4)] == [None] * 4
     assert said == ["Spark lost 1 of 2 executors; their slices run again"]
 
 
 def test_executors_released_between_two_runs_of_jobs_are_not_missed(
-    on_cluster: tuple[Spark, list[Any]],
+    answers: list[frozenset[str] | None],
 ) -> None:
-    spark, _ = on_cluster
-    spark._executors, spark._had_executors = frozenset({"0"}), True
-    assert list(spark.submit([], "nothing")) == []
+    spark = Spark("spark://there:7077")
+    said: list[str] = []
+    answers += [frozenset({"0"}), frozenset()]
+    spark._executors.alone(None, CLUSTER, None, said.append)
     jobs: Any = [
         SimpleNamespace(table=SimpleNamespace(name="s.t"), source=SourceSpec("h", 1, "u", "p"), title=str)
     ]
     with pytest.raises(Interrupted):  # it was never started
         list(spark.submit(jobs, "t"))
-    assert not spark._had_executors and not spark._executors
+    spark._executors.alone(None, CLUSTER, None, said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["had some", "never had any"])
 def test_a_cluster_without_executors_is_abandoned_sooner_once_it_has_lost_them_all(
-    on_cluster: tuple[Spark, list[Any]], monkeypatch: pytest.MonkeyPatch, seen: bool
+    answers: list[frozenset[str] | None], monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     """A master that was restarted no longer knows the application, and would leave it waiting for ever."""
-    spark, answers = on_cluster
+    executors = Executors()
     clock = [1000.0]
-    monkeypatch.setattr("floodmark.services.spark.context.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("floodmark.services.spark.executors.time.monotonic", lambda: clock[0])
     answers += [frozenset({"0"}) if seen else frozenset(), frozenset()]
-    since = spark._alone(None, lambda _: None)
-    since = spark._alone(since, lambda _: None)
+    since = executors.alone(None, CLUSTER, None, lambda _: None)
+    since = executors.alone(None, CLUSTER, since, lambda _: None)
     assert since is not None
-    patience = FORSAKEN if seen else DESERTED
-    clock[0] += patience
-    spark._give_up_alone(since, "s.t")
+    clock[0] += FORSAKEN if seen else DESERTED
+    executors.give_up(since, "spark://there:7077", "s.t")
     clock[0] += 1
     with pytest.raises(TransientError, match="no executor") as caught:
-        spark._give_up_alone(since, "s.t")
+        executors.give_up(since, "spark://there:7077", "s.t")
     assert "spark.driver.host" in str(caught.value.hint)
-    assert not spark.alive
+    assert executors.gone
 
 
 def test_an_unreachable_master_is_not_reported_as_refusing() -> None:

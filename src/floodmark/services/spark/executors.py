@@ -1,0 +1,60 @@
+"""The executors that a cluster gives to a run: which were lost, and when a run without any gives up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from floodmark.model.errors import TransientError
+from floodmark.services.spark import pyspark_internals as internals
+from floodmark.services.spark.jvm import is_local
+
+# Seconds that a run waits for its first executor (Spark itself would wait forever), and for a new one after
+# losing all: a restarted master no longer knows the application.
+DESERTED = 300.0
+FORSAKEN = 60.0
+
+
+class Executors:
+    """As last seen. A local master has none, and a context may not tell."""
+
+    def __init__(self) -> None:
+        self._ids: frozenset[str] = frozenset()
+        self._had_some = False
+        self.gone = False  # none is left, and none will come
+
+    def forget(self) -> None:
+        """Forgets them between two runs of jobs: a cluster takes back executors that are idle for a while."""
+        self._ids, self._had_some = frozenset(), False
+
+    def alone(
+        self,
+        context: Any,
+        settings: Mapping[str, str],
+        since: float | None,
+        note: Callable[[str], None],
+    ) -> float | None:
+        """Since when the cluster has had no executor for this run; None if it has one, or if unknown."""
+        if is_local(settings):
+            return None
+        found = internals.executors(context)
+        if found is None:
+            return since
+        if lost := sorted(self._ids - found):
+            note(f"Spark lost {len(lost)} of {len(self._ids)} executors; their slices run again")
+        self._ids, self._had_some = found, self._had_some or bool(found)
+        return None if found else since or time.monotonic()
+
+    def give_up(self, since: float, master: str, table: str | None, patience: float | None = None) -> None:
+        """Raises TransientError once a run has been without executors for too long."""
+        seconds = FORSAKEN if self._had_some else patience or DESERTED
+        if time.monotonic() - since <= seconds:
+            return
+        self.gone = True  # a resident sync then starts a new context
+        raise TransientError(
+            f"{master} has had no executor for this run for {seconds:.0f} s",
+            hint="check its workers, their free cores and memory, and that they can reach this machine"
+            " (spark.driver.host); then run again",
+            table=table,
+        )

@@ -1,0 +1,42 @@
+"""Floodmark where pyspark is not installed, or is one that is too old: only what reads tables needs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Workspace
+from tests.support.orders import create_orders, fill_orders
+from tests.support.without_spark import ran, without_spark
+
+
+def test_without_pyspark_everything_works_that_reads_no_table(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.execute(create_orders(), fill_orders(10))
+    assert workspace.synced("orders")["ok"]
+    command, table = without_spark(tmp_path), workspace.full_name("orders")
+    for arguments in (
+        ("watermark", "get", "-t", table), ("watermark", "list"), ("plan", "-t", table),
+        ("sync", "--redshift-only", "-t", table), ("report", "-o", "report.html"),
+    ):  # fmt: skip
+        done = ran(command, workspace.folder, *arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    for arguments in (("sync", "--all"), ("verify", "-t", table)):
+        done = ran(command, workspace.folder, *arguments)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert "pyspark is not installed" in done.stderr and "floodmark[spark]" in done.stderr
+        assert len(done.stderr.splitlines()) <= 2, done.stderr
+
+
+def test_a_pyspark_that_is_too_old_is_named_with_what_to_install(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    workspace.execute(create_orders(), fill_orders(10))
+    command = without_spark(tmp_path, "3.5.9")
+    done = ran(command, workspace.folder, "sync", "--all")
+    assert done.returncode == 2, done.stderr
+    assert "pyspark 3.5 is too old" in done.stderr and "pip install" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2, done.stderr
+    checks = json.loads(ran(command, workspace.folder, "doctor", "--json").stdout)["checks"]
+    spark = {one["name"]: one for one in checks if one["section"] == "spark"}
+    assert spark["Spark"]["status"] == "failure" and "3.5" in spark["Spark"]["detail"]
+    assert spark["packages"]["status"] == "skipped"
