@@ -34,11 +34,12 @@ class _Daemon(Server):
     """A JVM of the cluster, with a web interface."""
 
     grace = 5.0
+    host = HOST
 
-    def __init__(self, conf: Mapping[str, str]) -> None:
+    def __init__(self, conf: Mapping[str, str], home: Path | None = None) -> None:
         super().__init__()
         self.port, self.web_port = free_ports(2)
-        self.home = spark_home()
+        self.home = home or spark_home()
         self._temporary = self.folder / "tmp"
         self._temporary.mkdir()
         self._settings = self.folder / "spark.conf"
@@ -47,7 +48,7 @@ class _Daemon(Server):
 
     def page(self, path: str = "/") -> str:
         """A page of its web interface."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.web_port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{self.host}:{self.web_port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def state(self) -> dict[str, Any] | None:
@@ -68,7 +69,7 @@ class _Daemon(Server):
         return {
             **ours,
             "SPARK_HOME": str(self.home),
-            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_IP": self.host,
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
             "HOME": str(self.folder),
@@ -94,9 +95,16 @@ class Worker(_Daemon):
     name = "spark-worker"
 
     def __init__(
-        self, master: Master, cores: int, memory: str, hidden: Sequence[Path], conf: Mapping[str, str]
+        self,
+        master: Master,
+        cores: int,
+        memory: str,
+        hidden: Sequence[Path],
+        conf: Mapping[str, str],
+        host: str = HOST,
     ) -> None:
-        super().__init__(conf)
+        super().__init__(conf, master.home)
+        self.host = host
         self.master, self.cores, self.memory = master, cores, memory
         self.work = self.folder / "work"
         self._elsewhere: list[str] = []
@@ -110,7 +118,7 @@ class Worker(_Daemon):
     def start(self) -> None:
         ports = ["--port", str(self.port), "--webui-port", str(self.web_port)]
         size = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]
-        command = self.spark("worker.Worker", "--host", HOST, *ports, *size, self.master.url)
+        command = self.spark("worker.Worker", "--host", self.host, *ports, *size, self.master.url)
         self.work.mkdir(exist_ok=True)
         self.launch([*self._elsewhere, *command], self._registered, START_SECONDS, env=self.env)
 
@@ -136,7 +144,11 @@ def can_hide() -> bool:
 
 
 class SparkCluster:
-    """A master and some workers, which don't see the `hidden` folders; a context manager that starts and removes them."""
+    """A master and some workers, which don't see the `hidden` folders; a context manager that starts and removes them.
+
+    `home` is another Spark than the installed one. `apart`: each worker has a loopback address of its own, and so is
+    another machine to Spark, which never makes a speculative attempt where the first one runs.
+    """
 
     def __init__(
         self,
@@ -145,10 +157,13 @@ class SparkCluster:
         memory: str = "512m",
         hidden: Sequence[Path] = (),
         conf: Mapping[str, str] | None = None,
+        home: Path | None = None,
+        apart: bool = False,
     ) -> None:
         conf = conf or {}
-        self.master = Master(conf)
-        self.workers = [Worker(self.master, cores, memory, hidden, conf) for _ in range(workers)]
+        self.master = Master(conf, home)
+        hosts = [f"127.0.0.{2 + number}" if apart else HOST for number in range(workers)]
+        self.workers = [Worker(self.master, cores, memory, hidden, conf, host) for host in hosts]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:

@@ -104,3 +104,23 @@ def test_a_child_process_of_a_submitted_driver_starts_its_own_spark(workspace: W
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert workspace.compare("t").equal
+
+
+@pytest.mark.long
+def test_a_pyspark_whose_inside_we_don_t_know_is_started_by_its_own_launcher(workspace: Workspace) -> None:
+    prepared(workspace)
+    script = """
+        import sys
+        from floodmark.services.spark import pyspark_internals as internals, jvm
+        internals.KNOWN = ((4, 0), (4, 0))
+        jvm.Jvm.start = None  # our own way must not be gone
+        from floodmark.cli.main import main
+        sys.exit(main(["sync", "--all"]) or main(["verify", "--all"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=workspace.folder, capture_output=True, text=True, timeout=900,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert workspace.compare("t").equal

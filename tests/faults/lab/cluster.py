@@ -1,7 +1,7 @@
-"""Spark's faults on a standalone cluster of two workers: an executor dies, a machine is lost, the driver is killed.
+"""Spark's faults on a standalone cluster of three workers: an executor dies, a machine is lost, the driver is killed,
+a slow attempt at a slice is overtaken by a speculative one, executors come and go (dynamic allocation).
 
 Each experiment is a sync whose executors are separate processes and get the product from the shipped archive.
-A cluster starts slowly, so there are only a few of these.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,23 @@ from .spawn import INJECT
 from .truth import Source
 
 ROWS, SLICE = 400, 50
+TURNS = 15
+WORKERS = 3
+# A second attempt at a slice that takes longer than a second, on another machine.
+SPECULATIVE = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.task.duration.threshold": "1s",
+}
+# Executors as they are needed, taken back after a second without work.
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": str(WORKERS),
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "200ms",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,7 @@ class Loss:
     said: str
     plan: dict[str, Any]
     allowed: tuple[int, ...]
+    conf: dict[str, str] = field(default_factory=dict)
 
 
 LOSSES = (
@@ -41,13 +59,19 @@ LOSSES = (
          {"task": {"kind": "executor lost at its end", "times": 1, "once": True}}, (0,)),
     Loss("a machine lost with its executor", {"task": {"kind": "machine lost", "times": 1, "once": True}}, (0,)),
     Loss("driver killed, its executors go on", {"label": "data file", "when": "driver before"}, (-9,)),
+    Loss("a slow attempt overtaken by a speculative one",
+         {"task": {"kind": "slow", "times": 1, "once": True}}, (0,), SPECULATIVE),
+    Loss("an executor lost in mid-slice, with speculation",
+         {"task": {"kind": "executor lost in mid-slice", "times": 1, "once": True, "after": 2.0}}, (0,), SPECULATIVE),
+    Loss("executors come and go, and one is lost",
+         {"task": {"kind": "executor lost in mid-slice", "times": 1, "once": True, "after": 0.2}}, (0,), DYNAMIC),
     Loss("every machine lost", {"task": {"kind": "machine lost", "times": 99}, "hurry": True}, (4,)),
 )  # fmt: skip
 
 
 def cluster(lab: Lab) -> Iterator[Outcome]:
     """Every loss in turn; none in the quick part."""
-    for turn in range(0 if lab.quick and lab.only is None else 3):
+    for turn in range(0 if lab.quick and lab.only is None else TURNS):
         for loss in LOSSES:
             own = f"cluster:s3/{loss.said}/{turn}"
             if lab.wanted(own):
@@ -61,7 +85,7 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     server = bench.services.server
     server.execute(*orders(ROWS), database=source.database)
     conf = {"spark.submit.pyFiles": str(_shipped(lab)), "spark.driver.host": "127.0.0.1",
-            "spark.executor.memory": "512m"}  # fmt: skip
+            "spark.executor.memory": "512m", **loss.conf}  # fmt: skip
     bench.clear(
         source.database,
         defaults={"settle_seconds": 0.1, "slice_rows": SLICE},
@@ -72,7 +96,7 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
     plan = dict(loss.plan)
     if "task" in plan:
         plan["task"] = {**plan["task"], "file": str(counted)}
-    outcome = Outcome("cluster", "first sync [s3]", loss.said, "a task on one of two workers", own)
+    outcome = Outcome("cluster", "first sync [s3]", loss.said, "a task on one of three workers", own)
     started = bench.start("sync", "-t", source.name, plan=plan, own_jvm=True)
     ended = note(outcome, bench.wait(started, 4 * bound()), loss.allowed)
     outcome.code = ended.code
@@ -92,7 +116,7 @@ def _experiment(lab: Lab, loss: Loss, own: str) -> Outcome:
 def _cluster(lab: Lab) -> SparkCluster:
     kept = lab.services.kept
     if ("cluster", "") not in kept:
-        made = SparkCluster(workers=2, cores=1, memory="512m")
+        made = SparkCluster(workers=WORKERS, cores=1, memory="512m", apart=True)
         lab.services.keep_open(made)
         kept["cluster", ""] = made
     found: SparkCluster = kept["cluster", ""]

@@ -42,8 +42,9 @@ ABOUT = {
     "seconds, unless the scenario says otherwise.",
     "spark": "Workers are killed before, during and after a slice, tasks fail three times or every time, attempts run "
     "twice or continue after another one has counted, a worker runs out of memory, the driver dies while its tasks write.",
-    "cluster": "On a Spark standalone cluster of two workers: an executor is killed in mid-slice or after it has "
-    "written, a machine is lost with its executor, the driver dies while its executors write.",
+    "cluster": "On a Spark standalone cluster of three workers (two in earlier runs): an executor is killed in mid-slice or "
+    "after it has written, a machine is lost with its executor, all of them are, the driver dies while its executors write, "
+    "a slow attempt at a slice is overtaken by a speculative one, executors come and go (dynamic allocation) and one is lost.",
     "crowd": "Writers at hundreds of rows per second, with long transactions, rollbacks and updates that move rows from "
     "slice to slice, and all commands at once on one table: several syncs, loads, verify, s3clean, set, reset.",
     "world": "The disk of the store, the warehouse or the temporary files is full; the clock is an hour off or jumps "

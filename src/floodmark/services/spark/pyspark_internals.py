@@ -73,11 +73,14 @@ def is_submitted() -> bool:
     return True
 
 
-def connect_to_submitted() -> None:
-    """Connects to the JVM of spark-submit, so that a SparkConf made from here on has what was submitted."""
+def connect_to_submitted() -> bool:
+    """Connects to the JVM of spark-submit; whether a SparkConf made from here on has what was submitted."""
     from pyspark import SparkContext
 
-    SparkContext._ensure_initialized()
+    connect = getattr(SparkContext, "_ensure_initialized", None)
+    if connect is not None:
+        connect()
+    return connect is not None
 
 
 def active_context() -> Any:
@@ -108,8 +111,11 @@ def own_environment() -> Iterator[None]:
 
     While other threads run, it would set two variables, to values that their readers assume anyway.
     """
-    from pyspark.core import context
-
+    try:
+        from pyspark.core import context
+    except ImportError:  # then it does write them
+        yield
+        return
     theirs: Any = context
     theirs.os = SimpleNamespace(**{**vars(os), "environ": dict(os.environ)})
     try:
@@ -149,8 +155,13 @@ def _end(server: Any) -> None:
 
 
 def is_stopped(context: Any) -> bool:
-    """Whether a context takes no more tasks. Asks the JVM: a fork can't wait for its parent's child."""
+    """Whether a context takes no more tasks. Asks the JVM: a fork can't wait for its parent's child.
+
+    Without that name, a context whose JVM still answers counts as running.
+    """
     try:
+        if not hasattr(context, "_jsc"):
+            return context.statusTracker().getActiveJobsIds() is None
         return bool(context._jsc.sc().isStopped())
     except Exception:
         return True

@@ -116,10 +116,10 @@ def _by_pyspark(jvm: Jvm, way: Way) -> Started:
     from pyspark import SparkConf, SparkContext
 
     try:
-        if way == "spark-submit":
-            internals.connect_to_submitted()
+        known = way != "spark-submit" or internals.connect_to_submitted()
         conf = SparkConf()
-        for name, value in jvm.settings.items():
+        # Where we can't see what was submitted, none of ours could overrule it by mistake.
+        for name, value in jvm.settings.items() if known else ():
             if not conf.contains(name) and name not in _OF_OUR_JVM:
                 conf.set(name, value)
         conf.set(OWN, "true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -27,6 +28,41 @@ def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install() -> None:
     with pytest.raises(ConfigError, match=r"pyspark 3\.5 is too old") as caught:
         internals.is_known((3, 5))
     assert "pyspark>=4.0" in str(caught.value.hint)
+
+
+def test_each_private_name_of_pyspark_may_vanish() -> None:
+    """As with a version that we don't know: it costs a convenience, never a run."""
+    from pyspark import SparkContext
+
+    class Plain:
+        """A context with nothing but its public interface."""
+
+        def __init__(self, alive: bool) -> None:
+            self._alive = alive
+
+        def statusTracker(self) -> Any:
+            return SimpleNamespace(getActiveJobsIds=self._jobs)
+
+        def _jobs(self) -> list[int]:
+            if not self._alive:
+                raise ConnectionRefusedError
+            return []
+
+    plain = Plain(alive=True)
+    internals.hush_accumulators(plain)
+    internals.end_accumulators(plain)
+    assert internals.executors(plain) is None
+    assert not internals.is_stopped(plain) and internals.is_stopped(Plain(alive=False))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_active_spark_context", "_gateway", "_ensure_initialized"):
+            patch.delattr(SparkContext, name)
+        assert internals.active_context() is None and internals.gateway_of_pyspark() is None
+        assert not internals.connect_to_submitted()
+        internals.forget(object())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pyspark.core", None)
+        with internals.own_environment():
+            pass
 
 
 def test_a_spark_connect_session_is_refused_with_a_hint() -> None:

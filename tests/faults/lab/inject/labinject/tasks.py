@@ -37,6 +37,9 @@ def struck(run: Callable[[Iterable[int]], Any], rows: Iterable[int], title: str)
         threading.Thread(target=_lose, args=(float(fault["after"]), 1), daemon=True).start()
         with _slow():
             return run(rows)
+    if kind == "slow":
+        with _slow():
+            return run(rows)
     if kind == "runs twice":
         run(rows)
     if kind == "runs on":  # an abandoned attempt that does not know it
