@@ -58,8 +58,10 @@ def demo(
     """
     if serve:
         needs_extra()
+    from floodmark.services.spark.pyspark_internals import check_installed
     from floodmark.setup.demo import run_demo
 
+    check_installed()
     began = time.monotonic()
     with _stdout_elsewhere() if settings.json else contextlib.nullcontext():
         code = run_demo(rows, keep, warehouse, source, port if serve else None)

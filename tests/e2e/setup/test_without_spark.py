@@ -20,7 +20,7 @@ def test_without_pyspark_everything_works_that_reads_no_table(workspace: Workspa
     ):  # fmt: skip
         done = ran(command, workspace.folder, *arguments)
         assert done.returncode == 0, (arguments, done.stderr)
-    for arguments in (("sync", "--all"), ("verify", "-t", table)):
+    for arguments in (("sync", "--all"), ("verify", "-t", table), ("demo",)):
         done = ran(command, workspace.folder, *arguments)
         assert done.returncode == 2, (arguments, done.stderr)
         assert "pyspark is not installed" in done.stderr and "floodmark[spark]" in done.stderr

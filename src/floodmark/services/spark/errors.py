@@ -6,7 +6,10 @@ import re
 
 # What a cluster's machine may lack, as reported by the JVM or the worker's Python.
 MISSING = re.compile(
-    r"Floodmark's archive is for [^\n]*|Cannot run program \"[^\"]*\"|(?:ModuleNotFound|Import)Error: [^\n]*|\[PYTHON_VERSION_MISMATCH\] [^\n.]*"
+    r"Floodmark's archive is for [^\n]*"
+    r"|Cannot run program \"[^\"]*\""
+    r"|(?:ModuleNotFound|Import)Error: [^\n]*"
+    r"|\[PYTHON_VERSION_MISMATCH\] [^\n,]*"
 )
 _LOST = re.compile(r"failed (\d+) times, most recent failure: Lost task [^:]*: (.+?)(?: Consider |\. |\n|$)")
 

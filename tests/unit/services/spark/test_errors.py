@@ -75,6 +75,20 @@ def test_an_archive_that_does_not_fit_the_executors_is_a_mistake_in_its_own_word
     assert isinstance(error, ConfigError) and error.message.endswith(refused)
 
 
+def test_a_session_whose_workers_have_another_python_is_a_mistake_that_names_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10"
+        " than that in driver: 3.11, PySpark cannot run with different minor versions."
+    )
+    error = lost(TRACE.format(said=said), tmp_path, monkeypatch)
+    assert isinstance(error, ConfigError) and error.message.endswith(
+        "version: 3.10 than that in driver: 3.11"
+    )
+    assert "PYSPARK_PYTHON" in (error.hint or "")
+
+
 def test_another_error_of_a_worker_is_a_lost_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = lost(TRACE.format(said="EOFError: it ended"), tmp_path, monkeypatch)
     assert isinstance(error, TransientError) and "EOFError: it ended" in error.message
