@@ -22,9 +22,9 @@ from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, Tra
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
-from floodmark.services.spark.executors import Executors
+from floodmark.services.spark.executors import Executors, attempts_at_once
 from floodmark.services.spark.job import Job, freeze_imports, preload, task
-from floodmark.services.spark.jvm import Jvm, attempts_at_once, is_local, settings
+from floodmark.services.spark.jvm import Jvm, is_local, settings
 from floodmark.services.spark.reports import Address, Reports, RowsUnderway
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send

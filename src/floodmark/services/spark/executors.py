@@ -1,4 +1,4 @@
-"""The executors that a cluster gives to a run: which were lost, and when a run without any gives up."""
+"""The executors that a cluster gives to a run: how they try slices, which were lost, when a run without any gives up."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ class Executors:
             " (spark.driver.host); then run again",
             table=table,
         )
+
+
+def attempts_at_once(settings: Mapping[str, str]) -> int:
+    """How many attempts at one slice Spark may run side by side.
+
+    A job of one task has nothing to compare its speed with, so Spark speculates on it only with a threshold.
+    """
+    speculates = settings.get("spark.speculation", "").lower() == "true"
+    threshold = settings.get("spark.speculation.task.duration.threshold", "")
+    return 2 if speculates and threshold and not is_local(settings) else 1

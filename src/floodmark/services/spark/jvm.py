@@ -256,16 +256,6 @@ def is_local(settings: Mapping[str, str]) -> bool:
     return settings["spark.master"].startswith("local")
 
 
-def attempts_at_once(settings: Mapping[str, str]) -> int:
-    """How many attempts at one slice Spark may run side by side.
-
-    A job of one task has nothing to compare its speed with, so Spark speculates on it only with a threshold.
-    """
-    speculates = settings.get("spark.speculation", "").lower() == "true"
-    threshold = settings.get("spark.speculation.task.duration.threshold", "")
-    return 2 if speculates and threshold and not is_local(settings) else 1
-
-
 def find_java() -> str:
     """The java program that Spark would use."""
     home = os.environ.get("JAVA_HOME")

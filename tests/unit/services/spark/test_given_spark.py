@@ -15,7 +15,8 @@ from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.context import Spark
-from floodmark.services.spark.executors import DESERTED, FORSAKEN, Executors
+from floodmark.services.spark.executors import DESERTED, FORSAKEN, Executors, attempts_at_once
+from floodmark.services.spark.jvm import settings
 from floodmark.services.spark.master import refusal
 
 
@@ -152,3 +153,12 @@ def test_a_master_that_is_there_but_does_not_answer_is_named_with_both_versions(
         url = f"spark://gone.invalid:1,127.0.0.1:{master.getsockname()[1]}"
         why = refusal(url, "4.0.2", page.server_port)
     assert isinstance(why, ConfigError) and "pyspark 4.0.2; it runs Spark 4.3.0" in why.message
+
+
+def test_a_slice_may_be_attempted_twice_at_once_only_with_speculation_by_a_threshold() -> None:
+    both = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "60s"}
+    for master, conf, attempts in (
+        ("spark://host:7077", both, 2), ("spark://host:7077", {"spark.speculation": "true"}, 1),
+        ("spark://host:7077", {**both, "spark.speculation": "false"}, 1), ("local[4]", both, 1),
+    ):  # fmt: skip
+        assert attempts_at_once(settings(master, conf, "x")) == attempts

@@ -13,7 +13,6 @@ from floodmark.services.spark.jvm import (
     Archive,
     Jvm,
     _escaped,
-    attempts_at_once,
     direct_command,
     find_java,
     last_words,
@@ -250,12 +249,3 @@ def test_last_words_are_the_error_and_not_its_stack(tmp_path: Path) -> None:
     file.write_text("fine\njava.lang.Exception: bad thing\n\tat a.b(Error.java)\n\tat c.d\nbye\n")
     assert last_words(file) == "java.lang.Exception: bad thing"
     assert last_words(tmp_path / "none") == "it left no message"
-
-
-def test_a_slice_may_be_attempted_twice_at_once_only_with_speculation_by_a_threshold() -> None:
-    both = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "60s"}
-    for master, conf, attempts in (
-        ("spark://host:7077", both, 2), ("spark://host:7077", {"spark.speculation": "true"}, 1),
-        ("spark://host:7077", {**both, "spark.speculation": "false"}, 1), ("local[4]", both, 1),
-    ):  # fmt: skip
-        assert attempts_at_once(settings(master, conf, "x")) == attempts
