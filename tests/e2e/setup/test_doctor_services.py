@@ -268,7 +268,7 @@ def test_a_task_python_without_our_packages_is_reported(orders: Workspace) -> No
 def test_executors_are_checked_only_on_request(orders: Workspace) -> None:
     answer = doctor(orders, "--spark")
     assert answer.all("failure") == []
-    assert "2 tasks at once" in answer.one("spark", "start")["detail"]
+    assert "2 tasks in parallel" in answer.one("spark", "start")["detail"]
     assert "4 tasks ran in 1 executor on 1 host" in answer.one("spark", "tasks")["detail"]
     assert f"tasks on {socket.gethostname()}" in answer.one("spark", "packages")["detail"]
     orders.write(spark={"master": "spark://127.0.0.1:1"})
