@@ -160,6 +160,7 @@ class Spark:
             if self._gateway is not None and self._way != "spark-submit":
                 with suppress(Exception):
                     self._gateway.shutdown()
+                internals.end_launched(self._gateway)
             self._jvm.stop(5)
             if self._way != "spark-submit":
                 internals.forget(self._gateway)

@@ -188,3 +188,9 @@ def gateway_of_pyspark() -> Any:
     from pyspark import SparkContext
 
     return getattr(SparkContext, "_gateway", None)
+
+
+def end_launched(gateway: Any) -> None:
+    """Ends the JVM that pyspark itself has launched, which otherwise stays until this process ends."""
+    with suppress(Exception):
+        gateway.proc.stdin.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -31,6 +32,12 @@ def test_a_pyspark_that_is_too_old_is_refused_with_what_to_install() -> None:
     assert "pyspark>=4.0" in str(caught.value.hint)
 
 
+def test_a_jvm_that_pyspark_launched_ends_with_its_stdin() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        internals.end_launched(SimpleNamespace(proc=process))
+        assert process.wait(60) == 0
+
+
 def test_each_private_name_of_pyspark_may_vanish() -> None:
     """As with a version that we don't know: it costs a convenience, never a run."""
     from pyspark import SparkContext
@@ -52,6 +59,7 @@ def test_each_private_name_of_pyspark_may_vanish() -> None:
     plain = Plain(alive=True)
     internals.hush_accumulators(plain)
     internals.end_accumulators(plain)
+    internals.end_launched(plain)
     assert internals.executors(plain) is None
     assert not internals.is_stopped(plain) and internals.is_stopped(Plain(alive=False))
     with pytest.MonkeyPatch.context() as patch:
