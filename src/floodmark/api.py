@@ -1,15 +1,18 @@
 """Floodmark as a library: what the commands do, for notebooks and orchestrators.
 
-Every method takes what its command takes and returns the document that the command prints with `--json`. A
-failure raises a FloodmarkError, whose `code` is the command's exit code.
+Every method takes what its command takes and returns a typed result; `as_json()` is the document that the command
+prints with `--json`. A failure raises a FloodmarkError, whose `code` is the command's exit code.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from floodmark.clean import command as s3clean
 from floodmark.clean.choose import Wanted
@@ -18,8 +21,27 @@ from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
-from floodmark.model.run import Progress, SyncOptions, Unwatched, new_run
-from floodmark.model.times import timestamp
+from floodmark.model.results import (
+    Backups,
+    CleanResult,
+    CleanupResult,
+    DrillResult,
+    History,
+    MoveResult,
+    Plan,
+    RunHistory,
+    StagedFiles,
+    SyncResult,
+    SystemWatermark,
+    ValidateResult,
+    VerifyResult,
+    Watermark,
+    WatermarkList,
+)
+from floodmark.model.run import Progress, SyncOptions, new_run
+from floodmark.model.times import begun, compact, timestamp
+from floodmark.model.watching import Callback, watching
+from floodmark.services.store.store import Store
 from floodmark.sync import preview as planview
 from floodmark.watermark import (
     accept,
@@ -39,14 +61,13 @@ from floodmark.watermark import (
 
 if TYPE_CHECKING:
     from floodmark.services.spark.context import Spark
-
-Document = dict[str, Any]
+    from floodmark.services.spark.on_demand import WarmSpark
 
 
 class SyncFailed(FloodmarkError):
-    """One or more tables of a sync failed; `report` is the document with every table's outcome."""
+    """One or more tables of a sync or a verify failed; `report` is the result with every table's outcome."""
 
-    def __init__(self, report: Document) -> None:
+    def __init__(self, report: SyncResult | VerifyResult) -> None:
         failed = [t["error"] for t in report["tables"] if t["error"]]
         code = exit_code([error["code"] for error in failed])
         worst = next(error for error in failed if error["code"] == code)
@@ -62,7 +83,11 @@ class SyncFailed(FloodmarkError):
 
 
 class Pipeline:
-    """One configuration and its commands. Holds no connection between calls."""
+    """One configuration and its commands.
+
+    Holds no connection between calls. In a `with` block, Spark starts once, when it is first needed, and serves all
+    calls until the block ends.
+    """
 
     def __init__(self, config: Config | Path | str | None = None, *, spark: object = None) -> None:
         """Takes a configuration or its path; by default, finds it as the command does.
@@ -72,13 +97,40 @@ class Pipeline:
         given = Path(config) if isinstance(config, str) else config
         self.config: Config = given if isinstance(given, Config) else configuration.load(given)
         self._given_spark = spark
+        self._warm: WarmSpark | None = None
+
+    def __enter__(self) -> Self:
+        from floodmark.services.spark.on_demand import WarmSpark
+
+        if self._warm is None and self._given_spark is None:
+            self._warm = WarmSpark(self.config, "floodmark")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            warm.stop()
+
+    def _repr_html_(self) -> str:
+        source = self.config.source
+        shown = {
+            "configuration": self.config.path,
+            "source": f"mysql://{source.host}:{source.port}/{source.database or ''}",
+            "store": self.config.store.url,
+            "warehouse": self.config.warehouse.label,
+            "tables": ", ".join(self.config.tables) or "those of the source",
+        }
+        lines = "".join(f"<tr><th>{name}</th><td>{escape(str(one))}</td></tr>" for name, one in shown.items())
+        return f"<table>{lines}</table>"
 
     @contextmanager
-    def _spark(self, given: object) -> Iterator[Spark | None]:
-        """The user's Spark, left running; None: one is started when needed."""
+    def _spark(self, given: object) -> Iterator[Spark | WarmSpark | None]:
+        """The user's Spark, left running; that of the `with` block; None: one is started when needed."""
         chosen = self._given_spark if given is None else given
         if chosen is None:
-            yield None
+            if self._warm is not None:
+                self._warm.renew()  # one that died must not fail every later call
+            yield self._warm
             return
         from floodmark.services.spark.context import Spark
 
@@ -96,38 +148,40 @@ class Pipeline:
         *tables: str,
         all_tables: bool = False,
         check: bool = True,
-        progress: Progress | None = None,
+        progress: Progress | Callback | None = None,
         spark: object = None,
         **options: Any,
-    ) -> Document:
+    ) -> SyncResult:
         """Brings tables up to date: `sync("shop.orders", limit=1000)`, or `sync(all_tables=True)`.
 
         The options are those of `SyncOptions`. Raises SyncFailed if a table fails; its `report` has every table.
-        With `check=False` the document is returned in any case.
+        With `check=False` the result is returned in any case.
         """
         from floodmark.observe.run import Observer
         from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
-        watch, chosen = _watching(progress), _options(options)
-        with self._spark(spark) as running, Observer(self.config) as observer:
+        watch, chosen = watching(progress), _options(options)
+        run = new_run()
+        with self._spark(spark) as running, Observer(self.config, run=lambda: run) as observer:
+            observer.began(run)
             try:
-                report = sync(self.config, tables, all_tables, chosen, watch, new_run(), running)
+                report = sync(self.config, tables, all_tables, chosen, watch, run, running)
             except FloodmarkError as error:
                 if not chosen.dry_run and not isinstance(error, Interrupted):
                     observer.ended(None, error)
                 raise
             if not chosen.dry_run:
                 observer.ended(report)
-        document = report.as_json()
+        result = SyncResult.of(report.as_json())
         if check and not report.ok:
-            raise SyncFailed(document)
-        return document
+            raise SyncFailed(result)
+        return result
 
-    def plan(self, table: str, **options: Any) -> Document:
+    def plan(self, table: str, **options: Any) -> Plan:
         """What the next sync of a table would do; writes nothing."""
-        return planview.plan(self.config, table, _options({"dry_run": True, **options})).as_json()
+        return Plan.of(planview.plan(self.config, table, _options({"dry_run": True, **options})).as_json())
 
     def verify(
         self,
@@ -136,37 +190,77 @@ class Pipeline:
         show: int = 20,
         repair: bool = False,
         force: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | Callback | None = None,
         spark: object = None,
-    ) -> Document:
-        """Compares source and warehouse, down to the rows; differences are in the document, failures are raised."""
+    ) -> VerifyResult:
+        """Compares source and warehouse, down to the rows; differences are in the result, failures are raised."""
+        from floodmark.observe.run import Observer
         from floodmark.sync.run import repairing
         from floodmark.verify.run import verify
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
-        watch, one = _watching(progress), repairing(force) if repair else None
-        with self._spark(spark) as running:
-            document, _ = verify(
-                self.config, tables, watch, new_run(),
+        watch, one = watching(progress), repairing(force) if repair else None
+        run = new_run()
+        with (
+            self._spark(spark) as running,
+            Observer(self.config, command="verify", run=lambda: run) as observer,
+        ):
+            document, code = verify(
+                self.config, tables, watch, run,
                 named=show, spark=running, one=one, all_tables=all_tables,
             )  # fmt: skip
-        if any(t["error"] for t in document["tables"]):
-            raise SyncFailed(document)
-        return document
+            observer.verified(run, document["tables"], code)
+        result = VerifyResult.of(document)
+        if any(table.error for table in result.tables):
+            raise SyncFailed(result)
+        return result
+
+    def runs(self, *tables: str, days: float = 7) -> RunHistory:
+        """The runs of the last days that did something, newest first; the store keeps their reports for 30 days."""
+        store = Store(self.config.store)
+        since = compact(datetime.now(UTC) - timedelta(days=days))
+        found = [store.get(one.path) for one in store.list("runs/", start_after=f"runs/{since}")]
+        documents = [json.loads(report) for report in reversed(found) if report]
+        return RunHistory.of(
+            {
+                "runs": [
+                    {"run": document["run"], "at": begun(document["run"]), **table}
+                    for document in documents
+                    for table in document["tables"]
+                    if not tables or table["table"] in tables
+                ]
+            }
+        )
 
     # watermarks
 
-    def watermark_get(self, table: str | None = None, *, show_files: bool = False) -> Document:
+    @overload
+    def watermark_get(self, table: None = None) -> SystemWatermark: ...
+    @overload
+    def watermark_get(self, table: str, *, show_files: bool = False) -> Watermark: ...
+    def watermark_get(
+        self, table: str | None = None, *, show_files: bool = False
+    ) -> Watermark | SystemWatermark:
         """One table's watermark, or the system watermark."""
         if table is None:
-            return system.system_get(self.config)
-        return watermarks.watermark_get(self.config, table, show_files)
+            return SystemWatermark.of(system.system_get(self.config))
+        return Watermark.of(watermarks.watermark_get(self.config, table, show_files))
 
-    def watermark_list(self, *tables: str) -> Document:
+    def watermark_list(self, *tables: str) -> WatermarkList:
         """The watermarks of all tables, or of the given ones."""
-        return watermarks.watermark_list(self.config, tables)
+        return WatermarkList.of(watermarks.watermark_list(self.config, tables))
 
+    @overload
+    def watermark_set(
+        self, table: None = None, *, preset: str | None = None, timestamp: str | None = None,
+        id: int | str | None = None, force: bool = False,
+    ) -> SystemWatermark: ...  # fmt: skip
+    @overload
+    def watermark_set(
+        self, table: str, *, timestamp: str | None = None, id: int | str | None = None,
+        preset: str | None = None, force: bool = False,
+    ) -> Watermark: ...  # fmt: skip
     def watermark_set(
         self,
         table: str | None = None,
@@ -175,19 +269,28 @@ class Pipeline:
         id: int | str | None = None,
         preset: str | None = None,
         force: bool = False,
-    ) -> Document:
+    ) -> Watermark | SystemWatermark:
         """Sets where a table's next sync starts; without a table, sets the system watermark."""
         if table is None:
             if id is not None:
                 raise ConfigError("id needs a table: the system watermark is a time")
-            return system.system_set(self.config, preset, timestamp)
+            return SystemWatermark.of(system.system_set(self.config, preset, timestamp))
         if preset is not None:
             raise ConfigError(
                 "presets are only for the system watermark; for a table, pass a timestamp", table=table
             )
         key = None if id is None else str(id)
-        return moves.watermark_set(self.config, table, timestamp, key, new_run(), force)
+        return Watermark.of(moves.watermark_set(self.config, table, timestamp, key, new_run(), force))
 
+    @overload
+    def watermark_reset(
+        self, table: None = None, *, preset: str | None = None, force: bool = False
+    ) -> SystemWatermark: ...
+    @overload
+    def watermark_reset(
+        self, table: str, *, mysql_only: bool = False, redshift_only: bool = False,
+        preset: str | None = None, force: bool = False,
+    ) -> Watermark: ...  # fmt: skip
     def watermark_reset(
         self,
         table: str | None = None,
@@ -196,68 +299,75 @@ class Pipeline:
         mysql_only: bool = False,
         redshift_only: bool = False,
         force: bool = False,
-    ) -> Document:
+    ) -> Watermark | SystemWatermark:
         """Puts a table back to the start, in one stage or both; without a table, sets the system watermark to a preset."""
         if table is None:
-            return system.system_set(self.config, preset)
+            return SystemWatermark.of(system.system_set(self.config, preset))
         if preset is not None:
             raise ConfigError("presets are only for the system watermark", table=table)
-        return moves.watermark_reset(
+        document = moves.watermark_reset(
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
+        return Watermark.of(document)
 
-    def watermark_clear(self) -> Document:
+    def watermark_clear(self) -> SystemWatermark:
         """Removes the system watermark: tables without a position then start at `start`."""
-        return system.system_clear(self.config)
+        return SystemWatermark.of(system.system_clear(self.config))
 
-    def watermark_accept(self, table: str, *, force: bool = False) -> Document:
+    def watermark_accept(self, table: str, *, force: bool = False) -> Watermark:
         """Continues with a source that was replaced on purpose: all of it is read again, and merged by key."""
-        return accept.watermark_accept(self.config, table, new_run(), force=force)
+        return Watermark.of(accept.watermark_accept(self.config, table, new_run(), force=force))
 
-    def watermark_retire(self, table: str) -> Document:
+    def watermark_retire(self, table: str) -> Watermark:
         """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
-        return moves.watermark_retire(self.config, table, new_run())
+        return Watermark.of(moves.watermark_retire(self.config, table, new_run()))
 
-    def watermark_history(self, table: str) -> Document:
+    def watermark_history(self, table: str) -> History:
         """The table's commits, newest first."""
-        return history.watermark_history(self.config, table)
+        return History.of(history.watermark_history(self.config, table))
 
     def watermark_restore(
         self, table: str, *, commit: int | None = None, file: Path | str | None = None, force: bool = False
-    ) -> Document:
+    ) -> Watermark:
         """Restores the extraction's position after an earlier commit, or from a document that `watermark get` printed."""
         path = None if file is None else Path(file)
-        return history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
+        return Watermark.of(
+            history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
+        )
 
-    def watermark_backups(self, table: str) -> Document:
+    def watermark_backups(self, table: str) -> Backups:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
-        return copies.watermark_backups(self.config, table)
+        return Backups.of(copies.watermark_backups(self.config, table))
 
-    def watermark_drill(self, *tables: str, all_tables: bool = False) -> Document:
+    def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something would not come back."""
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
-        return drill.watermark_drill(self.config, tables, all_tables=all_tables)
+        return DrillResult.of(drill.watermark_drill(self.config, tables, all_tables=all_tables))
 
-    def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> Document:
+    def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
         """Removes daily and session copies older than `days`."""
-        return copies.watermark_cleanup(self.config, days, dry_run)
+        return CleanupResult.of(copies.watermark_cleanup(self.config, days, dry_run))
 
-    def watermark_validate(self, *tables: str, repair: bool = False) -> Document:
+    def watermark_validate(self, *tables: str, repair: bool = False) -> ValidateResult:
         """Checks tracked files, rows and positions against store and warehouse; `ok` is False if there are findings."""
-        return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
+        return ValidateResult.of(
+            validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
+        )
 
-    def watermark_move(self) -> Document:
+    def watermark_move(self) -> MoveResult:
         """Moves the store's pipeline to the configured warehouse; returns what waits to be loaded there."""
-        return moves.watermark_move(self.config, new_run())
+        return MoveResult.of(moves.watermark_move(self.config, new_run()))
 
     # staged files
 
     def s3clean_list(
         self, *tables: str, older_than: str | None = None, pattern: str | None = None
-    ) -> Document:
+    ) -> StagedFiles:
         """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
-        return s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
+        return StagedFiles.of(
+            s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
+        )
 
     def s3clean_clean(
         self,
@@ -268,7 +378,7 @@ class Pipeline:
         include_pending: bool = False,
         dry_run: bool = False,
         force: bool = False,
-    ) -> Document:
+    ) -> CleanResult:
         """Removes files whose rows are in the warehouse: `s3clean_clean("shop.orders", older_than="7d")`.
 
         Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
@@ -276,8 +386,10 @@ class Pipeline:
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or say all_tables=True")
         wanted = Wanted(_seconds(older_than), pattern, include_pending)
-        return s3clean.s3clean_clean(
-            self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
+        return CleanResult.of(
+            s3clean.s3clean_clean(
+                self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
+            )
         )
 
     def s3clean_orphans(
@@ -286,12 +398,14 @@ class Pipeline:
         older_than: str | None = None,
         pattern: str | None = None,
         dry_run: bool = False,
-    ) -> Document:
+    ) -> CleanResult:
         """Removes files that no commit names and no run can commit any more. Doesn't ask for confirmation."""
         if not tables:
             raise ConfigError("name the tables")
         wanted = Wanted(_seconds(older_than), pattern)
-        return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
+        return CleanResult.of(
+            s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
+        )
 
 
 def _seconds(text: str | None) -> float | None:
@@ -299,15 +413,6 @@ def _seconds(text: str | None) -> float | None:
         return None if text is None else duration(text)
     except ValueError as error:
         raise ConfigError(f"older_than {error}") from None
-
-
-def _watching(progress: Progress | None) -> Progress:
-    """The caller's progress; methods that it lacks (it may be written for an earlier version) do nothing."""
-    watch = Unwatched()
-    for name in (name for name in vars(Unwatched) if not name.startswith("_")):
-        if (method := getattr(progress, name, None)) is not None:
-            setattr(watch, name, method)
-    return watch
 
 
 def _options(given: dict[str, Any]) -> SyncOptions:

@@ -164,8 +164,8 @@ class Maker:
         self.kill("soft_deletes", "deletes")
 
     def watermarks(self) -> dict[str, Any]:
-        found = self.pipeline.watermark_list()["tables"]
-        found.append(self.pipeline.watermark_get(f"{SCHEMA}.older_tool"))
+        found = self.pipeline.watermark_list().as_json()["tables"]
+        found.append(self.pipeline.watermark_get(f"{SCHEMA}.older_tool").as_json())
         return {document["table_name"]: kept.lasting(document) for document in found}
 
     def damage(self) -> None:

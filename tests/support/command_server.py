@@ -23,6 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+# They need packages that only an orchestrator's environment has.
+ORCHESTRATORS = ("floodmark.integrations.airflow", "floodmark.integrations.dagster")
+
 
 class Template:
     """The process that forks; starts with the first command and ends with this process."""
@@ -200,7 +203,7 @@ def _import_everything() -> None:
 
     for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
         if not module.name.startswith(
-            ("floodmark.setup.services", "floodmark.setup.demo", "floodmark.__main__")
+            ("floodmark.setup.services", "floodmark.setup.demo", "floodmark.__main__", *ORCHESTRATORS)
         ):
             importlib.import_module(module.name)
     for name in ("pyspark", "pyspark.java_gateway", "floodmark.setup.services.reaper"):

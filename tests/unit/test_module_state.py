@@ -15,6 +15,8 @@ OF_THE_PROCESS = {("commit/lease.py", "_over"), ("services/ssh.py", "_tunnels"),
 # Functions that remember: pure ones, or what a Spark worker keeps from one task to the next.
 REMEMBERED = {
     ("commit/lease.py", "_boot"): "pure: of a machine that runs",
+    ("model/typed.py", "_columns"): "pure: of a class",
+    ("model/typed.py", "_hints"): "pure: of a class",
     ("services/mysql/rows/decoder.py", "_months"): "pure",
     ("extract/task.py", "_store"): "of a worker: its connections to the store",
     ("services/spark/job.py", "freeze_imports"): "of a worker: once",

@@ -23,6 +23,7 @@ from floodmark.cli import (
     alerts,
     clean,
     completion,
+    dbt,
     demo,
     plan,
     setup,
@@ -72,6 +73,7 @@ for command in (
     clean.s3clean,
     *web.COMMANDS,
     alerts.alerts,
+    dbt.dbt,
     demo.demo,
     completion.completion,
 ):

@@ -58,6 +58,7 @@ def stay(
 
         def begun(run: str) -> None:
             settings.run = run
+            observer.began(run)
 
         try:
             return keep_up(config, tables, all_tables, options, every, watch, told, settings.stopped, begun)

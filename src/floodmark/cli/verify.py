@@ -94,7 +94,7 @@ def verify(
                         [settings.scrub(line) for line in verify_lines(found, repair, emit.width(sys.stdout))]
                     )
                 raise
-        observer.verified([table["table"] for table in document["tables"] if not table["error"]], code)
+        observer.verified(settings.run, document["tables"], code)
         if settings.json or code or not settings.quiet:
             settings.result(
                 document,

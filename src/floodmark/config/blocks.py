@@ -287,6 +287,7 @@ class WarehouseBlock(Block):
     transport: Literal["socket", "data_api"] = "socket"
     statement_timeout: Annotated[Duration, AfterValidator(_statement_timeout)] | None = None
     large_strings: bool = False
+    freshness: bool = False
     ssh: SshBlock | None = None
     tls: TlsBlock | None = None
 

@@ -129,6 +129,7 @@ class WarehouseSpec:
     transport: Literal["socket", "data_api"] = "socket"
     statement_timeout: float | None = None  # seconds allowed per statement of a load; None: the default
     large_strings: bool = False  # Redshift's enable_large_strings_opt_in
+    freshness: bool = False  # whether runs keep floodmark_freshness
 
     @property
     def label(self) -> str:
@@ -313,6 +314,7 @@ def _reached_like(store: StoreSpec, place: CopiesBlock) -> StoreSpec:
 def _warehouse(block: FileBlock) -> WarehouseSpec:
     given = block.warehouse
     more: dict[str, Any] = {"iam_role": given.iam_role, "tls": _tls(given.tls), "ssh": _ssh(given.ssh)}
+    more["freshness"] = given.freshness
     if not isinstance(given.url, Url):
         return WarehouseSpec("duckdb", given.schema_ or "main", path=given.url, **more)
     return WarehouseSpec(

@@ -14,6 +14,7 @@ from floodmark.model.times import compact, parse_time
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.column_changes import ColumnChange
+    from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
 Stage = Literal["extract", "load"]
@@ -194,6 +195,7 @@ class TableReport:
     seconds: float = 0.0
     stage_seconds: dict[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
+    described: Table | None = None  # the table as the newest claim describes it
     plan: dict[str, Any] | None = None  # in a dry run: the document that `plan` prints
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended

@@ -45,6 +45,11 @@ def compact(moment: datetime) -> str:
     return f"{moment:%Y%m%d_%H%M%S}"
 
 
+def begun(run: str) -> str:
+    """When a run began, by its id: `20250819_153000_ab12` → `2025-08-19T15:30:00.000000Z`."""
+    return stamp(datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC))
+
+
 def parse_moment(text: str) -> datetime:
     """A moment as written by us or by a person; UTC unless it has a zone."""
     found = parse_time(text)

@@ -1,14 +1,14 @@
-"""What follows a run: alerts, the metrics file, and its trace. None of them fails a sync."""
+"""What surrounds a run: alerts, the metrics file, its trace and its lineage. None of them fails a sync."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
@@ -20,6 +20,7 @@ from floodmark.services.store.store import Store
 
 if TYPE_CHECKING:
     from floodmark.observe.alerts import Alerts
+    from floodmark.observe.openlineage import OpenLineage
 
 log = logging.getLogger("floodmark")
 
@@ -44,8 +45,16 @@ def _traces(config: Config, command: str, run: Callable[[], str]) -> traces.Trac
         return None
 
 
+def _lineage(config: Config) -> OpenLineage | None:
+    if not any(name.startswith("OPENLINEAGE_") for name in os.environ):
+        return None
+    from floodmark.observe.openlineage import OpenLineage, wanted
+
+    return OpenLineage(config) if wanted() else None
+
+
 class Observer:
-    """Passes on how runs end. A context manager; its exit waits a few seconds for what is being sent."""
+    """Passes on how runs begin and end. A context manager; its exit waits a few seconds for what is being sent."""
 
     def __init__(
         self,
@@ -55,13 +64,14 @@ class Observer:
         command: str = "sync",
         run: Callable[[], str] = lambda: "",
     ) -> None:
-        """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed.
+        """Raises ConfigError when a receiver of `alerts`, or OpenLineage, needs an extra that is not installed.
 
         `command` and `run` name the trace: what was run, and the run's id.
         """
         self._stack = ExitStack()
         self._alerts = _alerts(config) if config.alerts is not None else None
         self._traces = _traces(config, command, run) if traces.wanted(os.environ) else None
+        self._lineage = _lineage(config)
         self._file = metrics_file
         self._facts = StoreFacts(Store(config.store))
         self._warned = False
@@ -71,6 +81,8 @@ class Observer:
             self._stack.enter_context(self._alerts)
         if self._traces is not None:
             self._stack.enter_context(self._traces)
+        if self._lineage is not None:
+            self._stack.enter_context(self._lineage)
         return self
 
     def __exit__(
@@ -78,21 +90,30 @@ class Observer:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def began(self, run: str) -> None:
+        """A run begins."""
+        if self._lineage is not None:
+            self._lineage.began(run)
+
     def ended(self, report: SyncReport | None, error: FloodmarkError | None = None) -> None:
         """A run has ended: with a report, or with an error before its tables had their turn."""
         if self._traces is not None:
             self._traces.ended(report, error)
+        if self._lineage is not None:
+            self._lineage.ended(report)
         if self._alerts is not None:
             self._alerts.after(report, error)
         if self._file is not None:
             self._write(self._file)
 
-    def verified(self, tables: list[str], code: int) -> None:
-        """A verify of these tables has ended, with this exit code."""
+    def verified(self, run: str, results: Sequence[Mapping[str, Any]], code: int) -> None:
+        """A verify has ended, with these results of its tables and this exit code."""
         if self._traces is not None:
             self._traces.ended(None, code=code)
+        if self._lineage is not None:
+            self._lineage.verified(run, results)
         if self._alerts is not None:
-            self._alerts.after_verify(tables)
+            self._alerts.after_verify([str(one["table"]) for one in results if not one["error"]])
 
     def _write(self, file: Path) -> None:
         from floodmark.observe.metrics import exposition, write_file

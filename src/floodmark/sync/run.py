@@ -17,6 +17,7 @@ from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
 from floodmark.services.store.store import Store
+from floodmark.sync.freshness import tell_freshness
 from floodmark.sync.resources import Work
 from floodmark.sync.table import TableRun, log_end
 from floodmark.verify.run import Verified, findings
@@ -64,6 +65,7 @@ def sync(
             raise
         reports = [*unknown, *(one for one in done if not one.left_out)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
+        tell_freshness(work, report)
         _leave(work, report)
     return report
 

@@ -136,6 +136,7 @@ class TableRun:
         found = changed_values(self._held.state.table, self._extraction.changed)
         self._report.findings += [*self._held.log.findings, *found]
         self._report.seconds = time.monotonic() - began
+        self._report.described = self._held.state.table
         self._report.schema_changes = column_changes(self._described_before, self._held.state.table)
         self._leave_check()
         self._services.progress.finished(self._report)

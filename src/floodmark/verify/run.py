@@ -21,6 +21,7 @@ from floodmark.plan.tables import StoredTables
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
+from floodmark.services.spark.on_demand import WarmSpark
 from floodmark.verify.compare import Differences, check_compared, compare, loaded_state
 
 # Default number of rows named per kind.
@@ -73,7 +74,7 @@ def verify(
     run: str,
     *,
     named: int = NAMED,
-    spark: Spark | None = None,
+    spark: Spark | WarmSpark | None = None,
     one: Callable[[Services, str, int], Verified] | None = None,
     all_tables: bool = False,
     ended: Callable[[Verified], None] = lambda result: None,

@@ -26,10 +26,8 @@ def orders(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.chdir(workspace.folder)
     for method in (Pipeline.sync, Pipeline.verify):
 
-        def on_shared_spark(
-            self: Pipeline, *tables: str, alone: Any = method, **options: Any
-        ) -> dict[str, Any]:
-            return dict(alone(self, *tables, spark=workspace.spark(), **options))
+        def on_shared_spark(self: Pipeline, *tables: str, alone: Any = method, **options: Any) -> Any:
+            return alone(self, *tables, spark=workspace.spark(), **options)
 
         monkeypatch.setattr(Pipeline, method.__name__, on_shared_spark)
     return workspace
@@ -43,6 +41,21 @@ def test_every_example_of_the_documentation_runs(orders: Workspace) -> None:
     assert names["nightly"]() == 0  # all that was read is loaded
     assert orders.compare("orders").equal
     assert names["pipeline"].watermark_validate()["ok"]
+
+
+@pytest.mark.long
+def test_the_calls_of_a_with_block_share_one_spark(orders: Workspace) -> None:
+    code = (
+        "import sys; from floodmark import Pipeline; said = []; name = sys.argv[1]\n"
+        "with Pipeline() as pipeline:\n"
+        "    first = pipeline.sync(name, limit=50, progress=lambda event: said.append(event.text))\n"
+        "    second = pipeline.sync(name, progress=lambda event: said.append(event.text))\n"
+        "    assert pipeline.verify(name).ok\n"
+        "print(first.rows_loaded, second.rows_loaded, said.count('starting Spark'))\n"
+    )
+    command = [sys.executable, "-c", code, orders.full_name("orders")]
+    done = subprocess.run(command, cwd=orders.folder, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["50", "70", "1"], done.stderr
 
 
 def test_every_method_is_in_the_documentation() -> None:

@@ -53,7 +53,7 @@ class Table:
         return self.workspace.synced(self.short, **options)
 
     def get(self) -> dict[str, Any]:
-        return self.pipeline.watermark_get(self.name)
+        return self.pipeline.watermark_get(self.name).as_json()
 
     def arrived(self) -> bool:
         """Whether every row is in the warehouse, once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def count(workspace: Workspace, table: str = "orders") -> int:
     return int(workspace.query(f"SELECT count(*) FROM {table}")[0][0])
 
 
-def counts(document: dict[str, Any]) -> tuple[int, int, int]:
+def counts(document: Mapping[str, Any]) -> tuple[int, int, int]:
     return (
         document["mysql_rows_extracted"],
         document["s3_file_count"],

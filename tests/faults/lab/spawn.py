@@ -257,7 +257,13 @@ def _import_everything() -> None:
 
     for module in pkgutil.walk_packages(floodmark.__path__, "floodmark."):
         if not module.name.startswith(
-            ("floodmark.setup.services", "floodmark.setup.demo", "floodmark.__main__")
+            (
+                "floodmark.setup.services",
+                "floodmark.setup.demo",
+                "floodmark.__main__",
+                "floodmark.integrations.airflow",
+                "floodmark.integrations.dagster",
+            )
         ):
             importlib.import_module(module.name)
     layers = [f"labinject.{name}" for name in ("store", "warehouse", "spark", "hurry", "broken")]

@@ -22,6 +22,7 @@ from floodmark.services.store.store import Store
 if TYPE_CHECKING:
     from floodmark.services.warehouse.canonical import TargetSql
     from floodmark.services.warehouse.columns import Change
+    from floodmark.services.warehouse.freshness import Freshness
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
@@ -165,6 +166,9 @@ class Warehouse(Protocol):
 
         `words` writes the queries in the warehouse's SQL, none longer than it accepts.
         """
+
+    def note_freshness(self, rows: Sequence[Freshness]) -> None:
+        """Advance these targets in `floodmark_freshness`, all at once."""
 
     def close(self) -> None: ...
 

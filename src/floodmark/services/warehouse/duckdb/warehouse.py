@@ -33,6 +33,7 @@ from floodmark.services.warehouse.column_mapping import (
 )
 from floodmark.services.warehouse.columns import Change, check_nullable, check_strangers, renamed
 from floodmark.services.warehouse.decide import Decision, check_new_epoch, count_after, decide
+from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
@@ -40,6 +41,7 @@ from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.ledger import LedgerTables
 from floodmark.services.warehouse.files import fetch, file_fields
+from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
 
 
@@ -141,6 +143,11 @@ class DuckDB:
                 decision = decide(request, *self._looked(con, request))
             outcome = self._load(request, decision)
         return replace(outcome, seconds=time.monotonic() - began)
+
+    def note_freshness(self, rows: Sequence[Freshness]) -> None:
+        """Advance these targets in `floodmark_freshness`, all at once."""
+        with self._file.writing() as con:
+            freshness.write(con, self.schema, rows)
 
     def close(self) -> None:
         """Release the file."""

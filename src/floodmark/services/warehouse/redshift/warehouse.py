@@ -31,7 +31,9 @@ from floodmark.services.warehouse.decide import (
     touched,
 )
 from floodmark.services.warehouse.files import file_fields
+from floodmark.services.warehouse.freshness import FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import KEYS, LoadOutcome, LoadRequest, data_files
+from floodmark.services.warehouse.redshift import freshness
 from floodmark.services.warehouse.redshift.catalog import Relation, checked_columns, relations
 from floodmark.services.warehouse.redshift.ddl import (
     check_parsed,
@@ -185,6 +187,11 @@ class Redshift:
 
         with self._rights(target):
             return self._tries.asked(question)
+
+    def note_freshness(self, rows: Sequence[Freshness]) -> None:
+        """Advance these targets in `floodmark_freshness`, all at once."""
+        with naming_rights(self._transport, self.schema, (FRESHNESS,)):
+            self._tries.asked(lambda session: freshness.write(session, self.schema, rows, self._limits))
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False

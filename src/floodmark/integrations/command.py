@@ -1,0 +1,198 @@
+"""The command as a child process of an orchestrator: its document, its exit code, and an orderly end.
+
+Imports nothing beyond Python's own library, so that an orchestrator's environment needs none of Floodmark's packages:
+the command may live in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
+
+PROGRAM = (sys.executable, "-m", "floodmark")
+STOP_SECONDS = 60.0  # from SIGTERM to SIGKILL; a sync usually needs a few
+
+Verdict = Literal["done", "skip", "retry", "fail"]
+
+# What an orchestrator should do about an exit code. Any other fails for good: somebody has to look.
+VERDICTS: Mapping[int, Verdict] = {
+    0: "done",
+    3: "skip",  # another run holds the table and does the work
+    4: "retry",  # a service failed; nothing is lost
+    5: "retry",  # the warehouse's answer was lost; the next run finds out
+    130: "retry",
+    143: "retry",
+}
+
+
+def verdict(code: int) -> Verdict:
+    """What to do about an exit code; a process that a signal has killed is tried again."""
+    return "retry" if code < 0 else VERDICTS.get(code, "fail")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    document: dict[str, Any] | None  # what it printed with --json, if it was JSON
+    errors: tuple[str, ...]  # the last lines of stderr
+
+    @property
+    def why(self) -> str:
+        """Why it failed, in its own words."""
+        error = (self.document or {}).get("error") or next(
+            (table["error"] for table in (self.document or {}).get("tables", ()) if table.get("error")), None
+        )
+        if isinstance(error, dict) and error.get("message"):
+            return f"{error['message']} {error.get('hint') or ''}".strip()
+        return self.errors[-1] if self.errors else f"floodmark ended with exit code {self.code}"
+
+
+@dataclass
+class Command:
+    """One call of the command. `run` returns when it has ended; `stop` may be called from anywhere."""
+
+    arguments: Sequence[str]
+    program: Sequence[str] = PROGRAM
+    env: Mapping[str, str] | None = None  # beside this process's own
+    say: Callable[[str], object] = print  # gets each line of stderr
+    stop_seconds: float = STOP_SECONDS
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def run(self) -> Ended:
+        """Runs the command; whatever interrupts the wait, such as a timeout, stops it in good order."""
+        process = self._process = subprocess.Popen(
+            [*self.program, *self.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(self.env or {})},
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=self._relay, args=(process, lines), daemon=True)
+        reader.start()
+        assert process.stdout is not None
+        try:
+            printed = process.stdout.read()
+            code = _ended(process)
+        except BaseException:  # a timeout of the orchestrator, or somebody stopped the task
+            self.stop()
+            raise
+        reader.join(10)
+        document = None
+        with suppress(ValueError):
+            found = json.loads(printed)
+            document = found if isinstance(found, dict) else None
+        return Ended(code, document, tuple(lines[-20:]))
+
+    def stop(self) -> None:
+        """Ends the command as SIGTERM does: its tables are left in good order. SIGKILL after `stop_seconds`."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        if _ended(process, self.stop_seconds) is None:
+            process.kill()
+            _ended(process)
+
+    def _relay(self, process: subprocess.Popen[str], lines: list[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line.rstrip("\n"))
+            del lines[:-20]
+            self.say(lines[-1])
+
+
+@overload
+def _ended(process: subprocess.Popen[str]) -> int: ...
+@overload
+def _ended(process: subprocess.Popen[str], seconds: float) -> int | None: ...
+def _ended(process: subprocess.Popen[str], seconds: float | None = None) -> int | None:
+    """The exit code, once there is one; None: not within so many seconds.
+
+    Not `wait()`, which holds a lock: `stop` may run in a signal handler, on top of a `run` that waits.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    while (code := process.poll()) is None:
+        if until is not None and time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return code
+
+
+def sync_arguments(
+    tables: Sequence[str], all_tables: bool, options: Mapping[str, Any], config: str | None, command: str
+) -> list[str]:
+    """The command line; an option `since` is `--since`, True is a flag, a list is repeated."""
+    found = ["--json", *(("--config", config) if config else ()), command]
+    found += ["--all"] if all_tables else [part for table in tables for part in ("-t", table)]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(flag)
+        elif value is not None and value is not False:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                found += [flag, str(one)]
+    return found
+
+
+def short(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without its lists of files, which may be thousands: small enough to pass between tasks."""
+    lists = ("processed_s3_files", "pending_s3_files")
+
+    def less(watermark: Any) -> Any:
+        if not isinstance(watermark, dict):
+            return watermark
+        return {name: value for name, value in watermark.items() if name not in lists}
+
+    tables = [
+        {**table, "watermark": less(table["watermark"])} if "watermark" in table else table
+        for table in document.get("tables", ())
+    ]
+    return {**document, "tables": tables} if "tables" in document else dict(document)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Rows of one table that a run has brought into the target."""
+
+    table: str
+    extra: dict[str, Any]
+
+
+def moved(document: Mapping[str, Any], told: Callable[[str], str | None] = lambda table: None) -> list[Moved]:
+    """The tables of a sync whose targets have changed: in this run, or since the load that was last `told` of.
+
+    An attempt may load rows and fail afterwards; the next one then finds nothing to do, and has to tell.
+    """
+    found = []
+    for table in document.get("tables", ()):
+        watermark = table.get("watermark") or {}
+        loaded_at = watermark.get("last_redshift_load_time")
+        before = told(table["table"])
+        late = bool(before and loaded_at and loaded_at > before)
+        if not table.get("ok") or not (table["files_loaded"] or table["rows_deleted"] or late):
+            continue
+        extra = {
+            "run": document.get("run"),
+            "rows": table["rows_loaded"],
+            "rows_deleted": table["rows_deleted"],
+            "watermark": watermark.get("last_mysql_data_timestamp"),
+            "watermark_id": watermark.get("last_mysql_data_id"),
+            "commit": watermark.get("commit"),
+            "loaded_at": loaded_at,
+        }
+        found.append(Moved(table["table"], extra))
+    return found

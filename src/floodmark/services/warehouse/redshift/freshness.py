@@ -1,0 +1,59 @@
+"""`floodmark_freshness` in Redshift: one transaction for all targets of a run.
+
+Writers take turns by a lock on the table itself, taken before the transaction sees anything: they would end each other
+under serializable isolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from floodmark.model.errors import FloodmarkError, TransientError
+from floodmark.services.warehouse.freshness import COLUMNS, FRESHNESS, Freshness
+from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.redshift.catalog import relations
+from floodmark.services.warehouse.redshift.names import literal, path
+from floodmark.services.warehouse.redshift.steps import Do, Limits, Lock, RedshiftSession, Step
+
+_TYPES = (
+    '"target" VARCHAR(1024), "source_table" VARCHAR(1024), "as_of" TIMESTAMP, "checked_at" TIMESTAMP, '
+    '"watermark" VARCHAR(128), "commit_n" BIGINT, "run" VARCHAR(128)'
+)
+_AT_ONCE = 200  # rows in one statement: the Data API takes statements of 100 kB at most
+
+
+def write(session: RedshiftSession, schema: str, rows: Sequence[Freshness], limits: Limits) -> None:
+    """Replaces the rows that are not newer; raises Failed, or the error that ended the transaction."""
+    table = path(schema, FRESHNESS)
+    if FRESHNESS not in relations(session, schema, (FRESHNESS,)):
+        schemas = f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(schema.lower())}"
+        if not session.query(schemas):
+            session.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(schema.lower())}", seconds=limits.lock)
+        session.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_TYPES}) DISTSTYLE ALL", seconds=limits.lock)
+    outcome = session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))
+    if outcome.state != "committed":
+        error: FloodmarkError = outcome.error or TransientError(f"{FRESHNESS} is locked")
+        raise error
+
+
+def _steps(table: str, rows: Sequence[Freshness]) -> Iterator[Step]:
+    names = ", ".join(quote(name) for name in COLUMNS)
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        older = " OR ".join(
+            f'("target" = {literal(row.target)} AND "as_of" <= {_value(row.as_of)})' for row in some
+        )
+        yield Do(f"DELETE FROM {table} WHERE {older}")
+        values = ", ".join(f"({', '.join(_value(getattr(row, name)) for name in COLUMNS)})" for row in some)
+        yield Do(f"INSERT INTO {table} ({names}) VALUES {values}")
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, datetime):
+        return literal(f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}")
+    return literal(str(value))
