@@ -22,8 +22,9 @@ from pathlib import Path
 import duckdb
 import yaml
 
-from floodmark.commit import Log, Watermark, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, load
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.run import SyncOptions, SyncReport, Unwatched, new_run

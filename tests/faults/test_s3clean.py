@@ -18,8 +18,8 @@ import boto3
 import duckdb
 import pytest
 
-from floodmark.commit import Log, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log, draft
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.run import new_run
 from floodmark.model.times import stamp

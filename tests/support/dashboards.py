@@ -10,9 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from floodmark.commit import Failure, Log, State, Watermark, draft
 from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.document import primary_path
+from floodmark.commit.document import Failure, primary_path
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model.commit import Batch
 from floodmark.model.table import Table

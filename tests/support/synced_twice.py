@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.services.store.store import Store
 from tests.conftest import Workspace
 

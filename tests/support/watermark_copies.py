@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from floodmark.commit import Log, State, Watermark, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError

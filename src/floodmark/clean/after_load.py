@@ -11,7 +11,8 @@ from datetime import datetime
 
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, choose
 from floodmark.clean.remove import loaded_at, read
-from floodmark.commit import Log, State
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log
 from floodmark.commit.spans import within
 from floodmark.load.pending import part_of
 from floodmark.model.ledger import Ledger, Part

@@ -15,10 +15,12 @@ from typing import Any
 
 from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, fits, orphans, staged
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
-from floodmark.commit import Log, State, Watermark, draft, pipeline
+from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
 from floodmark.commit.doubles import doubled, doubles
-from floodmark.commit.log import tables
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft, tables
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
 from floodmark.model.commit import Clean

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodmark.clean.choose import Facts, Removal, StoredObject
-from floodmark.commit import Log, State, commit_path, holder
-from floodmark.commit.fold import Damaged, data_commit
-from floodmark.commit.log import READERS
+from floodmark.commit.document import commit_path
+from floodmark.commit.fold import Damaged, State, data_commit
+from floodmark.commit.lease import holder
+from floodmark.commit.log import READERS, Log
 from floodmark.commit.spans import within
 from floodmark.load.pending import pending
 from floodmark.model.commit import Commit, WithFiles

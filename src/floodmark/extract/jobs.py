@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.extract.task import SliceJob
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan

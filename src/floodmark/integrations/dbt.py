@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.commit.log import tables as tables_of
 from floodmark.config.load import AlertSpec, Config
 from floodmark.model.errors import ConfigError

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from floodmark.commit import Log, State, Watermark
+from floodmark.commit.fold import State
 from floodmark.commit.load_status import Loaded as LoadedBefore
+from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
+from floodmark.commit.publish import Watermark
 from floodmark.load.descriptions import loaded_as, shaped
 from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError

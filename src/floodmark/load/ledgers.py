@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from floodmark.commit import State, pipeline
+from floodmark.commit import pipeline
+from floodmark.commit.fold import State
 from floodmark.config.load import Config
 from floodmark.load.pending import ledger_for
 from floodmark.model.errors import FloodmarkError, TransientError

@@ -9,7 +9,8 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass
 
-from floodmark.commit import Log, State
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log
 from floodmark.config.load import WarehouseSpec
 from floodmark.load.descriptions import loaded_as, shaped
 from floodmark.load.pending import ledger_for, pending

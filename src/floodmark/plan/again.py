@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.model import zones as clock
 from floodmark.model.position import Position, Value

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.config.load import Config, SourceSpec
 from floodmark.model import zones as clock
 from floodmark.model.errors import FloodmarkError

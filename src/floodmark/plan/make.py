@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from secrets import token_hex
 
-from floodmark.commit import Log, State, begun_anew
+from floodmark.commit.fold import State, begun_anew
+from floodmark.commit.log import Log
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
 from floodmark.model import events

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.origin import Origin, Witness
 from floodmark.model.position import Position

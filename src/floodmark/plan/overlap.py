@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Table

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
-from floodmark.commit import Log, State
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log
 from floodmark.commit.stretches import Gap, lowest, stretches
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ note.
 
 from __future__ import annotations
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from floodmark.commit import Log
-from floodmark.commit.log import tables
+from floodmark.commit.log import Log, tables
 from floodmark.config.load import Config, SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.run import TableReport

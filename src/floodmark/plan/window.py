@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Literal
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model.errors import ConfigError
 from floodmark.model.position import Position, Value
 from floodmark.model.run import SyncOptions

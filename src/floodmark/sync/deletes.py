@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.extract.key_file import write_keys
 from floodmark.model.commit import DataFile

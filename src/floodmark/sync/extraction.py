@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from floodmark.commit import draft
 from floodmark.commit.held import HeldTable
+from floodmark.commit.log import draft
 from floodmark.extract.jobs import jobs
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader

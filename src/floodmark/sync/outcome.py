@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from floodmark.commit import Failure, holder
 from floodmark.commit.activity import activity
 from floodmark.commit.checks import checked, read_check, write_check
+from floodmark.commit.document import Failure
 from floodmark.commit.held import HeldTable
+from floodmark.commit.lease import holder
 from floodmark.commit.status import add_days
 from floodmark.load.background import Loader
 from floodmark.model.errors import ConflictError, FloodmarkError

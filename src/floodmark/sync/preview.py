@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.commit import Log, begun_anew, system
+from floodmark.commit import system
+from floodmark.commit.fold import begun_anew
+from floodmark.commit.log import Log
 from floodmark.config.load import Config
 from floodmark.load.preview import Asking, LoadPreview
 from floodmark.model.errors import FloodmarkError, Interrupted, exit_code

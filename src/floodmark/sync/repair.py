@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError
 from floodmark.model.position import Key

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from floodmark.commit import Log, State
 from floodmark.commit.claim import refuse_if_held
+from floodmark.commit.fold import State
 from floodmark.commit.live import LiveProgress
+from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Starts
 from floodmark.model.errors import FloodmarkError, Interrupted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.extract.jobs import jobs
 from floodmark.model.errors import FloodmarkError
 from floodmark.plan.decide import Plan

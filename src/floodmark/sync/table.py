@@ -17,9 +17,11 @@ from typing import Any
 
 from floodmark.clean.after_load import due_files
 from floodmark.clean.remove import Outcome, remove
-from floodmark.commit import Failure, State, begun_anew, draft
 from floodmark.commit.claim import Changed, Claimed, decide_and_claim
+from floodmark.commit.document import Failure
+from floodmark.commit.fold import State, begun_anew
 from floodmark.commit.held import HeldTable
+from floodmark.commit.log import draft
 from floodmark.commit.status import write_verify
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions

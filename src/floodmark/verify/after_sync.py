@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.model.commit import Batch, WithFiles
 from floodmark.model.position import Position
 from floodmark.model.run import Finding

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit import Log, State, holder, system
+from floodmark.commit import system
+from floodmark.commit.fold import State
+from floodmark.commit.lease import holder
+from floodmark.commit.log import Log
 from floodmark.commit.stretches import Stretches, stretches
 from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Entry, Scope, forms, key_of

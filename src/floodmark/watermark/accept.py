@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted

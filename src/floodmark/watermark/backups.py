@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from floodmark.clean.copies import Keep, Old, choose, delete
-from floodmark.commit import Copy, Flaw, Log
 from floodmark.commit import published_copies as copies
 from floodmark.commit.copies_to import daily_paths, numbers
+from floodmark.commit.document import Copy, Flaw
+from floodmark.commit.log import Log
 from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError

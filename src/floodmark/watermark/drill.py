@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from floodmark.commit import Log, State, pipeline
+from floodmark.commit import pipeline
 from floodmark.commit import published_copies as copies
 from floodmark.commit.document import Copy, commit_path, primary_path
-from floodmark.commit.log import tables
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, tables
 from floodmark.commit.recovery.recover import RECORDS, recoveries
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from floodmark.commit import Log, State, draft
 from floodmark.commit.document import data_position
 from floodmark.commit.doubles import doubled, doubles
-from floodmark.commit.fold import Damaged, fold
+from floodmark.commit.fold import Damaged, State, fold
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
 from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, files_of

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from floodmark.commit import Log, State, draft, pipeline
+from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
 from floodmark.commit.doubles import doubled, doubles
-from floodmark.commit.log import tables
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft, tables
 from floodmark.config.load import Config
 from floodmark.load.ledgers import ledger_of
 from floodmark.load.pending import created_after, ledger_for, pending

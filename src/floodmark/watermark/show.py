@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from floodmark.commit import Log, State, Watermark, system
+from floodmark.commit import system
 from floodmark.commit.activity import activity_now
 from floodmark.commit.checks import read_check
-from floodmark.commit.log import tables
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, tables
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers, ledger_of
 from floodmark.model.commit import files_of

@@ -11,22 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark.commit import (
-    Copy,
-    Flaw,
-    Log,
-    State,
-    Watermark,
-    commit_path,
-    holder,
-)
-from floodmark.commit import (
-    published_copies as copies,
-)
+from floodmark.commit import published_copies as copies
 from floodmark.commit.claim import Changed, claim, decide_and_claim
-from floodmark.commit.fold import Damaged
+from floodmark.commit.document import Copy, Flaw, commit_path
+from floodmark.commit.fold import Damaged, State
+from floodmark.commit.lease import holder
 from floodmark.commit.load_status import condense
-from floodmark.commit.log import READERS, tables
+from floodmark.commit.log import READERS, Log, tables
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.model.commit import Commit, files_of
 from floodmark.model.errors import DataError

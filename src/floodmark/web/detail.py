@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from floodmark.commit import Log, State, Watermark
 from floodmark.commit.activity import activity_now
 from floodmark.commit.checks import read_check
 from floodmark.commit.document import Copy
+from floodmark.commit.fold import State
 from floodmark.commit.load_status import last_known
+from floodmark.commit.log import Log
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import WarehouseSpec
 from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, Set, WithFiles, files_of
 from floodmark.model.position import Position

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from floodmark.clean.choose import StoredObject, staged
 from floodmark.clean.remove import gather
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Object, Store

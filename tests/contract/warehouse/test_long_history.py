@@ -15,8 +15,9 @@ import pytest
 
 from floodmark.clean.after_load import due_files
 from floodmark.clean.choose import Removal
-from floodmark.commit import Log, State, draft
+from floodmark.commit.fold import State
 from floodmark.commit.load_status import condense
+from floodmark.commit.log import Log, draft
 from floodmark.load.pending import Loaded, ledger_for, load_pending, pending
 from floodmark.model.commit import Batch, Claim, Clean, Commit, DataFile, Open, Reset
 from floodmark.model.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.extract.task import SliceJob
 from floodmark.model.commit import WithFiles
 from floodmark.model.run import SyncOptions, new_run

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from floodmark.commit import Log
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.run import sync

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from floodmark import Pipeline
-from floodmark.commit import Log, State
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.services.store.store import Store
 from tests.conftest import Workspace

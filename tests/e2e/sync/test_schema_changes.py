@@ -13,7 +13,7 @@ import pytest
 import redshift_connector
 
 from floodmark.cli.output.plan import plan_lines
-from floodmark.commit import Log
+from floodmark.commit.log import Log
 from floodmark.load.preview import Asking
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store

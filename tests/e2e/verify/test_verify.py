@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import duckdb
 import pytest
 
-from floodmark.commit import Log
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.model.run import SyncOptions, SyncReport, new_run

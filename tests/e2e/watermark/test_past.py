@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import primary_path
+from floodmark.commit.document import primary_path
 from floodmark.model.errors import ConfigError
 from floodmark.services.store.store import Store
 from tests.conftest import Workspace

@@ -12,8 +12,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.commit import Log, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log, draft
 from floodmark.load.pending import load_pending
 from floodmark.model.commit import Reset
 from floodmark.model.errors import ConfigError, ConflictError, DataError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Log
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import DatabaseServer

@@ -5,8 +5,9 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from floodmark.commit import commit_path, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.document import commit_path
+from floodmark.commit.log import draft
 from floodmark.model.commit import Restore
 from floodmark.model.window import Window
 from tests.support.synced_twice import Past

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from floodmark.clean.after_load import SLACK, due
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, before, choose, orphans, staged
-from floodmark.commit import condense
 from floodmark.commit.fold import Progress, data_commit, fold
-from floodmark.commit.load_status import accounts_for_older
+from floodmark.commit.load_status import accounts_for_older, condense
 from floodmark.commit.spans import around, merged, within
 from floodmark.load.pending import choose as choose_load
 from floodmark.load.pending import pending

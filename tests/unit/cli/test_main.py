@@ -101,11 +101,22 @@ def test_help_goes_to_stdout_has_examples_and_imports_nothing_heavy(line: str) -
     )
     code = f"import sys; from floodmark.cli.main import main; c = main({line.split()!r}); "
     code += f"assert not {heavy} & set(sys.modules), sys.modules; sys.exit(c)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "floodmark" in done.stdout
     assert "--json" in done.stdout
     assert "-t shop.orders" in done.stdout
+
+
+def test_the_system_watermark_is_shown_without_importing_what_moves_data(tmp_path: Path) -> None:
+    (tmp_path / "floodmark.yaml").write_text("source: {url: 'mysql://u@127.0.0.1/shop'}\n")
+    code = "import sys; from floodmark.cli.main import main; c = main(['watermark', 'get']); "
+    code += "assert not {'pyarrow', 'pyspark', 'duckdb', 'numpy', 'pymysql'} & set(sys.modules); sys.exit(c)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no system watermark" in done.stdout
 
 
 def test_global_options_are_the_same_before_between_and_after(

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import Failure, Holder, Log, Watermark, draft, holder
 from floodmark.commit.activity import activity
 from floodmark.commit.checks import Check, check_path, read_check, write_check
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.document import Failure
+from floodmark.commit.lease import Holder, holder
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Owner
 from floodmark.services.store.store import Store

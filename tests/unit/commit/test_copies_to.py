@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Copy, Log, State, Watermark, commit_path, examine, pipeline, primary_path
+from floodmark.commit import pipeline
 from floodmark.commit.copies_to import introduce, send
-from floodmark.commit.log import tables
+from floodmark.commit.document import Copy, commit_path, primary_path
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, tables
+from floodmark.commit.publish import Watermark, examine
 from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import CopiesTo, StoreSpec
 from floodmark.model.errors import ConfigError, TransientError

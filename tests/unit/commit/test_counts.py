@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.commit import Copy, Log, State, Watermark, condense, document, observe
 from floodmark.commit.counts import Counted
-from floodmark.commit.document import commit_path, primary_path
-from floodmark.commit.fold import fold
+from floodmark.commit.document import Copy, commit_path, document, observe, primary_path
+from floodmark.commit.fold import State, fold
 from floodmark.commit.held import HeldTable
-from floodmark.commit.publish import data_commits, parse
+from floodmark.commit.load_status import condense
+from floodmark.commit.log import Log
+from floodmark.commit.publish import Watermark, data_commits, parse
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load.background import Loader
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Deletes, GivenUp, Reset, Set

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Data, Extraction, Progress, State, document, observe
-from floodmark.commit.document import data_position
+from floodmark.commit.document import data_position, document, observe
+from floodmark.commit.fold import Data, Extraction, Progress, State
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.position import Position, Value

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.commit import State, condense
-from floodmark.commit.fold import fold
+from floodmark.commit.fold import State, fold
+from floodmark.commit.load_status import condense
 from floodmark.model.commit import Batch, Claim, Commit, Deletes, Open, Reset, Restore, Set
 from floodmark.model.errors import DataError
 from floodmark.model.json import dump, load

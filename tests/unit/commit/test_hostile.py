@@ -17,9 +17,9 @@ from floodmark.cli.main import main
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
 from floodmark.cli.progress import PlainProgress
-from floodmark.commit import Log, draft
 from floodmark.commit.document import commit_path, primary_path
 from floodmark.commit.fold import Damaged, State
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import StoreSpec, load
 from floodmark.config.yaml import parse
 from floodmark.model.commit import DataFile, Open

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import Log, State, commit_path, draft, holder, this_process
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
-from floodmark.commit.fold import NothingLeft
-from floodmark.commit.lease import LeaseNote, lease_path
+from floodmark.commit.document import commit_path
+from floodmark.commit.fold import NothingLeft, State
+from floodmark.commit.lease import LeaseNote, holder, lease_path, this_process
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Claim, Open, Owner
 from floodmark.model.errors import ConflictError, TransientError

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Log, State, Taken, Watermark, commit_path, draft, primary_path, unloaded
+from floodmark.commit.document import commit_path, primary_path
+from floodmark.commit.fold import State
+from floodmark.commit.load_status import unloaded
+from floodmark.commit.log import Log, Taken, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Claim, Open, Owner, Reset, files_of
 from floodmark.model.errors import ConflictError, DataError, NoAnswer, TransientError

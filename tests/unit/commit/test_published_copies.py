@@ -8,23 +8,21 @@ from typing import Any, ClassVar
 
 import pytest
 
-from floodmark.commit import (
+from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.document import (
+    Copy,
     Failure,
-    Log,
-    State,
-    Watermark,
+    Flaw,
     commit_path,
     daily_path,
     document,
-    draft,
     observe,
-    parse,
     primary_path,
     session_path,
 )
-from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.document import Copy, Flaw
-from floodmark.commit.publish import examine, render
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark, examine, parse, render
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Open, Reset
 from floodmark.model.errors import TransientError

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Log, State, Watermark, commit_path, draft, examine, primary_path
-from floodmark.commit.document import Copy
+from floodmark.commit.document import Copy, commit_path, primary_path
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark, examine
 from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch

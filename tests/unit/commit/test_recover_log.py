@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import Log, State, Watermark, commit_path
 from floodmark.commit.claim import Claimed, claim
-from floodmark.commit.fold import Damaged, NothingLeft
-from floodmark.commit.log import tables
+from floodmark.commit.document import commit_path
+from floodmark.commit.fold import Damaged, NothingLeft, State
+from floodmark.commit.log import Log, tables
+from floodmark.commit.publish import Watermark
 from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import Log, commit_path
+from floodmark.commit.document import commit_path
+from floodmark.commit.log import Log
 from floodmark.commit.stretches import stretches
 from floodmark.config.load import StoreSpec, TableOptions
 from floodmark.model.commit import Batch, Reset, Restore, Set

@@ -10,7 +10,8 @@ import sys
 import click
 
 from floodmark.cli.main import app
-from floodmark.commit import State, document, observe
+from floodmark.commit.document import document, observe
+from floodmark.commit.fold import State
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncReport, TableReport
 from tests.support.pages import ROOT, text_of

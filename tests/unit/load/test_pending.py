@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import DataCommit
 from floodmark.commit.counts import sum_digests
-from floodmark.commit.fold import data_commit
+from floodmark.commit.fold import DataCommit, data_commit
 from floodmark.commit.load_status import accounts_for_older, condense
 from floodmark.commit.spans import within
 from floodmark.load.pending import (

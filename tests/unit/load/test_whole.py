@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.commit import Log, State, draft
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import StoreSpec
 from floodmark.load.pending import Loaded, load_pending
 from floodmark.model.commit import Batch, Claim, Commit, DataFile, Deletes, LoadAs, Open, Reset, Set

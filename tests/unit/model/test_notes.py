@@ -9,8 +9,9 @@ from typing import get_args
 
 import pytest
 
-from floodmark.commit import Log, commit_path
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.document import commit_path
+from floodmark.commit.log import Log
 from floodmark.config.load import StoreSpec
 from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage

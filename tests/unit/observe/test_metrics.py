@@ -16,8 +16,8 @@ from typing import NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from floodmark.commit import Watermark
 from floodmark.commit.checks import Check, LastWork, write_check
+from floodmark.commit.publish import Watermark
 from floodmark.commit.status import Day, VerifyResult, write_verify
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, TransientError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodmark.commit import Progress, State
+from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
 from floodmark.model import zones as clock
 from floodmark.model.position import Position

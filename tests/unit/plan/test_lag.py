@@ -12,8 +12,8 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.output.document import lag
-from floodmark.commit import Log, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import load
 from floodmark.model.commit import Batch, Set
 from floodmark.plan.lag import lags

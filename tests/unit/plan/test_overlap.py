@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Progress, State
+from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
 from floodmark.model import zones as clock
 from floodmark.model.position import Position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.commit import begun_anew
+from floodmark.commit.fold import begun_anew
 from floodmark.config.load import TableOptions
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError, DataError

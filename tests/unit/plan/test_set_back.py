@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from floodmark.commit import Progress, State
+from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
 from floodmark.model import zones as clock
 from floodmark.model.errors import DataError

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.commit import Progress, State
+from floodmark.commit.fold import Progress, State
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.errors import DataError

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.model.commit import Batch, Deletes, Reset
 from floodmark.model.errors import ConfigError

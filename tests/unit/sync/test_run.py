@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import State, draft, pipeline
+from floodmark.commit import pipeline
 from floodmark.commit.checks import check_path
+from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
+from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load.background import Loader
 from floodmark.model.commit import Batch, Commit

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit import Log, Watermark, commit_path, pipeline, primary_path
+from floodmark.commit import pipeline
+from floodmark.commit.document import commit_path, primary_path
+from floodmark.commit.log import Log
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, CopiesTo, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model.times import stamp
 from floodmark.services.store.places import finish

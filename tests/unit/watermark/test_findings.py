@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit import Log, State, Watermark, draft
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log, draft
+from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, load
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError

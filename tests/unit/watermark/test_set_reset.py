@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit import Log, draft, pipeline
+from floodmark.commit import pipeline
 from floodmark.commit.claim import Claimed, claim
+from floodmark.commit.log import Log, draft
 from floodmark.config.load import load
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, TransientError

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from floodmark.commit import State
+from floodmark.commit.fold import State
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import DataError

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import socket
-import urllib.request
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -47,6 +46,8 @@ def _places(url: str) -> list[tuple[str, int]]:
 
 
 def _version(host: str, port: int) -> str | None:
+    import urllib.request  # an HTTP client, which most runs don't need
+
     with suppress(OSError, ValueError):
         with urllib.request.urlopen(f"http://{host}:{port}/", timeout=SECONDS) as answer:
             found = _VERSION.search(answer.read(200_000).decode(errors="replace"))

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from floodmark.commit import Log, State, system
+from floodmark.commit import system
+from floodmark.commit.fold import State
+from floodmark.commit.log import Log
 from floodmark.commit.system import Start
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
