@@ -1,12 +1,12 @@
 """`warehouse.freshness`: how fresh each target is after a run, told to the warehouse in one go.
 
-A table is as fresh as alerts and metrics see it: when a sync last looked, less the lag that it left. A run that was
-limited, or that failed, says nothing new about a table. It is derived: a warehouse that can't be told fails no sync.
+A table is as fresh as alerts and metrics see it: when a sync last looked, less the lag that it left, and no fresher than
+the bound that open work held back. A run that was limited, or that failed, says nothing new about a table. It is derived: a warehouse that can't be told fails no sync.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from floodmark.commit.checks import Check, read_check
 from floodmark.model.errors import FloodmarkError
@@ -46,9 +46,13 @@ def freshness(
     if options.load_only:
         looked, lag = (check.caught_up_at, check.lag) if check else (None, None)
     behind = lag or Lag()
+    if report.held and report.held_at is None:
+        return None
     if looked is None or (options.most is not None and (lag is None or behind.seconds or behind.ids)):
         return None
     at = parse_moment(looked)
     as_of = at - timedelta(seconds=max(behind.seconds or 0.0, 0.0))
+    if report.held and report.held_at is not None:
+        as_of = min(as_of, datetime.fromtimestamp(report.held_at, UTC))
     mark = shown["last_mysql_data_timestamp"]
     return Freshness(table.target, report.table, as_of, at, mark, shown["commit"], run)

@@ -199,6 +199,7 @@ class TableRun:
         finally:
             self._services.progress.end(self._name, "plan")
         self._log_plan(plan, time.monotonic() - began)
+        self._report.held, self._report.held_at = bool(plan.held), plan.held_at
         if not self._asked.dry_run:
             self._looked = stamp()
         if not plan.empty or self._report.strategy is None:

@@ -69,3 +69,10 @@ def test_a_run_that_only_loads_is_as_fresh_as_the_run_that_extracted() -> None:
     check = Check(ORDERS.name, "r", None, caught_up_at="2025-08-19T14:00:00.000000Z", lag=Lag(seconds=60.0))
     found = freshness(report(), SyncOptions(load_only=True), "r", check)
     assert found is not None and found.as_of == LOOKED - timedelta(minutes=91)
+
+
+def test_a_target_is_no_fresher_than_the_bound_that_open_work_holds_back() -> None:
+    since = LOOKED - timedelta(hours=1)
+    found = freshness(report(held=True, held_at=since.timestamp()), SyncOptions(), "r")
+    assert found is not None and (found.as_of, found.checked_at) == (since, LOOKED)
+    assert freshness(report(held=True), SyncOptions(), "r") is None  # ids: nobody knows since when

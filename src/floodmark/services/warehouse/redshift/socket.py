@@ -275,6 +275,7 @@ class SocketSession:
             self._begin(lock)
             waiting = False
             self._steps(steps, lock.at_work)
+            lock.at_work("commit")
         except Failed as failed:
             if not failed.lost:
                 self._rollback()
@@ -284,7 +285,6 @@ class SocketSession:
         except BaseException:
             self.close()
             raise
-        lock.at_work("commit")
         try:
             self._run("COMMIT")
         except Failed as failed:
