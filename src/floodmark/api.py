@@ -165,7 +165,8 @@ class Pipeline:
         watch, chosen = watching(progress), _options(options)
         run = new_run()
         with self._spark(spark) as running, Observer(self.config, run=lambda: run) as observer:
-            observer.began(run)
+            if not chosen.dry_run:
+                observer.began(run)
             try:
                 report = sync(self.config, tables, all_tables, chosen, watch, run, running)
             except FloodmarkError as error:

@@ -165,7 +165,8 @@ def sync(
     with Observer(config, metrics_file, run=lambda: settings.run) as observer:
         with settings.progress().gathering() as progress:
             try:
-                observer.began(settings.run)
+                if not dry_run:
+                    observer.began(settings.run)
                 report = run_sync(config, tables, all_tables, options, progress, settings.run)
             except Interrupted:
                 progress.stop()

@@ -58,6 +58,7 @@ class Check:
     total: Day = field(default_factory=Day)  # all runs since this object was created
     today: Day | None = None  # one day's idle runs, not yet added to the month's object
     killed: tuple[Killed, ...] = ()  # runs that ended without a word, oldest first
+    complete_at: Seconds | None = None  # all that was committed before is extracted
 
 
 def check_path(table_name: str) -> str:
@@ -129,6 +130,7 @@ def checked(
             total=replace(last.total.plus(day), worst_lag_seconds=None, worst_lag_ids=None),
             today=kept,
             killed=(*last.killed, killed)[-MOST_KILLED:] if killed else last.killed,
+            complete_at=report.complete_at if caught_up and report.complete_at else last.complete_at,
         ),
         tuple(gathered),
     )

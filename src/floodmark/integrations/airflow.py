@@ -107,12 +107,13 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         """Adds an event for each target that has changed since the last one."""
         told = self._told(context)
         events = context["outlet_events"][_alias(self.pipeline)]
-        for one in moved(document, lambda table: told.get(asset(table, self.pipeline).uri)):
+        last = None if told is None else lambda table: told.get(asset(table, self.pipeline).uri)
+        for one in moved(document, last):
             events.add(asset(one.table, self.pipeline), extra=one.extra)
             self.log.info("%s: %s rows loaded", one.table, one.extra["rows"])
 
-    def _told(self, context: Any) -> dict[str, str]:
-        """For each asset, the load that its last event was about."""
+    def _told(self, context: Any) -> dict[str, str] | None:
+        """For each asset, the load that its last event was about; None if nobody knows."""
         try:
             past = context["inlet_events"][_alias(self.pipeline)]
             if hasattr(past, "ascending") and hasattr(past, "limit"):
@@ -120,7 +121,7 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
             return {event.asset.uri: str((event.extra or {}).get("loaded_at") or "") for event in past}
         except Exception as error:  # events are no reason to fail a sync that has succeeded
             self.log.warning("the last events are unknown: %s", error)
-            return {}
+            return None
 
 
 def _alias(pipeline: str) -> AssetAlias:

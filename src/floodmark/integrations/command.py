@@ -112,7 +112,8 @@ class Command:
         for line in process.stderr:
             lines.append(line.rstrip("\n"))
             del lines[:-20]
-            self.say(lines[-1])
+            with suppress(Exception):  # who stops reading stops the command: its pipe fills
+                self.say(lines[-1])
 
 
 @overload
@@ -172,7 +173,7 @@ class Moved:
     extra: dict[str, Any]
 
 
-def moved(document: Mapping[str, Any], told: Callable[[str], str | None] = lambda table: None) -> list[Moved]:
+def moved(document: Mapping[str, Any], told: Callable[[str], str | None] | None = None) -> list[Moved]:
     """The tables of a sync whose targets have changed: in this run, or since the load that was last `told` of.
 
     An attempt may load rows and fail afterwards; the next one then finds nothing to do, and has to tell.
@@ -181,8 +182,8 @@ def moved(document: Mapping[str, Any], told: Callable[[str], str | None] = lambd
     for table in document.get("tables", ()):
         watermark = table.get("watermark") or {}
         loaded_at = watermark.get("last_redshift_load_time")
-        before = told(table["table"])
-        late = bool(before and loaded_at and loaded_at > before)
+        before = told(table["table"]) if told else None
+        late = bool(told and loaded_at and (not before or loaded_at > before))
         if not table.get("ok") or not (table["files_loaded"] or table["rows_deleted"] or late):
             continue
         extra = {

@@ -200,8 +200,8 @@ class TableReport:
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None
-    held: bool = False  # open work held rows back, from `held_at` on if that is known
-    held_at: float | None = None
+    complete_at: float | None = None  # all that was committed before is extracted; None if unknown
+    stopped: bool = False  # its error is only that the run was interrupted
 
     @property
     def exit_code(self) -> int:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.model.errors import ConfigError
 from floodmark.model.run import SyncReport
 from floodmark.model.secrets import Scrubber
 from floodmark.model.times import stamp
@@ -35,16 +34,20 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
     return not disabled and any(environment.get(name) for name in ENVIRONMENT)
 
 
+def missing() -> str | None:
+    """What to install before events can be sent; None if it is there."""
+    if find_spec("openlineage") is not None:
+        return None
+    return (
+        "no lineage is sent: OPENLINEAGE_… is set, and the OpenLineage client is not installed; "
+        "pip install 'floodmark[openlineage]', or OPENLINEAGE_DISABLED=true"
+    )
+
+
 class OpenLineage:
     """The events of one process's runs. A context manager."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ConfigError when the client is not installed."""
-        if find_spec("openlineage") is None:
-            raise ConfigError(
-                "OPENLINEAGE_URL is set, and the OpenLineage client is not installed",
-                hint="pip install 'floodmark[openlineage]', or OPENLINEAGE_DISABLED=true",
-            )
         environment = os.environ
         self._lineage = Lineage(
             config,
@@ -145,15 +148,17 @@ class _Sender:
 
     def __init__(self) -> None:
         self._events: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()  # tables begin side by side
         self._thread: threading.Thread | None = None
         self._dropped = 0
         self._why = "the receiver does not keep up"
 
     def put(self, event: Event) -> None:
         """Takes an event, if there is room."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="openlineage", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="openlineage", daemon=True)
+                self._thread.start()
         try:
             self._events.put_nowait(event)
         except queue.Full:
@@ -179,7 +184,7 @@ class _Sender:
 
             client = OpenLineageClient()
         except Exception as error:
-            client, self._why = None, f"{type(error).__name__}: {error}"
+            client, self._why = None, type(error).__name__  # its text may quote a key
         while (event := self._events.get()) is not None:
             if client is None:
                 self._dropped += 1

@@ -48,9 +48,14 @@ def _traces(config: Config, command: str, run: Callable[[], str]) -> traces.Trac
 def _lineage(config: Config) -> OpenLineage | None:
     if not any(name.startswith("OPENLINEAGE_") for name in os.environ):
         return None
-    from floodmark.observe.openlineage import OpenLineage, wanted
+    from floodmark.observe.openlineage import OpenLineage, missing, wanted
 
-    return OpenLineage(config) if wanted() else None
+    if not wanted():
+        return None
+    if (why := missing()) is not None:
+        log.warning(why)
+        return None
+    return OpenLineage(config)
 
 
 class Observer:
@@ -64,7 +69,7 @@ class Observer:
         command: str = "sync",
         run: Callable[[], str] = lambda: "",
     ) -> None:
-        """Raises ConfigError when a receiver of `alerts`, or OpenLineage, needs an extra that is not installed.
+        """Raises ConfigError when a receiver of `alerts` needs an extra that is not installed.
 
         `command` and `run` name the trace: what was run, and the run's id.
         """

@@ -38,13 +38,22 @@ class Plan:
     about: tuple[Note, ...] = ()  # what the user should know about the table
     notes: tuple[str, ...] = ()  # what the user should know about this run, in words
     held: tuple[str, ...] = ()  # what holds the bound back
-    held_at: float | None = None  # the bound by our clock, if it is known
+    bound: float | None = None  # by our clock; everything committed before it is read
     waits: bool = False  # the table has no position yet, and its first rows are not settled
     before_start: int | None = None  # rows before the start, which are left out
     start: str | None = None  # where the table begins, when it has no position yet
     zone: Zone | None = None  # of the cursors, as they are read now
     origin: Origin | None = None  # the source being read, as the claim stores it
     recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
+
+    def complete_at(self, began: float) -> float | None:
+        """Everything committed before this moment is read by this plan, made from `began` on; None if unknown.
+
+        Ids have no clock: if open work holds them back, nobody knows since when.
+        """
+        if self.bound is None:
+            return None if self.held else began
+        return min(self.bound, began)
 
     @property
     def empty(self) -> bool:

@@ -122,7 +122,7 @@ def survey(
         about=found.notes,
         notes=tuple(notes),
         held=settled.held,
-        held_at=None if settled.bound is None else settled.bound - (settled.ahead or 0.0),
+        bound=None if settled.bound is None else settled.bound - (settled.ahead or 0.0),
         waits=waits,
         before_start=before,
         start=str(low[0]) if first_time and low else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +25,9 @@ from floodmark.verify.run import Verified, findings
 
 log = logging.getLogger("floodmark")
 
+# Seconds that the report of an interrupted run may take.
+STOP_SECONDS = 2.0
+
 
 def sync(
     config: Config,
@@ -44,9 +48,9 @@ def sync(
         Services(config, live, run, spark) as services,
     ):
         work = Work(services, options, live)
-        if options.reads_source:
-            services.need_spark()
         try:
+            if options.reads_source:
+                services.need_spark()
             tables, unknown = work.resolve(names, all_tables)
         except FloodmarkError as error:
             if not isinstance(error, Interrupted):
@@ -65,8 +69,8 @@ def sync(
             raise
         reports = [*unknown, *(one for one in done if not one.left_out)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
-        tell_freshness(work, report)
         _leave(work, report)
+        tell_freshness(work, report)
     return report
 
 
@@ -118,11 +122,17 @@ def _stopped(
     work: Work, names: Sequence[str], done: Sequence[TableReport], error: Interrupted, began: float
 ) -> None:
     """Reports a run that was interrupted: its tables as far as they had got."""
-    found = {one.table: one for one in done if not one.left_out}
-    tables = tuple(found.get(name) or TableReport(name, error=error) for name in names)
+    found = {one.table: one for one in done}
+    tables = [found.get(name) or TableReport(name, error=error) for name in names]
     for one in tables:
-        one.error = error if one.error is not None else None  # its own error is only that it was stopped
-    _leave_failed(work, SyncReport(work.services.run, time.monotonic() - began, tables), error)
+        if one.stopped:
+            one.error = error
+    known = tuple(one for one in tables if not one.left_out)
+    report = SyncReport(work.services.run, time.monotonic() - began, known)
+    # A store that is away must not hold the end of an interrupted run.
+    writing = threading.Thread(target=_leave_failed, args=(work, report, error), daemon=True)
+    writing.start()
+    writing.join(STOP_SECONDS)
 
 
 def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError) -> None:

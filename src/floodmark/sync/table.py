@@ -193,13 +193,14 @@ class TableRun:
         """The plan to read, under our claim; None if there is nothing to read, or this is a dry run."""
         self._held.state = state
         self._services.progress.begin(self._name, "plan", None)
-        began = time.monotonic()
+        began, moment = time.monotonic(), time.time()
         try:
             plan = self._plan()
         finally:
             self._services.progress.end(self._name, "plan")
         self._log_plan(plan, time.monotonic() - began)
-        self._report.held, self._report.held_at = bool(plan.held), plan.held_at
+        if self._request.most is None and self._request.since is None:
+            self._report.complete_at = plan.complete_at(moment)
         if not self._asked.dry_run:
             self._looked = stamp()
         if not plan.empty or self._report.strategy is None:
@@ -468,7 +469,7 @@ class TableRun:
 
     def _fail(self, error: FloodmarkError) -> None:
         self._loader.abandon()
-        self._report.error = error
+        self._report.error, self._report.stopped = error, self._services.interrupted
         if self._services.interrupted or not self._held.known:
             return  # the table did not fail, or there is no store to write to
         told = outcome.failed(self._held, self._loader, self._asked, error, looked=self._looked)

@@ -44,6 +44,15 @@ def test_the_document_is_what_the_command_prints_and_its_errors_are_passed_on() 
     assert ended.why == "oh"
 
 
+def test_a_listener_that_fails_does_not_hold_the_command() -> None:
+    def fails(line: str) -> None:
+        raise ConnectionError(line)
+
+    code = "import sys; [print('x' * 99, file=sys.stderr) for _ in range(5000)]; print('{}')"  # fills a pipe
+    ended = Command((), (sys.executable, "-c", code), say=fails).run()
+    assert (ended.code, ended.document) == (0, {})
+
+
 def test_why_it_failed_is_the_error_of_the_document() -> None:
     error = {"message": "MySQL is away.", "hint": "run again"}
     assert Ended(4, {"ok": False, "error": error}, ("x",)).why == "MySQL is away. run again"
@@ -142,7 +151,7 @@ def test_only_targets_whose_rows_moved_are_told_of() -> None:
 
 @pytest.mark.parametrize(
     ("last", "told"),
-    [("2025-08-19T15:00:00.000000Z", ["t"]), ("2025-08-19T15:30:00.000000Z", []), (None, [])],
+    [("2025-08-19T15:00:00.000000Z", ["t"]), ("2025-08-19T15:30:00.000000Z", []), (None, ["t"])],
 )
 def test_rows_that_a_failed_attempt_has_loaded_are_told_of_by_the_next_one(
     last: str | None, told: list[str]

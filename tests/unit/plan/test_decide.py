@@ -1,11 +1,13 @@
 """What a run may ask for, and how MySQL is asked for a stretch of the order."""
 
 import itertools
+from dataclasses import replace
 
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column
+from floodmark.plan.decide import Plan
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql import sql
 from tests.support.described import described
@@ -58,3 +60,11 @@ def test_a_snapshot_that_shrank_to_nothing_is_refused() -> None:
     assert implausible(before=100_000, now=12)
     assert not implausible(before=100_000, now=90_000)
     assert not implausible(before=5, now=0)
+
+
+def test_a_plan_is_complete_up_to_its_bound_or_the_moment_before_it_was_made() -> None:
+    plan = Plan(TABLE, "sequential")
+    assert plan.complete_at(1000.0) == 1000.0  # ids with nothing open, and snapshots
+    assert replace(plan, held=("transaction of 'app'",)).complete_at(1000.0) is None
+    assert replace(plan, held=("transaction of 'app'",), bound=400.0).complete_at(1000.0) == 400.0
+    assert replace(plan, bound=1000.4).complete_at(1000.0) == 1000.0

@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load.background import Loader
 from floodmark.model.commit import Batch, Commit
-from floodmark.model.errors import TransientError
+from floodmark.model.errors import DataError, Interrupted, TransientError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport, Unwatched
 from floodmark.model.times import stamp
@@ -29,7 +30,7 @@ from floodmark.services.run import Services
 from floodmark.services.store.store import Store
 from floodmark.sync.extraction import Extraction
 from floodmark.sync.resources import Work
-from floodmark.sync.run import sync
+from floodmark.sync.run import _stopped, sync
 from tests.support.samples import RUN, TABLE, files
 
 
@@ -120,3 +121,20 @@ def test_workers_have_imported_what_slices_need_before_they_are_forked() -> None
         "assert {'floodmark.extract.task', 'pyarrow.parquet'} <= set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_interrupted_run_keeps_the_errors_of_tables_that_had_failed_before(config: Config) -> None:
+    failed = TableReport("s.failed", error=DataError("rows differ"))
+    cut = TableReport("s.cut", error=TransientError("closed"), stopped=True)
+    retired = TableReport("s.retired", left_out=True)
+    pipeline.establish(Store(config.store), config.warehouse.label, stamp())
+    with Services(config, Unwatched(), RUN) as services:
+        work = Work(services, SyncOptions())
+        names = ["s.failed", "s.cut", "s.retired", "s.waiting"]
+        _stopped(work, names, [failed, cut, retired], Interrupted("interrupted"), time.monotonic())
+    kept = json.loads(Store(config.store).get(f"runs/{RUN}.json") or b"")["tables"]
+    assert [(one["table"], one["error"]["message"]) for one in kept] == [
+        ("s.failed", "rows differ"),
+        ("s.cut", "interrupted"),
+        ("s.waiting", "interrupted"),
+    ]

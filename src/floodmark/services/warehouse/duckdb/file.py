@@ -55,7 +55,8 @@ def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iter
 
     def look() -> None:
         while not over.wait(LOOK_EVERY):
-            at_work(min(rows, int(rows * max(0.0, con.query_progress()) / 100)))
+            with contextlib.suppress(Exception):  # an observer's; the load goes on
+                at_work(min(rows, int(rows * max(0.0, con.query_progress()) / 100)))
 
     con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
     looking = threading.Thread(target=look, name="how far", daemon=True)

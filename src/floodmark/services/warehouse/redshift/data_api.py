@@ -211,7 +211,11 @@ class DataApiSession:
                 return said
             done = sum(part.get("Status") == "FINISHED" for part in said.get("SubStatements", ()))
             if done < len(statements) and (kind := doing(statements[done])) is not None:
-                at_work(kind)
+                try:
+                    at_work(kind)
+                except BaseException:
+                    self._cancel(batch)
+                    raise
             if time.monotonic() > deadline or self.given_up.is_set():
                 self._cancel(batch)
                 raise Failed(

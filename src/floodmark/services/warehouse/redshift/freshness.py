@@ -31,20 +31,35 @@ def write(session: RedshiftSession, schema: str, rows: Sequence[Freshness], limi
         if not session.query(schemas):
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(schema.lower())}", seconds=limits.lock)
         session.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_TYPES}) DISTSTYLE ALL", seconds=limits.lock)
+    elif not (rows := _not_older(session, table, rows)):
+        return
     outcome = session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))
     if outcome.state != "committed":
         error: FloodmarkError = outcome.error or TransientError(f"{FRESHNESS} is locked")
         raise error
 
 
+def _not_older(session: RedshiftSession, table: str, rows: Sequence[Freshness]) -> list[Freshness]:
+    """The rows whose targets have no newer one yet: a target has one row. If one comes meanwhile, the next run removes ours."""
+    newer: set[str] = set()
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        found = session.query(f'SELECT "target" FROM {table} WHERE {_of(some, ">")}')
+        newer |= {str(row[0]) for row in found}
+    return [row for row in rows if row.target not in newer]
+
+
+def _of(rows: Sequence[Freshness], than: str) -> str:
+    return " OR ".join(
+        f'("target" = {literal(row.target)} AND "as_of" {than} {_value(row.as_of)})' for row in rows
+    )
+
+
 def _steps(table: str, rows: Sequence[Freshness]) -> Iterator[Step]:
     names = ", ".join(quote(name) for name in COLUMNS)
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
-        older = " OR ".join(
-            f'("target" = {literal(row.target)} AND "as_of" <= {_value(row.as_of)})' for row in some
-        )
-        yield Do(f"DELETE FROM {table} WHERE {older}")
+        yield Do(f"DELETE FROM {table} WHERE {_of(some, '<=')}")
         values = ", ".join(f"({', '.join(_value(getattr(row, name)) for name in COLUMNS)})" for row in some)
         yield Do(f"INSERT INTO {table} ({names}) VALUES {values}")
 
