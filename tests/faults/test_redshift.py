@@ -241,7 +241,7 @@ def test_a_load_waits_for_someone_elses_lock_and_then_names_the_holder(
     fill.warehouse = place.faulty(replace(place.limits, lock=1, idle=0))
     commit = fill.commit([row(2)])
     began = time.monotonic()
-    with pytest.raises(TransientError, match="another load keeps orders locked") as locked:
+    with pytest.raises(TransientError, match="another load holds the lock on orders") as locked:
         fill.load(commit)
     assert time.monotonic() - began < 30
     assert "pg_terminate_backend" in str(locked.value.hint)
@@ -261,7 +261,7 @@ def test_a_loader_of_ours_that_is_still_busy_is_left_alone(
     busy.start()
     while not any(sql.startswith("COPY") for sql in list(faults.statements)[-3:]):
         time.sleep(0.01)
-    with pytest.raises(TransientError, match="keeps orders locked"):
+    with pytest.raises(TransientError, match="holds the lock on orders"):
         place.faulty(replace(place.limits, lock=1, idle=0)).load(fill.request(other))
     busy.join()
     assert loaded(fill)[1] == [1, 2]

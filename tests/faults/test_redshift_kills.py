@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from floodmark.services.warehouse.protocol import Numbered
 from floodmark.setup.services import reaper
 from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.proxy import Proxy, Trouble
+from tests.support.held_sync import descendants
 from tests.support.orders import create_orders, fill_orders
 from tests.support.warehouse_loads import (
     EVENTS,
@@ -74,6 +76,9 @@ class Loaders:
         return self._process.stdout.readline().strip()
 
     def end(self) -> None:
+        for left in descendants(self._process.pid):  # one that is stopped would hold the pipes open
+            with suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGKILL)
         self._process.kill()
         self._process.communicate()
 
@@ -136,7 +141,7 @@ def test_a_stopped_loader_blocks_nobody_beyond_the_timeout_and_continues_when_it
 ) -> None:
     commit, pid = stopped(fill, loaders)
     began = time.monotonic()
-    with pytest.raises(TransientError, match="another load keeps orders locked"):
+    with pytest.raises(TransientError, match="another load holds the lock on orders"):
         place.faulty(replace(place.limits, lock=1, idle=600)).load(fill.request(commit))
     assert time.monotonic() - began < 30
     os.kill(pid, signal.SIGCONT)

@@ -15,6 +15,9 @@ from floodmark.services.warehouse.redshift import (
     ddl as redshift_ddl,
 )
 from floodmark.services.warehouse.redshift import (
+    freshness as redshift_freshness,
+)
+from floodmark.services.warehouse.redshift import (
     ledger as redshift_ledger,
 )
 from floodmark.services.warehouse.redshift import (
@@ -27,7 +30,15 @@ from floodmark.services.warehouse.redshift import (
     stage as redshift_stage,
 )
 
-MODULES = (redshift_catalog, redshift_ddl, redshift_ledger, redshift_match, redshift_rows, redshift_stage)
+MODULES = (
+    redshift_catalog,
+    redshift_ddl,
+    redshift_freshness,
+    redshift_ledger,
+    redshift_match,
+    redshift_rows,
+    redshift_stage,
+)
 NEVER_SENT = {
     "CREATE SCHEMA IF NOT EXISTS {}",  # the probes' schema exists
     "ALTER TABLE {} ALTER SORTKEY NONE",  # for the user to run

@@ -141,7 +141,7 @@ def test_a_load_without_a_right_names_all_that_is_missing_and_is_not_tried_again
 def test_a_change_of_columns_needs_the_owner_and_says_so(second: Second, data_api: bool) -> None:
     second.data_api = data_api
     second.place.run(f"ALTER TABLE {second.place.schema}.codes DROP COLUMN n")
-    with pytest.raises(ConfigError, match="owner of codes") as refused:
+    with pytest.raises(ConfigError, match="no ownership of codes") as refused:
         second.load(2)
     second.run(str(refused.value.hint).partition(": ")[2])
     second.load(2)

@@ -93,7 +93,7 @@ def test_old_rows_get_their_raw_text_once_keep_is_configured(dated: Workspace) -
     configured(dated, "t", zero_dates="null")
     dated.synced("t")
     configured(dated, "t", zero_dates="keep")
-    assert "zero_dates was null and is keep" in " ".join(dated.synced("t")["notes"])
+    assert "zero_dates changed from null to keep" in " ".join(dated.synced("t")["notes"])
     assert dated.query("SELECT d__raw FROM t ORDER BY id") == [
         (None,),
         ("0000-00-00",),

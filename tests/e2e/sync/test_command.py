@@ -21,7 +21,7 @@ SYNC = {"run", "ok", "seconds", "tables"}
 TABLE = {
     "table", "ok", "exit_code", "strategy", "rows_extracted", "rows_reread", "bytes_written", "files_written",
     "rows_loaded", "files_loaded", "commits", "watermark", "findings", "error", "seconds", "notes",
-    "lag_before", "lag_after", "rows_deleted", "files_cleaned", "bytes_cleaned",
+    "lag_before", "lag_after", "rows_deleted", "files_cleaned", "bytes_cleaned", "stage_seconds",
 }  # fmt: skip
 WATERMARK = {
     "table_name", "commit", "last_mysql_extraction_time", "last_mysql_data_timestamp", "last_mysql_data_id",

@@ -30,9 +30,9 @@ def coloured(stream: Any) -> bool:
 
 
 def width(stream: Any) -> int | None:
-    """The columns of the terminal there; None where there is none."""
+    """The columns of the terminal there; None where there is none. One that does not know its size says 0."""
     try:
-        return max(20, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else None
+        return max(20, os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else None
     except (OSError, ValueError, AttributeError):
         return None
 

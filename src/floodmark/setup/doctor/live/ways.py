@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from floodmark.model.canonical import Scope, Span, forms
 from floodmark.model.ledger import Part
 from floodmark.model.table import Column
 from floodmark.services.warehouse.canonical import digests, entries, grouped, rows
+from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import KEYS
 from floodmark.services.warehouse.redshift.ledger import LOCKS
 from floodmark.services.warehouse.redshift.steps import Transport
@@ -185,7 +187,7 @@ def _documents(live: Live, transport: Transport) -> None:
 
 
 def _questions(live: Live, transport: Transport) -> None:
-    """The queries of `verify`, `plan` and a reset."""
+    """The queries of `verify`, `plan`, `serve` and a reset, and what `freshness` writes."""
     warehouse = live.warehouse(transport)
     for table in (ORDERS, CODES):
         scope = Scope(table, forms(table, redshift=True))
@@ -203,7 +205,11 @@ def _questions(live: Live, transport: Transport) -> None:
     warehouse.ledger(log, "orders")
     warehouse.ledger(log, "orders", Part(0, 3, superseded=1, cleaned=((0, 1),)))
     warehouse.ledger(log, "orders", Part(0, 3, proven=False))
+    warehouse.ledger_sums(lambda: True)
     warehouse.set_epoch("live", log, ORDERS.name, "orders", 99)
+    now = datetime.now(UTC)
+    for _ in range(2):  # the first one creates the table
+        warehouse.note_freshness([Freshness("orders", ORDERS.name, now, now, None, 1, "live")])
 
 
 WAYS: tuple[Callable[[Live, Transport], None], ...] = (
