@@ -120,9 +120,10 @@ def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(or
     assert orders.compare("orders").equal
     runs = {d["run"] for d in resident.documents[:-1]}
     assert len(runs) == len(resident.documents) - 1
-    assert {
-        p.stem for p in (orders.folder / "lake" / "runs").iterdir()
-    } < runs  # idle cycles leave nothing behind
+    left = {p.stem: json.loads(p.read_bytes()) for p in (orders.folder / "lake" / "runs").iterdir()}
+    stopped = {run for run, report in left.items() if report.get("error")}  # SIGTERM may come in mid-cycle
+    assert len(stopped) <= 1
+    assert left.keys() - stopped < runs  # idle cycles leave nothing behind
 
 
 def test_ctrl_c_in_mid_cycle_ends_it_and_the_next_run_continues(orders: Workspace) -> None:
