@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import dag, task
 
-from floodmark.integrations.airflow import FloodmarkOperator, asset
+from floodmark.airflow import FloodmarkOperator, asset
 
 TABLES = ["settlement.orders", "settlement.settlement_normal_delivery_detail"]
 FLOODMARK = {

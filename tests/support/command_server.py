@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 # They need packages that only an orchestrator's environment has.
-ORCHESTRATORS = ("floodmark.integrations.airflow", "floodmark.integrations.dagster")
+ORCHESTRATORS = (
+    "floodmark.airflow",
+    "floodmark.dagster",
+    "floodmark.integrations.airflow",
+    "floodmark.integrations.dagster",
+)
 
 
 class Template:

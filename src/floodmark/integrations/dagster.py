@@ -23,7 +23,7 @@ try:
     dg.FreshnessPolicy.time_window  # noqa: B018
 except (ImportError, AttributeError) as error:
     why = error if isinstance(error, ImportError) else ImportError("it has no FreshnessPolicy.time_window")
-    raise Missing.extra("floodmark.integrations.dagster", "dagster", "dagster", "Dagster 1.11", why) from None
+    raise Missing.extra("floodmark.dagster", "dagster", "dagster", "Dagster 1.11", why) from None
 
 CHECK = "matches_source"
 FAIL_AFTER = 4  # times `behind`, after which Dagster only warns

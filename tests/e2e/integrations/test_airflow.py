@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 HEAD = """
 from datetime import datetime, timedelta
 from airflow.sdk import DAG
-from floodmark.integrations.airflow import FloodmarkOperator
+from floodmark.airflow import FloodmarkOperator
 
 with DAG("{dag}", schedule=None, start_date=datetime(2025, 1, 1), default_args={{"retries": {retries}, "retry_delay": timedelta(0)}}):
 """
@@ -171,7 +171,7 @@ def test_an_airflow_that_is_too_old_is_one_line(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apache-airflow\nVersion: 2.10.5\n")
     env = {"PYTHONPATH": f"{SOURCE}:{tmp_path}"}
-    done = run("dagster", "-c", "import floodmark.integrations.airflow", cwd=tmp_path, env=env)
+    done = run("dagster", "-c", "import floodmark.airflow", cwd=tmp_path, env=env)
     assert done.stderr.splitlines()[-1] == (
         "floodmark.integrations.missing.Missing: FloodmarkOperator needs Airflow 3.0 or newer, and 2.10.5 is installed "
         "(No module named 'airflow.sdk'): pip install 'floodmark[airflow]'"

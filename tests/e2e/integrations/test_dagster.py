@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 SCRIPT = """
 import json, sys
 import dagster as dg
-from floodmark.integrations.dagster import assets
+from floodmark.dagster import assets
 
 made = assets("floodmark.yaml", program=sys.argv[1], key_prefix=["lake"], retries=0)
 definitions = dg.Definitions(assets=made[:1], asset_checks=made[1:])
@@ -91,6 +91,6 @@ def test_one_table_can_be_chosen_and_a_failure_names_its_reason(two: Workspace) 
 
 def test_tables_that_are_not_named_are_a_line(tmp_path: Path) -> None:
     (tmp_path / "floodmark.yaml").write_text("source: {url: 'mysql://r:x@127.0.0.1:1/shop'}\n")
-    code = "from floodmark.integrations.dagster import assets; assets('floodmark.yaml')"
+    code = "from floodmark.dagster import assets; assets('floodmark.yaml')"
     done = run("dagster", "-c", code, cwd=tmp_path)
     assert done.returncode and "every table has to be named" in done.stderr.splitlines()[-1]

@@ -261,6 +261,8 @@ def _import_everything() -> None:
                 "floodmark.setup.services",
                 "floodmark.setup.demo",
                 "floodmark.__main__",
+                "floodmark.airflow",
+                "floodmark.dagster",
                 "floodmark.integrations.airflow",
                 "floodmark.integrations.dagster",
             )

@@ -91,7 +91,8 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     loaded = importlib.import_module("floodmark.integrations.airflow")
     vars(loaded).update(errors=errors, schedules=schedules)
     yield loaded
-    sys.modules.pop(loaded.__name__, None)
+    for name in ("floodmark.airflow", loaded.__name__):
+        sys.modules.pop(name, None)
 
 
 def operator(airflow: Any, folder: Path, script: str, **options: Any) -> Any:
@@ -180,6 +181,11 @@ def test_a_command_that_ignores_sigterm_is_killed(airflow: Any, tmp_path: Path) 
     with pytest.raises(Timeout), timing_out_once(tmp_path / "ready"):
         made.execute(Events().context)
     made.on_kill()  # it has ended
+
+
+def test_users_import_the_operator_by_its_short_name(airflow: Any) -> None:
+    short = importlib.import_module("floodmark.airflow")
+    assert short.FloodmarkOperator is airflow.FloodmarkOperator and short.asset is airflow.asset
 
 
 def test_tables_have_to_be_named(airflow: Any) -> None:

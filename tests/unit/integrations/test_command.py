@@ -168,7 +168,7 @@ def test_what_goes_from_task_to_task_has_no_lists_of_files() -> None:
 @pytest.mark.parametrize("name", ["airflow", "dagster"])
 def test_a_missing_orchestrator_is_one_line_that_says_what_to_install(name: str) -> None:
     with pytest.raises(ImportError) as failed:
-        __import__(f"floodmark.integrations.{name}")
+        __import__(f"floodmark.{name}")
     error = failed.value
     assert isinstance(error, ConfigError) and error.code == 2
     assert str(error).endswith(f"which is not installed: pip install 'floodmark[{name}]'")
