@@ -17,7 +17,7 @@ from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, fits,
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.doubles import doubled, doubles
+from floodmark.commit.duplicates import duplicates, would_duplicate
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, draft, tables
 from floodmark.commit.publish import Watermark
@@ -45,7 +45,7 @@ def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | Non
     notes: list[str] = []
     with Ledgers(config) as ledgers:
         for name in _names(config, store, names):
-            log = Log(store, name, mend=False)
+            log = Log(store, name, repairs=False)
             objects = listed(store, name)  # before the log, which then names whatever was committed since
             state = log.read()
             ledger = ledgers.of(state)
@@ -90,8 +90,13 @@ def s3clean_clean(
 
         def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
             removal, table = choose(facts, wanted, now), facts.state.table
-            if removal.clean.moved and table is not None and doubles(table, facts.state) and not force:
-                raise doubled(table)
+            if (
+                removal.clean.moved
+                and table is not None
+                and would_duplicate(table, facts.state)
+                and not force
+            ):
+                raise duplicates(table)
             return removal
 
         work = _Work(config, run, wanted, ask, decide, True, progress)

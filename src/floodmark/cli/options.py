@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from floodmark.cli import logs, progress
+from floodmark.cli import logs
 from floodmark.cli.output import emit
+from floodmark.cli.progress.choose import choose
+from floodmark.cli.progress.silent import SilentProgress
+from floodmark.cli.stderr import to_stderr
 from floodmark.config.values import duration as seconds_of
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, Mistakes
@@ -108,9 +111,9 @@ class Settings:
         self.scrub.learn(loaded)
         return loaded
 
-    def progress(self) -> progress.SilentProgress:
+    def progress(self) -> SilentProgress:
         """The progress that fits where stderr goes."""
-        return progress.choose(
+        return choose(
             self.scrub, json=self.json, quiet=self.quiet, json_logs=self.json_logs,
             bars=sys.stderr is not None and emit.coloured(sys.stderr), stopping=lambda: self.stopped() is not None,
         )  # fmt: skip
@@ -152,10 +155,10 @@ class Settings:
         if self.json_logs:
             return
         for line in emit.error_lines(told, listed=isinstance(cause, Mistakes) and cause.listed):
-            progress.to_stderr(line)
+            to_stderr(line)
         if self.debug and cause is not None:
             told_all = self.scrub("".join(traceback.format_exception(cause)).rstrip())
-            progress.to_stderr("\n".join(shown(line) for line in told_all.split("\n")))
+            to_stderr("\n".join(shown(line) for line in told_all.split("\n")), fit=False)
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:

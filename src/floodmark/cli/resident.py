@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.cli import logs, progress
+from floodmark.cli import logs
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
 from floodmark.cli.output.sync import cycle_line
 from floodmark.cli.signals import KEPT, interrupted
+from floodmark.cli.stderr import to_stderr
 from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions
@@ -131,7 +132,7 @@ def _totals(document: dict[str, Any]) -> dict[str, Any]:
 
 def _to_stderr(settings: Settings, line: str) -> None:
     if not settings.json_logs:
-        progress.to_stderr(shown(settings.scrub(line)))
+        to_stderr(shown(settings.scrub(line)))
 
 
 def failing_line(at: str, error: dict[str, Any]) -> str:

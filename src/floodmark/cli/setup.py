@@ -129,7 +129,7 @@ def _live(
     config = settings.load()
     from floodmark.cli.logs import log
     from floodmark.cli.output.live import live_lines
-    from floodmark.cli.progress import to_stderr
+    from floodmark.cli.stderr import to_stderr
     from floodmark.config.load import second_user
     from floodmark.setup.doctor.live import GROUPS, PROBES, Scale, examine_live
 

@@ -18,7 +18,7 @@ from floodmark.cli.options import (
 )
 from floodmark.cli.output import emit
 from floodmark.cli.output.sync import Shown, sync_lines
-from floodmark.cli.progress import SilentProgress
+from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.resident import stay
 from floodmark.cli.signals import KEPT
 from floodmark.model.errors import FloodmarkError, Interrupted

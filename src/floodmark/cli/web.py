@@ -9,7 +9,7 @@ import click
 
 from floodmark.cli.options import Command, Settings, pass_settings
 from floodmark.cli.output import emit
-from floodmark.cli.progress import to_stderr
+from floodmark.cli.stderr import to_stderr
 from floodmark.model.errors import ConfigError, Interrupted
 from floodmark.model.text import counted, size
 

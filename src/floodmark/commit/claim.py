@@ -68,7 +68,7 @@ def claim(
     """
     killed = _killed(state, refuse_if_held(log, state, run, seconds), run)
     if table is not None:
-        table = with_lineage(state.table, table, anew=state.read_upto is None)
+        table = with_lineage(state.table, table, from_start=state.read_upto is None)
     try:
         if state.n < 0:
             state = log.append(state, draft(state, Open, run))

@@ -308,8 +308,8 @@ def begun_anew(state: State, table: Table) -> State:
     """The state after a switch from full mode to a cursor: the old position no longer means anything."""
     if state.table is None or state.table.mode != "full" or table.mode == "full":
         return state
-    anew = Progress(zone=state.progress.zone, moved_at=state.progress.moved_at)
-    return replace(state, progress=anew, extraction=replace(state.extraction, reread=None))
+    fresh = Progress(zone=state.progress.zone, moved_at=state.progress.moved_at)
+    return replace(state, progress=fresh, extraction=replace(state.extraction, reread=None))
 
 
 def _data(state: State, commit: WithFiles, digest: str) -> State:

@@ -66,7 +66,7 @@ class LiveProgress:
     def begin(self, table: str, stage: str, rows: int | None) -> None:
         """A stage begins; starts the writer thread if it isn't running."""
         self._to.begin(table, stage, rows)
-        self._change(table, stage, LiveStage(stage, stamp(), expected=rows), anew=True)
+        self._change(table, stage, LiveStage(stage, stamp(), expected=rows), restart=True)
 
     def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
         """This many more rows, files and bytes are done."""
@@ -124,12 +124,12 @@ class LiveProgress:
         owner = this_process()
         return Live(table, self._run, owner.host, owner.pid, stamp(), stamp())
 
-    def _change(self, table: str, stage: str, more: LiveStage, *, anew: bool = False) -> None:
+    def _change(self, table: str, stage: str, more: LiveStage, *, restart: bool = False) -> None:
         with self._lock:
             live = self._tables.get(table) or self._new(table)
             known = {s.stage: s for s in live.stages}
             before = known.get(stage)
-            if before is None or anew:
+            if before is None or restart:
                 known[stage] = more
             else:
                 known[stage] = replace(

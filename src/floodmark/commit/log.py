@@ -116,14 +116,14 @@ class Log:
         store: Store,
         table_name: str,
         *,
-        mend: bool = True,
+        repairs: bool = True,
         aloud: bool = True,
         patience: float = 30.0,
         pause: float = 0.2,
     ) -> None:
         self.store = store
         self.table_name = table_name
-        self.mend = mend  # whether a recovery also repairs the store
+        self.repairs = repairs  # whether a recovery also repairs the store
         self.aloud = aloud  # whether a recovery from a further place is logged as a warning
         self.findings: list[Finding] = []  # repairs that were necessary
         # Known without another request: our commits since the last read, as stored,

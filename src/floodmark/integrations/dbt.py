@@ -21,7 +21,7 @@ from floodmark.services.store.store import Store
 from floodmark.services.warehouse.freshness import FRESHNESS
 from floodmark.services.warehouse.protocol import quote
 
-HEAD = "# Written by `floodmark dbt sources`, which writes it anew: change the configuration instead."
+HEAD = "# Written by `floodmark dbt sources`, which overwrites it: change the configuration instead."
 ERROR_AFTER = 4  # times the time after which dbt warns
 
 

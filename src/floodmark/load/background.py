@@ -86,7 +86,7 @@ class Loader:
         try:
             loaded = loaded_as(self._log, state, ledger)
             before = shaped(self._log, state, ledger).table or state.table
-            self._services.warehouse().changes(table, loaded, before, anew=not ledger.rows)
+            self._services.warehouse().changes(table, loaded, before, first_load=not ledger.rows)
         except (ConfigError, DataError):
             raise
         except FloodmarkError:

@@ -27,13 +27,14 @@ def descriptions(log: Log, state: State, commits: Sequence[DataCommit]) -> dict[
         return known | dict.fromkeys(numbers, state.table)
 
 
-def description(described: dict[int, Table], commit: DataCommit) -> Table:
+def description(described: dict[int, Table], commit: DataCommit, name: str) -> Table:
     """The table as it was when the commit's files were written."""
     table = described.get(commit.described)
     if table is None or table.fingerprint != commit.schema:
         raise DataError(
             f"the log has no description of the files of commit {commit.n}",
-            hint="read the table again: floodmark watermark reset -t TABLE",
+            hint=f"read the table again: floodmark watermark reset -t {name}",
+            table=name,
         )
     return table
 

@@ -270,7 +270,7 @@ def load_pending(
         request = LoadRequest(
             pipeline=pipeline,
             log=state.log,
-            table=description(described, group[-1]),
+            table=description(described, group[-1], log.table_name),
             target=table.target,
             epoch=state.load_epoch,
             commits=_documents(log, group),

@@ -70,7 +70,7 @@ def look(warehouse: Warehouse, log: Log, state: State, table: Table) -> LoadPrev
         try:
             loaded = loaded_as(log, state, ledger)
             before = shaped(log, state, ledger).table or state.table
-            made = warehouse.changes(table, loaded, before, anew=not ledger.rows)
+            made = warehouse.changes(table, loaded, before, first_load=not ledger.rows)
             return LoadPreview(made, files, rows)
         except (ConfigError, DataError) as refusal:
             if log.read().digest != state.digest:

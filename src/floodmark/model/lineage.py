@@ -29,11 +29,11 @@ def current(name: str, renames: Sequence[tuple[str, str]]) -> str:
 
 
 def with_lineage(
-    before: Table | None, now: Table, *, anew: bool = False, known: Sequence[Known] = ()
+    before: Table | None, now: Table, *, from_start: bool = False, known: Sequence[Known] = ()
 ) -> Table:
     """The table as it is now, with the history from the previous description.
 
-    `anew`: no row was read yet, or all will be, so that none lacks anything. Otherwise, added or changed
+    `from_start`: no row was read yet, or all will be, so that none lacks anything. Otherwise, added or changed
     columns and other parts of the recipe are owed: earlier rows must be reread, or shown to be right already.
     `known`: see `parts_to_reread`.
     """
@@ -62,7 +62,7 @@ def with_lineage(
             if current(c.name, since).lower() not in here
         ),
     )
-    if not anew and "full" not in (before.mode, now.mode):
+    if not from_start and "full" not in (before.mode, now.mode):
         parts = (*before.lineage.owed_parts, *parts_to_reread(before, now, known))
         lineage = replace(
             lineage,

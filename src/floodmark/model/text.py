@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 # The colours that Floodmark itself writes.
@@ -100,3 +101,25 @@ def place(position: Sequence[object], apart: bool = False) -> str:
         return "id " + ", ".join(map(str, position))
     at = (data_time(first) if isinstance(first, str) and timed else None) or str(first)
     return f"{at} (id {', '.join(map(str, rest))})" if rest else at
+
+
+def shortened(name: str, room: int) -> str | None:
+    """A table's name, cut from the left; None where even its own part does not fit."""
+    if cells(name) <= room:
+        return name
+    schema, dot, own = name.partition(".")
+    rest = room - cells(own) - 2
+    if dot and rest >= 1:
+        while cells(schema) > rest:
+            schema = schema[1:]
+        return f"…{schema}.{own}"
+    return own if dot and cells(own) <= room else None
+
+
+def cells(text: str) -> int:
+    """How many columns a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )

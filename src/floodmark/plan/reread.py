@@ -142,7 +142,7 @@ def follow(
         raise refused
     known = _known_rows(session, before, table, state)
     found = changes(table, state, options, known)
-    now = with_lineage(before, table, anew=upto is None, known=known)
+    now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*column_changes(before, now), *_said(found, options)]
     others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed

@@ -225,7 +225,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         store = Store(config.store)
         log = Log(store, name)
         state = begun_anew(log.read(), table)
-        known = with_lineage(state.table, table, anew=state.read_upto is None)
+        known = with_lineage(state.table, table, from_start=state.read_upto is None)
         asking = Asking(config.warehouse, log, state, known)
         start = None
         if state.position is None:

@@ -23,7 +23,7 @@ from floodmark.verify.compare import Differences
 
 
 @dataclass(frozen=True)
-class Mending:
+class RepairPlan:
     """What a repair has to do for a table."""
 
     table: Table
@@ -41,9 +41,9 @@ class Mending:
         return (*self.found.missing, *different, *there)
 
 
-def what_to_mend(
+def what_to_repair(
     services: Services, table: Table, state: State, options: TableOptions, found: Differences
-) -> Mending:
+) -> RepairPlan:
     """What to repair row by row; refuses a table without a key, and a source other than the one read."""
     if not table.key:
         raise ConfigError(
@@ -59,4 +59,4 @@ def what_to_mend(
             newest = source.last()
             back_to = settle(source).back_to if temporal(table) else None
             check_origin(source, newest, back_to=back_to)
-    return Mending(table, found)
+    return RepairPlan(table, found)

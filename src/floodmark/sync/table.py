@@ -51,7 +51,7 @@ from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction
 from floodmark.sync.preview import PlanReport, load_json
-from floodmark.sync.repair import Mending, what_to_mend
+from floodmark.sync.repair import RepairPlan, what_to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
 from floodmark.verify.after_sync import verify_loaded
@@ -157,7 +157,7 @@ class TableRun:
             found = after = compare(self._services, table, self._held.state)
             check_compared(table, found)
             if found:
-                self._mend(table, found)
+                self._repair(table, found)
                 self._load()
                 after = compare(self._services, table, self._held.state)
             if not after:
@@ -412,15 +412,15 @@ class TableRun:
         self._report.rows_deleted += count
         return count
 
-    def _mend(self, table: Table, found: Differences) -> None:
+    def _repair(self, table: Table, found: Differences) -> None:
         """Reads missing and differing rows again, and removes extra ones."""
         if table.mode == "full":
             self._extract()  # a new snapshot replaces everything
             return
-        mending: Mending = what_to_mend(self._services, table, self._held.state, self._options, found)
+        repair: RepairPlan = what_to_repair(self._services, table, self._held.state, self._options, found)
         self._hold("repair", table)
-        absent = mending.absent(self._services)
-        self._read_keys(table, mending.to_read(absent), "repair")
+        absent = repair.absent(self._services)
+        self._read_keys(table, repair.to_read(absent), "repair")
         self._remove(table, tuple(absent), found.rows_warehouse, "repair")
 
     def _remove_due(self) -> None:

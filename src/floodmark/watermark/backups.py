@@ -29,7 +29,7 @@ def watermark_backups(config: Config, name: str) -> dict[str, Any]:
         "daily": list(copies.stored(store, name, "daily", daily_paths(store, name))),
         "sessions": list(copies.stored(store, name, "session", copies.session_paths(store, name))),
     }
-    history = Log(store, name, mend=False)
+    history = Log(store, name, repairs=False)
     if not any(c.data for each in found.values() for c in each) and not history.numbers():
         must_exist(config, name)
     if store.places:

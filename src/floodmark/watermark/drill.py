@@ -80,7 +80,7 @@ def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bo
 def _table(config: Config, store: Store, name: str) -> dict[str, Any]:
     result: dict[str, Any] = {"table": name, "ok": True, "commit": None, "drills": [], "error": None}
     try:
-        state = Log(store, name, mend=False, aloud=False).read()
+        state = Log(store, name, repairs=False, aloud=False).read()
         if state.n < 0:
             must_exist(config, name)
             return result  # nothing to lose yet
@@ -121,11 +121,11 @@ def losses(store: Store, name: str) -> Iterator[Loss]:
 def _tried(store: Store, name: str, loss: Loss) -> Drilled:
     left = None if loss.place is None else store.places[loss.place].label
     for attempt in range(ATTEMPTS):
-        before = Log(store, name, mend=False, aloud=False).read()
+        before = Log(store, name, repairs=False, aloud=False).read()
         outcome = replace(_once(store, name, loss, before), left=left)
         if outcome.recovered or attempt == ATTEMPTS - 1:
             return outcome
-        if Log(store, name, mend=False, aloud=False).read().digest == before.digest:
+        if Log(store, name, repairs=False, aloud=False).read().digest == before.digest:
             return outcome
     raise AssertionError("unreachable")
 
@@ -134,7 +134,7 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
     """Applies the loss, recovers, and compares: the recovered state must equal the expected one in every field."""
     places = range(len(store.places)) if loss.place is None else (loss.place,)
     view = store.after_losing(lambda path: path.startswith(RECORDS) or loss.hides(path), places)
-    log, real = Log(view, name, aloud=False), Log(store, name, mend=False, aloud=False)
+    log, real = Log(view, name, aloud=False), Log(store, name, repairs=False, aloud=False)
     left = len(log.numbers())
     began = time.monotonic()
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.commit.document import data_position
-from floodmark.commit.doubles import doubled, doubles
+from floodmark.commit.duplicates import duplicates, would_duplicate
 from floodmark.commit.fold import Damaged, State, fold
 from floodmark.commit.log import Log, draft
 from floodmark.config.load import Config
@@ -114,8 +114,8 @@ def watermark_restore(
             raise ConfigError(
                 "the table has no position: every sync reads all of it (mode full)", table=log.table_name
             )
-        if table is not None and doubles(table, state) and _goes_back(state, position) and not force:
-            raise doubled(table)
+        if table is not None and would_duplicate(table, state) and _goes_back(state, position) and not force:
+            raise duplicates(table)
         forward = position not in (None, state.position) and (
             state.position is None or not _goes_back(state, position)
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.doubles import doubled, doubles
+from floodmark.commit.duplicates import duplicates, would_duplicate
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, draft, tables
 from floodmark.config.load import Config
@@ -61,13 +61,13 @@ def watermark_set(
     def decide(state: State) -> tuple[Table | None, Callable[[State], Commit]]:
         table = known_table(config, log.table_name, state, text)
         position = _position(table, text, key)
-        if doubles(table, state) and back(state.position, position) and not force:
-            raise doubled(table)
+        if would_duplicate(table, state) and back(state.position, position) and not force:
+            raise duplicates(table)
         refused = recipe.unfit(state.table, table) if state.has_data else None
         if refused is not None:
             raise refused
-        anew = None if state.table is not None and state.table.order == table.order else table
-        return anew, lambda claimed: draft(claimed, Set, run, position=position)
+        described = None if state.table is not None and state.table.order == table.order else table
+        return described, lambda claimed: draft(claimed, Set, run, position=position)
 
     before, after = set_position(log, run, "set", decide, force=force)
     document = published(config, store, after, run)
@@ -101,8 +101,8 @@ def watermark_reset(
         nonlocal seen
         if state.n < 0 and log.table_name not in config.tables:
             must_exist(config, log.table_name, doubt=False)
-        if state.table is not None and doubles(state.table, state) and not force:
-            raise doubled(state.table)
+        if state.table is not None and would_duplicate(state.table, state) and not force:
+            raise duplicates(state.table)
         if redshift_only:
             _refuse_cleaned(log, state)
         seen = ledger_of(config, state)
@@ -343,7 +343,7 @@ def _tell_warehouse(config: Config, store: Store, state: State, force: bool, *, 
 
 def _undo_reset(log: Log, before: State, ledger: Ledger | None, stages: tuple[Stage, ...]) -> str:
     if "extract" not in stages:
-        keyless = before.table is not None and doubles(before.table, before)
+        keyless = before.table is not None and would_duplicate(before.table, before)
         if keyless:
             return f"empty {before.table.target if before.table else 'the target'} before the next sync"
         return "nothing to undo: rows that load again are merged by key"

@@ -88,7 +88,7 @@ class _Check:
         self.store = store
         self.name = name
         self.warehouse = warehouse
-        self.log = Log(store, name, mend=False)
+        self.log = Log(store, name, repairs=False)
 
     def go(self) -> Table:
         """The table's findings."""

@@ -90,7 +90,7 @@ class Details:
 
     def of(self, name: str) -> Detail | None:
         """The table as it is now; None if the store has no log of it."""
-        log = Log(self._store, name, mend=False)
+        log = Log(self._store, name, repairs=False)
         state = log.read()
         if state.n < 0:
             return None

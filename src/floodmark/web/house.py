@@ -99,7 +99,7 @@ def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, lis
     """The sizes of a table's files that are no longer in use, by reason."""
     found: dict[str, list[int]] = {"orphan": [], "superseded": []}
     try:
-        table = Log(store, name, mend=False)
+        table = Log(store, name, repairs=False)
         there = {one.path: StoredObject(one.bytes, stamp(one.modified)) for one in objects}
         for file in staged(gather(table, table.read(), there, None)):
             if file.state in found:

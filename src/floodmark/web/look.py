@@ -196,7 +196,7 @@ class Looks:
         return tuple(sorted((*reported, *killed), key=lambda run: run.id, reverse=True))
 
     def _ask_ledger(self, told: Mapping[str, Told]) -> LedgerSeen:
-        """What the ledger last said; it is asked anew when that is due."""
+        """What the ledger last said; it is queried again when that is due."""
         published = frozenset((path, mark) for path, (mark, _) in self._watermarks.known.items())
         saved = latest(*((one.document or {}).get("updated_at") for one in told.values()))
         return self.ledger.now(published, moment(saved), any(one.holder for one in told.values()))

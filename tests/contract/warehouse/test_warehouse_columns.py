@@ -169,10 +169,10 @@ def test_a_foreign_table_with_not_null_columns_is_refused_before_the_first_load_
     warehouse = fill.place.open()
     assert warehouse.changes(ORDERS) == ()
     with pytest.raises(DataError, match="column name of orders is NOT NULL") as refused:
-        warehouse.changes(ORDERS, anew=True)
+        warehouse.changes(ORDERS, first_load=True)
     for statement in str(refused.value.hint).partition("run: ")[2].split("; "):
         fill.place.run(statement)
-    assert warehouse.changes(ORDERS, anew=True) == ()
+    assert warehouse.changes(ORDERS, first_load=True) == ()
     fill.load(fill.commit([row(1, None)]))
     assert fill.rows() == [(1, None)]
 

@@ -32,7 +32,7 @@ def orders(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def mend(workspace: Workspace, table: str = "orders", **options: Any) -> Repaired:
+def repair(workspace: Workspace, table: str = "orders", **options: Any) -> Repaired:
     config = workspace.settings
     with Services(config, Silent(), new_run(), workspace.spark()) as services:
         work = Work(services, SyncOptions(**options))
@@ -73,7 +73,7 @@ def no_findings(workspace: Workspace, *but: str) -> None:
 def test_planted_differences_are_repaired_and_nothing_else_is_touched(orders: Workspace) -> None:
     before = commits(orders)
     planted(orders)
-    done = mend(orders)
+    done = repair(orders)
     assert (len(done.before.missing), len(done.before.extra), len(done.before.different)) == (2, 2, 3)
     assert not done.after and done.rows == 7
     assert same(orders)
@@ -88,28 +88,28 @@ def test_planted_differences_are_repaired_and_nothing_else_is_touched(orders: Wo
 
 def test_a_repair_that_finds_nothing_claims_and_writes_nothing(orders: Workspace) -> None:
     before = commits(orders)
-    assert mend(orders).rows == 0
+    assert repair(orders).rows == 0
     assert commits(orders) == before
 
 
 def test_extra_rows_are_marked_where_deletes_are_soft(orders: Workspace) -> None:
     orders.write(tables={"orders": {"deletes": "soft"}})
     planted(orders)
-    done = mend(orders)
+    done = repair(orders)
     assert not done.after and done.report.rows_deleted == 2
     assert orders.query("SELECT id FROM orders WHERE _deleted_at IS NOT NULL ORDER BY id") == [(601,), (604,)]
 
 
 def test_a_duplicate_row_is_reduced_to_one(orders: Workspace) -> None:
     plant(orders, "INSERT INTO orders SELECT * FROM orders WHERE id = 300")
-    done = mend(orders)
+    done = repair(orders)
     assert done.before and not done.after
     assert same(orders)
 
 
 def test_many_missing_rows_are_read_again_by_several_tasks(orders: Workspace) -> None:
     plant(orders, "DELETE FROM orders WHERE id > 3000")
-    done = mend(orders)
+    done = repair(orders)
     assert not done.after and done.report.rows_reread == 2000
     assert same(orders)
 
@@ -117,9 +117,9 @@ def test_many_missing_rows_are_read_again_by_several_tasks(orders: Workspace) ->
 def test_a_repair_does_not_follow_an_emptied_source_without_force(orders: Workspace) -> None:
     orders.execute("DELETE FROM orders")
     with pytest.raises(DataError, match="3,000 of the 3,000 rows"):
-        mend(orders)
+        repair(orders)
     assert orders.query("SELECT count(*) FROM orders") == [(3000,)]
-    assert not mend(orders, force=True).after
+    assert not repair(orders, force=True).after
     assert orders.query("SELECT count(*) FROM orders") == [(0,)]
     no_findings(orders)
 
@@ -130,14 +130,14 @@ def test_a_repair_does_not_follow_a_source_that_was_set_back(orders: Workspace) 
         "DROP TABLE orders", "ALTER TABLE old RENAME orders", "ALTER TABLE orders AUTO_INCREMENT = 8001"
     )
     with pytest.raises(DataError, match="set back"):
-        mend(orders)
+        repair(orders)
     assert orders.query("SELECT count(*) FROM orders") == [(3000,)]
 
 
 def test_pending_files_are_loaded_before_anything_is_compared(orders: Workspace) -> None:
     orders.execute("UPDATE orders SET note = 'new' WHERE id <= 30")
     orders.synced("orders", backup_only=True)
-    done = mend(orders)
+    done = repair(orders)
     assert not done.before and not done.after
     assert same(orders)
 
@@ -151,7 +151,7 @@ def test_text_keys_are_repaired_as_their_collation_compares_them(workspace: Work
     workspace.synced("codes")
     workspace.execute("UPDATE codes SET code = UPPER(code) WHERE n = 5", "DELETE FROM codes WHERE n = 7")
     plant(workspace, "DELETE FROM codes WHERE n = 9", "UPDATE codes SET n = 0 WHERE n = 11")
-    assert not mend(workspace, "codes").after
+    assert not repair(workspace, "codes").after
     assert same(workspace, "codes", "code, n, {}")
 
 
@@ -161,7 +161,7 @@ def test_a_repair_of_a_full_copy_takes_a_new_snapshot(workspace: Workspace) -> N
     )
     workspace.synced("pairs")
     plant(workspace, "UPDATE pairs SET b = 2 WHERE a = 7")
-    done = mend(workspace, "pairs")
+    done = repair(workspace, "pairs")
     assert done.before and not done.after
     assert workspace.query("SELECT DISTINCT b FROM pairs") == [(1,)]
 
@@ -175,7 +175,7 @@ def test_a_table_without_a_key_is_not_repaired_row_by_row(workspace: Workspace) 
     workspace.synced("events")
     plant(workspace, "UPDATE events SET n = 0 WHERE n = 50")
     with pytest.raises(ConfigError, match="without a key"):
-        mend(workspace, "events")
+        repair(workspace, "events")
 
 
 def test_a_repair_that_is_killed_after_its_commit_is_finished_by_the_next_sync(orders: Workspace) -> None:
@@ -190,7 +190,7 @@ def test_a_repair_that_is_killed_after_its_commit_is_finished_by_the_next_sync(o
     orders.synced("orders")
     if "deletes" in done:
         assert same(orders)
-    left = mend(orders)
+    left = repair(orders)
     assert not left.before.missing and not left.before.different and not left.after
     assert same(orders)
     no_findings(orders, "orphan")  # a file of deletes that it had no time to commit
@@ -215,7 +215,7 @@ def test_rows_deleted_in_the_warehouse_stop_loads_until_restored_or_accepted(
         (refused,) = orders.sync("orders").tables
         assert refused.error is not None and refused.exit_code == 6
         assert "has 2,990 rows, but the last load left 3,000" in refused.error.message
-    assert not mend(orders).after and same(orders)
+    assert not repair(orders).after and same(orders)
     orders.execute("UPDATE orders SET note = 'newer' WHERE id = 900")
     orders.synced("orders")
     plant(orders, "DELETE FROM orders WHERE id <= 30")  # old rows that nobody wants any more

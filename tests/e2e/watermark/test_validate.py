@@ -1,4 +1,4 @@
-"""`watermark validate`: what is wrong with a table's log, files, copies and ledger is found, and mended when told to."""
+"""`watermark validate`: what is wrong with a table's log, files, copies and ledger is found, and repaired when told to."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_damaged_copy_is_found_and_published_again(past: Past, place: str) -> 
     path = past.objects(f"watermark/{place}")[-1]
     past.store.put(path, b"\x00")
     assert past.kinds() == ["stale_copy"]
-    assert past.store.get(path) == b"\x00"  # looking mends nothing
+    assert past.store.get(path) == b"\x00"  # looking repairs nothing
     document = past.json("validate", "-t", past.name, "--repair")
     assert document["ok"] and "published again" in document["tables"][0]["repaired"][0]
     assert past.kinds(code=0) == []

@@ -177,6 +177,18 @@ def _ask_redshift(bench: Bench, sql: str) -> list[Row] | None:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def warehouse_columns(bench: Bench, target: str) -> set[str]:
+    """The target's columns; none if it does not exist."""
+    schema = bench.schema if bench.stack == "redshift" else "main"
+    asked = (
+        "SELECT column_name::varchar AS name FROM information_schema.columns "
+        f"WHERE table_schema = '{schema}' AND table_name = '{target}'"
+    )
+    if bench.stack == "redshift":
+        return {str(row[0]) for row in bench.services.redshift.execute(asked)}
+    return {str(row["name"]) for row in _ask(bench, asked) or ()}
+
+
 def warehouse_rows(bench: Bench, target: str) -> list[Row]:
     """The target's rows; none if it does not exist."""
     found = _ask(bench, f'SELECT * FROM "{target}"') or []

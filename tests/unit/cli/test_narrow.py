@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.bars import cells
 from floodmark.cli.output.clean import files_lines
 from floodmark.cli.output.document import folded
 from floodmark.cli.output.history import history_lines
 from floodmark.cli.output.watermark import list_lines, watermark_lines
+from floodmark.model.text import cells
 from tests.unit.conftest import DOCUMENT
 
 WIDTHS = (40, 47, 60, 72, 80, 100, 120, 160)

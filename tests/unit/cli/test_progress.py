@@ -8,7 +8,10 @@ import threading
 import pytest
 
 from floodmark.cli.output import emit
-from floodmark.cli.progress import BarProgress, PlainProgress, SilentProgress, choose
+from floodmark.cli.progress.bars import BarProgress
+from floodmark.cli.progress.choose import choose
+from floodmark.cli.progress.lines import PlainProgress
+from floodmark.cli.progress.silent import SilentProgress
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Step, TableReport, Wait
 from floodmark.model.secrets import Scrubber

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.bars import cells
 from floodmark.cli.main import main
 from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.model.errors import DataError, Interrupted, TransientError
 from floodmark.model.run import SyncReport, TableReport
+from floodmark.model.text import cells
 from tests.unit.conftest import DOCUMENT, does
 
 GOOD = TableReport(

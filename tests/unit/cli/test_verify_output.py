@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.bars import cells
 from floodmark.cli.main import main
 from floodmark.cli.output.verify import verify_lines
+from floodmark.model.text import cells
 from floodmark.verify.compare import Differences
 from floodmark.verify.run import Verified
 from tests.unit.conftest import does

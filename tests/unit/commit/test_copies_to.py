@@ -110,7 +110,7 @@ def test_commits_that_a_place_has_beyond_its_copy_come_back_too(tmp_path: Path, 
     for n in (*range(state.n + 1, later.n - 1), later.n):
         store.places[0].store.create(commit_path(NAME, n), store.get(commit_path(NAME, n)) or b"")
     wipe(store)
-    looked = Log(Store(spec(tmp_path, log=True)), NAME, mend=False).read()
+    looked = Log(Store(spec(tmp_path, log=True)), NAME, repairs=False).read()
     assert looked.n == later.n - 2 == Log(Store(spec(tmp_path, log=True)), NAME).read().n
     assert looked == Log(Store(StoreSpec(url=store.spec.url)), NAME).read()
 

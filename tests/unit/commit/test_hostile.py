@@ -16,7 +16,7 @@ from floodmark.cli.logs import JsonLines, TextLines
 from floodmark.cli.main import main
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
-from floodmark.cli.progress import PlainProgress
+from floodmark.cli.progress.lines import PlainProgress
 from floodmark.commit.document import commit_path, primary_path
 from floodmark.commit.fold import Damaged, State
 from floodmark.commit.log import Log, draft

@@ -229,7 +229,7 @@ def test_a_read_without_repairs_writes_nothing(store: Counting) -> None:
     _, state = published(store)
     store.delete([primary_path(NAME), commit_path(NAME, state.n)])
     store.writes.clear()
-    assert Log(store, NAME, mend=False).read() == state
+    assert Log(store, NAME, repairs=False).read() == state
     assert not store.writes and not recoveries(store, NAME)
 
 

@@ -12,6 +12,7 @@ from floodmark.commit.counts import sum_digests
 from floodmark.commit.fold import DataCommit, data_commit
 from floodmark.commit.load_status import accounts_for_older, condense
 from floodmark.commit.spans import within
+from floodmark.load.descriptions import description
 from floodmark.load.pending import (
     Choice,
     again,
@@ -24,6 +25,7 @@ from floodmark.load.pending import (
     pending,
 )
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Commit, DataFile, GivenUp, LoadAs, Reset
+from floodmark.model.errors import DataError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part
 from floodmark.services.warehouse.columns import TargetColumn, Wanted, fits
 from floodmark.services.warehouse.duckdb.ddl import changes
@@ -293,3 +295,10 @@ def test_changes_are_one_statement_each_and_none_when_all_fits() -> None:
         ("widen", 'ALTER TABLE "main"."t" ALTER COLUMN "ID" TYPE BIGINT'),
         ("add", 'ALTER TABLE "main"."t" ADD COLUMN "c" VARCHAR'),
     ]
+
+
+def test_files_without_a_description_name_the_command_that_reads_their_table_again() -> None:
+    """The hint can be pasted as it is."""
+    with pytest.raises(DataError) as refused:
+        description({}, data(7), "shop.orders")
+    assert refused.value.hint == "read the table again: floodmark watermark reset -t shop.orders"

@@ -35,7 +35,7 @@ def test_a_first_description_owes_nothing() -> None:
 
 def test_a_new_column_is_owed_to_rows_that_were_read_and_only_to_those() -> None:
     assert with_lineage(table(A), table(A, B)).lineage.owed == ("b",)
-    assert with_lineage(table(A), table(A, B), anew=True).lineage.owed == ()
+    assert with_lineage(table(A), table(A, B), from_start=True).lineage.owed == ()
     assert with_lineage(table(A), table(A, B, mode="full")).lineage.owed == ()
     assert with_lineage(changed(table(A, B), owed=("b",)), table(A, B)).lineage.owed == ("b",)
 
@@ -111,7 +111,7 @@ def test_parts_of_the_recipe_are_owed_until_rows_are_read_again() -> None:
     assert with_lineage(narrow, wide).lineage.owed_parts == ("where",)
     assert with_lineage(wide, narrow).lineage.owed_parts == ()
     assert with_lineage(with_lineage(narrow, wide), wide).lineage.owed_parts == ("where",)
-    assert with_lineage(narrow, wide, anew=True).lineage.owed_parts == ()
+    assert with_lineage(narrow, wide, from_start=True).lineage.owed_parts == ()
     assert with_lineage(narrow, changed(wide, mode="full")).lineage.owed_parts == ()
 
 

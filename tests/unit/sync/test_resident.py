@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from floodmark.cli.output.sync import cycle_line
-from floodmark.cli.progress import PlainProgress
+from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.resident import failing_line, recovered_line
 from floodmark.model.errors import ConfigError, ConflictError, TransientError, UnknownOutcome
 from floodmark.model.run import SyncReport, TableReport

@@ -98,9 +98,9 @@ def test_a_store_that_fails_in_the_middle_leaves_what_was_seen_before_and_says_w
     assert bad.version > good.version
     assert looks.look(NOW).version == bad.version
     failing.broken = False
-    mended = looks.look(NOW)
-    assert mended.problem is None
-    assert {"shop.orders", "shop.more"} <= {row.name for row in mended.rows}
+    recovered = looks.look(NOW)
+    assert recovered.problem is None
+    assert {"shop.orders", "shop.more"} <= {row.name for row in recovered.rows}
 
 
 @pytest.mark.parametrize(

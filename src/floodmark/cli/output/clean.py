@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from floodmark.cli.bars import cells
 from floodmark.cli.output.document import indented, table
 from floodmark.cli.output.emit import Document
-from floodmark.model.text import clock, count, counted, duration, size
+from floodmark.model.text import cells, clock, count, counted, duration, size
 from floodmark.model.times import parse_moment
 
 # Removed files that are listed on a terminal; pipes and dry runs get all.

@@ -6,9 +6,8 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 
-from floodmark.cli.bars import cells, shortened
 from floodmark.cli.output.emit import Document
-from floodmark.model.text import count, duration, place
+from floodmark.model.text import cells, count, duration, place, shortened
 
 UNKNOWN = "unknown"
 _COLOUR = re.compile(r"\x1b\[\d*m")

@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from floodmark.cli.bars import cells, shortened
 from floodmark.cli.output.document import LEAST_NAME, behind, indented, position, table
 from floodmark.cli.output.emit import Document, error_said
-from floodmark.model.text import clock, count, counted, data_time, duration, rate, size
+from floodmark.model.text import cells, clock, count, counted, data_time, duration, rate, shortened, size
 
 _INTERRUPTED = (130, 143)
 _VALUES = re.compile(r"[0-9][0-9,.:+-]*")

@@ -83,7 +83,7 @@ def recover(log: Log, primary: copies.Stored) -> State:
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None
-    if log.mend and (source is None or source.place != "primary"):
+    if log.repairs and (source is None or source.place != "primary"):
         done += _restore(log, state, copy, primary.data)
     _record(
         log,
@@ -218,7 +218,7 @@ def _later_commits(log: Log, state: State, copy: str, done: list[str]) -> State:
             with suppress(Damaged):
                 after = fold(state, *log.parse(n, data))
                 done += _write(log, n, data)
-                if log.mend and log.store.get(commit_path(log.table_name, n)) != data:
+                if log.repairs and log.store.get(commit_path(log.table_name, n)) != data:
                     return log.fold_on(state)  # another run has committed meanwhile
                 state = after
         if state.n < before + LATER:
@@ -278,17 +278,17 @@ def _put_back_tail(log: Log, tail: Iterable[bytes]) -> list[str]:
 def _write(log: Log, n: int, data: bytes) -> list[str]:
     """Puts a commit's own bytes back under its number."""
     path = commit_path(log.table_name, n)
-    if log.mend and log.store.get(path) is None:
+    if log.repairs and log.store.get(path) is None:
         log.store.create(path, data)  # not put: must not overwrite what another run writes there meanwhile
-    elif log.mend:
+    elif log.repairs:
         log.store.put(path, data)
     return [f"commit {n} put back"]
 
 
 def _tell(log: Log, known: State, done: list[str]) -> None:
     """Reports the damaged log as a finding, even if everything was put back."""
-    there = [n for n in log.numbers() if n <= known.n] if log.mend else []
-    lost = known.n + 1 - len(there) if log.mend else 0
+    there = [n for n in log.numbers() if n <= known.n] if log.repairs else []
+    lost = known.n + 1 - len(there) if log.repairs else 0
     kept = set(there)
     gone = list(islice((n for n in range(known.n + 1) if n not in kept), min(lost, 1000)))
     detail = f"the commit log was damaged: {', '.join(done) or 'nothing put back'}"
@@ -309,20 +309,20 @@ def put_back(log: Log, n: int, damage: Damaged) -> tuple[Commit, str]:
             # The next commit proves it; the newest commit is proven by the copy that carries it.
             follows = before is None or read_commit(data).prev == log.digest_of(n - 1)
             if follows and (later is None or later.prev == digest(data)):
-                return _mended(log, n, data, item, damage, began)
+                return _repaired(log, n, data, item, damage, began)
         if isinstance(item.found, Copy):
             seen.append(item.found.checkpoint.state)
     for _, data in commits_elsewhere(log.store, log.table_name, (n,)):
         proven = later is not None and later.prev == digest(data)
         if proven and (before is None or load(Commit, data).prev == log.digest_of(n - 1)):
-            return _mended(log, n, data, None, damage, began, "copies_to")
+            return _repaired(log, n, data, None, damage, began, "copies_to")
     commit = rebuilt(log.store, seen, n, later, log.digest_of(n - 1) if n else "")
     if commit is None:
         raise damage
-    return _mended(log, n, dump(commit), None, damage, began)
+    return _repaired(log, n, dump(commit), None, damage, began)
 
 
-def _mended(
+def _repaired(
     log: Log,
     n: int,
     data: bytes,
@@ -398,7 +398,7 @@ def _record(log: Log, recovery: Recovery) -> None:
         "%s: %s in %.1f s (%s)", log.table_name, outcome, recovery.seconds, "; ".join(recovery.wrong),
         extra={"table": log.table_name, "commit": recovery.commit, "step": "recover"},
     )  # fmt: skip
-    if not log.mend:
+    if not log.repairs:
         return
     moment = recovery.at.translate(str.maketrans("", "", "-:.TZ"))
     name = f"{moment[:8]}_{moment[8:14]}_{moment[14:]}_{token_hex(2)}"

@@ -59,7 +59,7 @@ class LoadRequest:
     newest: Table | None = None  # the table as it is now: its column names, and which columns came later
     # The table as the newest loaded files were described; None: none were loaded, or they don't count.
     loaded: Table | None = None
-    # The newest description that a load may have followed; None: all rows load anew.
+    # The newest description that a load may have followed; None: all rows load again.
     shaped: Table | None = None
     kept: bool = False  # no row was ever deleted, so all that was loaded must still be there
     rows_to_follow: int = 0  # of later commits, which the next transactions load
@@ -150,14 +150,19 @@ class Warehouse(Protocol):
         """Accept the rows that the target has now: the next load expects that many."""
 
     def changes(
-        self, table: Table, loaded: Table | None = None, shaped: Table | None = None, *, anew: bool = False
+        self,
+        table: Table,
+        loaded: Table | None = None,
+        shaped: Table | None = None,
+        *,
+        first_load: bool = False,
     ) -> tuple[Change, ...]:
         """The changes that a load of the table as it is now would first make to its target; makes none.
 
         They are in order. `loaded`: the table as the newest loaded files were described; `shaped`: the newest
-        description that a load may have followed; `anew`: before the first load. DataError, with the
+        description that a load may have followed; `first_load`: before the first load. DataError, with the
         statements that an operator could run, if a change could lose values or the warehouse would refuse it,
-        and if others have made a column that is new at the source, with other values; with `anew`, also if a
+        and if others have made a column that is new at the source, with other values; with `first_load`, also if a
         column is NOT NULL and the source may have NULL there.
         """
 

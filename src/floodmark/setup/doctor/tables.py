@@ -181,8 +181,8 @@ class Targets:
             self._until = 0.0
             return None
         try:
-            known = with_lineage(state.table, table, anew=state.read_upto is None)
-            self._warehouse.changes(known, anew=state.table is None)
+            known = with_lineage(state.table, table, from_start=state.read_upto is None)
+            self._warehouse.changes(known, first_load=state.table is None)
         except (ConfigError, DataError) as refusal:
             return refusal
         except FloodmarkError:

@@ -199,8 +199,8 @@ def widest(staged: Staged) -> int:
     return max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
 
 
-def merge(target: Target, staged: Staged, rows: int, *, filled: bool, anew: bool = False) -> None:
-    """Put the newest row of each key into the target, replacing its rows; `anew`: no weights known yet."""
+def merge(target: Target, staged: Staged, rows: int, *, filled: bool, first: bool = False) -> None:
+    """Put the newest row of each key into the target, replacing its rows; `first`: no weights known yet."""
     if not staged.paths:
         return
     con = target.con
@@ -220,7 +220,7 @@ def merge(target: Target, staged: Staged, rows: int, *, filled: bool, anew: bool
         winners += f" ANTI JOIN temp.floodmark_losers AS l ON {place}"
     if filled and (ranges is None or _any_within(target, staged, ranges)):
         _delete(target, staged)
-    _keep_weights(target, staged, winners, anew)
+    _keep_weights(target, staged, winners, first)
     _insert(target, staged, winners, distinct)
 
 
@@ -236,9 +236,9 @@ def replace(target: Target, staged: Staged, rows: int) -> None:
     target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
     if staged.table.mode != "full" and staged.table.key:
         # Not one consistent read: a row may be there twice.
-        merge(target, staged, rows, filled=False, anew=True)
+        merge(target, staged, rows, filled=False, first=True)
     elif staged.paths:
-        _keep_weights(target, staged, staged.rows, anew=True)
+        _keep_weights(target, staged, staged.rows, first=True)
         _insert(target, staged, staged.rows, rows)
 
 
@@ -336,16 +336,16 @@ def _delete(target: Target, staged: Staged) -> None:
     )
 
 
-def _keep_weights(target: Target, staged: Staged, rows: str, anew: bool = False) -> None:
-    """Store each key's weight, so that 'ABC' finds 'abc' later; `anew`: no weights known yet."""
+def _keep_weights(target: Target, staged: Staged, rows: str, first: bool = False) -> None:
+    """Store each key's weight, so that 'ABC' finds 'abc' later; `first`: no weights known yet."""
     con, side = target.con, target.weights
     if not staged.weighed:
         con.execute(f"DROP TABLE IF EXISTS {side.sql}")
         return
     columns = [Wanted(WEIGHT, "BLOB"), *wanted(staged.keys, {})]
-    for change in changes(side.schema, side.name, columns, None if anew else side.columns()):
+    for change in changes(side.schema, side.name, columns, None if first else side.columns()):
         con.execute(change.statement)
-    if not anew:
+    if not first:
         _forget_weights(target, staged)
     names = ", ".join(quote(column.name) for column in columns)
     values = ", ".join([f"s.{quote(WEIGHT)}", *(_value(field) for field in staged.keys)])

@@ -93,9 +93,14 @@ class DuckDB:
             con.execute("COMMIT")
 
     def changes(
-        self, table: Table, loaded: Table | None = None, shaped: Table | None = None, *, anew: bool = False
+        self,
+        table: Table,
+        loaded: Table | None = None,
+        shaped: Table | None = None,
+        *,
+        first_load: bool = False,
     ) -> tuple[Change, ...]:
-        """The changes that a load of the table as it is now would first make; `anew`: nothing loaded yet."""
+        """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         with about(table.name), self._file.reading() as con:
             target = put.Target(con, self.schema, table.target) if con else None
             found = target.columns() if target and target.is_table() else None
@@ -106,7 +111,7 @@ class DuckDB:
             made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
             if target is not None and found is not None:
                 target.check_alterable(made)
-                if anew:
+                if first_load:
                     check_nullable(table.target, found, may_be_null(table), target.relaxing)
             return made
 

@@ -144,9 +144,14 @@ class Redshift:
             self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
 
     def changes(
-        self, table: Table, loaded: Table | None = None, shaped: Table | None = None, *, anew: bool = False
+        self,
+        table: Table,
+        loaded: Table | None = None,
+        shaped: Table | None = None,
+        *,
+        first_load: bool = False,
     ) -> tuple[Change, ...]:
-        """The changes that a load of the table as it is now would first make; `anew`: nothing loaded yet."""
+        """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         name = checked_target(table.target)
 
         def ask(session: RedshiftSession) -> tuple[Change, ...]:
@@ -162,7 +167,7 @@ class Redshift:
                     check_large_strings(session)
             made = fit.changes
             self._check_replaceable(session, name, made)
-            if anew and found is not None:
+            if first_load and found is not None:
                 where = path(self.schema, name)
                 check_nullable(
                     name, found, may_be_null(table), lambda c: "; ".join(replacing(where, c.name, c.type))

@@ -147,9 +147,9 @@ def _copies(live: Live, transport: Transport) -> None:
     whole = Log(live, live_table("copies", EVENTS.columns, mode="full", cursor=None), transport)
     for n in (1, 2):
         whole.load(whole.commit({"n": [n], "name": ["a"]}, "replace"))
-    anew = Log(live, named(CODES, "codes_anew"), transport)
-    anew.load(anew.commit(_codes("a", "b")))
-    anew.load(anew.commit(_codes("a"), "replace"))
+    again = Log(live, named(CODES, "codes_again"), transport)
+    again.load(again.commit(_codes("a", "b")))
+    again.load(again.commit(_codes("a"), "replace"))
 
 
 def _old_tables(live: Live, transport: Transport) -> None:
@@ -235,7 +235,7 @@ ROWS = {
     "pairs": 2,
     "events": 2,
     "copies": 1,
-    "codes_anew": 1,
+    "codes_again": 1,
     "codes_old": 2,
     "codes_bytes": 1,
     "documents_staged": 2,

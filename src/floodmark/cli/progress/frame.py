@@ -7,12 +7,11 @@ Names are shortened from the left; the table's own name, after the schema, stays
 from __future__ import annotations
 
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floodmark.model.run import Step, Wait
-from floodmark.model.text import count, counted, span
+from floodmark.model.text import cells, count, counted, shortened, span
 
 # Below the first width, a name gets a line of its own; from the second on, numbers are written out.
 _BESIDE = 76
@@ -106,28 +105,6 @@ def said_step(step: Step) -> str:
         "insert": "inserting rows",
         "commit": "committing",
     }[step.kind] + files
-
-
-def shortened(name: str, room: int) -> str | None:
-    """A table's name, cut from the left; None where even its own part does not fit."""
-    if cells(name) <= room:
-        return name
-    schema, dot, own = name.partition(".")
-    rest = room - cells(own) - 2
-    if dot and rest >= 1:
-        while cells(schema) > rest:
-            schema = schema[1:]
-        return f"…{schema}.{own}"
-    return own if dot and cells(own) <= room else None
-
-
-def cells(text: str) -> int:
-    """How many columns a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
 
 
 def compact(number: int, digits: int = 3) -> str:

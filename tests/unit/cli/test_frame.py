@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.cli.bars import Picture, Running, Stage, cells, compact, frame, shortened
+from floodmark.cli.progress.frame import Picture, Running, Stage, compact, frame
 from floodmark.model.run import Step, Wait
+from floodmark.model.text import cells, shortened
 
 LONG = "settlement.settlement_normal_delivery_detail"
 BOTH = Running(

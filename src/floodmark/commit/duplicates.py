@@ -7,12 +7,12 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.table import Table
 
 
-def doubles(table: Table, state: State) -> bool:
+def would_duplicate(table: Table, state: State) -> bool:
     """Whether reading or loading rows a second time would duplicate them in the target."""
     return state.has_data and table.mode == "append" and not table.key
 
 
-def doubled(table: Table) -> ConfigError:
+def duplicates(table: Table) -> ConfigError:
     return ConfigError(
         f"{table.name} has no key: rows that are read or loaded again would be duplicated",
         hint=f"empty {table.target} first, then repeat the command with --force",

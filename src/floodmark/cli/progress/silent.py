@@ -1,0 +1,233 @@
+"""Progress of a sync: bars on a terminal, plain lines otherwise, log lines with `--json-logs`, or nothing.
+
+`SilentProgress` knows how far a run has got and logs it; its subclasses in `lines` and `bars` print it. All of it goes to stderr, from any thread, and none of it can stop a run: a terminal that went away is
+ignored. What is printed is logged too (`said` keeps it from appearing twice).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from floodmark.cli.progress.frame import Picture, Running, Stage
+from floodmark.cli.progress.tally import DOING, UNITS, Tally, said_at_end
+from floodmark.model import events
+from floodmark.model.errors import Interrupted
+from floodmark.model.run import Step, TableReport, Wait
+from floodmark.model.secrets import Scrubber
+from floodmark.model.text import shown
+
+log = logging.getLogger("floodmark.cli.progress")
+
+
+@dataclass
+class _Waiting:
+    on: Wait
+    since: float = field(default_factory=time.monotonic)
+
+
+class SilentProgress:
+    """Prints nothing, logs everything, and knows how far the run has got; subclasses print it."""
+
+    def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
+        self.reports: list[TableReport] = []  # of the tables that are done
+        self.notes: dict[str, list[str]] = {}  # by table, where they are gathered
+        self._scrub = scrub
+        self._stopping = stopping
+        self._lock = threading.RLock()
+        self._began = time.monotonic()
+        self._names: tuple[str, ...] = ()
+        self._tallies: dict[str, dict[str, Tally]] = {}  # by table and stage
+        self._waits: dict[str, _Waiting] = {}
+        self._past: dict[str, int] = {}  # rows of tables that are done, by stage
+        self._brief: dict[str, deque[str]] | None = None
+        self._gathers = False
+        self._closed = False
+
+    def brief(self) -> Self:
+        """For a resident sync: doesn't print the end of a stage, and prints a note only if it is new."""
+        self._brief = {}
+        return self
+
+    def gathering(self) -> Self:
+        """Keeps notes about tables for the result instead of printing them one by one."""
+        self._gathers = True
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closed = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+
+    def tables(self, names: Sequence[str]) -> None:
+        """A run of these tables begins."""
+        with self._lock:
+            self._names, self._began = tuple(names), time.monotonic()
+            self.reports = []
+            for known in (self._tallies, self._waits, self._past):
+                known.clear()
+
+    def note(self, table: str, text: str) -> None:
+        """Prints a note, or keeps it."""
+        self._log(logging.INFO, table, None, text, "note")
+        if self._brief is not None:
+            known = self._brief.setdefault(table, deque(maxlen=8))
+            if text in known:
+                return
+            known.append(text)
+        if self._gathers and table:
+            with self._lock:
+                self.notes.setdefault(table, []).append(text)
+            return
+        self._say(table, text)
+
+    def begin(self, table: str, stage: str, rows: int | None) -> None:
+        """A stage of a table begins; rows is an estimate."""
+        with self._lock:
+            self._tallies.setdefault(table, {})[stage] = Tally(rows)
+        self._log(logging.DEBUG, table, stage, f"{DOING.get(stage, stage)} begins", "step_start", rows=rows)
+
+    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
+        """Counts more rows, files and bytes as done."""
+        with self._lock:
+            tally = self._tallies.setdefault(table, {}).setdefault(stage, Tally(None))
+            tally.add(rows, files, bytes)
+            self._moved(table, stage, tally)
+
+    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
+        """The rows so far of tasks that have not ended, and what a load is doing."""
+        with self._lock:
+            tally = self._tallies.get(table, {}).get(stage)
+            if tally is not None:
+                tally.at_work(rows, step)
+                self._moved(table, stage, tally)
+
+    def wait(self, table: str, on: Wait | None) -> None:
+        """The table waits; None: no longer."""
+        with self._lock:
+            before = self._waits.get(table)
+            if on is None:
+                self._waits.pop(table, None)
+            elif before is None or before.on.kind != on.kind:
+                self._waits[table] = _Waiting(on)
+            else:
+                before.on = on
+
+    def end(self, table: str, stage: str) -> None:
+        """The stage is over, well or not."""
+        with self._lock:
+            tally = self._tallies.get(table, {}).get(stage)
+            if tally is None or tally.ended is not None:
+                return
+            tally.ended = time.monotonic()
+            tally.at_work(0, None)
+            if not self._names:  # nothing else will report that the table is done
+                del self._tallies[table][stage]
+        if stage != "plan":
+            self._log(logging.INFO, table, stage, said_at_end(stage, tally), "step_end", **tally.fields)
+            self._ended(table, stage, tally)
+
+    def finished(self, report: TableReport) -> None:
+        """The table's run is over."""
+        with self._lock:
+            for stage, tally in self._tallies.pop(report.table, {}).items():
+                self._past[stage] = self._past.get(stage, 0) + tally.rows
+            self._waits.pop(report.table, None)
+            if report.left_out:
+                self._names = tuple(name for name in self._names if name != report.table)
+            else:
+                self.reports.append(report)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def in_order(self) -> list[TableReport]:
+        """The tables that are done, in the run's order."""
+        with self._lock:
+            place = {name: number for number, name in enumerate(self._names)}
+            return sorted(self.reports, key=lambda report: place.get(report.table, -1))
+
+    def at_work(self) -> list[str]:
+        """The tables of which a stage is under way."""
+        with self._lock:
+            return [
+                name for name, stages in self._tallies.items() if any(not t.ended for t in stages.values())
+            ]
+
+    def unfinished(self) -> list[str]:
+        """The tables of the run that are not done."""
+        with self._lock:
+            done = {report.table for report in self.reports}
+            return [name for name in self._names if name not in done]
+
+    def picture(self) -> Picture:
+        """How far the run has got."""
+        with self._lock:
+            now = time.monotonic()
+            running = tuple(self._running(name, now) for name in self._tallies if self._tallies[name])
+            mine = self._waits.get("")
+            return Picture(
+                running=running,
+                tables=max(len(self._names), len(running)),
+                done=len(self.reports),
+                failed=sum(bool(r.error) and not isinstance(r.error, Interrupted) for r in self.reports),
+                seconds=now - self._began,
+                whole=self._whole(),
+                waits=mine.on if mine else None,
+                waited=now - mine.since if mine else 0.0,
+                stopping=self._stopping(),
+            )
+
+    def _running(self, name: str, now: float) -> Running:
+        stages = tuple(
+            Stage(
+                stage,
+                t.so_far,
+                t.expected,
+                t.seconds,
+                t.ended is not None,
+                UNITS.get(stage, "row"),
+                t.step,
+                now - t.step_began,
+            )
+            for stage, t in self._tallies[name].items()
+        )
+        waits = self._waits.get(name)
+        return Running(shown(name), stages, waits.on if waits else None, now - waits.since if waits else 0.0)
+
+    def _whole(self) -> tuple[Stage, ...]:
+        """The stages of all tables together; the expected rows are known once every table has been planned."""
+        seen = [*self._tallies.values()]
+        planned = len(self.reports) + len(seen) >= len(self._names) and all("extract" in one for one in seen)
+        found = []
+        for stage in ("extract", "load"):
+            those = [one[stage] for one in seen if stage in one]
+            if those or self._past.get(stage):
+                past = self._past.get(stage, 0)
+                sizes = [(one.get(stage) or one["extract"]).expected for one in seen] if planned else [None]
+                total = None if None in sizes else past + sum(size or 0 for size in sizes)
+                rows = past + sum(tally.so_far for tally in those)
+                began = min((tally.began for tally in those), default=self._began)
+                seconds = time.monotonic() - (self._began if past else began)
+                found.append(Stage(stage, rows, total, seconds))
+        return tuple(found)
+
+    def _log(self, level: int, table: str, stage: str | None, text: str, event: str, **fields: Any) -> None:
+        events.tell(log, level, event, text, table=table, step=stage, said=True, **fields)
+
+    def _say(self, table: str, text: str) -> None: ...
+
+    def _moved(self, table: str, stage: str, tally: Tally) -> None: ...
+
+    def _ended(self, table: str, stage: str, tally: Tally) -> None: ...

@@ -1,0 +1,103 @@
+"""How far one stage of one table has got, and the sentences that say so."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.cli.progress.frame import said_step
+from floodmark.model.run import Step
+from floodmark.model.text import count, counted, duration, rate, size, span
+
+DOING = {
+    "extract": "extracting",
+    "load": "loading",
+    "clean": "removing",
+    "verify": "verifying",
+    "plan": "planning",
+}
+_DONE = {
+    "extract": "extracted",
+    "load": "loaded",
+    "clean": "removed",
+    "verify": "compared",
+    "plan": "planned",
+}
+# What a stage is measured in; files are counted beside rows, but not beside themselves.
+UNITS = {"clean": "file"}
+
+
+@dataclass
+class Tally:
+    """How far one stage of one table has got."""
+
+    expected: int | None
+    began: float = field(default_factory=time.monotonic)
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    underway: int = 0  # rows of tasks that have not ended
+    step: Step | None = None  # what a load is doing
+    step_began: float = 0.0
+    said: float = 0.0
+    ended: float | None = None
+
+    def add(self, rows: int, files: int, bytes: int) -> None:
+        self.rows += rows
+        self.files += files
+        self.bytes += bytes
+
+    def at_work(self, rows: int, step: Step | None) -> None:
+        """Rows of tasks that have not ended, and what a load is doing."""
+        if step is not None and (self.step is None or step.kind != self.step.kind):
+            self.step_began = time.monotonic()
+        self.underway, self.step = rows, step
+
+    @property
+    def so_far(self) -> int:
+        return self.rows + self.underway
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The same for a log event (docs/logs.md)."""
+        seconds = round(self.seconds, 3)
+        return {"rows": self.rows, "files": self.files, "bytes": self.bytes, "seconds": seconds}
+
+
+def said_so_far(stage: str, tally: Tally) -> str:
+    """`extracting: 500,000 of about 1,250,000 rows (40%), 312,000 rows/s, 2 files, 33.1 MB, …`."""
+    unit, rows = UNITS.get(stage, "row"), tally.so_far
+    told = counted(rows, unit)
+    if tally.expected and rows <= tally.expected:
+        told = f"{count(rows)} of {'about ' * (unit == 'row')}{counted(tally.expected, unit)}"
+        told += f" ({rows * 100 // tally.expected}%)" if rows else ""
+    parts = [told, rate(rows, tally.seconds, unit), *(_written(stage, tally) if rows else ())]
+    if tally.step is not None:
+        parts.append(f"{said_step(tally.step)} for {span(time.monotonic() - tally.step_began)}")
+    if tally.expected and 0 < rows < tally.expected:
+        parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
+    return f"{DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
+
+
+def said_at_end(stage: str, tally: Tally) -> str:
+    """`extracted 1,250,000 rows, 5 files, 83.1 MB in 4.0 s (312,000 rows/s)`."""
+    unit = UNITS.get(stage, "row")
+    speed = rate(tally.rows, tally.seconds, unit)
+    parts = [counted(tally.rows, unit), *_written(stage, tally)]
+    said = (
+        f"{_DONE.get(stage, stage)} {', '.join(part for part in parts if part)} in {duration(tally.seconds)}"
+    )
+    return f"{said} ({speed})" if speed else said
+
+
+def _written(stage: str, tally: Tally) -> tuple[str, ...]:
+    """Files and bytes; to compare moves none."""
+    if stage == "verify":
+        return ()
+    files = () if stage in UNITS else (counted(tally.files, "file"),)
+    return (*files, size(tally.bytes))

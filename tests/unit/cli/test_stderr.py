@@ -1,0 +1,51 @@
+"""Errors and notes on stderr: words stay whole on a narrow terminal, and nothing is changed elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+
+import pytest
+
+from floodmark.cli.output.emit import error_lines
+from floodmark.cli.stderr import fitted, to_stderr
+from floodmark.model.text import cells
+
+ERROR = {
+    "message": "the source has refused the user reader: the password is wrong, or the user may not connect from here",
+    "hint": "check source.url and the environment variable it uses, then run floodmark doctor",
+    "table": "settlement_archive.settlement_normal_delivery_detail",
+}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_an_error_is_broken_between_words_and_its_hint_stays_recognizable(width: int) -> None:
+    said, hint = error_lines(ERROR)
+    lines = fitted(f"{said}\n{hint}", width)
+    long = str(ERROR["table"]) + ":"
+    assert all(cells(line) <= width or line.strip() == long for line in lines)
+    assert " ".join(" ".join(lines).split()) == " ".join(f"{said} {hint}".split())
+    begins = [line for line in lines if not line.startswith("    ")]
+    assert begins[0].startswith("floodmark:") and begins[1].startswith("  check") and len(begins) == 2
+
+
+def test_without_a_terminal_a_line_stays_one_line() -> None:
+    line = "floodmark: " + "word " * 100
+    assert fitted(line, None) == [line]
+
+
+def test_a_narrow_terminal_gets_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((40, 24)))
+        to_stderr("floodmark: committed rows are kept, and the next run continues from there")
+        to_stderr("  File x.py, line 7, in a traceback that is copied into an issue", fit=False)
+    shown = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    assert shown == [
+        "floodmark: committed rows are kept, and",
+        "    the next run continues from there",
+        "  File x.py, line 7, in a traceback that is copied into an issue",
+    ]
