@@ -42,7 +42,7 @@ faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default wher
 	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(BROKEN),--broken $(BROKEN)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
-bench: setup ## Floodmark beside dlt, Spark JDBC and the limits; SOURCE=mysql (default where it is there) or mariadb, ROWS=…, RUNS=3, ONLY=…, PROFILE=1
+bench: setup ## Floodmark beside dlt, chDB, Spark JDBC and the limits; SOURCE=mysql (default where it is there) or mariadb, ROWS=…, RUNS=3, ONLY=…; PROFILE=1: where the CPU goes
 	@SOURCE=$(SOURCE) $(BIN)/python bench/run.py $(ARGS)
 
 dist: setup ## dist/: the compiled wheel, the pure one, the sdist; each wheel is installed into an empty environment, where the demo runs (minutes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
+ROLES = ("driver", "jvm", "worker", "other")
 
 
 @dataclass
@@ -75,7 +76,15 @@ class Watch:
 
 def tree_cpu() -> float:
     """CPU seconds so far of this process and all below it that are still there."""
-    return sum(_cpu(stat) for _, stat in _tree(os.getpid()))
+    return sum(tree_cpus().values())
+
+
+def tree_cpus() -> dict[str, float]:
+    """The same, by role."""
+    found = dict.fromkeys(ROLES, 0.0)
+    for pid, stat in _tree(os.getpid()):
+        found["driver" if pid == os.getpid() else _role(pid) or "other"] += _cpu(stat)
+    return found
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import platform
 import statistics
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scenes import WIDTH, Scene
-from stage import HERE, Figure, Stage
-
-from floodmark.setup.services import settlement
+from stage import HERE, Figure
 
 OURS = "floodmark, warm Spark"
 RESULTS = HERE / "results"
@@ -94,47 +90,3 @@ def machine() -> str:
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True
     ).stdout.strip()
     return f"{cpu}, {os.cpu_count()} cores, {memory} GiB, Python {platform.python_version()}, commit {commit}"
-
-
-# What a worker does, by our function that is deepest in a stack.
-PARTS = {
-    "_flush": "Parquet", "finish": "Parquet", "follow": "following the packets", "_block": "columns out of packets",
-    "_columns": "columns out of packets", "_batch": "casts", "_join": "joining blocks", "_receive_into": "receiving",
-    "extremes": "first and last rows", "close": "hashing and putting files",
-}  # fmt: skip
-
-
-def profile(stage: Stage) -> None:
-    """Where Floodmark's CPU goes: py-spy's samples of the driver and its Python workers, native frames included."""
-    config, _ = stage.place()
-    out = config.with_name("stacks.txt")
-    command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "extract"]
-    spy = [str(HERE / ".venv" / "bin" / "py-spy"), "record", "--subprocesses", "--native", "--rate", "200"]
-    done = subprocess.run(
-        [*spy, "--format", "raw", "--output", str(out), "--", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    if (
-        not out.exists()
-    ):  # it also fails over a process that has ended meanwhile, and has its samples all the same
-        sys.exit(f"bench: py-spy: {(done.stderr.strip() or 'no samples').splitlines()[-1]}")
-    parts: collections.Counter[str] = collections.Counter()
-    own: collections.Counter[str] = collections.Counter()
-    for line in out.read_text().splitlines():
-        stack, _, count = line.rpartition(" ")
-        frames = [frame.partition(" ")[0] for frame in stack.split(";")]
-        if "write_slice" not in frames:
-            continue  # waiting, starting, driving
-        parts[next((PARTS[f] for f in reversed(frames) if f in PARTS), "the rest")] += int(count)
-        own[stack.rpartition(";")[2]] += int(count)
-    total = sum(own.values()) or 1
-    told = [f"{stage.rows:,} rows from {stage.db.version}, {machine()}"]
-    for title, counts in (("", parts), (", by itself", own)):
-        told.append(f"\nof the workers' time in slices{title}:")
-        told += [f"  {count / total:6.1%}  {name[:120]}" for name, count in counts.most_common(20)]
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{datetime.now(UTC):%Y%m%d_%H%M}_{stage.rows}_profile.txt"
-    file.write_text("\n".join(told) + "\n")
-    print("\n".join(told) + f"\n\nstored as {file}")

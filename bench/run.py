@@ -2,7 +2,8 @@
 
 ROWS (default 2,000,000) rows of the settlement table. Every contender runs RUNS times (default 3), interleaved, so that what
 the machine does meanwhile hits all alike; the table shows medians, the results keep every run. ONLY=floodmark,dlt chooses
-contenders, SOURCE=mariadb another source than MySQL, SCENES=0 leaves out the smaller scenes, PROFILE=1 shows where Floodmark's CPU goes instead.
+contenders, SOURCE=mariadb another source than MySQL, SCENES=0 leaves out the smaller scenes. PROFILE=1 shows
+where the CPU goes instead, on every server that is there or on SOURCE.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+import profiled
 import report
 import scenes
 from stage import HERE, Figure, Stage
 
 from floodmark.setup.services import settlement
-from floodmark.setup.services.databases import SERVERS
+from floodmark.setup.services.databases import SERVERS, missing
 from floodmark.setup.services.databases import chosen as server_kind
 from floodmark.setup.services.s3 import SeaweedFS
 
@@ -30,6 +33,7 @@ RUNS = int(os.environ.get("RUNS", "3"))
 SOURCE = os.environ.get("SOURCE") or None
 PEERS = HERE / ".venv" / "bin" / "python"
 PLACE = HERE / "contenders"
+T = TypeVar("T")
 
 
 def floodmark_cold(stage: Stage) -> Figure:
@@ -50,10 +54,18 @@ def dlt(stage: Stage) -> Figure:
     return stage.run("dlt, ConnectorX", [str(PEERS), str(PLACE / "dlt_connectorx.py"), str(task)], prefix)
 
 
+def chdb(stage: Stage) -> Figure:
+    return _to_disk(stage, "chDB (to disk)", [str(PEERS), str(PLACE / "chdb_engine.py")])
+
+
 def spark_jdbc(stage: Stage) -> Figure:
+    return _to_disk(stage, "Spark JDBC (to disk)", [sys.executable, str(PLACE / "spark_jdbc.py")])
+
+
+def _to_disk(stage: Stage, name: str, command: list[str]) -> Figure:
+    """A contender that writes Parquet to a folder, which is measured and removed."""
     config, prefix = stage.place()
-    task = stage.task(config, prefix)
-    figure = stage.run("Spark JDBC (to disk)", [sys.executable, str(PLACE / "spark_jdbc.py"), str(task)])
+    figure = stage.run(name, [*command, str(stage.task(config, prefix))])
     folder = config.parent / "parquet"
     size = sum(f.stat().st_size for f in folder.glob("*.parquet"))
     shutil.rmtree(folder)
@@ -74,7 +86,7 @@ def parquet(stage: Stage) -> Figure:
 
 
 CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
-    "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "jdbc": spark_jdbc,
+    "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "chdb": chdb, "jdbc": spark_jdbc,
     "drain": drain, "parquet": parquet,
 }  # fmt: skip
 
@@ -85,38 +97,50 @@ def main() -> None:
         sys.exit(f"bench: no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
     if SOURCE is not None and SOURCE not in SERVERS:
         sys.exit(f"bench: no source {SOURCE}; there are {', '.join(SERVERS)}")
-    if os.environ.get("PROFILE") or {"dlt", "jdbc"} & set(chosen):
+    if os.environ.get("PROFILE") or {"dlt", "chdb", "jdbc"} & set(chosen):
         _prepare()
+    if os.environ.get("PROFILE"):
+        sources = [SOURCE] if SOURCE else [name for name in SERVERS if name == "mariadb" or not missing(name)]
+        texts = [_on(source, profiled.profile) for source in sources]
+        print("\n".join(texts) + f"\nstored as {profiled.store(texts, ROWS)}")
+    else:
+        _on(SOURCE, lambda stage: _compare(stage, chosen))
+
+
+def _on(source: str | None, work: Callable[[Stage], T]) -> T:
+    """What `work` makes of a private server with the table in it."""
     with (
-        server_kind(SOURCE)(buffer_pool="4G") as db,
+        server_kind(source)(buffer_pool="4G") as db,
         SeaweedFS() as s3,
         tempfile.TemporaryDirectory(prefix="floodmark-bench-") as folder,
     ):
         began = time.monotonic()
         settlement.create(db, ROWS)
-        print(
-            f"{ROWS:,} rows in {db.version} after {time.monotonic() - began:.0f} s; {os.cpu_count()} cores",
-            flush=True,
-        )
+        took = time.monotonic() - began
+        print(f"{ROWS:,} rows in {db.version} after {took:.0f} s; {os.cpu_count()} cores", flush=True)
         stage = Stage(db, s3, Path(folder), ROWS)
-        if os.environ.get("PROFILE"):
-            report.profile(stage)
-            return
-        figures: list[Figure] = []
-        for number in range(RUNS):
-            for name in chosen:
-                figure = CONTENDERS[name](stage)
-                print(f"  run {number + 1}  {report.one_line(figure)}", flush=True)
-                figures.append(figure)
-        print("\n" + report.table(figures), flush=True)
-        seen = []
-        if os.environ.get("SCENES", "1") != "0":
-            for scene in scenes.all_scenes(stage):
-                print(f"  {scene.name:<{scenes.WIDTH}}{scene.text}", flush=True)
-                seen.append(scene)
-        print(f"\nstored as {report.store(ROWS, db.version, figures, seen)}")
-        if stage.standin is not None:
-            stage.standin.stop()
+        try:
+            return work(stage)
+        finally:
+            if stage.standin is not None:
+                stage.standin.stop()
+
+
+def _compare(stage: Stage, chosen: list[str]) -> None:
+    """Every contender, RUNS times, and the scenes."""
+    figures: list[Figure] = []
+    for number in range(RUNS):
+        for name in chosen:
+            figure = CONTENDERS[name](stage)
+            print(f"  run {number + 1}  {report.one_line(figure)}", flush=True)
+            figures.append(figure)
+    print("\n" + report.table(figures), flush=True)
+    seen = []
+    if os.environ.get("SCENES", "1") != "0":
+        for scene in scenes.all_scenes(stage):
+            print(f"  {scene.name:<{scenes.WIDTH}}{scene.text}", flush=True)
+            seen.append(scene)
+    print(f"\nstored as {report.store(ROWS, stage.db.version, figures, seen)}")
 
 
 def _prepare() -> None:

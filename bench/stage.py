@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measure import Usage, Watch, cpu_seconds
+from measure import ROLES, Usage, Watch, cpu_seconds
 
 from floodmark.setup.services import settlement
 from floodmark.setup.services.databases import DatabaseServer
@@ -36,6 +36,7 @@ class Figure:
     peak: int
     peaks: dict[str, int] = field(default_factory=dict)
     steady_cpu: float | None = None  # without the process's start, where it can tell
+    cpus: dict[str, float] = field(default_factory=dict)  # CPU seconds by process
 
     @property
     def rate(self) -> float:
@@ -118,10 +119,12 @@ class Stage:
         if moved != wanted:
             sys.exit(f"{name}: {moved:,} rows instead of {wanted:,}")
         size = self.stored(prefix) if prefix else 0
+        spent = {role: now - servers[role] for role, now in self._servers().items()}
         return Figure(
             name, moved, said["seconds"] if "tables" not in said and "seconds" in said else wall, wall,
-            size or said.get("bytes", 0), usage.cpu, self._servers() - servers, _total_peak(usage),
-            {role: usage.peak(role) for role in ("driver", "jvm", "worker", "other")}, said.get("cpu"),
+            size or said.get("bytes", 0), usage.cpu, sum(spent.values()), _total_peak(usage),
+            {role: usage.peak(role) for role in ROLES}, said.get("cpu"),
+            {**spent, **(said.get("cpus") or {role: usage.cpu_of(role) for role in ROLES})},
         )  # fmt: skip
 
     def stored(self, prefix: str) -> int:
@@ -133,8 +136,8 @@ class Stage:
             o.bytes for o in Store(StoreSpec(**self.s3.store(prefix))).list("") if o.path.endswith(".parquet")
         )
 
-    def _servers(self) -> float:
-        return cpu_seconds(self.db.pid) + cpu_seconds(self.s3.pid)
+    def _servers(self) -> dict[str, float]:
+        return {"database": cpu_seconds(self.db.pid), "S3 server": cpu_seconds(self.s3.pid)}
 
 
 def _environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from measure import tree_cpu
+from measure import tree_cpus
 
 from floodmark.config.load import load
 from floodmark.model.run import SyncOptions, Unwatched, new_run
@@ -25,16 +25,17 @@ def main() -> None:
     spark.start()
     started = time.monotonic() - began
     time.sleep(3)  # the workers' imports
-    began, cpu = time.monotonic(), tree_cpu()
+    began, before = time.monotonic(), tree_cpus()
     options = SyncOptions(backup_only=what == "extract")
     report = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark)
-    seconds, cpu = time.monotonic() - began, tree_cpu() - cpu
+    seconds, after = time.monotonic() - began, tree_cpus()
+    cpus = {role: after[role] - before[role] for role in after}
     spark.stop()
     (done,) = report.as_json()["tables"]
     if done["error"]:
         sys.exit(str(done["error"]))
     print(json.dumps({"rows": done["rows_extracted"], "loaded": done["rows_loaded"], "bytes": done["bytes_written"],
-                      "seconds": seconds, "cpu": cpu, "spark_start": started}))  # fmt: skip
+                      "seconds": seconds, "cpu": sum(cpus.values()), "cpus": cpus, "spark_start": started}))  # fmt: skip
 
 
 if __name__ == "__main__":
