@@ -1,4 +1,4 @@
-"""README.md and docs/: examples that only look at a synced table are run, one by one."""
+"""README.md and docs/: examples that only look at a synced table are run, one by one; JSON has the documented fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import DatabaseServer
 from tests.conftest import PATIENT, SOURCE, Workspace, lasting_workspace
 from tests.support.orders import create_orders, fill_orders
-from tests.support.pages import PAGES, commands
+from tests.support.pages import PAGES, commands, text_of
 
 # Commands that change nothing, and what each must end with.
 READS = (
@@ -72,3 +72,45 @@ def test_an_example_does_what_it_says(shop: Workspace, line: str) -> None:
         assert result.stdout == ""  # the files are new
     else:
         assert result.stdout.strip(), line
+
+
+# Where docs/formats.md explains the document of a command; {} is a table.
+DOCUMENTS = {
+    "plan -t {}": "`plan --json`",
+    "plan --all": "`plan --json`",
+    "watermark get -t {}": "The watermark document",
+    "watermark list": "The watermark document",
+    "watermark get": "The system watermark",
+    "watermark set -t {} --timestamp 2025-01-01": "The watermark document",
+    "watermark history -t {}": "`watermark history`, ",
+    "watermark backups -t {}": "`watermark history`, ",
+    "watermark validate -t {}": "`watermark history`, ",
+    "watermark drill -t {}": "`watermark history`, ",
+    "watermark cleanup --force": "`watermark history`, ",
+    "s3clean list -t {}": "`s3clean` with",
+    "s3clean clean -t {} --dry-run": "`s3clean` with",
+    "doctor": "`doctor --json`",
+    "verify -t {}": "`verify` with",
+    "dbt sources": "`dbt sources --json`",
+}
+# Inside these stand names of tables and values of other systems.
+OPEN = ("sources", "params")
+
+
+def fields(document: object) -> set[str]:
+    """The names of every field of a document, at any depth."""
+    if isinstance(document, list):
+        return {name for one in document for name in fields(one)}
+    if not isinstance(document, dict):
+        return set()
+    return set(document) | {n for key, one in document.items() if key not in OPEN for n in fields(one)}
+
+
+@pytest.mark.parametrize("line", DOCUMENTS)
+def test_every_field_of_a_json_document_is_in_the_reference(shop: Workspace, line: str) -> None:
+    result = shop.run(*line.format(f"{shop.database.name}.customers").split(), "--json")
+    page = text_of("docs/formats.md")
+    section = page.partition(f"\n## {DOCUMENTS[line]}")[2].partition("\n## ")[0]
+    # As it stands in a table, in a sentence or in an example.
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`|\"\w+\"", section))))
+    assert section and fields(json.loads(result.stdout)) - told == set(), result.stderr

@@ -42,7 +42,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_missing(width: int)
     ):
         assert told in text
     [extract] = [line for line in lines if "64%" in line]
-    for told in ("━", "800", "1.2" if width < 120 else "1,250,000", "/s", "1 s" if width >= 76 else "1s"):
+    for told in ("━", "800", "1.2" if width < 120 else "1,250,000", "/s", "1 s left" if width >= 120 else "1s left" if width >= 76 else "1s"):
         assert told in extract
 
 
@@ -62,8 +62,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_missing(width: int)
             79,
             [
                 "settlement.settlement_normal_delivery_detail",
-                "                        extract ━━━━━━────  64% 800k/1.25M   308k/s 1 s",
-                "                        load    ━━────────  24% 300k/1.25M  96.8k/s 10 s",
+                "                        extract ━━━━━━────  64% 800k/1.25M   308k/s 1s left",
+                "                        load    ━━────────  24% 300k/1.25M  96.8k/s 10s left",
                 "0 s",
             ],
         ),

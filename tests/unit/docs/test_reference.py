@@ -1,4 +1,4 @@
-"""The reference: every command, option, key and exit code that the code has is there, and no other."""
+"""The reference: every command, option, key, exit code and metric that the code has is there, and no other."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from floodmark.commit.document import document, observe
 from floodmark.commit.fold import State
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncReport, TableReport
+from floodmark.observe.facts import Facts
+from floodmark.observe.metrics import exposition
 from tests.support.pages import ROOT, text_of
 
 GROUPS = {name: each for name, each in app.commands.items() if isinstance(each, click.Group)}
@@ -34,6 +36,14 @@ def test_exit_codes_are_those_of_the_code() -> None:
     kinds = {(str(each.code), each.kind) for each in every(FloodmarkError) if each is not Interrupted}
     assert set(rows) == {("0", ""), ("130", "interrupted"), ("143", "interrupted")} | kinds
     assert len(rows) == len(set(rows))
+
+
+def test_metrics_are_those_of_the_code_and_each_is_explained() -> None:
+    rows = re.findall(r"(?m)^\| (`floodmark_.+?) \|(.+?)\|(.+?)\|$", text_of("docs/monitoring.md"))
+    told = [name for cell, _, _ in rows for name in re.findall(r"`(\w+)`", cell)]
+    made = re.findall(r"(?m)^# HELP (\S+) ", exposition(Facts()).decode())
+    assert sorted(told) == sorted(made)
+    assert all(meaning.strip() for _, _, meaning in rows)
 
 
 def test_the_watermark_document_has_the_fields_that_are_documented() -> None:

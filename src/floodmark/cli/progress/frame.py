@@ -81,13 +81,13 @@ def frame(picture: Picture, width: int, height: int) -> list[Line]:
 
 
 def said_wait(on: Wait, seconds: float) -> str:
-    """`waiting 12 s for transaction of connection 12 (app@web1), open for 40 s`."""
+    """`waiting 12 s for the transaction of connection 12 (app@web1), open for 40 s`."""
     return (
         f"waiting {span(seconds)} for "
         + {
             "settling": "fresh rows to settle",
             "spark": "Spark to start",
-            "open_work": on.who or "an open transaction",
+            "open_work": f"the {on.who}" if on.who else "an open transaction",
             "turn": "its turn to load",
             "warehouse": "the warehouse to answer (a paused cluster takes minutes to resume)",
             "lock": f"a lock in the warehouse{f', held by {on.who}' if on.who else ''}",
@@ -166,7 +166,7 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
     elif width >= _BESIDE:
         of = f"/{compact(total)}" if total and not stage.over else ""
         rate = f"{compact(int(speed))}/s" if stage.rows else ""
-        end = _end(stage, "" if left is None else span(left))
+        end = _end(stage, "" if left is None else f"{_brief(left)} left")
         numbers = f"{percent} {compact(stage.rows) + of:<11} {'' if stage.step else f'{rate:>7} '}{end}"
     else:
         of = f"/{compact(total, 2)}" if total and not stage.over else ""
