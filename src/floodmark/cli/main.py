@@ -191,8 +191,12 @@ def _told(error: BaseException, signals: Signals, settings: Settings) -> Floodma
         return interrupted(130, settings.left())
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "floodmark"
-        quote = f'quote the timestamp, so that the shell keeps it together: "{settings.unquoted}"'
-        return ConfigError(_sentence(error), hint=quote if settings.unquoted else f"see `{where} --help`")
+        if settings.unquoted is not None:
+            return ConfigError(
+                f"the shell has split the timestamp {settings.unquoted} in two",
+                hint=f'quote it: "{settings.unquoted}"',
+            )
+        return ConfigError(_sentence(error), hint=f"see `{where} --help`")
     if isinstance(error, click.ClickException):
         return ConfigError(error.format_message())
     return bug(error)

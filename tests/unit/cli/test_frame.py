@@ -42,7 +42,13 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_missing(width: int)
     ):
         assert told in text
     [extract] = [line for line in lines if "64%" in line]
-    for told in ("━", "800", "1.2" if width < 120 else "1,250,000", "/s", "1 s left" if width >= 120 else "1s left" if width >= 76 else "1s"):
+    for told in (
+        "━",
+        "800",
+        "1.2" if width < 120 else "1,250,000",
+        "/s",
+        "1 s left" if width >= 120 else "1s left" if width >= 76 else "1s",
+    ):
         assert told in extract
 
 
