@@ -288,7 +288,7 @@ def _claim(state: State, commit: Claim) -> State:
         if state.table is not None and state.table.recipe.where != commit.table.recipe.where:
             # Rows may no longer match: the next sync checks for deletes.
             state = replace(state, extraction=replace(extraction, deletes_at=None))
-        state = replace(begun_anew(state, commit.table), table=commit.table, described=commit.n)
+        state = replace(restarted_by(state, commit.table), table=commit.table, described=commit.n)
     reread = state.extraction.reread
     if commit.reread is not None and (reread is None or commit.reread.id != reread.id):
         state = replace(state, extraction=replace(state.extraction, reread=commit.reread))
@@ -304,7 +304,7 @@ def _claim(state: State, commit: Claim) -> State:
     return replace(state, progress=progress)
 
 
-def begun_anew(state: State, table: Table) -> State:
+def restarted_by(state: State, table: Table) -> State:
     """The state after a switch from full mode to a cursor: the old position no longer means anything."""
     if state.table is None or state.table.mode != "full" or table.mode == "full":
         return state

@@ -122,7 +122,7 @@ class Loader:
         self.close()
         if self._error is not None:
             raise self._error
-        table = self._table or self.aimed_anew(state) or state.table
+        table = self._table or self.retargeted(state) or state.table
         if table is None:
             return  # the log holds no data yet
         manual = self._manual(state)
@@ -151,7 +151,7 @@ class Loader:
             identity = self._pipeline.begun(stamp())
             self._services.warehouse().recount(identity.id, state.log, state.table.target)
 
-    def aimed_anew(self, state: State) -> Table | None:
+    def retargeted(self, state: State) -> Table | None:
         """The table with the configured target, if the log has another one; else None."""
         if state.table is None:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from secrets import token_hex
 
-from floodmark.commit.fold import State, begun_anew
+from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.log import Log
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
@@ -58,7 +58,7 @@ def survey(
     tables. `waiting` receives what the plan is waiting for.
     """
     looks = looks or SharedLooks()
-    state = begun_anew(state, found.table)
+    state = restarted_by(state, found.table)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
     if columns.table.mode == "full":

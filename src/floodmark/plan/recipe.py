@@ -49,16 +49,16 @@ def changes(
     *,
     full_by_choice: bool = True,
     chosen: bool = False,
-    loads_anew: bool = False,
+    reloads: bool = False,
     known: Sequence[Known] = (),
 ) -> tuple[Change, ...]:
     """What has changed since rows were last read, each part with its decision.
 
     `full_by_choice`: mode `full` is configured, not the fallback of a table that lost its cursor. `chosen`:
-    the configuration names a cursor or a mode. `loads_anew`: all files are about to be loaded again, into
+    the configuration names a cursor or a mode. `reloads`: all files are about to be loaded again, into
     whichever target. `known`: rows read earlier, as they are now.
     """
-    found = [*_target(before, now, loads_anew), *_deletes(before, now)]
+    found = [*_target(before, now, reloads), *_deletes(before, now)]
     if before.mode == now.mode == "full" or (now.mode == "full" and full_by_choice):
         found += [Change(c.part, "nothing", c.said) for c in _incremental(before, now)]
         if before.mode != "full":
@@ -117,11 +117,11 @@ def _force(before: Table) -> str:
 # ---------------------------------------------------------------- the parts
 
 
-def _target(before: Table, now: Table, loads_anew: bool) -> Iterator[Change]:
+def _target(before: Table, now: Table, reloads: bool) -> Iterator[Change]:
     if before.target == now.target:
         return
     said = f"{now.name} was loaded into {before.target} so far, but its target is now {now.target}"
-    if loads_anew:
+    if reloads:
         yield Change("target", "nothing", said)
         return
     reset = f"floodmark watermark reset -t {now.name} --redshift-only{_force(before)}"

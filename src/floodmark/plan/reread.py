@@ -69,7 +69,7 @@ def changes(
         table,
         full_by_choice=options.mode == "full",
         chosen=options.cursor is not None or options.mode is not None,
-        loads_anew=state.load_epoch > state.described or not state.has_data,
+        reloads=state.load_epoch > state.described or not state.has_data,
         known=known,
     )
     reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")

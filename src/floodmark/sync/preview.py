@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floodmark.commit import system
-from floodmark.commit.fold import begun_anew
+from floodmark.commit.fold import restarted_by
 from floodmark.commit.log import Log
 from floodmark.config.load import Config
 from floodmark.load.preview import Asking, LoadPreview
@@ -224,7 +224,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         table = found.table
         store = Store(config.store)
         log = Log(store, name)
-        state = begun_anew(log.read(), table)
+        state = restarted_by(log.read(), table)
         known = with_lineage(state.table, table, from_start=state.read_upto is None)
         asking = Asking(config.warehouse, log, state, known)
         start = None

@@ -19,7 +19,7 @@ from floodmark.clean.after_load import due_files
 from floodmark.clean.remove import Outcome, remove
 from floodmark.commit.claim import Changed, Claimed, decide_and_claim
 from floodmark.commit.document import Failure
-from floodmark.commit.fold import State, begun_anew
+from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.commit.status import write_verify
@@ -261,10 +261,10 @@ class TableRun:
             table = described.table
             self._work.check_target(table)
             deletes.check(table, self._options)
-            state, start = begun_anew(self._held.state, table), None
+            state, start = restarted_by(self._held.state, table), None
             if state.position is None:
                 start = self._work.starts.of(self._name)
-                state = begun_anew(self._taken_over(session, table, start), table)
+                state = restarted_by(self._taken_over(session, table, start), table)
             elif self._report.lag_before is None:
                 self._report.lag_before = lag = measured(
                     session, table, state.position, self._options.cursor_timezone
@@ -347,7 +347,7 @@ class TableRun:
     def _claim_load(self, state: State) -> State:
         """The state under our claim, for a load."""
         self._held.state = state
-        self._hold("load", self._loader.aimed_anew(state))
+        self._hold("load", self._loader.retargeted(state))
         return self._held.state
 
     def _hold(self, purpose: str, table: Table | None = None) -> None:

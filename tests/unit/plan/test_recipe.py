@@ -197,7 +197,7 @@ def test_a_part_that_an_older_description_did_not_record_requires_nothing() -> N
 
 def test_a_new_target_is_filled_when_all_files_load_again() -> None:
     now = changed(TABLE, target="u")
-    assert [c.do for c in changes(TABLE, now, loads_anew=True)] == ["nothing"]
+    assert [c.do for c in changes(TABLE, now, reloads=True)] == ["nothing"]
 
 
 def test_a_keyless_table_starts_over_and_replaces_rows_that_lack_a_column() -> None:

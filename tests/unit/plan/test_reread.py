@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.commit.fold import begun_anew
+from floodmark.commit.fold import restarted_by
 from floodmark.config.load import TableOptions
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError, DataError
@@ -35,14 +35,15 @@ def read_by_cursor() -> History:
 
 
 def whole(history: History, table: Table = TABLE) -> bool:
-    return begins_whole(begun_anew(history.state, table), table, SyncOptions())
+    return begins_whole(restarted_by(history.state, table), table, SyncOptions())
 
 
 def test_after_a_whole_copy_the_position_from_before_it_is_gone() -> None:
     history = whole_copy(read_by_cursor())
     assert history.state.position == at(9, 9)
     assert (
-        begun_anew(history.state, TABLE).position is None and begun_anew(history.state, FULL) is history.state
+        restarted_by(history.state, TABLE).position is None
+        and restarted_by(history.state, FULL) is history.state
     )
     state = history.claim(table=TABLE, window=window("x", at(1), (), at(20, 1), whole=True))
     assert (state.position, state.progress.began, state.progress.started) == (None, at(1), False)
@@ -72,7 +73,7 @@ def test_after_a_reset_rows_by_a_new_key_replace_the_old_rows() -> None:
 
 def test_a_bounded_run_does_not_replace_everything() -> None:
     with pytest.raises(ConfigError, match="--limit"):
-        begins_whole(begun_anew(whole_copy(History()).state, TABLE), TABLE, SyncOptions(limit=5))
+        begins_whole(restarted_by(whole_copy(History()).state, TABLE), TABLE, SyncOptions(limit=5))
 
 
 def test_a_new_target_is_refused_until_all_files_load_again() -> None:
@@ -97,7 +98,7 @@ def test_the_commit_that_created_an_empty_table_s_target_is_not_a_copy() -> None
 
 def test_the_successor_of_a_copy_begins_at_the_first_row_unless_the_table_was_reset() -> None:
     history = whole_copy(History())
-    assert follows_a_copy(begun_anew(history.state, TABLE))
+    assert follows_a_copy(restarted_by(history.state, TABLE))
     history.add(Reset, stages=("extract", "load"))
-    assert not follows_a_copy(begun_anew(history.state, TABLE))
+    assert not follows_a_copy(restarted_by(history.state, TABLE))
     assert not follows_a_copy(read_by_cursor().state)
