@@ -161,7 +161,7 @@ class Pipeline:
         from floodmark.sync.run import sync  # imports Spark, which nothing else here needs
 
         if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or say all_tables=True")
+            raise ConfigError("name the tables, or pass all_tables=True")
         watch, chosen = watching(progress), _options(options)
         run = new_run()
         with self._spark(spark) as running, Observer(self.config, run=lambda: run) as observer:
@@ -200,7 +200,7 @@ class Pipeline:
         from floodmark.verify.run import verify
 
         if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or say all_tables=True")
+            raise ConfigError("name the tables, or pass all_tables=True")
         watch, one = watching(progress), repairing(force) if repair else None
         run = new_run()
         with (
@@ -341,9 +341,9 @@ class Pipeline:
         return Backups.of(copies.watermark_backups(self.config, table))
 
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
-        """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something would not come back."""
+        """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
         if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or say all_tables=True")
+            raise ConfigError("name the tables, or pass all_tables=True")
         return DrillResult.of(drill.watermark_drill(self.config, tables, all_tables=all_tables))
 
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
@@ -385,7 +385,7 @@ class Pipeline:
         Doesn't ask for confirmation. `force` lets `include_pending` move a table without a key back.
         """
         if bool(tables) == all_tables:
-            raise ConfigError("name the tables, or say all_tables=True")
+            raise ConfigError("name the tables, or pass all_tables=True")
         wanted = Wanted(_seconds(older_than), pattern, include_pending)
         return CleanResult.of(
             s3clean.s3clean_clean(

@@ -39,7 +39,7 @@ def test(settings: Settings) -> int:
 @alerts.command(cls=Command)
 @pass_settings
 def check(settings: Settings) -> int:
-    """Judge all tables by what the store knows, and notify the receivers of changes.
+    """Check all tables from the store alone, and notify the receivers of changes.
 
     For when the scheduler itself is dead: run it on another machine. It needs neither MySQL nor the warehouse, and sends
     nothing twice. Exit code 0 even if a table is failing or behind; 4 if a receiver could not be reached.

@@ -128,7 +128,7 @@ def list_(
 def clean(settings: Settings, /, tables: tuple[str, ...], **options: Any) -> int:
     """Remove files whose rows are in the warehouse, and superseded files.
 
-    Floodmark claims the table and asks the warehouse's ledger what is loaded. Files that are not loaded stay, and so do
+    Floodmark claims the table and checks in the warehouse's ledger what is loaded. Files that are not loaded stay, and so do
     loaded files after them, which would have to load again. The log names the files before they are removed, so
     `watermark validate` does not report them as missing. Removed files can't load again: `watermark reset --redshift-only` is then
     refused.

@@ -19,16 +19,16 @@ def dbt() -> None:
 @many_tables("A table, as schema.table; repeatable. Without it, all that were synced and are not retired.")
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Write it there, as models/staging/floodmark.yml, instead of printing it.",
+    help="Write it to FILE (such as models/staging/floodmark.yml) instead of printing it.",
 )  # fmt: skip
 @click.option(
     "--name", default="floodmark", show_default=True, metavar="NAME", help="The source's name in dbt."
 )
 @duration_option(
-    "--warn-after", "When dbt warns of a stale table; default: its `behind`, or that of `alerts`."
+    "--warn-after", "When dbt warns about a stale table. Default: the table's `behind`, or that of `alerts`."
 )
-@duration_option("--error-after", "When dbt fails; default: four times as late.")
-@click.option("--force", is_flag=True, help="Replace a FILE that this command has not written.")
+@duration_option("--error-after", "When dbt fails. Default: four times the warning.")
+@click.option("--force", is_flag=True, help="Replace FILE even if this command did not write it.")
 @pass_settings
 def sources(
     settings: Settings, tables: tuple[str, ...], file: Path | None, name: str, warn_after: float | None,
@@ -36,8 +36,8 @@ def sources(
 ) -> int:  # fmt: skip
     """Print or write a `sources.yml` with the copied tables, their columns and their freshness.
 
-    Freshness needs `warehouse.freshness: true`: every sync then notes in the table floodmark_freshness up to when
-    each target has everything, also when there was nothing new. Without it, the file has no freshness.
+    Freshness needs `warehouse.freshness: true`: every sync, even one that finds nothing new, then records in the
+    table floodmark_freshness up to when each target is complete. Without it, the file has no freshness.
 
     \b
     Examples:

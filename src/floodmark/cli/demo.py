@@ -19,7 +19,7 @@ from floodmark.cli.web import needs_extra
 @click.option(
     "--rows", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Rows to start with."
 )
-@click.option("--keep", is_flag=True, help="Keep the files, and say where they are.")
+@click.option("--keep", is_flag=True, help="Keep the files and print where they are.")
 @click.option(
     "--warehouse",
     type=click.Choice(["duckdb", "redshift"]),

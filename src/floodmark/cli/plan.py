@@ -32,7 +32,7 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     if tables and all_tables:
         raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
-        raise click.UsageError("which tables? Give -t schema.table, or --all")
+        raise click.UsageError("which tables? Pass -t schema.table, or --all")
     config = settings.load()
     from floodmark.cli.output.document import folded
     from floodmark.cli.output.plan import plan_lines

@@ -176,7 +176,7 @@ def init(settings: Settings, source: str | None, output: Path | None, force: boo
 
     Lists each table with how it will be read (key, cursor, mode, rows) and any concerns. If the source does
     not answer, the file has no tables. The password is not stored: the file says ${MYSQL_PASSWORD}; export it
-    before the next command. Asks nothing and changes nothing else.
+    before the next command. Never prompts, and changes nothing else.
 
     \b
     Examples:
@@ -211,12 +211,12 @@ def init(settings: Settings, source: str | None, output: Path | None, force: boo
 )
 @pass_settings
 def pack(settings: Settings, output: Path, code_only: bool) -> int:
-    """Make the archive that a Spark cluster's machines need.
+    """Build the archive that a Spark cluster's machines need.
 
-    It holds this Floodmark with its packages, the compiled row reader included, and a script that runs the
-    machine's own Python with them; not pyspark, which the cluster has. Beside it, floodmark_job.py is written for
-    spark-submit. An archive fits machines of this kind with this version of Python, and says so on any other
-    (docs/cluster.md).
+    It holds this Floodmark with its packages, including the compiled row reader, and a script that runs the
+    machine's own Python with them, but not pyspark, which the cluster has. Also writes floodmark_job.py next to it,
+    for spark-submit. The archive works only on machines of the same kind with the same version of Python, and says
+    so on any other (docs/cluster.md).
 
     \b
     Examples:

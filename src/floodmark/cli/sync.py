@@ -136,7 +136,7 @@ def sync(
     if tables and all_tables:
         raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
-        raise click.UsageError("which tables? Give -t schema.table, or --all")
+        raise click.UsageError("which tables? Pass -t schema.table, or --all")
     options = SyncOptions(
         strategy=strategy, limit=limit, max_chunks=max_chunks, backup_only=backup_only, load_only=load_only,
         dry_run=dry_run, since=since, until=until, max_workers=max_workers, verify_data=verify_data,

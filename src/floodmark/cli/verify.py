@@ -68,7 +68,7 @@ def verify(
     if tables and all_tables:
         raise click.UsageError("-t and --all can't be combined")
     if not tables and not all_tables:
-        raise click.UsageError("which tables? Give -t schema.table, or --all")
+        raise click.UsageError("which tables? Pass -t schema.table, or --all")
     if force and not repair:
         raise click.UsageError("--force needs --repair")
     config = settings.load()

@@ -177,11 +177,11 @@ def move(settings: Settings) -> int:
 @click.option("--all", "all_tables", is_flag=True, help="Every table that has a watermark.")
 @pass_settings
 def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
-    """Prove that a table's state comes back after a loss, without losing anything.
+    """Rehearse the recovery of a table's state, without losing anything.
 
-    Tries the real recovery on a view of the store in which something is missing: each kind of copy in turn, all of
+    Runs the real recovery on a view of the store in which something is missing: each kind of copy in turn, all of
     them, the log, the log and a kind of copy; with `store.copies_to` also the log with all copies, and the whole store.
-    Nothing is written. Exit code 7 if something would not come back.
+    Nothing is written. Exit code 7 if something can't be recovered.
 
     \b
     Examples:

@@ -45,7 +45,7 @@ _ledger = click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="A file with the token that every visitor has to give; required if other machines have access.",
+    help="A file with the token that every visitor must enter; required if other machines have access.",
 )
 @click.option(
     "--allow-host",

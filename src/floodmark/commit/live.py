@@ -174,7 +174,7 @@ class LiveProgress:
         try:
             self._store.delete([live_path(name) for name in sorted(names)])
         except FloodmarkError as error:
-            log.info("the progress of a run that ended could not be removed: %s", error.message)
+            log.info("the progress object of an ended run could not be removed: %s", error.message)
 
     def _complain(self, name: str, error: FloodmarkError) -> None:
         if not self._warned:

@@ -251,7 +251,7 @@ class StoreBlock(PlaceBlock):
                     other.rstrip("/") + "/"
                 ).startswith(one.rstrip("/") + "/"):
                     raise ValueError(
-                        "copies_to has a place that lies inside the store or inside another place"
+                        "copies_to has a place inside the store or inside another place"
                     )
         return self
 

@@ -68,7 +68,7 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
             kwargs[name] = [*(kwargs.get(name) or ()), _alias(pipeline)]
         super().__init__(**kwargs)
         if bool(tables) == all_tables:
-            raise ValueError(f"{self.task_id}: name the tables, or say all_tables=True")
+            raise ValueError(f"{self.task_id}: name the tables, or pass all_tables=True")
         self.tables = [tables] if isinstance(tables, str) else list(tables)
         self.all_tables = all_tables
         self.command = command

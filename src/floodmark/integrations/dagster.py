@@ -82,7 +82,7 @@ def assets(
     names = tuple(tables if tables is not None else loaded.tables)
     if not names or any(set("*?[") & set(name) or "." not in name for name in names):
         raise ConfigError(
-            "assets are defined before the source can be asked, so every table has to be named, as schema.table",
+            "assets are defined before the source is queried, so name every table as schema.table",
             hint="list them below tables in the configuration, or pass tables=[…]",
         )
     command = [program] if isinstance(program, str) else list(program or PROGRAM)

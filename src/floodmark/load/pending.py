@@ -115,7 +115,7 @@ def pending(
         if (d.n, d.digest) not in loaded and (not d.superseded or (superseded and not d.cleaned))
     )
     if any(d.n <= summed for d in found):
-        raise ValueError(f"of commits up to {summed} only sums were fetched")
+        raise ValueError(f"commits up to {summed} were checked by sums only")
     return found
 
 

@@ -86,7 +86,7 @@ class Listener:
         except OSError as error:
             raise ConfigError(
                 f"can't listen on {host}:{port}: {error.strerror}",
-                hint="give another port: --listen HOST:PORT",
+                hint="choose another port: --listen HOST:PORT",
             ) from None
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="listen", daemon=True)

@@ -151,7 +151,7 @@ class _Sender:
         self._lock = threading.Lock()  # tables begin side by side
         self._thread: threading.Thread | None = None
         self._dropped = 0
-        self._why = "the receiver does not keep up"
+        self._why = "the receiver can't keep up"
 
     def put(self, event: Event) -> None:
         """Takes an event, if there is room."""

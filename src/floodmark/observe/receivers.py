@@ -182,7 +182,7 @@ def _apprise(url: str, message: Message) -> str | None:
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # it quotes addresses
     sender = apprise.Apprise()
     if not sender.add(url):
-        return "Apprise does not know this kind of address"
+        return "Apprise does not support this kind of address"
     done = sender.notify(title=message.title, body="\n".join(message.lines) or message.title)
     return None if done else "Apprise could not deliver it"
 

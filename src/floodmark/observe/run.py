@@ -41,7 +41,7 @@ def _traces(config: Config, command: str, run: Callable[[], str]) -> traces.Trac
     try:
         return traces.Traces(command, os.environ, scrub, run)
     except Exception as error:  # one of the variables has a value that OpenTelemetry does not take
-        log.warning("no traces are sent: OpenTelemetry refuses its settings (%s)", type(error).__name__)
+        log.warning("no traces are sent: OpenTelemetry rejects its settings (%s)", type(error).__name__)
         return None
 
 

@@ -51,7 +51,7 @@ def missing(environment: Mapping[str, str]) -> str | None:
         or "http/protobuf"
     )
     if protocol != "http/protobuf":
-        return f"no traces are sent: Floodmark speaks OTLP over http/protobuf, not {protocol}"
+        return f"no traces are sent: Floodmark supports only OTLP over http/protobuf, not {protocol}"
     try:
         found = find_spec("opentelemetry.sdk.trace") and find_spec("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
@@ -237,7 +237,7 @@ class _Away:
     def said(self, away: bool = True) -> None:
         with self._lock:
             if away and not self._told:
-                log.warning("traces could not be sent: the collector can't be reached, or refuses them")
+                log.warning("traces could not be sent: the collector can't be reached or rejects them")
             self._told = away
 
 

@@ -93,7 +93,7 @@ def reason(request: SyncOptions, plan: Plan) -> str:
     """Why the window is read the way it is, in a few words."""
     window, table = plan.window, plan.table
     if plan.gives_way:
-        return "no row lies after the start, and the target's rows follow a different recipe"
+        return "there is no row after the start, and the target's rows follow a different recipe"
     if window is None:
         return "there are only rows to read again" if plan.again else "there are no new rows"
     if window.by == "snapshot":

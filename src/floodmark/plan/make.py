@@ -149,7 +149,7 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
 
 def _said_whole(table: Table, chosen: Chosen) -> str:
     if chosen.window is None:
-        return f"No row lies after the start: {table.target} will be emptied."
+        return f"There is no row after the start: {table.target} will be emptied."
     return f"The rows read now replace all rows of {table.target}."
 
 

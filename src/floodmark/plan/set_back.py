@@ -1,6 +1,6 @@
 """Consequences of a source clock that was set back, or whose zone has changed, since rows were read. Pure.
 
-Rows written since then may lie before the watermark. They are read again by key; a table without a key gets a
+Rows written since then may be before the watermark. They are read again by key; a table without a key gets a
 note.
 """
 
@@ -20,7 +20,7 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
     table, state = reading.table, reading.state
     if settled.zone is not None and settled.zone.others and not table.key:
         raise DataError(
-            f"{clock.zone_change(settled.zone)}: rows written since may lie before the watermark",
+            f"{clock.zone_change(settled.zone)}: rows written since may be before the watermark",
             hint="the table has no key, so they alone can't be read again: empty the target and reset the table "
             f"with --force, or continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
             table=table.name,
@@ -37,12 +37,12 @@ def clock_notes(reading: Reading, settled: Settled) -> list[str]:
         and settled.bound < state.progress.bound
     ):
         raise DataError(
-            f"{said}: rows written since may lie before the watermark",
+            f"{said}: rows written since may be before the watermark",
             hint="the table has no key, so they alone can't be read again: reset the table with --force, or "
             f"continue without them: floodmark watermark set -t {table.name} with the time of the watermark",
             table=table.name,
         )
-    return [f"{said}: rows written in between may lie before the watermark, and there is no key to merge by"]
+    return [f"{said}: rows written in between may be before the watermark, and there is no key to merge by"]
 
 
 def check_not_in_the_future(table: Table, state: State, settled: Settled) -> None:

@@ -177,7 +177,7 @@ def check_name(output: Path, code_only: bool) -> bool:
     if output.name.endswith((".tar.gz", ".tgz")):
         return False
     raise ConfigError(
-        f"{output.name} names no kind of archive that Spark unpacks",
+        f"{output.name} is not a kind of archive that Spark unpacks",
         hint="-o floodmark.tar.gz or floodmark.zip",
     )
 
@@ -231,8 +231,8 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 def _files(one: Distribution) -> Iterator[tuple[str, Path]]:
     if one.files is None:
         raise ConfigError(
-            f"there is no list of the files of {one.name}, as it was installed here",
-            hint="run pack in a virtual environment that pip has filled: pip install floodmark",
+            f"there is no list of the installed files of {one.name}",
+            hint="run pack in a virtual environment created with pip: pip install floodmark",
         )
     for file in one.files:
         path = Path(str(one.locate_file(file)))

@@ -155,7 +155,7 @@ def mark(column: Field, table: Table, warehouse: str, large_strings: bool = Fals
     if kind == "time":
         return "as text: up to 838 hours"
     if kind in GEOMETRIES and not column.name.endswith("__srid"):
-        return "as well-known binary, its SRID beside it"
+        return "as well-known binary, with its SRID in a second column"
     return None
 
 

@@ -146,7 +146,7 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
     record = next(iter(recoveries(view, name)[-1:]), None)  # the first: it decided
     there = len(log.numbers())
     if state.n < 0:
-        detail = "nothing would come back, and the table would start over"
+        detail = "nothing could be recovered, and the table would start over"
         return Drilled(loss.lost, False, None, None, None, seconds, detail=detail)
     return Drilled(
         lost=loss.lost,
@@ -164,7 +164,7 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
 def _wrong(view: Store, loss: Loss, state: State, expected: State, waiting: int) -> str | None:
     """What would be missing, although the table has a state again; None: nothing."""
     if state != expected:
-        return f"came back as of commit {state.n}, not as it is now (commit {expected.n})"
+        return f"recovered as of commit {state.n}, not as it is now (commit {expected.n})"
     if loss.files_too and waiting:
         return f"{counted(waiting, 'file')} waiting to be loaded would be lost with the store"
     if loss.files_too and pipeline.read(view) is None:

@@ -105,7 +105,7 @@ def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, lis
             if file.state in found:
                 found[file.state].append(file.bytes)
     except FloodmarkError as error:
-        log.info("%s: its orphans could not be determined: %s", name, error.message)
+        log.info("%s: orphans could not be determined: %s", name, error.message)
     return found
 
 

@@ -228,7 +228,7 @@ def test_a_lost_bucket_is_recovered_from_a_further_place(s3_workspace: Workspace
     assert listed["copies_to"]["valid"] == 4 and other in listed["copies_to"]["copies"][0]["uri"]
     assert [(p["log"], p["commits"]) for p in listed["copies_to"]["places"]] == [(True, 3), (False, None)]
     drilled = run("watermark", "drill", "-t", name)
-    assert drilled.code == 0 and "losses tried: 12; all would come back" in drilled.stdout
+    assert drilled.code == 0 and "losses tried: 12; all can be recovered" in drilled.stdout
     assert f"copies_to {other}/watermark/tables/{name}.json" in drilled.stdout
     # And so it does.
     store = Store(s3_workspace.settings.store)

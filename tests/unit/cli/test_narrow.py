@@ -61,7 +61,7 @@ def test_the_list_of_watermarks_fits_and_keeps_names_positions_and_states(width:
 def test_columns_that_are_left_out_are_named() -> None:
     lines = list_lines(TABLES[:1], warehouse="duckdb", width=100)
     assert "STRATEGY" not in lines[0]
-    assert lines[-1] == "Left out for lack of room: strategy. --json has everything."
+    assert lines[-1] == "Not shown, for lack of space: strategy. --json has everything."
     assert "STRATEGY" in list_lines(TABLES[:1], warehouse="duckdb")[0]
 
 

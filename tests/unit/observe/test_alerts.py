@@ -216,5 +216,5 @@ def test_mail_goes_through_apprise(config: Config) -> None:
 def test_an_address_that_apprise_does_not_know_is_reported(config: Config) -> None:
     found = Alerts(replace(config, alerts=AlertSpec(to=(f"nothing://{SECRET}",)))).test()
     assert found["receivers"] == [
-        {"receiver": "to[0]", "ok": False, "error": "Apprise does not know this kind of address"}
+        {"receiver": "to[0]", "ok": False, "error": "Apprise does not support this kind of address"}
     ]

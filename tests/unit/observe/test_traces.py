@@ -201,7 +201,7 @@ def test_what_keeps_traces_from_being_sent_is_one_line_and_no_error(
     with Observer(config) as observer:
         observer.ended(SyncReport("r", 1.0, ()))
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "no traces are sent: Floodmark speaks OTLP over http/protobuf, not grpc",
+        "no traces are sent: Floodmark supports only OTLP over http/protobuf, not grpc",
         "no traces are sent: OpenTelemetry is not installed; pip install 'floodmark[otel]'",
     ]
     assert collector.spans == []

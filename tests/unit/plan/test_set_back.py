@@ -56,7 +56,7 @@ def test_after_a_clock_was_set_back_a_note_says_from_where_rows_are_read_again()
 
 
 def test_without_a_key_a_clock_that_shows_less_than_the_last_bound_is_refused() -> None:
-    with pytest.raises(DataError, match="may lie before the watermark") as refused:
+    with pytest.raises(DataError, match="may be before the watermark") as refused:
         notes(KEYLESS, BACK, bound=NOW + 60)
     assert "watermark set -t shop.orders" in str(refused.value.hint)
 

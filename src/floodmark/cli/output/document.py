@@ -96,7 +96,7 @@ def _left_out(head: Sequence[str], columns: Sequence[int], width: int) -> list[s
     if not columns:
         return []
     names = ", ".join(dict.fromkeys(head[i].lower() for i in sorted(columns)))
-    return indented("", f"Left out for lack of room: {names}. --json has everything.", width)
+    return indented("", f"Not shown, for lack of space: {names}. --json has everything.", width)
 
 
 def indented(first: str, text: str, width: int | None) -> list[str]:

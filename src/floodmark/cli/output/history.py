@@ -109,10 +109,10 @@ def drill_lines(document: Document) -> list[str]:
             lines.append(f"{found['table']}: {found['error']['message']}")
             continue
         gone = sum(1 for d in drills if not d["recovered"])
-        outcome = f"{gone} would not come back" if gone else "all would come back"
+        outcome = f"{gone} can't be recovered" if gone else "all can be recovered"
         tried = f"losses tried: {len(drills)}; {outcome}" if drills else "has no state yet"
         lines.append(f"{found['table']}: {tried}")
-        rows: list[tuple[str, ...]] = [("LOST", "COMES BACK FROM", "COMMIT", "SECONDS", "")]
+        rows: list[tuple[str, ...]] = [("LOST", "RECOVERED FROM", "COMMIT", "SECONDS", "")]
         rows += [_drilled(d) for d in drills]
         lines += ["  " + line for line in table(rows, right=(2, 3))] if drills else []
     if not any("store" in d["lost"] for t in document["tables"] for d in t["drills"]):

@@ -212,7 +212,7 @@ def _starts(reading: Reading, found: OlderWatermark, start: Start, notes: list[s
         raise _undecided(reading.table.name, what, None)
     value = reading.earliest(moment)
     if value > reading.latest():
-        what = f"the older tool's watermark {found.path} lies in the future ({found.timestamp})"
+        what = f"the older tool's watermark {found.path} is in the future ({found.timestamp})"
         raise _undecided(reading.table.name, what, None)
     if value != reading.plain(moment):
         notes.append(

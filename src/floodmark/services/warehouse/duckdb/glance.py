@@ -71,13 +71,13 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
             assert child.stdout is not None
             started = child.stdout.readline() == "ready\n"
             if started and not free():
-                raise TransientError("a run is at work, and may need the file")
+                raise TransientError("a run is active and may need the file")
             found, _ = child.communicate("go\n" if started else None)
         finally:
             watchdog.cancel()
             child.kill()
     if not started:
-        raise TransientError(f"{path} could not be looked at")
+        raise TransientError(f"{path} could not be inspected")
     if child.returncode == -signal.SIGALRM:
         raise TransientError(f"{path} could not be read within {seconds * 1000:.0f} ms")
     if child.returncode:

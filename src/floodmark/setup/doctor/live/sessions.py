@@ -184,7 +184,7 @@ def _history(live: Live) -> Answer:
 def _second(ask: Callable[[Live, RedshiftSession, RedshiftSession], Answer]) -> Callable[[Live], Answer]:
     def asked(live: Live) -> Answer:
         if live.second is None:
-            raise Unknown("there is no second user: give one with --second-url")
+            raise Unknown("there is no second user: pass one with --second-url")
         _tables(live)
         with live.session() as one, live.opened(live.second) as other:
             return ask(live, one, other)
