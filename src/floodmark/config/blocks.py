@@ -250,9 +250,7 @@ class StoreBlock(PlaceBlock):
                 if (one.rstrip("/") + "/").startswith(other.rstrip("/") + "/") or (
                     other.rstrip("/") + "/"
                 ).startswith(one.rstrip("/") + "/"):
-                    raise ValueError(
-                        "copies_to has a place inside the store or inside another place"
-                    )
+                    raise ValueError("copies_to has a place inside the store or inside another place")
         return self
 
 
