@@ -1,4 +1,4 @@
-"""`floodmark.airflow.FloodmarkOperator`: the name for users of what integrations/airflow.py holds."""
+"""`floodmark.airflow.FloodmarkOperator`: the public name of what is in integrations/airflow.py."""
 
 from __future__ import annotations
 

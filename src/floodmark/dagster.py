@@ -1,4 +1,4 @@
-"""`floodmark.dagster.assets(config)`: the name for users of what integrations/dagster.py holds."""
+"""`floodmark.dagster.assets(config)`: the public name of what is in integrations/dagster.py."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def _clean(
 
 
 def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
-    """Asks before anything is removed, and says how much that is; nothing is asked if there is nothing to remove."""
+    """Asks for confirmation, with the amount to be removed; does not ask if there is nothing to remove."""
 
     def ask(outcomes: Sequence[Outcome]) -> None:
         files = [f for o in outcomes for f in o.removal.files]

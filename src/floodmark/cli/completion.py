@@ -1,7 +1,7 @@
-"""The command `completion`, and what the shell asks for while a command line is being typed.
+"""The command `completion`, and the words that the shell requests while a command line is being typed.
 
-click does the asking and answering: the shell runs `floodmark` with a variable set, and reads words from its output.
-A shell waits for that, so it takes a second at most, and nothing that goes wrong is ever printed.
+click implements the protocol: the shell runs `floodmark` with a variable set, and reads words from its output.
+A shell waits for that, so it takes a second at most, and no failure is ever printed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def completion(settings: Settings, shell: str) -> int:
 
 
 def answer(app: click.Command, instruction: str) -> int:
-    """Answers a shell: prints the words that fit. Whatever fails, the shell gets no words and no noise."""
+    """Answers a shell: prints the matching words. If anything fails, prints nothing."""
     logging.disable(logging.CRITICAL)
     with suppress(Exception):
         return shell_complete(app, {}, "floodmark", VARIABLE, instruction)

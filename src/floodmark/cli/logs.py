@@ -134,7 +134,7 @@ def configured(
     json_logs: bool,
     log_file: Path | None,
 ) -> Iterator[None]:
-    """Logging as the global options ask for it, until the block ends."""
+    """Logging as the global options specify, until the block ends."""
     form = JsonLines if json_logs else TextLines
     stderr = _Stderr()
     stderr.setFormatter(form(scrub, run, tracebacks=debug))

@@ -57,7 +57,7 @@ class Check:
     schema_changes: tuple[ColumnChange, ...] = ()
     total: Day = field(default_factory=Day)  # all runs since this object was created
     today: Day | None = None  # one day's idle runs, not yet added to the month's object
-    killed: tuple[Killed, ...] = ()  # runs that ended without a word, oldest first
+    killed: tuple[Killed, ...] = ()  # killed runs, oldest first
     complete_at: Seconds | None = None  # all that was committed before is extracted
 
 

@@ -78,7 +78,7 @@ def _look(store: Store, place: Place, state: State, own: Mapping[int, bytes]) ->
 
 
 def _left(store: Store, place: Place, state: State, found: _Shown, own: Mapping[int, bytes]) -> bool:
-    """Whether the copy shows commits that the log has given up: the store was set back, and then went on.
+    """Whether the copy shows commits that the log has given up: the store was restored to an older state and then continued.
 
     Compares the newest commit that both have.
     """
@@ -243,7 +243,7 @@ def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
 
 
 def maybe_lost(store: Store) -> bool:
-    """Whether a table that the store knows nothing of may still be in a further place.
+    """Whether a table that the store doesn't know may still be in a further place.
 
     So it is for a store without a pipeline.json, which is either new or lost, and for one that got it back
     from a place: its tables follow one by one.
@@ -252,7 +252,7 @@ def maybe_lost(store: Store) -> bool:
 
 
 def unanswered(store: Store, place: Place, error: FloodmarkError) -> FloodmarkError:
-    """The error for a store that may be lost, and a place that can't say so: nothing may start over then."""
+    """The error for a store that may be lost while a place can't be read: nothing may start over then."""
     if isinstance(error, ConfigError):
         return error
     return TransientError(

@@ -97,7 +97,7 @@ def parse_live(data: bytes | None) -> Live | None:
 
 @dataclass(frozen=True)
 class Killed:
-    """A run that ended without a word, as the run that took the table over found it."""
+    """A run that was killed, as found by the run that took over the table."""
 
     run: str
     since: str | None  # when it claimed the table

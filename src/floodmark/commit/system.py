@@ -22,7 +22,7 @@ PATH = "watermark/last_run_timestamp.txt"
 
 @dataclass(frozen=True)
 class Start:
-    """Where a table without a position of its own begins, and which setting says so."""
+    """Where a table without a position of its own begins, and which setting decides that."""
 
     timestamp: str | None  # None: at the first row
     by: str

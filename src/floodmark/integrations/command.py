@@ -23,7 +23,7 @@ STOP_SECONDS = 60.0  # from SIGTERM to SIGKILL; a sync usually needs a few
 
 Verdict = Literal["done", "skip", "retry", "fail"]
 
-# What an orchestrator should do about an exit code. Any other fails for good: somebody has to look.
+# What an orchestrator should do about an exit code. Any other fails for good and needs a person.
 VERDICTS: Mapping[int, Verdict] = {
     0: "done",
     3: "skip",  # another run holds the table and does the work
@@ -70,7 +70,7 @@ class Command:
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def run(self) -> Ended:
-        """Runs the command; whatever interrupts the wait, such as a timeout, stops it in good order."""
+        """Runs the command; whatever interrupts the wait, such as a timeout, stops the command cleanly."""
         process = self._process = subprocess.Popen(
             [*self.program, *self.arguments],
             stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ class Command:
         return Ended(code, document, tuple(lines[-20:]))
 
     def stop(self) -> None:
-        """Ends the command as SIGTERM does: its tables are left in good order. SIGKILL after `stop_seconds`."""
+        """Sends SIGTERM, so that the command ends cleanly; SIGKILL after `stop_seconds`."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -112,7 +112,7 @@ class Command:
         for line in process.stderr:
             lines.append(line.rstrip("\n"))
             del lines[:-20]
-            with suppress(Exception):  # who stops reading stops the command: its pipe fills
+            with suppress(Exception):  # keep reading: a full pipe would block the command
                 self.say(lines[-1])
 
 
@@ -121,7 +121,7 @@ def _ended(process: subprocess.Popen[str]) -> int: ...
 @overload
 def _ended(process: subprocess.Popen[str], seconds: float) -> int | None: ...
 def _ended(process: subprocess.Popen[str], seconds: float | None = None) -> int | None:
-    """The exit code, once there is one; None: not within so many seconds.
+    """The exit code, once there is one; None if there is none within this many seconds.
 
     Not `wait()`, which holds a lock: `stop` may run in a signal handler, on top of a `run` that waits.
     """
@@ -174,9 +174,9 @@ class Moved:
 
 
 def moved(document: Mapping[str, Any], told: Callable[[str], str | None] | None = None) -> list[Moved]:
-    """The tables of a sync whose targets have changed: in this run, or since the load that was last `told` of.
+    """The tables of a sync whose targets have changed: in this run, or since the load last reported (`told`).
 
-    An attempt may load rows and fail afterwards; the next one then finds nothing to do, and has to tell.
+    An attempt may load rows and fail afterwards; the next one then finds nothing to do, and must report them.
     """
     found = []
     for table in document.get("tables", ()):

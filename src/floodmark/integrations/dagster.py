@@ -1,6 +1,6 @@
 """Dagster: an asset for each table of a configuration, with its freshness, and an asset check by `verify`.
 
-The command runs as a child process, so that neither Spark's JVM nor its signals meet Dagster's. An asset's data version
+The command runs as a child process, so that Spark's JVM and its signals don't interfere with Dagster. An asset's data version
 is the time of its last load: a sync that found nothing keeps the asset fresh and does not make it look changed.
 """
 

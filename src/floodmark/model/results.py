@@ -200,7 +200,7 @@ class RunHistory(Rows):
 
 @_typed_result
 class PlanColumn(Result):
-    """A column on its way."""
+    """A column, with its type at each step."""
 
     column: str
     mysql: str | None
@@ -321,7 +321,7 @@ class Drill(Result):
 
 @_typed_result
 class DrilledTable(Result):
-    """What would come back of a table."""
+    """How a table would be recovered from each loss."""
 
     table: str
     ok: bool
@@ -332,7 +332,7 @@ class DrilledTable(Result):
 
 @_typed_result
 class DrillResult(Rows):
-    """What would come back; `ok` is False where something would not."""
+    """The rehearsed recoveries; `ok` is False if something can't be recovered."""
 
     ok: bool
     exit_code: int
@@ -352,7 +352,7 @@ class CleanupResult(Result):
 
 @_typed_result
 class ValidatedTable(Result):
-    """What is tracked of a table against what is there."""
+    """A table's tracked state, compared with what is there."""
 
     table: str
     rows_source: int | None
@@ -383,7 +383,7 @@ class MovedTable(Result):
 
 @_typed_result
 class MoveResult(Rows):
-    """A pipeline that goes on into another warehouse."""
+    """A pipeline that has moved to another warehouse."""
 
     pipeline: str
     from_: str

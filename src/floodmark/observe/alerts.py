@@ -1,4 +1,4 @@
-"""Alerts: judges tables, notifies receivers of changes, and records in the store who was told what.
+"""Alerts: judges tables, notifies receivers of changes, and records in the store who was notified of what.
 
 A sync waits for it only a few seconds at its end, and never fails because of it: a dead receiver is reported once, left
 alone for a while, and later gets what it has missed.

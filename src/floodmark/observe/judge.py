@@ -40,7 +40,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Said:
-    """What a receiver was last told about a table."""
+    """What a receiver was last notified of about a table."""
 
     word: Word
     at: str
@@ -48,7 +48,7 @@ class Said:
 
 @dataclass(frozen=True)
 class TableSaid:
-    """What was said about a table, by receiver."""
+    """What was sent about a table, by receiver."""
 
     since: str  # when the reported state began
     said: dict[str, Said] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class TableSaid:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing to say about a table."""
+    """One event to report about a table."""
 
     kind: EventKind
     table: str
@@ -134,7 +134,7 @@ def to_say(
     on: Collection[str],
     now: datetime,
 ) -> dict[str, tuple[Event, ...]]:
-    """What to tell each receiver about a table now."""
+    """The events to send each receiver about a table now."""
     found: dict[str, tuple[Event, ...]] = {}
     since = since_when(before, now_stands, now)
     for receiver in receivers:
@@ -176,7 +176,7 @@ def after_saying(
 
 
 def forgotten(said: TableSaid, now_stands: Standing, on: Collection[str]) -> TableSaid:
-    """Drops the record of a table that has recovered, if nobody wants to hear of recoveries."""
+    """Drops the record of a table that has recovered, if no receiver wants to be notified of recoveries."""
     return replace(said, said={}) if now_stands.word == "ok" and "recovered" not in on else said
 
 
@@ -193,7 +193,7 @@ def _event(kind: EventKind, stands: Standing, since: str) -> Event:
 
 
 def _new_schema(before: TableSaid | None, stands: Standing, receiver: str, now: datetime) -> bool:
-    """Whether the receiver has yet to hear of changed columns; changes from long before it was configured don't count."""
+    """Whether the receiver has yet to be notified of changed columns; changes from long before it was configured don't count."""
     if stands.schema_at is None:
         return False
     told = before.schema.get(receiver) if before else None

@@ -1,7 +1,7 @@
 """OpenLineage events of runs: what was read, what was written, how columns map, and whether both sides agree. Pure.
 
 A job is the sync, or the verify, of one table; a run of it has an id that follows from Floodmark's own run and the
-table. Datasets are named as OpenLineage asks (`mysql://host:port` and `schema.table`), so that other tools' events
+table. Datasets are named as OpenLineage specifies (`mysql://host:port` and `schema.table`), so that other tools' events
 meet them. The events are plain documents; the client only sends them.
 """
 

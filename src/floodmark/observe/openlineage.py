@@ -29,7 +29,7 @@ END_SECONDS = 5.0  # that the end of a run waits for what is being sent
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment asks for lineage."""
+    """Whether the environment enables lineage."""
     disabled = environment.get("OPENLINEAGE_DISABLED", "").lower() == "true"
     return not disabled and any(environment.get(name) for name in ENVIRONMENT)
 

@@ -32,7 +32,7 @@ def _alerts(config: Config) -> Alerts:
 
 
 def _traces(config: Config, command: str, run: Callable[[], str]) -> traces.Traces | None:
-    """The traces that the environment asks for; None, and a line that says why, if there can be none."""
+    """The traces that the environment enables; None, and a log line that says why, if there can't be any."""
     if (why := traces.missing(os.environ)) is not None:
         log.warning(why)
         return None

@@ -1,6 +1,6 @@
 """OpenTelemetry traces, made from the log events of docs/logs.md: one trace per run, a span for each table and step.
 
-Off unless the usual OTEL_* variables ask for it; nothing of OpenTelemetry is imported before. Spans are sent in the
+Off unless the usual OTEL_* variables enable it; nothing of OpenTelemetry is imported before. Spans are sent in the
 background and dropped rather than waited for; the end of a run waits a moment for the last ones.
 """
 
@@ -37,7 +37,7 @@ _SIGNS = (
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the usual variables ask for traces."""
+    """Whether the usual variables enable traces."""
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip()
     off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return not off and exporter in ("", "otlp") and any(environment.get(name, "").strip() for name in _SIGNS)
@@ -158,7 +158,7 @@ class Traces(logging.Handler):
         root = self._root or self._new_root(began)
         codes = {one.table: one for one in report.tables} if report is not None else {}
         for name, one in codes.items():
-            if name not in self._tables:  # whoever called us lets no events through
+            if name not in self._tables:  # the caller's log level drops the events
                 known = self._table(name, now - int(one.seconds * 1e9))
                 counts = {"rows": one.rows_extracted, "files": one.files_written, "exit_code": one.exit_code}
                 known.span.set_attributes(_attributes(counts))
@@ -228,7 +228,7 @@ def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Away:
-    """Says once that the collector is away, until it is there again."""
+    """Reports once that the collector can't be reached, until it can be again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -246,7 +246,7 @@ def _provider(environment: Mapping[str, str], exporter: SpanExporter | None, awa
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # Its warnings quote addresses and come with every attempt; we say once that the collector is away.
+    # Its warnings quote addresses and come with every attempt; we report once that the collector can't be reached.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
@@ -264,7 +264,7 @@ def _otlp() -> SpanExporter:
 
 
 def _complaining(exporter: SpanExporter, away: _Away) -> SpanExporter:
-    """The exporter, which from now on says that the collector is away."""
+    """The exporter, which from now on reports a collector that can't be reached."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export = exporter.export

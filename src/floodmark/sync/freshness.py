@@ -1,7 +1,7 @@
-"""`warehouse.freshness`: how fresh each target is after a run, told to the warehouse in one go.
+"""`warehouse.freshness`: how fresh each target is after a run, written to the warehouse at once.
 
 A target is as fresh as the bound of the last window that it holds: rows committed later may be missing. A run that was
-limited, or that failed, says nothing new about a table. It is derived: a warehouse that can't be told fails no sync.
+limited, or that failed, does not change a table's freshness. It is derived: a failure to write it fails no sync.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.store import Store, encode
 
-# A run that commits meanwhile changes what should come back: then the loss is tried again.
+# A run that commits in the meantime changes what should be recovered: then the loss is tried again.
 ATTEMPTS = 5
 
 
@@ -43,7 +43,7 @@ class Drilled:
 
     lost: tuple[str, ...]
     recovered: bool
-    source: str | None  # primary, daily, session, copies_to, log; None: nothing came back
+    source: str | None  # primary, daily, session, copies_to, log; None: nothing was recovered
     copy: str | None  # the copy that the table was recovered from
     commit: int | None
     seconds: float
@@ -68,7 +68,7 @@ class Drilled:
 
 
 def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> dict[str, Any]:
-    """Tries each loss for each table; `ok` means that everything would come back. Changes nothing."""
+    """Tries each loss for each table; `ok` means that everything could be recovered. Changes nothing."""
     store = Store(config.store)
     chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
     found = [_table(config, store, name) for name in chosen]

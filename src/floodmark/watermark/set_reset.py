@@ -139,7 +139,7 @@ def watermark_move(config: Config, run: str) -> dict[str, Any]:
     try:
         waiting = [_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store)]
         if not waiting:
-            warehouse.rows(LEDGER)  # still, it has to answer
+            warehouse.rows(LEDGER)  # it must answer, even so
     finally:
         warehouse.close()
     if found.warehouse != label:

@@ -91,7 +91,7 @@ def _documents(
 
 
 def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
-    """Where the next sync of a table without a position starts, and what says so."""
+    """Where the next sync of a table without a position starts, and which setting decides that."""
     older = legacy.timestamp(store, state.table_name) if legacy.untouched(state) else None
     if older is not None:
         return {"next_start": older, "next_start_by": "the older tool's watermark"}

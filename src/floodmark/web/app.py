@@ -312,7 +312,7 @@ class Dashboard:
         return JSONResponse({"ok": True, "store": store, "seen_at": stamp(snapshot.at)})
 
     async def metrics(self, request: Request) -> Response:
-        """What Prometheus asks for; 503 while the store can't be read."""
+        """The metrics for Prometheus; 503 while the store can't be read."""
         answer = await run_in_threadpool(self._metrics.answer)
         return Response(answer.body, answer.status, headers={"Content-Type": answer.kind})
 

@@ -15,7 +15,7 @@ SORTS = ("health", "name", "lag", "rows", "looked", "pending", "verified")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the address asks for; anything invalid in it means the default."""
+    """The view that the address requests; anything invalid in it means the default."""
 
     search: str = ""
     health: str = ""

@@ -107,7 +107,7 @@ def _run(run: Run) -> Document:
 
 
 def killed(run: Run) -> Document:
-    """A run that ended without a word, as a report of it would be."""
+    """A killed run, in the form of the report it did not write."""
     return {"run": run.id, "ok": False, "exit_code": None, "tables": [part(one) for one in run.parts]}
 
 

@@ -52,7 +52,7 @@ def is_loopback(host: str) -> bool:
 def is_welcome(header: str, names: Collection[str]) -> bool:
     """Whether a Host header is one of ours: a name we are known by, or a plain address.
 
-    A page of somebody else's whose name was pointed at this machine sends its own name.
+    A foreign page whose host name was pointed at this machine sends its own name.
     """
     name = host_name(header)
     if name in names:

@@ -1,7 +1,7 @@
-"""What the warehouse's ledger says, for the dashboard: asked seldom, in the background, and never at a sync's expense.
+"""What the warehouse's ledger says, for the dashboard: queried rarely, in the background, and never at a sync's expense.
 
-A DuckDB file is opened only while nobody holds a table, and for 100 ms at most. Redshift is asked only shortly after a
-run has published something, when it is awake anyway. What could not be asked is not known, and the pages say so.
+A DuckDB file is opened only while nobody holds a table, and for 100 ms at most. Redshift is queried only shortly after a
+run has published something, when it is awake anyway. If the ledger can't be read, the pages say so.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Agreement = Literal["same", "more", "fewer"]
 class LedgerSeen:
     """What the ledger last said; `problem`: why it is not newer."""
 
-    at: str | None = None  # None: it has not been asked, or never answered
+    at: str | None = None  # None: it has not been queried, or never answered
     sums: Mapping[tuple[str, int], LoadSum] = field(default_factory=dict)
     problem: str | None = None
-    off: bool = False  # it is not to be asked
+    off: bool = False  # it must not be queried
 
 
 NOT_ASKED = LedgerSeen()
@@ -96,7 +96,7 @@ def due(
     published_at: datetime | None,
     held: bool,
 ) -> bool:
-    """Whether to ask now. `published` identifies what runs have left, `asked_of` what they had when it last answered."""
+    """Whether to query it now. `published` identifies what runs have published, `asked_of` what they had when it last answered."""
     new = published != asked_of
     if kind == "redshift":
         awake = published_at is not None and now - published_at < AWAKE
@@ -109,7 +109,7 @@ def due(
 
 
 class LedgerWatch:
-    """Asks the ledger in a thread of its own, when it is due."""
+    """Queries the ledger in a thread of its own, when it is due."""
 
     def __init__(
         self, store: Store, spec: WarehouseSpec, scrub: Callable[[str], str], on: bool = True
@@ -124,7 +124,7 @@ class LedgerWatch:
         self._thread: threading.Thread | None = None
 
     def now(self, published: object, published_at: datetime | None, held: bool) -> LedgerSeen:
-        """What was last seen, at once; begins to ask if it is due."""
+        """What was last seen, at once; starts a query if it is due."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
             wanted = not self._seen.off and not busy and due(
@@ -140,7 +140,7 @@ class LedgerWatch:
             return self._seen
 
     def wait(self) -> None:
-        """Waits until the ledger has answered, if it is being asked; it has a limited time to do so."""
+        """Waits for the answer if the ledger is being queried; that has a time limit."""
         if self._thread is not None:
             self._thread.join()
 

@@ -191,7 +191,7 @@ class Checked:
     lag_ids: int | None
     last: Part | None
     today: Day | None
-    killed: tuple[Part, ...] = ()  # of runs that ended without a word
+    killed: tuple[Part, ...] = ()  # of runs that were killed
 
 
 def check(data: bytes | None, scrub: Scrub) -> Checked | None:
@@ -225,7 +225,7 @@ def check(data: bytes | None, scrub: Scrub) -> Checked | None:
 def killed_part(
     table: str, run: str, until: str | None, rows: int, stage: str | None, host: str | None
 ) -> Part:
-    """A table's part of a run that ended without a word, at the latest when its lease ran out."""
+    """A table's part of a run that was killed, at the latest when its lease expired."""
     begun = run_at(run)
     try:
         seconds = max(0.0, (parse_moment(until or "") - parse_moment(begun)).total_seconds() - LEASE_SECONDS)

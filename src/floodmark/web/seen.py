@@ -23,7 +23,7 @@ class Part:
     run: str
     table: str
     ok: bool
-    exit_code: int | None  # None: it ended without a word
+    exit_code: int | None  # None: it was killed
     at: str  # when the run began, to the second
     seconds: float
     rows: int = 0
@@ -61,7 +61,7 @@ class Run:
     id: str
     at: str
     ok: bool
-    exit_code: int | None  # None: it ended without a word
+    exit_code: int | None  # None: it was killed
     seconds: float
     parts: tuple[Part, ...]
     error: str | None = None  # why the run failed as a whole
@@ -243,7 +243,7 @@ def make_row(name: str, told: Told, parts: list[Part], now: datetime, ledger: Le
 
 
 def killed_runs(parts: Iterable[Part], known: Collection[str]) -> list[Run]:
-    """The runs that ended without a word; not those that are known by their reports."""
+    """The killed runs, except those known by their reports."""
     found: dict[str, dict[str, Part]] = {}
     for part in parts:
         if part.run not in known:
@@ -262,7 +262,7 @@ def killed_runs(parts: Iterable[Part], known: Collection[str]) -> list[Run]:
 
 
 def run_at(run: str) -> str:
-    """When a run began, told by its name, `20250819_153000_ab12`; empty when that is not one."""
+    """When a run began, from its name, `20250819_153000_ab12`; empty when that is not one."""
     try:
         begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
     except ValueError:

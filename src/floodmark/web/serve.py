@@ -40,7 +40,7 @@ class Asked:
     port: int = 8808
     token_file: Path | None = None
     names: tuple[str, ...] = ()  # host names that a proxy or other machines use for this one
-    ledger: bool = True  # whether to ask the warehouse's ledger
+    ledger: bool = True  # whether to query the warehouse's ledger
 
 
 def read_token(file: Path) -> Token:

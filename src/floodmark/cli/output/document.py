@@ -65,7 +65,7 @@ def fitted(
 ) -> list[str] | None:
     """The same for a terminal: names of tables, in the first column, are shortened, and columns of `drop` go, one after another.
 
-    A name that is too long even so stands on a line of its own. None: the lines are too wide anyway. The first row is the head.
+    A name that is still too long gets a line of its own. None: the lines are too wide anyway. The first row is the header.
     """
     if width is None:
         return table(rows, right, paint)
@@ -115,7 +115,7 @@ def indented(first: str, text: str, width: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[str], width: int | None) -> list[str]:
-    """Lines of a label and what stands behind it, none wider than the terminal."""
+    """Labelled lines, none wider than the terminal."""
     if width is None:
         return list(lines)
     found = []
@@ -135,6 +135,6 @@ def folded(lines: Sequence[str], width: int | None) -> list[str]:
 
 
 def card(name: str, said: Sequence[str], width: int) -> list[str]:
-    """What a narrow terminal shows of a row: its name, and below it what is said of it."""
+    """A row on a narrow terminal: its name, and its values below."""
     lines = [shortened(name, width) or name]
     return lines + [line for text in said for line in indented("  ", text, width)]

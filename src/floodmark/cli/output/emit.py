@@ -1,7 +1,7 @@
 """Results: documents as JSON for programs, as text for people; errors as one or two lines.
 
 The text is made from the same documents that `--json` prints, by pure functions, so the two can't disagree.
-Only results go to stdout; whoever reads it may stop reading at any time.
+Only results go to stdout; its reader may go away at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from floodmark.model.text import shown, shown_json
 Document = dict[str, Any]
 Scrub = Callable[[str], str]
 
-# Where free text of other systems can stand in a document; names and numbers are left as they are.
+# Where a document can hold free text from other systems; names and numbers are left as they are.
 _FREE_TEXT = frozenset({"message", "hint", "detail", "last_error", "notes"})
 _LONGEST = 1600  # characters of an error's line
 
@@ -100,7 +100,7 @@ def printable(line: str) -> str:
     """The text on one line, without the control characters that would steer a terminal."""
     indent = line[: len(line) - len(line.lstrip(" "))]
     text = indent + " ".join(line.split())
-    if len(text) > _LONGEST:  # only a document or a server that means harm says so much
+    if len(text) > _LONGEST:  # only a malicious document or server sends that much
         text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 4 :]}"
     return shown(text)
 

@@ -101,7 +101,7 @@ _FROM = {
 
 
 def drill_lines(document: Document) -> list[str]:
-    """What would come back for each table, from where, and how long that took."""
+    """From what each table would be recovered, and how long that took."""
     lines = []
     for found in document["tables"]:
         drills = found["drills"]

@@ -83,7 +83,7 @@ def _last_line(document: Document, how: Shown) -> str:
 
 
 def _state(one: Document, how: Shown) -> tuple[str, str]:
-    """In a word or two, and which sign goes with it."""
+    """In a word or two, and its symbol."""
     if one["exit_code"] in _INTERRUPTED:
         return "interrupted", "stopped"
     if not one["ok"]:
@@ -132,7 +132,7 @@ def _listed(tables: Sequence[Document], how: Shown) -> list[str]:
     for number, line in enumerate(table([head, *body], {1, 2, 3, 4} if how.dry_run else {1, 2, 3})):
         if number in above:
             lines.append(shortened(above[number], how.width or 80) or above[number])
-        if number and how.paint:  # colours come last, behind everything that is measured
+        if number and how.paint:  # colours come last, after everything has been measured
             state, sign = states[number - 1]
             line = line[: -len(state)] + _signed(state, sign, how)
         lines.append(line)

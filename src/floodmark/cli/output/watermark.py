@@ -98,7 +98,7 @@ def activity_lines(document: Document) -> list[str]:
 
 
 def next_start(document: Document) -> str:
-    """Where a table without a position begins, and what says so."""
+    """Where a table without a position begins, and which setting decides that."""
     at, by = data_time(document.get("next_start")), document.get("next_start_by")
     return f"{at} ({by})" if at and by else at or "the first row"
 

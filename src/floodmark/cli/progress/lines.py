@@ -40,7 +40,7 @@ class PlainProgress(SilentProgress):
             timer.cancel()
 
     def wait(self, table: str, on: Wait | None) -> None:
-        """A wait that lasts is worth a line."""
+        """A long wait is worth a line."""
         super().wait(table, on)
         with self._lock:
             if on is None:
@@ -52,7 +52,7 @@ class PlainProgress(SilentProgress):
                 timer.start()
 
     def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        """A step that lasts is worth a line too, even if nothing is heard of it meanwhile."""
+        """A long step is worth a line too, even if nothing reports on it."""
         with self._lock:
             tally = self._tallies.get(table, {}).get(stage)
             before = tally.step if tally else None
@@ -65,7 +65,7 @@ class PlainProgress(SilentProgress):
                 self._say_later(table, stage, tally, step, self._patience)
 
     def _say_later(self, table: str, stage: str, tally: Tally, step: Step, seconds: float) -> None:
-        """Says what a load is doing if it still does it then, and again after twice that time."""
+        """Says what a load is doing if it is still doing it by then, and again after twice that time."""
 
         def say() -> None:
             with self._lock:

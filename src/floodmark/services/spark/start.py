@@ -1,4 +1,4 @@
-"""How a SparkContext is come by, and how it is left.
+"""Where a SparkContext comes from, and how it is left.
 
 It comes from one of four places: our own JVM (`jvm`); this process, if it already has one, say in a notebook
 (used and left running); the JVM of spark-submit; or, with a pyspark whose internals we don't know, pyspark's

@@ -45,7 +45,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name shown to people."""
         return self.store.spec.url
 
     def later(self, key: str, job: Callable[[], None]) -> None:

@@ -190,7 +190,7 @@ class DataApiSession:
     def _wait(
         self, batch: str, seconds: float, statements: Sequence[str] = (), at_work: AtWork = lambda kind: None
     ) -> dict[str, Any]:
-        """The result once it is over; Failed if nobody can tell, or if it took too long.
+        """The result once it is over; Failed if that can't be determined, or if it took too long.
 
         `at_work` is called with what the batch's statements are doing.
         """

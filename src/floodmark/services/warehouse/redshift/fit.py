@@ -156,7 +156,7 @@ def altered(session: RedshiftSession, change: Change, seconds: float) -> tuple[s
         if failed.canceled and bounded:
             raise Failed(Busy(change.statement, seconds)) from failed
         if "target column size should be different" in failed.said:
-            return ()  # someone else has just made it
+            return ()  # someone else has just created it
         if failed.code != "0A000":
             raise
         return change.instead

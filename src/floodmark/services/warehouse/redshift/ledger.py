@@ -104,7 +104,7 @@ class LedgerTables:
         try:
             session.execute(statement, seconds=seconds)
         except Failed as failed:
-            if not isinstance(failed.error, ConflictError):  # another session was faster
+            if not isinstance(failed.error, ConflictError):  # another session created it first
                 raise
 
     def read(self, session: RedshiftSession, log: str, target: str, part: Part | None = None) -> Ledger:
@@ -360,5 +360,5 @@ def check_still(
 
 
 def meanwhile(found: object = None) -> ConflictError:
-    """Another load of the target was faster."""
+    """Another load of the target came first."""
     return ConflictError("another load has changed the warehouse in the meantime", hint="run again")
