@@ -1,4 +1,4 @@
-"""The commands before the first sync: `init` writes a configuration, `doctor` finds what would fail, `pack` builds an archive."""
+"""The commands before the first sync: `init` writes a configuration, `doctor` checks it, `pack` builds an archive."""
 
 from __future__ import annotations
 

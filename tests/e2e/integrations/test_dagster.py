@@ -93,4 +93,4 @@ def test_tables_that_are_not_named_are_a_line(tmp_path: Path) -> None:
     (tmp_path / "floodmark.yaml").write_text("source: {url: 'mysql://r:x@127.0.0.1:1/shop'}\n")
     code = "from floodmark.dagster import assets; assets('floodmark.yaml')"
     done = run("dagster", "-c", code, cwd=tmp_path)
-    assert done.returncode and "every table has to be named" in done.stderr.splitlines()[-1]
+    assert done.returncode and "name every table" in done.stderr.splitlines()[-1]

@@ -106,7 +106,7 @@ def test_a_glance_ends_when_its_time_is_up_and_leaves_the_file_to_others(
     with pytest.raises(TransientError, match="within"):
         glance.ledger_sums(ledger, "main")
     duckdb.connect(ledger).close()
-    with pytest.raises(TransientError, match="a run is at work"):
+    with pytest.raises(TransientError, match="a run is active"):
         glance.ledger_sums(ledger, "main", lambda: False)
     with duckdb.connect(ledger), pytest.raises(TransientError):
         glance.ledger_sums(ledger, "main")
