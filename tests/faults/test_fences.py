@@ -196,7 +196,7 @@ def test_a_lost_newest_commit_is_never_a_silent_loss(orders: Workspace, copies: 
         arrives_once(orders)
 
 
-def test_a_wiped_log_beside_its_files_stops_and_says_what_to_do(orders: Workspace) -> None:
+def test_a_wiped_log_whose_files_remain_stops_the_sync_and_says_what_to_do(orders: Workspace) -> None:
     orders.synced("orders")
     for folder in ("commits", "watermark"):
         shutil.rmtree(orders.folder / "lake" / folder)

@@ -67,7 +67,7 @@ def test_the_session_ends_at_the_kth_statement(redshift: RedshiftStandIn, connec
     assert redshift.execute(f"SELECT a FROM {client.schema}.t ORDER BY a") == [(1,), (2,), (4,)]
 
 
-def test_conflicts_and_failed_copies_come_as_often_as_asked_for(
+def test_conflicts_and_failed_copies_come_as_often_as_configured(
     redshift: RedshiftStandIn, client: Client, lake: Lake
 ) -> None:
     client("CREATE TABLE t (c BIGINT)")

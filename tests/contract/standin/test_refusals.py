@@ -25,7 +25,7 @@ def two(client: Client) -> Client:
     "now()", "current_timestamp", "current_schema()", "current_schema", "version()", "has_table_privilege('t', 'select')",
     "generate_series(1, 2)", "age(getdate())", "factorial(3)", "log(10)", "format_type(23, -1)",
 ])  # fmt: skip
-def test_a_leader_node_function_is_refused_beside_a_user_s_table(two: Client, call: str) -> None:
+def test_a_leader_node_function_is_refused_next_to_a_user_s_table(two: Client, call: str) -> None:
     for sql in (
         f"SELECT {call} FROM t",
         f"INSERT INTO t (a) SELECT 1 WHERE {call} IS NOT NULL",
@@ -55,7 +55,7 @@ def test_a_table_may_have_the_name_of_such_a_function(client: Client) -> None:
     assert client("SELECT a FROM age") == [[1]]
 
 
-def test_a_leader_node_function_works_alone_or_beside_the_catalog(two: Client) -> None:
+def test_a_leader_node_function_works_alone_or_with_the_catalog(two: Client) -> None:
     assert two("SELECT now() IS NOT NULL, current_schema(), substr('abc', 2)") == [[True, two.schema, "bc"]]
     assert two(
         f"SELECT count(*) FROM pg_namespace WHERE nspname = current_schema() AND nspname = '{two.schema}'"

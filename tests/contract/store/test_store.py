@@ -32,7 +32,7 @@ def store(spec: StoreSpec) -> Store:
     return Store(spec)
 
 
-def test_a_missing_object_is_none(store: Store) -> None:
+def test_a_missing_object_is_returned_as_none(store: Store) -> None:
     assert store.get("commits/a.b/00000000000000000000.json") is None
     assert paths(store, "") == []
 

@@ -24,7 +24,7 @@ from tests.support.store_addresses import paths
 OTHER_USER = 65534
 
 
-def test_a_folder_tells_where_its_objects_are(tmp_path: Path) -> None:
+def test_a_folder_knows_where_its_objects_are(tmp_path: Path) -> None:
     store = Store(StoreSpec(str(tmp_path / "my lake")))
     store.put("data/t%20t/1", b"x")
     assert store.local("data/t%20t/1") == tmp_path / "my lake/data/t%20t/1"

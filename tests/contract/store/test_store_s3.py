@@ -45,7 +45,7 @@ def test_wrong_keys_are_a_config_error_that_shows_no_secret(
         assert caught.value.__suppress_context__
 
 
-def test_a_reader_can_read_and_is_told_that_it_may_not_write(seaweed: SeaweedFS) -> None:
+def test_a_reader_can_read_and_gets_an_error_when_it_writes(seaweed: SeaweedFS) -> None:
     Store(s3_spec(seaweed, "ro")).put("there", b"1")
     store = Store(s3_spec(seaweed, "ro", keys=seaweed.reader))
     assert store.get("there") == b"1"

@@ -144,7 +144,7 @@ def test_a_full_disk_is_a_transient_error_wherever_it_shows(path: Path) -> None:
         assert type(found) is TransientError and "no space left" in found.message
 
 
-def test_loads_beside_an_extraction_leave_no_row_groups_that_a_checkpoint_writes_a_second_time(
+def test_loads_during_an_extraction_leave_no_row_groups_that_a_checkpoint_writes_a_second_time(
     path: Path,
 ) -> None:
     file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=1)

@@ -193,7 +193,7 @@ def test_a_row_of_an_unknown_commit_is_found_among_old_ones(long: Long) -> None:
     assert long.waiting() == [] and long.load().findings[0].kind == "ledger_ahead"
 
 
-def test_a_duplicate_row_changes_nothing_and_is_not_taken_for_another(
+def test_a_duplicate_row_changes_nothing_and_is_not_mistaken_for_another(
     redshift_place: RedshiftPlace, long: Long
 ) -> None:
     if long.place is not redshift_place:

@@ -188,7 +188,7 @@ def transport(iam: Iam, user: str = "loader") -> tuple[DataApiTransport, Any]:
     return DataApiTransport(spec, LIMITS, client, poll=0.001), stubber
 
 
-def test_a_batch_tells_what_its_statements_are_doing() -> None:
+def test_a_batch_reports_what_its_statements_are_doing() -> None:
     way, stubber = transport(Iam(cluster="c1"))
     copy = Do("COPY stage FROM 's3://b/m' FORMAT PARQUET MANIFEST")
     steps = (copy, Do("DELETE FROM orders USING stage WHERE orders.id = stage.id"))

@@ -72,7 +72,7 @@ def test_commits_of_one_claim_are_copied_one_by_one_if_they_share_a_key(
     assert fill.rows()[1] == (1, "second")
 
 
-def test_files_of_an_older_format_load_too_alone_or_beside_new_ones(fill: Fill, place: RedshiftPlace) -> None:
+def test_files_of_an_older_format_load_too_alone_or_with_new_ones(fill: Fill, place: RedshiftPlace) -> None:
     assert copies(fill, place, *(fill.commit([row(n)], read=None) for n in range(3))) == 1
     assert copies(fill, place, fill.commit([row(5)], read=None), fill.commit([row(6)])) == 2
     old = [fill.commit([row(1, f"old {n}", at=9 - n)], read=None) for n in range(2)]

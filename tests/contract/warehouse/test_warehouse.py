@@ -48,7 +48,7 @@ def test_a_load_puts_rows_and_ledger_rows_in(fill: Fill) -> None:
     assert fill.place.open().rows("orders") == 4
 
 
-def test_a_load_tells_what_it_is_doing(fill: Fill) -> None:
+def test_a_load_reports_what_it_is_doing(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a"), row(2, "b")]))
     told: list[Step] = []
     fill.load(fill.commit([row(1, "x")], [row(3, "c")]), at_work=lambda step, rows: told.append(step))

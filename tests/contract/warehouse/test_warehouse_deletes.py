@@ -59,7 +59,7 @@ def test_marks_of_several_commits_in_one_load_keep_their_own_times_and_the_first
     assert fill.rows("id, _deleted_at") == [(1, AT_NOON), (2, AT_LATER), (3, None)]
 
 
-def test_a_marked_row_that_comes_back_is_marked_no_more(fill: Fill) -> None:
+def test_a_marked_row_that_comes_back_loses_its_mark(fill: Fill) -> None:
     fill.load(fill.commit([row(1, "a"), row(2, "b")]))
     fill.load(fill.commit([{"id": 1}, {"id": 2}], load_as="mark", at=NOON))
     fill.load(fill.commit([row(1, "back")]))

@@ -64,7 +64,7 @@ def test_a_column_that_somebody_made_narrower_is_refused(fill: Fill) -> None:
         fill.load(fill.commit([{"id": 2, "n": 5}], table=wide), table=wide, loaded=wide)
 
 
-def test_a_foreign_column_is_not_taken_for_one_that_is_new_in_the_source(fill: Fill) -> None:
+def test_a_foreign_column_is_not_mistaken_for_a_new_one_in_the_source(fill: Fill) -> None:
     """Rows that are there would keep what others have put into it."""
     fill.load(fill.commit([row(1, "a")]))
     fill.place.run("ALTER TABLE orders ADD COLUMN n INTEGER DEFAULT 7")

@@ -178,7 +178,7 @@ def test_a_key_that_others_can_read_is_refused(server: DatabaseServer, bastion: 
     assert error.value.hint == f"chmod 600 {mine}"
 
 
-def test_a_key_with_a_passphrase_is_never_asked_for(
+def test_floodmark_never_prompts_for_a_passphrase(
     server: DatabaseServer, bastion: Sshd, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked"

@@ -39,7 +39,7 @@ def test_zero_dates_null_makes_them_null(dated: Workspace) -> None:
     ]  # fmt: skip
 
 
-def test_zero_dates_keep_stores_the_exact_text_beside_the_null(dated: Workspace) -> None:
+def test_zero_dates_keep_stores_the_exact_text_next_to_the_null(dated: Workspace) -> None:
     configured(dated, "t", zero_dates="keep")
     dated.synced("t")
     assert dated.query("SELECT d, w, s FROM t WHERE id > 1") == [(None, None, None)] * 3

@@ -36,7 +36,7 @@ def test_syncs_advance_the_freshness_of_a_target_and_dbt_gets_a_file(workspace: 
     assert done.json["file"] == "sources.yml" and (workspace.folder / "sources.yml").read_text() == printed
 
 
-def test_a_warehouse_that_can_not_be_told_fails_no_sync(workspace: Workspace) -> None:
+def test_a_warehouse_that_can_not_be_updated_fails_no_sync(workspace: Workspace) -> None:
     workspace.execute(create_orders(NOTE), fill_orders(20, "seq MINUTE", note="'n'"))
     workspace.write(warehouse={"freshness": True})
     workspace.synced("orders")

@@ -265,7 +265,7 @@ def test_a_prepared_transaction_holds_back_from_its_lowest_row_even_after_a_cras
 
 
 @pytest.mark.mysql_only
-def test_a_connected_prepared_transaction_counts_beside_a_detached_one(
+def test_a_connected_prepared_transaction_counts_as_well_as_a_detached_one(
     orders: Workspace,
 ) -> None:
     """Its locks are still shown as its connection's, while the other's are nobody's."""

@@ -135,7 +135,7 @@ def test_a_step_does_not_change_the_length_of_a_bar(width: int, step: Step) -> N
     assert bar(step) == bar(None) > 0
 
 
-def test_a_step_stands_beside_the_rows_that_are_in() -> None:
+def test_a_step_is_shown_next_to_the_rows_that_are_in() -> None:
     inserting = Stage("load", 800_000, 1_250_000, 9.0, step=Step("insert"), stepped=3.0)
     [line, _] = drawn(Picture((Running("s.t", (inserting,)),)), 160)
     assert "64%" in line and "800,000 of 1,250,000 rows" in line and line.endswith("inserting rows, 3 s")

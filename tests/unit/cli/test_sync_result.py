@@ -82,7 +82,7 @@ def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("paint", [False, True])
-def test_a_result_fits_the_terminal_and_tells_nothing_by_colour_alone(width: int, paint: bool) -> None:
+def test_a_result_fits_the_terminal_and_conveys_nothing_by_colour_alone(width: int, paint: bool) -> None:
     tables = (GOOD, BAD, TableReport("settlement.settlement_normal_delivery_detail", rows_extracted=12))
     for report in (
         document(*tables),
@@ -166,7 +166,7 @@ def test_ctrl_c_prints_what_was_finished_and_what_was_not(
     assert capsys.readouterr().out == ""
 
 
-def test_what_a_dry_run_finds_refused_is_an_error_beside_the_plan() -> None:
+def test_what_a_dry_run_finds_refused_is_an_error_next_to_the_plan() -> None:
     refused = TableReport(
         "shop.orders", plan=planned(5, 1, 0), error=DataError("column note", table="shop.orders")
     )

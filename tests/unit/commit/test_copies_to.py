@@ -246,7 +246,7 @@ def test_a_store_that_lacks_only_its_pipeline_waits_for_the_places_before_it_get
         pipeline.establish(anew, WAREHOUSE, stamp())
 
 
-def test_the_place_of_another_pipeline_is_neither_written_nor_read(
+def test_another_pipeline_s_place_is_neither_written_nor_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)

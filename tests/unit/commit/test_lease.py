@@ -61,7 +61,7 @@ def test_a_table_s_first_claim_opens_its_log(log: Log) -> None:
         assert note(log).owner == this_process()
 
 
-def test_a_second_run_is_told_who_holds_the_table_and_until_when(log: Log) -> None:
+def test_a_second_run_learns_who_holds_the_table_and_until_when(log: Log) -> None:
     with take(log, "run1").lease:
         with pytest.raises(ConflictError) as caught:
             take(log, "run2")
@@ -117,7 +117,7 @@ def test_a_reused_process_id_is_not_the_holder(log: Log) -> None:
     take(log, "run2").lease.release()
 
 
-def test_whoever_takes_a_table_over_learns_of_the_run_that_was_killed(log: Log) -> None:
+def test_a_run_that_takes_over_a_table_learns_which_run_was_killed(log: Log) -> None:
     dead = replace(this_process(), started="1")
     first = take(log, "run1", dead)
     log.append(first.state, draft(first.state, Batch, "run1", files=files(7), schema=TABLE.fingerprint))

@@ -52,7 +52,7 @@ def test_progress_is_written_while_a_stage_is_under_way_and_removed_when_the_run
     until(lambda: store.get(live_path("s.t")) is None)
 
 
-def test_a_table_that_is_done_is_removed_while_others_go_on(store: Store) -> None:
+def test_a_table_that_is_done_is_removed_while_others_continue(store: Store) -> None:
     with LiveProgress(store, RUN, Unwatched(), every=0.01) as live:
         for name in ("s.t", "s.u"):
             live.begin(name, "extract", None)

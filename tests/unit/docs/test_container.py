@@ -28,7 +28,7 @@ def test_hadolint_finds_nothing() -> None:
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_the_image_runs_as_a_user_with_a_name_and_can_be_asked_for_its_health() -> None:
+def test_the_image_runs_as_a_named_user_and_has_a_health_check() -> None:
     user = re.findall(r"(?m)^USER (.+)$", DOCKERFILE)[-1]
     assert user == "1000:1000" and "useradd --uid 1000 --user-group" in DOCKERFILE
     assert "\nHEALTHCHECK " in DOCKERFILE and "services.spark.class_archive" in DOCKERFILE
@@ -48,17 +48,17 @@ def test_what_the_image_copies_is_not_ignored() -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_command_of_the_compose_file_is_one(name: str) -> None:
+def test_each_command_in_the_compose_file_is_valid(name: str) -> None:
     parsed(SERVICES[name]["command"].split())
 
 
-def test_each_service_is_asked_where_it_answers() -> None:
+def test_each_health_check_uses_the_service_s_own_address() -> None:
     assert "--listen 127.0.0.1:9908" in SERVICES["sync"]["command"]
     assert SERVICES["sync"]["environment"]["HEALTH_URL"] == "http://127.0.0.1:9908/healthz"
     assert SERVICES["dashboard"]["environment"]["HEALTH_URL"] == "http://127.0.0.1:8808/healthz"
 
 
-def test_files_that_are_mounted_are_there_and_good(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounted_files_exist_and_are_valid(read: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted = [v.split(":")[0] for s in SERVICES.values() for v in s.get("volumes", []) if v.startswith("./")]
     assert [name for name in mounted if not (CONTAINER / name).is_file()] == []
     for name, value in SERVICES["sync"]["environment"].items():

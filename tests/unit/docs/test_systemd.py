@@ -44,7 +44,7 @@ def test_a_service_has_little_to_attack(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
-def test_the_command_of_a_service_is_one(unit: Path) -> None:
+def test_each_service_runs_a_valid_command(unit: Path) -> None:
     program, *arguments = setting(unit.name, "ExecStart")
     assert program == COMMAND
     parsed(arguments)

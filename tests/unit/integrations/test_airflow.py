@@ -153,9 +153,7 @@ def test_the_report_is_handed_on_and_rows_that_moved_are_an_event(airflow: Any, 
 
 
 @pytest.mark.parametrize(("last", "events"), [("2025-08-19T15:00:00Z", 1), ("2025-08-19T15:30:00Z", 0)])
-def test_a_load_that_no_event_told_of_is_told_of_now(
-    airflow: Any, tmp_path: Path, last: str, events: int
-) -> None:
+def test_a_load_without_an_event_gets_one_now(airflow: Any, tmp_path: Path, last: str, events: int) -> None:
     past = SimpleNamespace(asset=airflow.asset("s.t"), extra={"loaded_at": last})
     seen = Events(past=[past])
     operator(airflow, tmp_path, f"echo '{TOLD % (TABLE % 0)}'").execute(seen.context)

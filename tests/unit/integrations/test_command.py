@@ -132,7 +132,7 @@ def table(name: str, **more: Any) -> dict[str, Any]:
     return {"table": name, **none, **more}
 
 
-def test_only_targets_whose_rows_moved_are_told_of() -> None:
+def test_only_targets_whose_rows_changed_get_events() -> None:
     document = {
         "run": "r",
         "tables": [
@@ -153,7 +153,7 @@ def test_only_targets_whose_rows_moved_are_told_of() -> None:
     ("last", "told"),
     [("2025-08-19T15:00:00.000000Z", ["t"]), ("2025-08-19T15:30:00.000000Z", []), (None, ["t"])],
 )
-def test_rows_that_a_failed_attempt_has_loaded_are_told_of_by_the_next_one(
+def test_rows_that_a_failed_attempt_has_loaded_are_reported_by_the_next_one(
     last: str | None, told: list[str]
 ) -> None:
     assert [one.table for one in moved({"tables": [table("t")]}, lambda name: last)] == told

@@ -144,7 +144,7 @@ def loaded(made: History, *which: int) -> Ledger:
     return Ledger(made.state.load_epoch, tuple(r._replace(target="orders") for r in made.ledger(*which)))
 
 
-def test_summed_ledger_rows_are_never_taken_for_pending() -> None:
+def test_summed_ledger_rows_are_never_counted_as_pending() -> None:
     summed = Ledger(0, (LedgerRow(3, "0f", 0, 20, 2, "", "orders", 2, True),), part=Part(0, 3))
     assert numbers(pending((data(4),), summed, 0)) == [4]
     with pytest.raises(ValueError, match="only sums"):

@@ -155,7 +155,7 @@ def planned(table: str, slices: int) -> None:
     events.tell(log, logging.INFO, "step_end", "planned", table=table, step="plan", slices=slices)
 
 
-def test_a_run_is_told_from_its_log_events_and_its_report(
+def test_a_run_is_known_from_its_log_events_and_its_report(
     receiver: Receiving, tmp_path: Path, valid: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = log.level
@@ -189,7 +189,7 @@ def test_an_interrupted_run_is_aborted(receiver: Receiving, tmp_path: Path) -> N
     assert kinds(receiver) == [("START", "sync.shop.orders"), ("ABORT", "sync.shop.orders")]
 
 
-def test_those_who_log_see_no_more_than_without_lineage(
+def test_other_log_handlers_see_no_more_than_without_lineage(
     receiver: Receiving, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with OpenLineage(config(tmp_path=tmp_path)) as lineage:

@@ -272,7 +272,7 @@ def test_before_the_first_window_no_clock_can_have_gone_back() -> None:
     assert (settled.back, settled.zone_shift, settled.back_to, settled.steady) == (0.0, None, None, False)
 
 
-def test_cursors_more_than_a_minute_ahead_of_the_clock_lie_in_the_future() -> None:
+def test_cursors_more_than_a_minute_ahead_of_the_clock_are_in_the_future() -> None:
     settled = decided(reading(), [row(-5), row(3600)])
     assert settled.high == row(-5) and settled.newest == row(3600)
     assert settled.beyond == "2025-06-01 12:01:00.250000"

@@ -142,7 +142,7 @@ def test_a_table_that_can_now_only_be_read_whole_is_refused_unless_that_was_chos
     assert refusal(changes(TABLE, now), now) is None
 
 
-def test_a_user_who_has_just_set_the_cursor_is_not_told_to_set_it() -> None:
+def test_a_user_who_has_just_set_the_cursor_gets_no_hint_to_set_it() -> None:
     now = changed(TABLE, cursor="id")
     hints = [
         (refusal(changes(TABLE, now, chosen=c), now) or ConfigError("")).hint or "" for c in (True, False)

@@ -53,7 +53,7 @@ rows = st.tuples(st.sampled_from([f"2025-01-01 00:00:0{s}.000000" for s in range
 
 
 @given(st.lists(rows, unique=True), st.lists(rows, unique=True, max_size=5))
-def test_every_row_of_a_window_lies_in_exactly_one_slice_by_cursor(table: list[Row], cuts: list[Row]) -> None:
+def test_every_row_of_a_window_is_in_exactly_one_slice_by_cursor(table: list[Row], cuts: list[Row]) -> None:
     window = Window("w", LOW, HIGH, "cursor", tuple(sorted(c for c in cuts if LOW < c < HIGH)))
     for row in table:
         homes = [s for s in slices(window) if inside(s.after, row, s.upto)]
@@ -61,7 +61,7 @@ def test_every_row_of_a_window_lies_in_exactly_one_slice_by_cursor(table: list[R
 
 
 @given(st.lists(rows, unique=True), st.lists(st.integers(0, 9), unique=True, max_size=5))
-def test_every_row_of_a_window_lies_in_exactly_one_slice_by_key(table: list[Row], cuts: list[int]) -> None:
+def test_every_row_of_a_window_is_in_exactly_one_slice_by_key(table: list[Row], cuts: list[int]) -> None:
     window = Window("w", LOW, HIGH, "key", tuple((c,) for c in sorted(cuts)))
     for row in table:
         homes = [
@@ -216,7 +216,7 @@ def test_rows_are_counted_where_that_is_quick_because_estimates_are_inexact() ->
     assert size(total=1000, inside=200, everything=900, counted=90) == Size(90, 0.1)
 
 
-def test_an_estimate_of_about_half_of_the_table_is_taken_for_all_of_it() -> None:
+def test_an_estimate_of_about_half_of_the_table_counts_as_all_of_it() -> None:
     """InnoDB never estimates a range at more."""
     large = 10 * COUNT_EXACTLY_BELOW
     assert size(large, large // 2, large, None) == Size(large, 1.0)

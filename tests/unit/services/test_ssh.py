@@ -34,7 +34,7 @@ def test_host_keys_are_checked_and_ssh_never_prompts() -> None:
     assert given[:2] == ["-F", "none"]
 
 
-def test_a_bastion_s_name_can_not_be_taken_for_an_option() -> None:
+def test_a_bastion_s_name_is_never_parsed_as_an_option() -> None:
     assert options(Ssh("-oProxyCommand=x"))[-2:] == ["--", "-oProxyCommand=x"]
 
 

@@ -199,7 +199,7 @@ def test_the_clock_of_the_store(skew: float, status: str) -> None:
     assert store.clock(skew).status == status
 
 
-def test_a_date_header_is_taken_for_the_second_that_it_names() -> None:
+def test_a_date_header_means_the_second_that_it_names() -> None:
     now = 1_800_000_000.7
     assert _skew(formatdate(now, usegmt=True), now, now + 0.1) == 0.0
     assert _skew(formatdate(now + 100, usegmt=True), now, now + 0.1) == pytest.approx(99.2)

@@ -52,7 +52,7 @@ def test_a_target_is_as_fresh_as_the_bound_of_what_it_holds() -> None:
         (report(), SyncOptions(load_only=True)),
     ],
 )
-def test_a_run_that_failed_was_limited_or_left_files_says_nothing_new(
+def test_a_run_that_failed_was_limited_or_left_files_does_not_advance_freshness(
     told: TableReport, options: SyncOptions
 ) -> None:
     assert freshness(told, options, "r") is None

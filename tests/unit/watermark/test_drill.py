@@ -122,7 +122,7 @@ def test_copies_that_were_damaged_before_are_no_help(tmp_path: Path) -> None:
     assert found["primary",]["from"] == "log"
 
 
-def test_an_already_lost_table_is_reported_beside_the_others(tmp_path: Path) -> None:
+def test_an_already_lost_table_is_reported_with_the_others(tmp_path: Path) -> None:
     config = configured(tmp_path)
     store = filled(config)
     published(store, OTHER)

@@ -36,14 +36,14 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def test_a_duckdb_file_is_asked_only_while_nobody_holds_a_table() -> None:
+def test_a_duckdb_file_is_read_only_while_nobody_holds_a_table() -> None:
     assert asked("duckdb") and not asked("duckdb", held=True)
     assert not asked("duckdb", tried=ago(10)) and asked("duckdb", tried=ago(16))
     assert not asked("duckdb", tried=ago(200), asked_of="b") and asked("duckdb", tried=ago(301), asked_of="b")
     assert not asked("duckdb", tried=ago(20), failed=True) and asked("duckdb", tried=ago(31), failed=True)
 
 
-def test_redshift_is_asked_seldom_and_only_when_a_run_has_just_been_there() -> None:
+def test_redshift_is_queried_rarely_and_only_right_after_a_run() -> None:
     assert asked("redshift") and asked("redshift", held=True)
     assert not asked("redshift", published_at=ago(700)), "it may be asleep"
     assert not asked("redshift", asked_of="b"), "nothing has happened since"

@@ -110,7 +110,7 @@ def test_impossible_dates_become_null_and_are_counted() -> None:
     assert changes.values == 4
 
 
-def test_kept_impossible_dates_have_their_text_beside_them() -> None:
+def test_kept_impossible_dates_have_their_text_in_a_second_column() -> None:
     t = table("timestamp(3)", zero_dates="keep", fraction=3)
     value, raw = fields(t)
     cells: list[bytes | None] = [b"2020-01-01 00:00:00.500", b"0000-00-00 00:00:00.000", None]

@@ -248,7 +248,7 @@ def test_any_bytes_are_what_the_slow_parser_says_or_an_error(rows: list[bytes], 
     assert quickly(rows, columns) == (None if None in expected else expected)
 
 
-def test_places_lie_inside_their_rows() -> None:
+def test_places_are_inside_their_rows() -> None:
     rows = [b"\1a\2bb", b"\xfb\0", b"\0\xfb"]
     data: Any = np.frombuffer(packets(rows), np.uint8)
     found, nulls = places(data, np.array([0, 9, 15, 21]), 2)

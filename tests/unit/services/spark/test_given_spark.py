@@ -147,7 +147,7 @@ def test_an_unreachable_master_is_not_reported_as_refusing() -> None:
     assert refusal(f"spark://127.0.0.1:{port}", "4.0.2") is None
 
 
-def test_a_master_that_is_there_but_does_not_answer_is_named_with_both_versions() -> None:
+def test_a_master_that_is_up_but_does_not_answer_is_named_with_both_versions() -> None:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -180,7 +180,7 @@ def test_an_action_that_iam_denies_to_copy_s_role_is_reported_for_that_role() ->
     assert '"kms:Decrypt"' in str(said.error.hint)
 
 
-def test_a_lost_connection_is_not_taken_for_an_answer() -> None:
+def test_a_lost_connection_does_not_count_as_an_answer() -> None:
     assert answered(InterfaceError("BrokenPipe: server socket closed")) is None
     assert answered(BrokenPipeError(32, "Broken pipe")) is None
     found = lost(BrokenPipeError(32, "Broken pipe"), "h:5439")
