@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest) -> Verifying:
 
 @pytest.fixture(scope="session")
 def either_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    """One MariaDB for the whole run that speaks TLS with whoever wants it."""
+    """One MariaDB for the whole run that offers TLS."""
     folder = tmp_path_factory.mktemp("either")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=either",

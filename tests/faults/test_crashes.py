@@ -1,4 +1,4 @@
-"""Whatever dies in mid-sync: the next run goes on from what was committed, and every row arrives once."""
+"""Whatever dies during a sync, the next run continues from what was committed, and every row arrives once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that fails now and then, and many runs at once: the sync ends right, or stops and goes on next time."""
+"""A store that fails now and then, and many runs at once: the sync succeeds, or stops and continues next time."""
 
 from __future__ import annotations
 

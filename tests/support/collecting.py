@@ -71,7 +71,7 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collecting() -> Iterator[Collecting]:
-    """A collector that answers 200 until it is told otherwise."""
+    """A collector that answers 200 until the test says otherwise."""
     here = Collecting()
 
     class Handler(BaseHTTPRequestHandler):

@@ -41,7 +41,7 @@ class Receiving:
 
 @contextmanager
 def receiving() -> Iterator[Receiving]:
-    """A receiver that answers 200 until it is told otherwise."""
+    """A receiver that answers 200 until the test says otherwise."""
     here = Receiving()
 
     class Handler(BaseHTTPRequestHandler):

@@ -67,7 +67,7 @@ STEPS = {
 
 @pytest.fixture
 def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A pipeline whose steps the test writes: what lies below the command line, without services."""
+    """A pipeline whose steps the test writes: everything below the command line, without services."""
     return monkeypatch
 
 

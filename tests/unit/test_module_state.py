@@ -1,4 +1,4 @@
-"""Nothing changes at the level of a module: what lives on is in an object that is handed in.
+"""No module has mutable state: whatever outlives a call is in an object that is passed in.
 
 The exceptions belong to the process and have no object to be in; each says why where it is.
 """

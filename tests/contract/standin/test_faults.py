@@ -1,4 +1,4 @@
-"""The stand-in as faulty as it is told to be, and its own beginning and end."""
+"""The stand-in with faults on demand, and how it starts and stops."""
 
 from __future__ import annotations
 

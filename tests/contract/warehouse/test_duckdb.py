@@ -1,4 +1,4 @@
-"""What can go wrong with a DuckDB file, and what the operator is told."""
+"""What can go wrong with a DuckDB file, and what the operator sees."""
 
 from __future__ import annotations
 

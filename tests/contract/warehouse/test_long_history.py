@@ -34,7 +34,7 @@ KEPT = 10  # commits and files that a state names here
 
 
 class Long:
-    """A log whose commits were loaded long ago, of which only the ledger tells."""
+    """A log whose commits were loaded long ago; only the ledger knows."""
 
     def __init__(self, place: Place, store: Store, table: Any = TABLE) -> None:
         self.place, self.store, self.table = place, store, table
@@ -58,7 +58,7 @@ class Long:
         self.add(Batch, files=(file,), schema=self.table.fingerprint)
 
     def loaded(self, count: int) -> None:
-        """So many commits more, the first of which is really loaded; of the others there are ledger rows."""
+        """This many more commits: the first is really loaded, the others have only ledger rows."""
         self.batch(1)
         self.load()
         first = self.state.n + 1
@@ -249,7 +249,7 @@ DAY = 86_400.0
 
 
 def due(long: Long, state: State) -> tuple[Removal, Ledger]:
-    """The files that are due after a load when they are kept for a day."""
+    """The files that are due for removal after a load if they are kept for a day."""
     ledger = ledger_for(long.place.open(), state, "orders")
     return due_files(long.place.open(), long.log, state, ledger, DAY, datetime.now(UTC))
 

@@ -1,4 +1,4 @@
-"""What a database says of itself to `doctor`, through both ways in; looking leaves nothing behind."""
+"""What a database reports about itself to `doctor`, over both transports; checking leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def user(redshift: RedshiftStandIn) -> tuple[str, str]:
 def config(
     tmp_path: Path, redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str, user: tuple[str, str]
 ) -> Config:
-    """A configuration whose source is never asked."""
+    """A configuration whose source is never contacted."""
     file = tmp_path / "floodmark.yaml"
     document = {
         "source": {"url": "mysql://nobody@nowhere.invalid/shop"},

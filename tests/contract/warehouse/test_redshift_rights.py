@@ -41,7 +41,7 @@ OURS = ("floodmark_ledger", "floodmark_targets", "floodmark_lock_codes", "floodm
 
 @dataclass
 class Second:
-    """A user who has made none of the tables, and all rights on them to begin with."""
+    """A user who owns none of the tables but has all privileges on them to begin with."""
 
     fill: Fill
     place: RedshiftPlace

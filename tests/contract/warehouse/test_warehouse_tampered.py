@@ -1,4 +1,4 @@
-"""What others did to a target, and what a load says of it before it changes anything."""
+"""What others did to a target, and what a load reports before it changes anything."""
 
 from __future__ import annotations
 

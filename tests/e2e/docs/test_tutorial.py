@@ -49,7 +49,7 @@ def statements(example: Example) -> Iterator[str]:
 
 
 class Reader:
-    """Someone who follows the page."""
+    """A reader who follows the page."""
 
     def __init__(self, server: DatabaseServer, floodmark: Floodmark, folder: Path) -> None:
         self.server = server

@@ -131,7 +131,7 @@ def orders(
 
 
 class Watched:
-    """A running command, and all that anybody could have seen of it meanwhile."""
+    """A running command, and everything that others could have seen of it."""
 
     def __init__(self, orders: Workspace, cluster: SparkCluster) -> None:
         self.cluster = cluster
@@ -165,7 +165,7 @@ def driver_pages(master: str) -> str:
 
 
 def reading(orders: Workspace) -> int:
-    """How many slices wait at the gate."""
+    """How many slices are waiting at the gate."""
     ask = "SELECT COUNT(*) FROM information_schema.processlist WHERE INFO LIKE '%floodmark: extract%IS_USED_LOCK%'"
     return int(orders.execute(ask + " AND ID <> CONNECTION_ID()")[0][0])
 

@@ -1,4 +1,4 @@
-"""Floodmark on a Spark that somebody else has: a session of this process, or the one of spark-submit."""
+"""Floodmark on someone else's Spark: a session of this process, or that of spark-submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in: every way that the servers have, with TLS and without; whoever is refused is told what to do."""
+"""Logging in: every method that the servers have, with TLS and without; a refusal says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a warehouse can't hold, and dates that are none: refused by name, or changed as the user chose and counted."""
+"""Values that a warehouse can't hold, and impossible dates: refused by name, or changed as configured and counted."""
 
 from __future__ import annotations
 

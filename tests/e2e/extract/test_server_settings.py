@@ -1,4 +1,4 @@
-"""Settings that a server's administrator may have made for everybody: they neither lose a row nor end a sync."""
+"""Global settings that a server's administrator may have made: they neither lose a row nor end a sync."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def orders(
     new_server: type[DatabaseServer],
     make_workspace: Callable[..., Workspace],
 ) -> Iterator[Workspace]:
-    """A workspace whose user is none of the administrators: `init_connect` is for the others only."""
+    """A workspace whose user is not an administrator: `init_connect` does not apply to those."""
     with fresh_database(odd(new_server)) as database:
         database.execute(create_orders(), fill_orders(900))
         database.server.create_user("plain", "plain-pw", "SELECT ON *.*", "PROCESS ON *.*")

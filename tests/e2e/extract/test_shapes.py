@@ -142,7 +142,7 @@ def test_more_wide_rows_than_the_warehouse_holds_at_once_are_loaded(workspace: W
 
 
 def peak(workspace: Workspace, table: str) -> int:
-    """The memory that the task of a slice takes, all told."""
+    """The total memory that a slice's task takes."""
     config = workspace.settings
     with Session(config.source) as session:
         found = discover(session, table, config.options(workspace.full_name(table)), workspace.database.name)

@@ -1,4 +1,4 @@
-"""MySQL and Redshift behind a bastion with a real sshd: the right rows or a clear word, never a hang, no ssh left."""
+"""MySQL and Redshift behind a bastion with a real sshd: the right rows or a clear error, never a hang, no ssh left behind."""
 
 from __future__ import annotations
 

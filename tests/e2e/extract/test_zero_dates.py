@@ -1,4 +1,4 @@
-"""Dates that MySQL holds and no calendar has: refused, made NULL, or kept as text beside it."""
+"""Impossible dates in MySQL: refused, set to NULL, or kept as text in a second column."""
 
 from __future__ import annotations
 

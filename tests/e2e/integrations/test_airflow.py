@@ -61,7 +61,7 @@ class Airflow:
         (self.home / "dags" / f"{dag}.py").write_text(text)
 
     def script(self, name: str, text: str) -> Path:
-        """A program that stands in the command's place."""
+        """A program that replaces the command."""
         program = self.home / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What the store, Prometheus and people learn of real runs."""
+"""What the store, Prometheus and people see of real runs."""
 
 from __future__ import annotations
 

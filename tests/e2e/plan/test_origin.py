@@ -1,4 +1,4 @@
-"""A source that is not the one that was read is refused; one that lives on is read on, whatever was done to it."""
+"""A source other than the one that was read is refused; the same source is accepted, whatever was done to it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def refill(workspace: Workspace) -> None:
 
 
 def remake(workspace: Workspace) -> None:
-    """Dropped and created anew, with other rows."""
+    """Dropped and created again, with other rows."""
     workspace.execute("DROP TABLE remade", ORDERS.format(name="remade"))
     workspace.execute(
         OLD.format(name="remade", note="another", n=20), NEW.format(name="remade", note="new", n=5)
@@ -104,7 +104,7 @@ def remake(workspace: Workspace) -> None:
 
 
 def restore(workspace: Workspace) -> None:
-    """A dump was restored, then life went on: ids are given for the second time."""
+    """A dump was restored, then writing continued: ids are assigned for the second time."""
     workspace.execute("CREATE TABLE dump AS SELECT * FROM restored WHERE id <= 50")
     workspace.execute(
         "DROP TABLE restored", EVENTS.format(name="restored"), "INSERT INTO restored SELECT * FROM dump"
@@ -188,7 +188,7 @@ class After(Silent):
 def test_a_table_that_is_emptied_and_filled_again_while_it_is_read_is_refused(
     workspace: Workspace, note: str
 ) -> None:
-    """Rows that it no longer has were read before, and would stay in the target without a word."""
+    """Rows that it no longer has were read before, and would silently stay in the target."""
     workspace.write(defaults={"slice_rows": 50})
     workspace.execute(ORDERS.format(name="orders"), OLD.format(name="orders", note="old", n=300))
     between = After(workspace, "TRUNCATE orders", NEW.format(name="orders", note=note, n=30))

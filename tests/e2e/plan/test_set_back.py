@@ -47,7 +47,7 @@ def test_a_source_that_was_set_back_stops_the_run_and_one_whose_newest_row_is_go
 def test_an_older_version_of_the_watermark_row_stops_the_run_even_with_newer_rows(
     workspace: Workspace,
 ) -> None:
-    """A failover to a replica that was behind: it lacks the last updates, and life goes on there."""
+    """A failover to a replica that was behind: it lacks the last updates, and writing continues there."""
     workspace.execute(ORDERS, old_rows(10), "CREATE TABLE behind AS SELECT * FROM orders")
     workspace.execute("UPDATE orders SET note = 'lost' WHERE id IN (4, 5)")
     workspace.synced("orders")

@@ -1,4 +1,4 @@
-"""Keys that the source no longer has: asked for by key, weighed without their rows, written as files of keys."""
+"""Keys that the source no longer has: looked up by key, weighed without their rows, written as files of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When Spark starts: beside what has to be waited for anyway, and not at all where it would be in vain."""
+"""When Spark starts: during waits that are necessary anyway, and not at all if there is nothing to read."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def test_executors_are_checked_only_on_request(orders: Workspace) -> None:
 
 @contextmanager
 def silent() -> Iterator[int]:
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(100)

@@ -1,4 +1,4 @@
-"""What people install: both wheels, by pip, pipx and uv, and what is said where an extra is missing.
+"""What people install: both wheels, by pip, pipx and uv, and the error if an extra is missing.
 
 Everything here takes minutes and the package index. `make dist` runs the demo in both wheels.
 """
@@ -39,7 +39,7 @@ def plain(wheels: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a configuration that tells somebody by mail."""
+    """A folder with a configuration that sends alerts by email."""
     (tmp_path / "floodmark.yaml").write_text(
         "source: {url: 'mysql://reader:x@127.0.0.1:1/shop'}\nalerts: {to: ['mailto://a:b@localhost']}\n"
     )
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def said(command: Path, *arguments: str, cwd: Path) -> tuple[int, list[str]]:
-    """Exit code and what was said, for somebody who has nothing of a checkout."""
+    """The exit code and the output, for someone without a checkout."""
     done = subprocess.run(
         [command, *arguments], cwd=cwd, env=dist.surroundings(cwd), capture_output=True, text=True
     )

@@ -108,7 +108,7 @@ def test_a_row_without_a_cursor_stops_the_sync_of_a_table_without_a_key(workspac
 
 
 def test_a_queue_without_a_key_is_read_as_its_rows_get_a_cursor(workspace: Workspace) -> None:
-    """What the refusal proposes is taken without a word, and so is taking it back."""
+    """What the refusal proposes is accepted silently, and so is undoing it."""
     options = {"mode": "append", "cursor": "done"}
     configured(workspace, "t", **options)
     workspace.execute(

@@ -25,7 +25,7 @@ RATE = 500
 
 
 class Writers:
-    """Threads that write until they are told to stop."""
+    """Threads that write until they are stopped."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace

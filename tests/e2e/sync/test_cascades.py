@@ -1,4 +1,4 @@
-"""Foreign keys that change rows behind the back of their cursor: named, and followed where that was asked for."""
+"""Foreign keys that change rows without touching their cursor: named, and followed if configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes: rows that the source no longer has leave the warehouse, once the source was asked again, and stay away."""
+"""Deletes: rows that the source no longer has are removed once the source confirms it, and stay away."""
 
 from __future__ import annotations
 

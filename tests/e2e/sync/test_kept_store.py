@@ -1,4 +1,4 @@
-"""A store that an earlier version wrote: it is read as it was meant, and goes on until every row has arrived, once."""
+"""A store written by an earlier version: it is read as intended, and continued until every row has arrived, once."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def watermarks(workspace: Workspace, *names: str) -> dict[str, Any]:
 
 
 def expected(kept: Kept) -> dict[str, Any]:
-    """What the version that wrote the store said of it, in the counts of this one."""
+    """What the version that wrote the store reported, in this version's counts."""
     found = kept.expected["watermarks"]
     fields = ("mysql_rows_extracted", "mysql_rows_reread", "redshift_rows_loaded", "redshift_rows_reloaded")
     for table, document in found.items():

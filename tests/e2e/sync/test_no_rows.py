@@ -1,4 +1,4 @@
-"""Syncs that find no row to read: what the target then has, and what people are told."""
+"""Syncs that find no row to read: what the target then has, and what people see."""
 
 from __future__ import annotations
 

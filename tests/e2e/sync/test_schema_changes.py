@@ -239,7 +239,7 @@ def test_a_column_created_by_a_concurrent_run_is_recognised(orders: Orders) -> N
     other: list[dict[str, Any]] = []
 
     class Meanwhile(Silent):
-        """Once the plan is told, and nothing has been claimed yet, another run comes and goes."""
+        """After the plan is reported and before anything is claimed, another run comes and goes."""
 
         def note(self, table: str, text: str) -> None:
             if "flag" in text and not other:

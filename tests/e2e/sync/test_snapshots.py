@@ -1,4 +1,4 @@
-"""Tables that are copied whole: without a key or by configuration, swapped in at once, and never a target away."""
+"""Tables that are copied whole: without a key or by configuration, swapped in at once, and the target is never missing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_column_renamed_while_a_resident_sync_looks_is_retried(
 
     class Renaming(WarmSpark):
         def get(self) -> Spark:
-            """What the look is done by, asked for once the table is known."""
+            """What the look uses, determined once the table is known."""
             workspace.execute("ALTER TABLE t RENAME COLUMN b TO c")
             return super().get()
 

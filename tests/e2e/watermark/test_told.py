@@ -1,4 +1,4 @@
-"""What people are told: failed attempts, runs under way, rows counted once, tables that the source no longer shows."""
+"""What people see: failed attempts, running syncs, rows counted once, tables that the source no longer shows."""
 
 from __future__ import annotations
 

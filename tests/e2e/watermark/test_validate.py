@@ -1,4 +1,4 @@
-"""`watermark validate`: what is wrong with a table's log, files, copies and ledger is found, and repaired when told to."""
+"""`watermark validate`: finds what is wrong with a table's log, files, copies and ledger, and repairs it on request."""
 
 from __future__ import annotations
 

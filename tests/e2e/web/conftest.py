@@ -66,7 +66,7 @@ class Watched:
     elsewhere: list[str] = field(default_factory=list)
 
     def clean(self) -> None:
-        """Nothing was said on the console, and no request has left this machine."""
+        """Nothing was logged to the console, and no request has left this machine."""
         assert (self.console, self.elsewhere) == ([], [])
 
     def defects(self) -> list[str]:

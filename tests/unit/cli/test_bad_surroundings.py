@@ -1,4 +1,4 @@
-"""What a command finds around it: streams that are closed, files that are none, numbers that no table has."""
+"""A hostile environment: closed streams, things that are not files, impossible numbers."""
 
 from __future__ import annotations
 

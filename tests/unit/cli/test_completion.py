@@ -25,7 +25,7 @@ SHELLS = Path(sys.executable).parents[1] / "shells"  # where scripts/setup unpac
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration that has a password nobody has set, and a store with two tables."""
+    """A folder with a configuration whose password is not set, and a store with two tables."""
     (tmp_path / "floodmark.yaml").write_text(
         'source: {url: "mysql://reader:${NOT_SET}@db/shop"}\n'
         'tables: {orders: {}, shop.items: {mode: full}, "shop.*_log": {}}\n'
@@ -109,7 +109,7 @@ def test_bash_gets_tables_commands_and_choices_and_no_noise(folder: Path) -> Non
 
 
 def shell(name: str, home: Path) -> tuple[list[str], dict[str, str], str]:
-    """A shell's command line, its environment and how it loads its completion; skips where there is none."""
+    """A shell's command line, its environment and how it loads its completion; skips if it is not installed."""
     env = {
         **os.environ,
         "PATH": f"{FLOODMARK}:{os.environ['PATH']}",
@@ -142,7 +142,7 @@ ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[=>()][0B]?)")
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on its own terminal."""
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.pid, self.end = pty.fork()

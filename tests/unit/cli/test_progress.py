@@ -1,4 +1,4 @@
-"""Whoever watches a run: what is counted, said and kept."""
+"""Watching a run: what is counted, printed and kept."""
 
 from __future__ import annotations
 

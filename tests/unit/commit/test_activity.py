@@ -1,4 +1,4 @@
-"""What goes on at a table, and when a sync last looked at it."""
+"""A table's current activity, and when a sync last looked at it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Copies in further places: written behind everybody's back, read last, and never those of another pipeline or log."""
+"""Copies in further places: written in the background, read last, and never those of another pipeline or log."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Rows of windows and rows read beside them are counted apart, for both stages, however much of a log is summed up."""
+"""Rows of windows and rows read outside them are counted separately, for both stages, however much of a log is summed."""
 
 import json
 from collections.abc import Callable
@@ -175,7 +175,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def laid(store: Store) -> History:
-    """A log with its rows counted together, and a copy, as earlier versions have published it."""
+    """A log with its rows counted together, and a copy, as earlier versions published them."""
     history = synced()
     history.add(Batch, files=files(70, prefix="again"), overlap="seen")
     for commit, _ in history.commits:

@@ -1,4 +1,4 @@
-"""What someone hostile put into the store, into names and values, or where others can reach: pure and on disk."""
+"""Hostile input in the store, in names and values, and wherever others have access: pure and on disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def sparse(store: Store, path: str, size: int) -> Path:
-    """A file of that many bytes, which takes no room on the disk."""
+    """A sparse file of that many bytes."""
     file = store.local(path)
     assert file is not None
     file.parent.mkdir(parents=True, exist_ok=True)

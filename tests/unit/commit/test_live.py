@@ -1,4 +1,4 @@
-"""The live document: written beside a running sync, never in its way."""
+"""The live document: written during a sync, without ever delaying it."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The three copies of the watermark: what is published, when, and how failures and stages that can't be asked show."""
+"""The three copies of the watermark: what is published, when, and how failures and unreachable stages show."""
 
 import hashlib
 import json
@@ -195,7 +195,7 @@ def test_a_copy_survives_its_round_trip_and_no_other_table_accepts_it(store: Sto
 
 
 def test_a_copy_of_an_earlier_version_counts_and_one_of_a_later_version_does_not() -> None:
-    """A field that has come since is missing in it; a field that is unknown here may change what the rest means."""
+    """A field that was added since is missing in it; a field that is unknown here may change what the rest means."""
     history = synced()
     seen = observe(history.state, history.ledger())
     data = render(document(seen, uri, {"saved_at": stamp()}), seen)

@@ -1,4 +1,4 @@
-"""Whatever happens to copies: the state is recovered exactly, at little cost, by whoever may only read too."""
+"""Whatever happens to copies, the state is recovered exactly and cheaply, even by a read-only user."""
 
 import json
 from datetime import UTC, datetime, timedelta

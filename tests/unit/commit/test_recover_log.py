@@ -1,4 +1,4 @@
-"""Whatever happens to commits: the log is put back exactly, or the command stops, and nothing is guessed."""
+"""Whatever happens to commits, the log is restored exactly or the command stops; nothing is guessed."""
 
 import json
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_commit_in_the_middle_is_restored_when_it_is_needed(n: int, harm: str,
 
 
 def test_a_changed_commit_is_detected_by_the_one_after_it(store: Store) -> None:
-    """Valid JSON, one figure changed: the next commit's digest proves which of the two is wrong."""
+    """Valid JSON with one digit changed: the next commit's digest proves which of the two is wrong."""
     log, state = published(store)
     whole = store.get(commit_path(NAME, 4)) or b""
     store.put(commit_path(NAME, 4), whole.replace(b'"rows":1', b'"rows":2'))
@@ -116,7 +116,7 @@ def test_commits_that_were_never_published_can_not_be_recovered_and_nothing_is_g
 
 
 def test_a_copy_that_knows_more_than_the_log_is_never_ignored(store: Store) -> None:
-    """Neither it nor another copy carries the lost commit: going on from the log alone would forget it."""
+    """Neither it nor another copy carries the lost commit: continuing from the log alone would forget it."""
     log, state = published(store)
     for path in copies(store).values():
         body = json.loads(store.get(path) or b"")

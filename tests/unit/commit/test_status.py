@@ -1,4 +1,4 @@
-"""The status objects: written, read back, and taken for absent when they are damaged."""
+"""The status objects: written, read back, and treated as absent if damaged."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which stretches were read, from the log: what a position set by hand has passed over was never promised."""
+"""Which stretches were read, from the log: rows skipped by a position set by hand were never promised."""
 
 from __future__ import annotations
 

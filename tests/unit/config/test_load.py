@@ -1,4 +1,4 @@
-"""The configuration file: where it is, what it may say, and what each mistake is told as."""
+"""The configuration file: where it is, what it may contain, and how each mistake is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/a-rows-way.md: every function that it names is there, and is reached from the ones before it."""
+"""docs/a-rows-way.md: every function that it names exists and is reached from the ones before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ways() -> dict[str, list[str]]:
 
 
 def resolved(hop: str) -> tuple[ModuleType, object]:
-    """The module and the function of a hop; raises when there is none."""
+    """The module and the function of a hop; raises if it does not exist."""
     parts = hop.split(".")
     names = [part for part in parts if part[0].isupper()]
     module_parts = parts[: parts.index(names[0])] if names else parts[:-1]

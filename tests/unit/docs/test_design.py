@@ -1,4 +1,4 @@
-"""docs/design.md: its rooms are those of src/floodmark, and the files that it names are there."""
+"""docs/design.md: its rooms are those of src/floodmark, and the files that it names exist."""
 
 from __future__ import annotations
 

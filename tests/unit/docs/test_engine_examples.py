@@ -1,4 +1,4 @@
-"""docs/examples for managed engines: what can be checked of them without one."""
+"""docs/examples for managed engines: what can be checked without one."""
 
 from __future__ import annotations
 

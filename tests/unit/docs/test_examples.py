@@ -1,4 +1,4 @@
-"""README.md and docs/: every command parses, every configuration is one."""
+"""README.md and docs/: every command parses, and every configuration is valid."""
 
 from __future__ import annotations
 

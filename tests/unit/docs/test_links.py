@@ -1,4 +1,4 @@
-"""README.md and docs/: every link leads to a file that is there, every anchor to a heading."""
+"""README.md and docs/: every link leads to an existing file, every anchor to a heading."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ OF_EVERY_LINE = {*KEYS, "said", "cause"}
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the tables below a heading, without their heads."""
+    """The cells of the tables below a heading, without their headers."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [line.strip("|").split(" | ") for line in part.splitlines() if line.startswith("| `")]
     return [[cell.strip(" |") for cell in row] for row in rows]

@@ -24,7 +24,7 @@ def setting(unit: str, name: str) -> list[str]:
 
 
 def systemd_analyze(folder: Path, *arguments: str) -> str:
-    """Runs it on copies of the units whose command exists; gives what it had to say."""
+    """Runs it on copies of the units whose command exists; returns its output."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     for unit in UNITS:

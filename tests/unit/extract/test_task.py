@@ -1,4 +1,4 @@
-"""What data files look like and when they are put, without a source."""
+"""What data files look like and when they are uploaded, without a source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FloodmarkOperator: what Airflow is told about exit codes, ends and rows; and the DAGs of docs/examples.
+"""FloodmarkOperator: exit codes, stops and rows as Airflow sees them; and the DAGs of docs/examples.
 
 Airflow itself is not installed: the few names that the operator takes from it are made here. tests/e2e/integrations has a
 real one.
@@ -70,7 +70,7 @@ class Events:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module of the operator, with `errors` and `schedules` of what stands in for Airflow."""
+    """The operator's module, with `errors` and `schedules` of the fake Airflow."""
     package, sdk, errors = (ModuleType(name) for name in ("airflow", "airflow.sdk", "airflow.sdk.exceptions"))
     for name in ("AirflowException", "AirflowFailException", "AirflowSkipException"):
         setattr(errors, name, type(name, (Exception,), {}))
@@ -96,7 +96,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def operator(airflow: Any, folder: Path, script: str, **options: Any) -> Any:
-    """An operator with another program in the place of the command."""
+    """An operator with another program instead of the command."""
     program = folder / "floodmark"
     program.write_text(f"#!/bin/sh\ncd {folder}\n{script}\n")
     program.chmod(0o755)
@@ -105,7 +105,7 @@ def operator(airflow: Any, folder: Path, script: str, **options: Any) -> Any:
 
 @contextmanager
 def timing_out_once(ready: Path) -> Iterator[None]:
-    """An exception from a signal handler, as Airflow raises it, once the command is at work."""
+    """An exception from a signal handler, as Airflow raises it, while the command is running."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         if not ready.exists():

@@ -1,4 +1,4 @@
-"""What an orchestrator makes of the command: its exit code, its document, and its end."""
+"""The command as an orchestrator sees it: its exit code, its document, and how it ends."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_summed_ledger_rows_are_never_counted_as_pending() -> None:
 
 
 class Asked:
-    """A warehouse that is only asked for its ledger."""
+    """A warehouse that has only a ledger."""
 
     def __init__(self, whole: Ledger) -> None:
         self.whole, self.parts = whole, list[Part | None]()

@@ -1,4 +1,4 @@
-"""Loads the whole way, over a real log and a real warehouse."""
+"""Whole loads, with a real log and a real warehouse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of a column's definition leave its values alone; of all others it is not known."""
+"""Which changes of a column's definition leave its values alone; all others might not."""
 
 from __future__ import annotations
 

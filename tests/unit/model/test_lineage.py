@@ -1,4 +1,4 @@
-"""What became of a table's columns, with_lineage from one description to the next."""
+"""What happened to a table's columns from one description to the next (`with_lineage`)."""
 
 from __future__ import annotations
 

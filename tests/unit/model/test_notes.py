@@ -1,4 +1,4 @@
-"""What the user should know of a table: values inside, one place for their words, and none of them in a store."""
+"""What the user should know about a table: values inside, worded in one place, and never stored."""
 
 from __future__ import annotations
 

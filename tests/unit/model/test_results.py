@@ -1,4 +1,4 @@
-"""Results: attributes over a document that stays what it was, and rows for notebooks."""
+"""Results: attributes of an unchanged document, and rows for notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a column that is gone may have another one's name: by rows that are known, else by kinds."""
+"""Whether a column that is gone may now have another one's name: decided by known rows, else by kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(*columns: Column, **more: object) -> Table:
 
 
 def known(column: Column, lost: Column | None, *rows: tuple[object, ...], cursor: int = 0) -> list[Known]:
-    """Rows with what they had in the one and in the other, and what they have in the one now."""
+    """Rows with their old values in two columns, and the new value in the first."""
     found: list[Known] = []
     for number, (was, other, is_) in enumerate(rows):
         cells = ((mark(column), was), *(((mark(lost), other),) if lost else ()))

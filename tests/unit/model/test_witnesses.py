@@ -1,4 +1,4 @@
-"""What the answers of a source mean: it lives on, was set back, or is another one. No service is needed."""
+"""What the answers of a source mean: it is the same, was set back, or is another one. Needs no service."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_few_values_that_agree_by_chance_don_t_make_it_the_same_table() -> Non
 
 
 def test_rows_that_took_the_places_of_the_newest_ones_after_a_restore_are_noticed() -> None:
-    """A dump was restored, and ids were given again: what they stand for now would never be read."""
+    """A dump was restored, and ids were reused: the rows they now stand for would never be read."""
     asked = rows(PLAIN)
     answers = [*(same(w) for w in asked[:4]), unlike(asked[4]), unlike(asked[5])]
     assert verdict(PLAIN, answers, REMADE).kind == "replaced"
@@ -205,7 +205,7 @@ def test_a_queue_whose_rows_are_all_gone_is_the_same_if_its_keys_have_moved_on()
 
 
 def test_a_table_refilled_with_some_of_the_same_rows_is_a_different_one() -> None:
-    """In mid-sync: those that it no longer has would stay in the target."""
+    """During a sync: rows that are gone by now would stay in the target."""
     asked = rows(BARE)
     answers = [*(same(w, 1) for w in asked[:4]), GONE, GONE]
     assert verdict(BARE, answers, REMADE).kind == "replaced"

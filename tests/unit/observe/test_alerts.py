@@ -48,7 +48,7 @@ def config(tmp_path: Path, hook: Receiving) -> Config:
 
 
 def ended(config: Config, *errors: FloodmarkError | None, patience: float = 5.0) -> None:
-    """A run of s.t0, s.t1 …, which ended like this, and what alerts make of it."""
+    """A run of s.t0, s.t1 …, which ended like this, and the alerts it causes."""
     store, tables = Store(config.store), []
     for n, error in enumerate(errors):
         report = TableReport(f"s.t{n}", error=error, watermark={"pending_s3_files": []})

@@ -1,4 +1,4 @@
-"""Which tables are told of, to whom, and how often."""
+"""Which tables are reported, to whom, and how often."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Metrics: the names of the contract, values from the store, and what Prometheus' own tool says of them."""
+"""Metrics: the contract's names, values from the store, and the verdict of Prometheus' own tool."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAME = TABLE.name
 
 @pytest.fixture
 def store(tmp_path: Path) -> Counting:
-    """A store with one table of which everything is known."""
+    """A store with one table and everything that can be known about it."""
     store = Counting(StoreSpec(url=str(tmp_path / "lake")))
     Watermark(store, NAME, RUN).publish(synced().state, ())
     write_check(

@@ -26,7 +26,7 @@ log = logging.getLogger("floodmark")
 
 @pytest.fixture(autouse=True)
 def all_events() -> Iterator[None]:
-    """As the command line has it: every event reaches the handlers of `floodmark`."""
+    """As on the command line: every event reaches the handlers of `floodmark`."""
     before = log.level
     log.setLevel(logging.DEBUG)
     yield
@@ -55,7 +55,7 @@ def told(event: str, step: str | None = None, table: str = "s.t", **more: object
 
 
 def a_sync() -> None:
-    """The events of one table's sync, as sync/ and cli/progress tell them."""
+    """The events of one table's sync, as sync/ and cli/progress log them."""
     told("step_start", "plan")
     told("step_end", "plan", seconds=0.1, rows=30, slices=2, low=("2026-11-17", 1))
     told("step_start", "extract", rows=30)

@@ -58,12 +58,12 @@ def reading(
 
 
 def work(ago: float, thread: int = 7, trx: str = "", modified: bool = False) -> OpenWork:
-    """A statement, or with an id a transaction, that began so many seconds ago."""
+    """A statement (with an id, a transaction) that began this many seconds ago."""
     return OpenWork(NOW - ago, thread, trx, "app@here", modified)
 
 
 def row(seconds: float, key: int = 1, offsets: clock.Offsets = clock.utc) -> Position:
-    """The position of a row that was written so many seconds after noon, UTC."""
+    """The position of a row written this many seconds after noon, UTC."""
     moment = NOON + seconds
     return (clock.text(moment, offsets([int(moment)])[0]), key)
 

@@ -1,4 +1,4 @@
-"""What a run may ask for, and how MySQL is asked for a stretch of the order."""
+"""The options of a run, and how a stretch of the order is queried from MySQL."""
 
 import itertools
 from dataclasses import replace

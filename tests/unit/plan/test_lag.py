@@ -1,4 +1,4 @@
-"""The lag behind the source is asked for quickly, and a source that is away costs a moment and no more."""
+"""The lag behind the source is measured quickly, and an unreachable source costs only a moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.samples import TABLE, History, at, files, window
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a server that takes connections and never says a word."""
+    """The port of a server that accepts connections and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

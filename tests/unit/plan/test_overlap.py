@@ -1,4 +1,4 @@
-"""How far before the watermark rows are read again, decided by what is known of the source, and said in words."""
+"""How far before the watermark rows are read again, decided by what is known about the source, and why, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows begin anew in the place of what the target has, decided from the log alone."""
+"""When rows are read from the start and replace the target's, decided from the log alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UPSERT = TableOptions()
 
 
 def whole_copy(history: History) -> History:
-    """A log whose last word is a snapshot."""
+    """A log that ends with a snapshot."""
     history.claim(table=FULL, window=Window("s", None, None, "snapshot"))
     history.add(Batch, window_id="s", slices=(0,), files=files(5), load_as="replace")
     return history

@@ -1,4 +1,4 @@
-"""A source whose clock was set back, or whose zone has changed: what is said, and what is refused."""
+"""A source whose clock was set back, or whose zone has changed: what is noted, and what is refused."""
 
 from __future__ import annotations
 

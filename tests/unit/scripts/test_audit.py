@@ -1,4 +1,4 @@
-"""The lock of requirements, and `scripts/audit`: what it says of one, against a registry of its own on this machine."""
+"""requirements.lock, and `scripts/audit`: what it reports, with a private registry on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/lock`, with an index of its own on this machine; and that the lock is of the oldest Python, too."""
+"""`scripts/lock`, with a private index on this machine; and that the lock works on the oldest Python, too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ dev = ["floodmark-checked"]
 
 
 def wheel(name: str, version: str, pythons: str, needs: str = "") -> bytes:
-    """A package that is nothing but its description."""
+    """A package with nothing but metadata."""
     about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: {pythons}\n{needs}"
     folder, to = f"{name.replace('-', '_')}-{version}.dist-info", io.BytesIO()
     with zipfile.ZipFile(to, "w") as made:

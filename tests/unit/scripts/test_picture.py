@@ -1,4 +1,4 @@
-"""The pictures of docs/: drawn ones are what their texts and figures say, and none brings anything from elsewhere."""
+"""The pictures of docs/: drawings match their texts and figures, and none loads anything from elsewhere."""
 
 from __future__ import annotations
 

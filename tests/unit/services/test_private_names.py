@@ -1,4 +1,4 @@
-"""Private names of libraries that Floodmark touches, because there is no public way: each is still there.
+"""Private names of libraries that Floodmark uses for lack of a public API: each still exists.
 
 What is not in `TOUCHED` must not be touched. A library's new version that lacks one fails here, not at somebody's sync.
 """

@@ -1,4 +1,4 @@
-"""How ssh is called, and what its words mean."""
+"""How ssh is called, and what its messages mean."""
 
 from __future__ import annotations
 

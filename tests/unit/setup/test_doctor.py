@@ -1,4 +1,4 @@
-"""What `doctor` makes of facts: the judging functions, the lanes, the text."""
+"""How `doctor` judges facts: the deciding functions, the lanes, the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of a resident sync, and what its cycles tell; no service."""
+"""The pace of a resident sync, and what its cycles report; no service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run keeps alive, and what people see of a commit that is made while a load ends beside it."""
+"""What a run keeps alive, and what people see of a commit that is made just as a load ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.samples import RUN, TABLE, files
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A folder, a DuckDB file, and a source that is away."""
+    """A folder, a DuckDB file, and an unreachable source."""
     return Config(
         tmp_path / "floodmark.yaml",
         SourceSpec("127.0.0.1", 1, "reader", "secret"),

@@ -1,4 +1,4 @@
-"""What tells whether a table has changed since its last snapshot, and which snapshot that is of."""
+"""How to tell whether a table has changed since its last snapshot, and which snapshot that is."""
 
 from __future__ import annotations
 

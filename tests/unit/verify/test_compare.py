@@ -1,4 +1,4 @@
-"""What source and warehouse are compared by, decided without either."""
+"""How source and warehouse are compared, decided without either."""
 
 from __future__ import annotations
 

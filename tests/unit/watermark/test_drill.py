@@ -1,4 +1,4 @@
-"""`watermark drill`: what it says would come back does come back, and nothing is touched by asking."""
+"""`watermark drill`: what it says can be recovered is recovered, and the drill itself touches nothing."""
 
 from pathlib import Path
 from typing import Any

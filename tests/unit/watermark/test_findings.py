@@ -1,4 +1,4 @@
-"""Tables with state in the store, with nothing but the store: what a sync says of those that it can't reach or find."""
+"""Tables with state, with only the store available: what a sync reports about those it can't reach or find."""
 
 from __future__ import annotations
 

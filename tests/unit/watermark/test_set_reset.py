@@ -1,4 +1,4 @@
-"""`watermark set` and `reset` of one table, with nothing but the store: MySQL and the warehouse are away."""
+"""`watermark set` and `reset` of one table, with only the store available."""
 
 from __future__ import annotations
 

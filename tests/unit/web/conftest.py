@@ -41,7 +41,7 @@ def looks(config: Config) -> Iterator[Looks]:
 
 @pytest.fixture
 def client(config: Config, looks: Looks) -> Iterator[Client]:
-    """The dashboard, asked without a network. Its looks are made here, one for each client."""
+    """The dashboard, queried without a network. Its looks are made here, one for each client."""
     watch = Watch(looks, every=0.05)
 
     def made(token: str | None = None) -> TestClient:

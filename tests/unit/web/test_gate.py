@@ -1,4 +1,4 @@
-"""Who may ask: names, tokens, methods; and what browsers are told."""
+"""Who may access the dashboard: names, tokens, methods; and the security headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger on the dashboard: when it is asked, and what its answer changes."""
+"""The ledger on the dashboard: when it is queried, and what its answer changes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_second_look_reads_only_what_has_changed(filled: Filled, looks: Looks)
 
 
 class Failing(Store):
-    """A store that fails in the middle of a look when it is told to."""
+    """A store that fails in the middle of a look, on demand."""
 
     broken = False
 

@@ -1,4 +1,4 @@
-"""What keeps the dashboard from being served is said in a line, before anything is done; and the report is one file."""
+"""Whatever keeps the dashboard from being served is reported in one line, before anything is done; and the report is one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers and log-ins of servers that say anything: bytes changed, left out or doubled, with TLS and without.
+"""Answers and log-ins of servers that send anything: bytes changed, left out or duplicated, with TLS and without.
 
 What comes of them are rows of the right columns, a connection, or an error of ours: never a value that was not sent whole.
 """
@@ -134,7 +134,7 @@ def test_any_answer_in_text_is_rows_of_its_columns_or_an_error() -> None:
 
 
 def ask(link: socket.socket) -> tuple[list[str], list[Any]]:
-    """A question over a connection that is past its log-in."""
+    """A query over a logged-in connection."""
     connection = pymysql.Connection(defer_connect=True, conv={}, use_unicode=False, ssl_disabled=True)
     connection._sock, connection._rfile, connection._current_timeout = link, link.makefile("rb"), None
     return Link(connection, link).ask(b"SELECT 1")

@@ -167,7 +167,7 @@ def test_any_bytes_are_values_or_an_error(rows: list[bytes], data: st.DataObject
 
 @dataclass
 class Server:
-    """One that answers from a list, and keeps what it was asked."""
+    """One that answers from a list, and records the queries."""
 
     answers: dict[int, bytes]
     heard: list[bytes]

@@ -1,4 +1,4 @@
-"""The compiled reader of rows: it says what the functions in Python say, or nothing."""
+"""The compiled row reader: it returns what the Python functions return, or None."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def good_row(rng: random.Random) -> bytes:
 
 
 def read(rows: list[bytes], kinds: list[Kind], compiled: bool, monkeypatch: Any) -> list[list[Any]] | None:
-    """The values, None where Python says that it is malformed, and what the compiled half leaves alone."""
+    """The values, None if Python finds it malformed, and what the compiled half leaves alone."""
     data: Any = np.frombuffer(packets(rows) + bytes(SLACK), np.uint8)
     heads = np.cumsum([0, *(4 + len(r) for r in rows)])
     with monkeypatch.context() as patch:

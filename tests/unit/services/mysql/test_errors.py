@@ -1,4 +1,4 @@
-"""Every error of MySQL's becomes one of ours."""
+"""Every MySQL error becomes one of ours."""
 
 from __future__ import annotations
 

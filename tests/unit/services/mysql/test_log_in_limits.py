@@ -1,4 +1,4 @@
-"""Log-ins that would not end, or end with the wrong word: too slow, too long, in circles, several at a time."""
+"""Log-ins that would not end, or end in the wrong way: too slow, too long, in circles, several at a time."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SESSION = cast(Session, None)
 
 
 class Server:
-    """Answers looks one after the other, each when it is told to; an answer carries the look's number."""
+    """Answers looks one after the other, each when the test says so; an answer carries the look's number."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ def asked(pool: ThreadPoolExecutor, looks: SharedLooks, count: int) -> list[Futu
 
 
 def waiting(looks: SharedLooks, count: int) -> None:
-    """Returns when so many wait for a look that is not theirs."""
+    """Returns when this many wait for another's look."""
     while len(looks._change._waiters) < count:  # type: ignore[attr-defined]
         threading.Event().wait(0.01)
 

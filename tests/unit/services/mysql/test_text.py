@@ -1,4 +1,4 @@
-"""The reading of answers off a socket, against hand-made packets and a parser that is plain and slow."""
+"""Reading answers off a socket, checked with hand-made packets and a plain, slow parser."""
 
 from __future__ import annotations
 

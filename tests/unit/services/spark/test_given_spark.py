@@ -1,4 +1,4 @@
-"""Which Spark is used, decided without a JVM: versions, sessions that can't serve, clusters that leave a run alone."""
+"""Which Spark is used, decided without a JVM: versions, unusable sessions, clusters that give a run no executor."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CLUSTER = {"spark.master": "spark://there:7077"}
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
-    """What a cluster answers next when it is asked for the executors."""
+    """What a cluster answers next when queried for its executors."""
     told: list[frozenset[str] | None] = []
     monkeypatch.setattr(internals, "executors", lambda _: told.pop(0))
     return told

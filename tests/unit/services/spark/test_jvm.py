@@ -1,4 +1,4 @@
-"""How Spark's JVM is started; no JVM is."""
+"""How Spark's JVM is started, without starting one."""
 
 from __future__ import annotations
 

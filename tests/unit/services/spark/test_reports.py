@@ -9,7 +9,7 @@ from floodmark.services.spark.reports import Address, Reports, RowsUnderway, Tel
 
 
 class Heard:
-    """Numbers, and a moment at which there are so many."""
+    """Collects numbers, and signals when there are enough."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []

@@ -1,4 +1,4 @@
-"""What a task takes along: on this machine no secret, which its worker reads where the driver has left it."""
+"""What a task carries: on this machine no secret; the worker reads it where the driver has left it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORE = StoreSpec("s3://lake", access_key_id="key", secret_access_key="the-secre
 
 @dataclass(frozen=True)
 class Job:
-    """Says what it was given."""
+    """Returns what it was given."""
 
     source: SourceSpec
     stores: tuple[StoreSpec, ...]

@@ -1,4 +1,4 @@
-"""What AWS denies is said with the statement of a policy that allows it."""
+"""If AWS denies something, the error has the policy statement that allows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule by which a warehouse counts for the next load says the same here and in SQL."""
+"""The rule by which a warehouse counts rows for the next load gives the same result here and in SQL."""
 
 from itertools import product
 

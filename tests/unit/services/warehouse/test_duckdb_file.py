@@ -1,4 +1,4 @@
-"""One opening of a DuckDB file for several uses at one time."""
+"""One open DuckDB file, shared by several users at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns in whose files next to no value is there twice."""
+"""Columns whose values hardly ever repeat."""
 
 from __future__ import annotations
 

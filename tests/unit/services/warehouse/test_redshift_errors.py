@@ -1,4 +1,4 @@
-"""What Redshift and its driver say, and what the operator is told."""
+"""Errors of Redshift and its driver, and what the operator sees."""
 
 from __future__ import annotations
 

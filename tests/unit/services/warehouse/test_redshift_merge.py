@@ -43,7 +43,7 @@ def file(**ranges: tuple[Any, Any]) -> Proven:
 
 
 def said(steps: Sequence[Step]) -> Iterator[str]:
-    """All statements of a load that goes as hoped."""
+    """All statements of a load in which every choice goes the fast way."""
     for step in steps:
         yield step.sql
         if isinstance(step, Choose):
@@ -119,7 +119,7 @@ def test_a_new_target_is_filled_by_copy_alone() -> None:
 
 
 def refused(steps: Sequence[Step], times: int) -> Iterator[str]:
-    """All statements of a load in which so many hopes come to nothing, as the Data API sends it in the end."""
+    """All statements of a load in which this many choices go the slow way, as the Data API finally sends it."""
     for step in steps:
         if not isinstance(step, Choose):
             yield step.sql
