@@ -18,7 +18,7 @@ from tests.support.held_sync import until
 from tests.support.intrusion import blocks, stolen, taken_for_objects
 from tests.support.orders import create_orders, fill_orders
 
-# The command, which tells when the environment is changed while there are threads.
+# The command, reporting any change of the environment while there are threads.
 WATCHED = """
 import os, sys
 def hook(event, about):

@@ -63,7 +63,7 @@ def test_a_socket_that_drops_at_any_statement_costs_one_retry(
 def test_a_commit_that_happened_without_an_answer_is_not_repeated(
     fill: Fill, place: RedshiftPlace, faults: Faults
 ) -> None:
-    fill.table = EVENTS  # without a key a second load would double its rows
+    fill.table = EVENTS  # without a key a second load would duplicate its rows
     fill.warehouse = place.faulty()
     faults.drop_after_commit()
     sent = statements(faults, lambda: fill.load(fill.commit([{"n": 1}], load_as="insert")))
@@ -163,7 +163,7 @@ def test_two_loaders_of_one_commit_load_it_once(fill: Fill, place: RedshiftPlace
     fill.table = EVENTS
     for n in range(5):
         commit = fill.commit([{"n": n}], load_as="insert")
-        # Both have looked before either locks: only the check under the lock can tell.
+        # Both have looked before either locks: only the check under the lock decides.
         meet = threading.Barrier(2)
         outcomes: list[int] = []
 
@@ -203,7 +203,7 @@ def test_a_dead_loader_of_ours_is_ended_and_its_lock_taken(fill: Fill, place: Re
     assert loaded(fill) == ([1, 2], [1, 2])
     with pytest.raises(Exception, match=r"closed|Broken|terminat"):
         dead.cursor().execute("COMMIT")
-    # So it is where rows are only counted anew.
+    # The same if rows are only recounted.
     place.run("INSERT INTO orders (id) VALUES (9)")
     half_open(place, "floodmark:pipe-1:orders")
     fill.warehouse.recount(fill.pipeline, fill.log, "orders")

@@ -172,7 +172,7 @@ def test_a_target_that_was_taken_over_after_a_load_was_decided_is_left_alone(
 def test_a_load_waits_for_another_one_of_its_target_and_loads_what_that_left(
     fill: Fill, place: RedshiftPlace
 ) -> None:
-    fill.table = EVENTS  # without a key a second load would double its rows
+    fill.table = EVENTS  # without a key a second load would duplicate its rows
     commit = fill.commit([{"n": 1}], load_as="insert")
     place.server.faults.delay(1, r"\s*copy\b")
     other = threading.Thread(target=lambda: place.faulty().load(fill.request(commit)))

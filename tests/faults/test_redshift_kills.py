@@ -93,7 +93,7 @@ def loaders(fill: Fill) -> Iterator[Loaders]:
 def test_a_loader_killed_between_any_two_statements_leaves_whole_commits(
     fill: Fill, loaders: Loaders
 ) -> None:
-    fill.table = EVENTS  # without a key a second load would double its rows
+    fill.table = EVENTS  # without a key a second load would duplicate its rows
     chance = random.Random(SEED)
     pending: list[Numbered] = []
     killed = done = 0
@@ -188,7 +188,7 @@ def test_the_watermark_is_shown_within_seconds_even_if_redshift_does_not_answer(
         began = time.monotonic()
         seen = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
         assert (seen["mysql_rows_extracted"], seen["redshift_rows_loaded"]) == (20, 20)
-        assert "redshift_status_as_of" in seen  # as it was last known, and that is said
+        assert "redshift_status_as_of" in seen  # as last known, and the output says so
         assert time.monotonic() - began < 10
     finally:
         between.close()

@@ -165,7 +165,7 @@ def test_nothing_is_removed_that_a_running_sync_then_commits(gated: Workspace) -
         process = gated.run.start("sync", "-t", "orders", "-s", "intra-table")
         until(lambda: len(commits(gated)) >= 2 or process.poll() is not None, 120)
         gate.close()
-        # Files of slices that are read but not committed yet look like orphans to whoever does not ask.
+        # Files of slices that are read but not committed yet look like orphans without a look at the lease.
         until(lambda: (gated.folder / "lake" / "data").exists() and len(staged(gated)) >= 2, 120, pause=0.1)
         for command in ("orphans", "clean"):
             result = gated.run("s3clean", command, "-t", "orders", "--force")

@@ -15,7 +15,7 @@ from floodmark.config.load import Config, load
 from floodmark.model.errors import ConfigError
 from floodmark.services.mysql.rows import text as wire
 
-# What a property costs is not what it says; on a busy machine a deadline fails those that hold.
+# A property's cost is not what it tests: on a busy machine, a deadline would fail true ones.
 settings.register_profile("floodmark", deadline=None)
 settings.load_profile("floodmark")
 
@@ -54,7 +54,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# Where the steps are that lie right below the command line.
+# The modules right below the command line.
 STEPS = {
     "sync": "floodmark.sync.run",
     "plan": "floodmark.sync.preview",

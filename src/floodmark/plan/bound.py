@@ -292,7 +292,7 @@ def held_back(reading: Reading, settled: Settled, open_still: Sequence[OpenWork]
 
 @dataclass(frozen=True)
 class Tick:
-    """How far to read integers that tell the time: below the tick after the current one, in their unit."""
+    """How far to read integers that hold a time: below the tick after the current one, in their unit."""
 
     now: float  # the source's clock when the run looked
     unit: clock.Unit

@@ -147,7 +147,7 @@ def test_many_ranges_are_searched_together(fill: Fill, monkeypatch: pytest.Monke
 def test_a_folder_named_like_a_column_and_its_value_changes_no_row(
     store: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # DuckDB takes such names for hive partitions: the working folder's, and of files from S3 the TMPDIR's.
+    # DuckDB mistakes such names for hive partitions: the working folder's, and of files from S3 the TMPDIR's.
     place = tmp_path / "id=7" / "name=eu" / "filename[1]*"
     place.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(place))

@@ -262,7 +262,7 @@ def test_files_are_due_even_if_their_loads_are_only_summed(
     assert len(removal.files) == 39  # the first was loaded just now
     state = long.add(Clean, clean=removal.clean)
     assert state.data.cleaned == ((3, 41),)
-    # What was loaded since is not due, and that is known without another question.
+    # What was loaded since is not due, and that is known without another query.
     ledger = ledger_for(long.place.open(), state, "orders")
     counted = Fetched(monkeypatch)
     removal, _ = due_files(long.place.open(), long.log, state, ledger, DAY, datetime.now(UTC))

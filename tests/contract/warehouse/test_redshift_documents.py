@@ -69,7 +69,7 @@ def test_a_cluster_without_large_strings_is_refused_before_a_row_is_read(
     with pytest.raises(ConfigError, match=r"large_strings is set, but large strings are disabled") as refused:
         off.changes(DOCS)
     assert "enable_large_strings_opt_in" in str(refused.value.hint)
-    assert off.changes(ORDERS)  # no document, no question
+    assert off.changes(ORDERS)  # no document, no query
 
 
 def test_a_column_of_text_is_found_before_long_documents_are_read_for_it(

@@ -34,7 +34,7 @@ from tests.support.sql_pieces import unsent
 
 # What the stand-in, and the stub for the Data API, answer against what we assume of Redshift.
 STAND_IN_DIFFERS = {
-    "SQL: trailing blanks",  # PostgreSQL tells 'a' from 'a '
+    "SQL: trailing blanks",  # to PostgreSQL 'a' and 'a ' differ
 }
 STAND_IN_UNKNOWN = {
     "roles: chain",
@@ -153,7 +153,7 @@ def test_the_stand_in_answers_every_probe_on_both_transports_and_nothing_is_left
     assert left_behind(redshift, config, report) == ()
     # The ledger is made by whichever probe loads first.
     sent += [sql for sql in redshift.faults.statements if sql.startswith("CREATE TABLE IF NOT EXISTS")]
-    # Whoever adds a way to build a statement adds it to doctor/live/ways.py too.
+    # If you add a way to build a statement, add it to doctor/live/ways.py too.
     assert unsent(sent) == set()
     assert [way for way in ALSO_SENT if not any(re.search(way, sql) for sql in sent)] == []
 

@@ -58,7 +58,7 @@ def test_a_warehouse_does_the_changes_that_it_announces(fill: Fill) -> None:
     later = then(first, ID, LONG, SEEN, wide, named(INT, "new", fill="3"))
     warehouse = fill.place.open()
     assert [change.kind for change in warehouse.changes(first)] == ["create"]
-    assert fill.place.empty  # to ask is not to do
+    assert fill.place.empty  # a query changes nothing
     load(fill, first, {**row(1, "a"), "n": 1})
     assert warehouse.changes(first) == ()
     changes = warehouse.changes(later)

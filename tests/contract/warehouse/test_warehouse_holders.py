@@ -16,7 +16,7 @@ def test_a_load_of_an_old_epoch_stops(fill: Fill) -> None:
     with pytest.raises(ConflictError, match="reset"):
         fill.load(fill.commit([row(2)]))
     fill.epoch = 7
-    assert [r.n for r in fill.load(commit).loaded] == [1]  # exactly because it was told to
+    assert [r.n for r in fill.load(commit).loaded] == [1]  # loaded again, because the epoch is new
     assert fill.rows("id") == [(1,)] and fill.ledger() == [1, 1]
 
 

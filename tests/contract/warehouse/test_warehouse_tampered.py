@@ -74,7 +74,7 @@ def test_a_foreign_column_is_not_mistaken_for_a_new_one_in_the_source(fill: Fill
     called_n = changed(ORDERS, columns=(ID, replace(NAME, name="n"), SEEN), renamed=(("Name", "n"),))
     with pytest.raises(DataError, match="column n of orders was not created by Floodmark"):
         look.changes(called_n, ORDERS, ORDERS)
-    # Not so a column that was dropped at the source and has come back, and one that a claim knows already.
+    # But not a column that was dropped at the source and came back, nor one that a claim already knows.
     look.changes(more, ORDERS, changed(ORDERS, dropped=(INT,)))
     look.changes(more, ORDERS, more)
     look.changes(changed(more, mode="full", cursor=None), ORDERS, ORDERS)

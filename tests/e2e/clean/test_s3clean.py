@@ -119,7 +119,7 @@ def test_age_and_pattern_limit_what_is_removed(orders: Workspace) -> None:
     done = orders.pipeline.s3clean_clean("orders", pattern=f"{first}/*", older_than="0s")
     assert done["deleted"] == 4 and all(f"/{first}/" in f["uri"] for f in done["files"])
     valid(orders)
-    # The claim between the two commits does not part them: one span of the log stands for all.
+    # The claim between the two commits does not split the span.
     orders.pipeline.s3clean_clean("orders")
     document = json.loads(
         (orders.folder / "lake" / f"watermark/tables/{orders.database.name}.orders.json").read_text()

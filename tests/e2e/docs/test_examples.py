@@ -93,7 +93,7 @@ DOCUMENTS = {
     "verify -t {}": "`verify` with",
     "dbt sources": "`dbt sources --json`",
 }
-# Inside these stand names of tables and values of other systems.
+# These contain names of tables and values of other systems.
 OPEN = ("sources", "params")
 
 

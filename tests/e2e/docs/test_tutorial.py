@@ -20,7 +20,7 @@ PAGE = "docs/tutorial.md"
 FOLDER = "/srv/floodmark"  # on the page
 PASSWORD = "tutor1al-s3cret"
 
-# Says how far something is, or what it waits for: depends on the machine.
+# Progress and waits depend on the machine.
 PROGRESS = re.compile(r"starting Spark|saving Spark's classes|.*: (waiting|extracting|loading|verifying)\b")
 
 

@@ -70,7 +70,7 @@ def test_a_spark_session_that_is_passed_or_already_active_is_used_and_left_runni
 
 def test_under_spark_submit_the_submitted_spark_runs_the_slices(workspace: Workspace) -> None:
     prepared(workspace)
-    workspace.write(spark={"master": "spark://127.0.0.1:1"})  # what was submitted overrules it
+    workspace.write(spark={"master": "spark://127.0.0.1:1"})  # the submitted settings override it
     conf = [part for name, value in SETTINGS.items() for part in ("--conf", f"{name}={value}")]
     done = subprocess.run(
         [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(JOB), "--json", "sync", "--all"],

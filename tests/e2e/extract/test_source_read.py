@@ -316,7 +316,7 @@ def test_connection_failures_are_distinguished(database: Any, spec: SourceSpec) 
     assert "wrong-one" not in error.value.message
     with pytest.raises(ConfigError, match="Unknown database"):
         Session(replace(spec, database="not_there"))
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says a word
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         for port in (1, silent.getsockname()[1]):
             started = time.monotonic()
             with pytest.raises(TransientError):

@@ -88,7 +88,7 @@ def text_of(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-# column type, literals, what the server is asked, what our value has to look like
+# column type, literals, the query to the server, the value we expect
 Case = tuple[str, list[str], str, Callable[[Any], Any]]
 
 

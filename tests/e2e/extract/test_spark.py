@@ -174,7 +174,7 @@ def test_a_killed_worker_costs_a_retry_and_no_row(spark: Callable[[], Spark], jo
     one = spark()
     slow = [replace(job, table=changed(job.table, where="SLEEP(0.002) = 0")) for job in jobs[:4]]
     results = one.submit(slow, "t")
-    found = [next(results)]  # by now the others are at work
+    found = [next(results)]  # by now the others are running
     for pid in python_workers(one):
         os.kill(pid, signal.SIGKILL)
     found += results

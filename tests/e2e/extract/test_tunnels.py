@@ -127,7 +127,7 @@ def test_a_bastion_that_stops_during_extraction_is_exit_code_4_and_the_next_run_
     assert complete(workspace)
 
 
-# who is let in, and by whom
+# who may log in
 
 
 def test_a_changed_host_key_is_refused(workspace: Workspace, own_bastion: Sshd) -> None:
@@ -157,7 +157,7 @@ def test_a_bastion_with_an_unknown_host_key_is_refused(
     assert nobody.read_text() == ""
     nobody.write_text(
         bastion.known_hosts.read_text()
-    )  # a path with a blank and a per cent sign is only a path
+    )  # a path with a space and a percent sign is just a path
     Session(source(server, ssh_of(bastion, known_hosts=nobody))).close()
 
 

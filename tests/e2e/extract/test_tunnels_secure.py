@@ -33,7 +33,7 @@ from tests.support.tunnels import (
 )
 from tests.support.warehouse_loads import Fill, RedshiftPlace, row
 
-DOOR = "127.1"  # 127.0.0.1 for whoever connects, and a name that is in no certificate
+DOOR = "127.1"  # resolves to 127.0.0.1, and is in no certificate
 
 
 def openssl(*args: str) -> None:
@@ -92,7 +92,7 @@ def test_the_certificate_of_mysql_is_checked_against_the_name_behind_the_tunnel(
             with pytest.raises(ConfigError, match="certificate"):
                 cipher("localhost", Tls(mode, ca=pems / "other.pem"))
         assert cipher(DOOR, Tls("required")) and cipher(DOOR, None)
-        # A certificate that is renewed while the tunnel stays is checked anew, and accepted.
+        # A certificate that is renewed while the tunnel stays open is checked again, and accepted.
         for kind in ("key", "pem"):
             (pems / f"server.{kind}").write_bytes((pems / f"new.{kind}").read_bytes())
         server.execute("FLUSH SSL" if new_server is MariaDB else "ALTER INSTANCE RELOAD TLS")

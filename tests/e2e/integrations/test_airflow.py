@@ -121,7 +121,7 @@ def test_a_sync_is_an_xcom_and_an_event_only_where_rows_moved(airflow: Airflow) 
     airflow.test("moves")  # nothing new
     assert airflow.states("moves") == [("sync", "success")] * 2 and len(airflow.events()) == 1
 
-    # Rows that a run elsewhere has loaded, or an attempt that failed afterwards, are told of by the next one.
+    # Rows loaded by a run elsewhere, or by an attempt that failed afterwards, are reported by the next one.
     airflow.workspace.execute(fill_orders(5, "seq DAY", id="seq + 100", note="'n'"))
     airflow.workspace.synced("orders")
     airflow.test("moves")

@@ -53,7 +53,7 @@ def test_dbt_sees_how_fresh_a_source_is_by_what_syncs_have_noted(project: Worksp
     assert (code, first["status"]) == (0, "pass"), first
     assert first["criteria"]["warn_after"] == {"count": 15, "period": "minute"}
 
-    project.synced("orders")  # finds nothing new, and is a look all the same
+    project.synced("orders")  # finds nothing new, but counts as a check
     code, second = freshness(project)
     assert (code, second["status"]) == (0, "pass") and second["max_loaded_at"] > first["max_loaded_at"]
 

@@ -246,7 +246,7 @@ def test_a_prepared_transaction_holds_back_from_its_lowest_row_even_after_a_cras
             workspace.execute(
                 ORDERS_IN_MICROSECONDS, "CREATE TABLE lg (id INT PRIMARY KEY, note INT)", old_rows(9)
             )
-            # A statement of two days ago, as far as its row tells.
+            # Judging by its row, a statement of two days ago.
             old = "INSERT INTO orders (note, update_at) VALUES ('prepared', NOW(6) - INTERVAL 2 DAY)"
             with transaction(workspace, "XA START 'x'", old, "XA END 'x'", "XA PREPARE 'x'"):
                 pass

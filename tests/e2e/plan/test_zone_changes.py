@@ -45,7 +45,7 @@ def test_a_server_that_moves_to_another_zone_loses_no_row_either_way_and_says_ho
             assert (clock.exit_code, moment.exit_code, log.exit_code) == (0, 0, 6)
             assert log.error is not None and "from UTC+08:00 to UTC+00:00" in log.error.message
             assert clock.rows_reread >= 3
-            # A TIMESTAMP knows no zone: it is read as ever.
+            # A TIMESTAMP has no zone: it is read as before.
             assert (moment.rows_extracted, moment.rows_reread) == (3, 0)
             assert not any("zone" in note for note in moment.notes)
             assert workspace.compare("clock").equal and workspace.compare("moment").equal

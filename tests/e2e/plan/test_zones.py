@@ -19,7 +19,7 @@ CREATE = """CREATE TABLE {name} (
   id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(20),
   update_at {type} NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))"""
 
-# The tables, and the zone of whoever writes them: the server's, or one that the configuration names.
+# The tables, and their writers' zone: the server's, or a configured one.
 WRITERS = {"clock": None, "moment": None, "in_utc": "+00:00", "in_tokyo": "+09:00"}
 ZONES = {"in_utc": "UTC", "in_tokyo": "Asia/Tokyo"}
 

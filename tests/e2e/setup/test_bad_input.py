@@ -307,7 +307,7 @@ def test_the_log_of_another_warehouse_file_is_code_6_and_says_to_move_it(orders:
 def test_a_missing_warehouse_folder_is_reported_before_rows_are_read(orders: Workspace) -> None:
     orders.write(warehouse={"url": "duckdb:///no/such/warehouse.duckdb"})
     refused(orders, 2, "the folder of the warehouse", "does not exist", "warehouse.url")
-    # The mistake did not bind the store to a warehouse that is none.
+    # The mistake did not bind the store to something that is not a warehouse.
     assert commits(orders) == [] and not (orders.folder / "lake" / "pipeline.json").exists()
 
 
@@ -336,7 +336,7 @@ def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(ord
         orders, 2, "belongs to a pipeline into duckdb:///", "needs its own store prefix", "watermark move"
     )
     assert not (orders.folder / "other.duckdb").exists()
-    # Its empty ledger is not taken for this pipeline's.
+    # Its empty ledger is not mistaken for this pipeline's.
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
     assert document["redshift_rows_loaded"] == before["redshift_rows_loaded"] == 100
     assert document["pending_s3_files"] == []

@@ -135,7 +135,7 @@ def test_a_closed_port_is_reported(orders: Workspace) -> None:
 def test_an_unknown_host_is_reported(orders: Workspace) -> None:
     orders.write(source={"url": "mysql://root:x@nowhere.invalid/shop"})
     answer = doctor(orders)
-    # Without any name server, the word is that none answers: as true, and as much as can be known.
+    # Without any name server, the message says that none answers, which is all that can be known.
     answer.fails("source", "name", "nowhere.invalid")
     assert "unknown host" in answer.one("source", "name")["detail"] or "name server" in str(answer.checks)
 

@@ -17,7 +17,7 @@ from tests.support.orders import NOTE, create_orders, fill_orders
 
 pytestmark = pytest.mark.source
 
-# Only a source whose clock tells when a row changed is read without an overlap, which would bring rows back.
+# Only a source whose own clock writes the cursor is read without an overlap, which would bring rows back.
 ORDERS = create_orders(f"{NOTE}, status INT NOT NULL DEFAULT 0", "TIMESTAMP(6)")
 Row = tuple[Any, ...]
 
@@ -251,7 +251,7 @@ def test_text_keys_are_deleted_as_their_collation_compares_them(workspace: Works
     workspace.synced("codes")
     workspace.execute(
         "DELETE FROM codes WHERE n % 10 = 0",
-        # The same key to MySQL, and no change that the cursor tells of.
+        # The same key to MySQL, and no change that the cursor shows.
         "UPDATE codes SET code = UPPER(code), update_at = update_at WHERE n = 5",
     )
     assert workspace.synced("codes")["rows_deleted"] == 30

@@ -29,7 +29,7 @@ from tests.support.every_type import (
 from tests.support.redshift import RedshiftStandIn
 
 ROWS = 300
-# How Redshift is asked for a value as text, by how MySQL is.
+# How Redshift prints a value as text, by how MySQL does.
 ASKED = {
     DATE_MY: "to_char({c}, 'YYYY-MM-DD BC')",
     TIME_MY: "to_char({c}, 'YYYY-MM-DD HH24:MI:SS.US BC')",
@@ -145,6 +145,6 @@ def test_every_value_arrives_as_mysql_has_it(synced: Synced, name: str) -> None:
     else:
         told = ASKED.get(kind.asked, "CAST({c} AS VARCHAR)")
         printed = synced.source(kind.asked.format(c=name))
-        if kind.asked in (DATE_MY, TIME_MY):  # MySQL's year 0 is the first before Christ
+        if kind.asked in (DATE_MY, TIME_MY):  # MySQL's year 0 is 1 BC
             printed = [v and (f"0001{v[4:]} BC" if v.startswith("0000") else f"{v} AD") for v in printed]
         assert synced.warehouse(told.format(c=name)) == printed

@@ -121,7 +121,9 @@ def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(or
     runs = {d["run"] for d in resident.documents[:-1]}
     assert len(runs) == len(resident.documents) - 1
     left = {p.stem: json.loads(p.read_bytes()) for p in (orders.folder / "lake" / "runs").iterdir()}
-    stopped = {run for run, report in left.items() if report.get("error")}  # SIGTERM may come in mid-cycle
+    stopped = {
+        run for run, report in left.items() if report.get("error")
+    }  # SIGTERM may come in the middle of a cycle
     assert len(stopped) <= 1
     assert left.keys() - stopped < runs  # idle cycles leave nothing behind
 

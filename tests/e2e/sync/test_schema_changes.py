@@ -252,7 +252,7 @@ def test_a_column_created_by_a_concurrent_run_is_recognised(orders: Orders) -> N
     assert report.ok, report.tables[0].error
     assert other[0]["rows_reread"] == ROWS and report.tables[0].rows_reread == 0
     assert orders.differences() == ()
-    # The same for whoever only looks.
+    # The same for commands that only read.
     now = log.read().table
     assert now is not None
     found = Asking(config.warehouse, log, before, now).answer()

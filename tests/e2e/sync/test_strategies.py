@@ -24,7 +24,7 @@ def test_limit_50_and_3_chunks_are_exactly_150_rows_in_position_order(
     assert (table["rows_extracted"], table["rows_loaded"]) == (150, 150)
     expected = orders.execute("SELECT id FROM orders ORDER BY update_at, id LIMIT 150")
     assert orders.query("SELECT id FROM orders ORDER BY update_at, id") == expected
-    # The next run goes on behind them.
+    # The next run continues after them.
     assert orders.synced("orders", strategy=strategy, limit=50)["rows_extracted"] == 50
     assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(200, 200)]
 

@@ -39,7 +39,7 @@ def test_a_restore_moves_only_the_extractions_position_and_can_be_undone(past: P
     for same in ("mysql_rows_extracted", "s3_file_count", "redshift_rows_loaded", "processed_s3_files"):
         assert document[same] == before[same]
     assert past.log.read().n == 6 and past.log.commit(6)[0].kind == "restore"
-    # Sixty rows are read again and replace themselves.
+    # Sixty rows are read again and merged by key.
     assert past.workspace.synced("orders")["rows_extracted"] == 60
     assert past.workspace.compare("orders").equal
     text = past.run("restore", "-t", past.name, "--commit", "2")
@@ -230,7 +230,7 @@ def test_a_lost_bucket_is_recovered_from_a_further_place(s3_workspace: Workspace
     drilled = run("watermark", "drill", "-t", name)
     assert drilled.code == 0 and "losses tried: 12; all can be recovered" in drilled.stdout
     assert f"copies_to {other}/watermark/tables/{name}.json" in drilled.stdout
-    # And so it does.
+    # And it is.
     store = Store(s3_workspace.settings.store)
     before = json.loads(run("--json", "watermark", "get", "-t", name).stdout)
     # But for the lease, which says that the run of this very process is over.

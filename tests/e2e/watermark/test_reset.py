@@ -102,7 +102,7 @@ def test_a_load_reset_is_refused_if_files_were_cleaned_and_names_them(orders: Wo
     with pytest.raises(DataError, match="1 of 2 files") as refused:
         orders.pipeline.watermark_reset(name(orders), redshift_only=True, force=True)
     assert gone.name in refused.value.message and f"reset -t {name(orders)}" in str(refused.value.hint)
-    assert orders.synced("orders")["rows_loaded"] == 100  # nothing was changed: the rest goes on
+    assert orders.synced("orders")["rows_loaded"] == 100  # nothing was changed: everything else continues
 
 
 def test_a_load_reset_works_after_older_snapshots_were_cleaned(workspace: Workspace) -> None:
@@ -304,7 +304,7 @@ def test_a_manual_watermark_holds_through_loads_and_gives_way_to_the_next_sync_t
     assert "Found 2 files, filtered to 1 files for loading" in table["notes"]
     again = orders.synced("orders", load_only=True)
     assert again["files_loaded"] == 0 and again["watermark"]["metadata"]["manual_watermark"]
-    # It lies behind all rows: an ordinary sync extracts nothing, so it stays, but the skipped file loads.
+    # It is after all rows: an ordinary sync extracts nothing, so it stays, but the skipped file loads.
     table = orders.synced("orders")
     assert (table["rows_extracted"], table["files_loaded"]) == (0, 1)
     assert any("1 later file will load again" in note for note in table["notes"])

@@ -45,7 +45,7 @@ def back(workspace: Workspace) -> None:
     workspace.write(source={"url": workspace.database.url})
 
 
-# failed attempts, and what goes on
+# failed attempts, and current activity
 
 
 def test_a_failed_connection_to_mysql_is_shown_until_the_next_success(orders: Workspace) -> None:
@@ -179,7 +179,7 @@ def test_a_table_that_the_source_no_longer_shows_is_named_until_it_is_retired(or
     assert orders.query("SELECT count(*) FROM others") == [(1,)]
     with pytest.raises(ConfigError, match="never synced"):
         orders.pipeline.watermark_retire("nothing")
-    # Even once it is there again, only a sync by its name brings it back.
+    # Even when it exists again, only a sync by name brings it back.
     orders.execute("RENAME TABLE elsewhere TO others", "INSERT INTO others VALUES (2)")
     orders.pipeline.watermark_retire("elsewhere")
     assert [t.table for t in orders.sync().tables] == [name(orders)]
@@ -224,7 +224,7 @@ def test_a_column_that_the_user_may_no_longer_read_is_named_until_it_is_excluded
     assert orders.query("SELECT count(*) FROM orders WHERE note IS NULL") == [(0,)]
     orders.write(tables={table: {"mode": mode, "exclude": ["note"]}})
     orders.synced("orders")
-    # What was really dropped is told from it: no other column is hidden.
+    # A column that was really dropped is recognized: no other column is hidden.
     orders.write(tables={table: {"mode": mode}})
     orders.execute("ALTER TABLE orders DROP note")
     orders.synced("orders")

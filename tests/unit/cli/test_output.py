@@ -320,7 +320,7 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
         "  zzz: unknown key; known keys: source, store, warehouse, spark, defaults, tables, alerts",
         "  yyy: unknown key; known keys: source, store, warehouse, spark, defaults, tables, alerts",
     ]
-    # What a server says in our words is one line all the same.
+    # A server's message that imitates ours is still one line.
     said = ConfigError("the server has 2 mistakes:\n  one\n  two").as_json()
     assert emit.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
 

@@ -32,7 +32,7 @@ def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
     assert "  Next: floodmark verify -t shop.orders --repair" in lines
     assert lines[-1] == "        reads the missing and different rows again and loads them"
     assert "deletes the extra rows" in shown(extra=1)[-1] and "reads" not in shown(extra=1)[-1]
-    keyless = " ".join(shown())  # no kind is counted: its rows can't be told apart
+    keyless = " ".join(shown())  # no kind is counted: its rows can't be distinguished
     assert "--repair" not in keyless and "Next: floodmark sync -t shop.orders" in keyless
     assert not any("--repair" in line for line in shown(ok=True))
     assert "still differ after the repair" in shown(repair=True, missing=1)[-1]

@@ -276,7 +276,7 @@ def test_objects_of_another_log_in_a_place_are_moved_aside_not_overwritten(tmp_p
     place = store.places[0].store
     kept = {p.rpartition("/")[2]: d for p, d in content(place, f"commits/{NAME}/").items()}
     daily = content(place, "watermark/backups/daily/")
-    # A new log of the same table, begun while nobody asked the place.
+    # A new log of the same table, begun while the place was not queried.
     store.delete([o.path for o in store.list("") if not o.path.startswith("pipeline")])
     alone = Store(StoreSpec(url=store.spec.url))
     log, anew = published(alone, count=1)

@@ -319,7 +319,7 @@ def test_of_many_runs_at_once_one_gets_the_table(log: Log) -> None:
         thread.join()
     won = [o for o in outcomes if isinstance(o, Claimed)]
     assert len(outcomes) == 10 and len(won) == 1
-    # Whoever lost the race to open the log only is asked to plan again.
+    # The loser of the race to open the log only has to plan again.
     state = log.read()
     assert won[0].state == state
     assert log.store.get(commit_path(TABLE.name, 2)) is None

@@ -110,7 +110,7 @@ def test_a_copy_that_can_not_be_written_does_not_stop_the_others(
     written = {item.path for item in store.list("watermark/")}
     assert len(written) == 2 and not any(path.startswith(where) for path in written)
     assert len(store.writes) == 5 and where in caplog.text
-    # The next time it is caught up on, though nothing else changed.
+    # It is written the next time, although nothing else changed.
     watermark.publish(history.state, history.ledger())
     assert len(list(store.list("watermark/"))) == 3
 

@@ -72,7 +72,7 @@ def test_after_any_damage_the_state_is_exact_and_everything_is_repaired(
     noticed = where not in ("daily", "session")
     assert len(recoveries(store, NAME)) == (1 if noticed else 0)
     assert bool(found.findings) == ("commit" in where)
-    # Once is enough, and the table goes on.
+    # Once is enough, and the table continues.
     store.writes.clear()
     assert Log(store, NAME).read() == state and not store.writes
     assert claimed(log, "next").n == state.n + 1

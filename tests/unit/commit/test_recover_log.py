@@ -126,7 +126,7 @@ def test_a_copy_that_knows_more_than_the_log_is_never_ignored(store: Store) -> N
     for _ in range(2):
         with pytest.raises(Damaged, match="is missing"):
             Log(store, NAME).read()
-    # One record a day for one cause, however often it is met.
+    # One record a day for each cause, however often it occurs.
     (record,) = recoveries(store, NAME)
     assert record["success"] is False and log.numbers()[-1] == state.n - 1
 
@@ -138,7 +138,7 @@ def test_a_damaged_log_is_started_over_only_when_forced_and_is_kept_aside(store:
     with pytest.raises(Damaged):
         log.begin()
     assert log.begin(force=True) == State(NAME)
-    # The copies are out of the way too: none of them brings a part of the old log back.
+    # The copies are set aside too: none of them restores part of the old log.
     assert not log.numbers() and not content(store, "watermark/tables/") and log.read() == State(NAME)
     assert len(list(store.list(f"damaged/{NAME}/"))) == state.n + 1 + 3
 

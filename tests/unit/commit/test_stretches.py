@@ -85,7 +85,7 @@ def test_a_first_extraction_abandoned_for_a_later_position_is_a_gap_with_rows_in
     read(history, at(40), at(60, 6))
     seen = stretches(log(history), history.state)
     assert (seen.began, seen.skipped) == (None, ((None, at(40)),))
-    # For a new column they are read again all the same: the target must not keep old values.
+    # For a new column they are still read again: the target must not keep old values.
     assert span(log(history), TABLE, history.state, TableOptions()) == (None, ())
 
 

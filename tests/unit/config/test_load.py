@@ -276,7 +276,7 @@ store:
     near, folder, far = config.store.copies_to
     assert near.store == StoreSpec("s3://other/prefix", "http://127.0.0.1:8333", "us-east-1", "key", "hidden")
     assert folder.store == StoreSpec(str(tmp_path / "copies")) and not (near.log or folder.log)
-    # Keys go to no other server than theirs.
+    # Keys are sent only to their own server.
     assert far.store == StoreSpec("s3://far", "https://elsewhere", "eu-west-1") and far.log
     scrub = Scrubber()
     scrub.learn(replace(config.store, secret_access_key=None, access_key_id=None))

@@ -56,5 +56,5 @@ def test_a_configuration_on_a_page_is_valid(
     tree, _ = parse(example.body)
     assert isinstance(tree, dict)
     text = example.body if "source" in tree else f"source: {{url: 'mysql://me@db/shop'}}\n{example.body}"
-    # What stands alone may be about a warehouse that needs a bucket.
+    # A block on its own may be about a warehouse that needs a bucket.
     read(text if "store" in tree else f"{text}\nstore: {{url: 's3://bucket/prefix'}}\n")

@@ -15,7 +15,7 @@ from floodmark.model.events import EVENTS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/logs.md").read_text()
-# What `tell` takes beside the fields of an event.
+# Parameters of `tell` besides the fields of an event.
 OF_EVERY_LINE = {*KEYS, "said", "cause"}
 
 

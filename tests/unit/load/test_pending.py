@@ -224,7 +224,7 @@ def test_part_of_the_ledger_plus_sums_equals_all_of_it(seed: int, monkeypatch: p
     live = tuple(d for d in live if not within(state.data.dropped, d.n))
     assert pending(live, found, state.load_epoch) == pending(live, asked.whole, state.load_epoch)
     assert lost(state, live, found) == lost(state, live, asked.whole)
-    # What is kept of it in a run serves for as long as it tells enough of the state.
+    # A run's cached part is used as long as it covers the state.
     assert ledger_for(asked, state, "orders", found) is found  # type: ignore[arg-type]
     whole = ledger_for(asked, made.add(Reset, stages=("load",)), "orders", found)  # type: ignore[arg-type]
     assert whole is (found if found.part is None else asked.whole)

@@ -187,7 +187,7 @@ def test_a_ledger_ahead_of_the_log_is_a_finding_if_rows_merge_by_key(bench: Benc
     done = bench.load()
     assert done.commits == (3,) and [f.kind for f in done.findings] == ["ledger_ahead"]
     assert bench.rows() == [(1, 7), (2, 5), (3, 7)]
-    assert bench.load().findings == ()  # said once: the ledger is the log's again
+    assert bench.load().findings == ()  # reported once: the ledger matches the log again
 
 
 def test_a_ledger_ahead_of_the_log_is_refused_if_rows_would_be_duplicated(tmp_path: Path) -> None:

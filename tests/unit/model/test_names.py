@@ -59,7 +59,7 @@ def test_long_names_are_truncated_at_a_character_and_stay_distinct() -> None:
 def test_no_two_columns_become_one_in_the_target_or_in_a_file() -> None:
     found = [field for field in fields(table(*NAMES)) if not field.file_only]
     assert len({field.target for field in found}) == len(found)
-    # DuckDB tells no A from an a in a file's columns.
+    # DuckDB ignores case in a file's column names.
     files = [name.encode().lower() for name in file_schema(table(*NAMES)).names]
     assert len(set(files)) == len(files) == len(found) + 1
     assert targets(*NAMES)["ID"] == "id" and targets(*NAMES)["kelvin"] == "kelvin"

@@ -72,7 +72,7 @@ def test_without_known_rows_any_column_of_the_same_kind_is_suspect_wherever_it_i
     )
     assert taken(table(text, long), table(text), []) and not taken(table(text, PRICE), table(text), [])
     assert not taken(table(text), table(text), [])
-    # Of the key and the cursor whole rows tell, which would have changed their places.
+    # For the key and the cursor whole rows decide: they would have moved.
     assert not taken(table(text, COUNT), table(text), [])
     assert not taken(table(text, replace(AT, name="then")), table(text), [])
 

@@ -126,7 +126,7 @@ def test_a_table_that_was_emptied_and_refilled_past_the_watermark_is_a_different
     assert verdict(table, refilled, now, None).kind == "deeper"
     assert verdict(table, refilled, now).kind == "replaced"
     assert verdict(table, [GONE, *refilled[1:]], now).kind == "replaced"
-    # Without PROCESS no sign tells of a TRUNCATE.
+    # Without PROCESS no sign reveals a TRUNCATE.
     unseen = replace(SERVER, table_id=None)
     assert verdict(table, refilled, unseen, before=unseen).kind == "replaced"
     assert verdict(table, [GONE for _ in asked], unseen, before=unseen).kind == "lives"
@@ -184,7 +184,7 @@ def test_missing_newest_rows_were_lost_not_deleted_if_the_counter_is_behind_them
     between = [same(asked[0]), unlike(asked[1], 1), *answers[3:]]  # one before them was changed since
     assert verdict(BARE, between, now, Deep(True, 1, counter=3)).kind == "set back"
     assert verdict(BARE, answers).kind == "lives"
-    # Where nothing counts the keys, it takes more of them.
+    # Without an auto-increment counter, it takes more of them.
     assert verdict(CODES, answers, now).kind == "lives"
     many = [*(same(w) for w in asked[:3]), *[GONE] * 8]
     assert verdict(CODES, many, now).kind == "set back"

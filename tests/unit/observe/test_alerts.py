@@ -88,7 +88,7 @@ def test_sent_alerts_are_remembered_without_addresses(config: Config, hook: Rece
     ended(config, DataError("damaged"))
     kept = (Store(config.store).get(STATE) or b"").decode()
     assert "s.t0" in kept and SECRET not in kept and "127.0.0.1" not in kept
-    Store(config.store).put(STATE, b"{")  # lost: it is said once more
+    Store(config.store).put(STATE, b"{")  # lost: it is sent once more
     ended(config, DataError("damaged"))
     assert len(hook.documents) == 2
 
@@ -109,7 +109,7 @@ def test_a_receiver_that_hangs_holds_nothing_up_and_is_reported_once(
     assert len(hook.got) == came  # left alone
     assert sum("webhook" in r.message for r in caplog.records) == 1
     assert SECRET not in caplog.text
-    # Ten minutes later it is tried again, and hears what it has missed.
+    # Ten minutes later it is tried again, and gets what it missed.
     hook.hangs = False
     store = Store(config.store)
     state = read_state(store)

@@ -434,7 +434,7 @@ def test_ids_have_patience_for_three_seconds_or_the_settling_time_whichever_is_l
     assert bound.id_patience(reading(BY_ID, settle_seconds=10)) == 10
 
 
-# ---------------------------------------------------------------- integers that tell the time
+# ---------------------------------------------------------------- integers that hold a time
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def column(was: Column, **more: Any) -> Callable[[Table], Table]:
     return lambda table: with_column(table, replace(table.column(was.name), **more))
 
 
-# A change of one part; what it asks for of a table with a key, and of one without.
+# A change of one part, and what it requires with a key and without one.
 MATRIX: list[tuple[str, Callable[[Table], Table], Do | None, Do | None]] = [
     ("nothing", to(), None, None),
     ("mode", to(mode="append"), "nothing", None),
@@ -93,7 +93,7 @@ def test_every_part_changed_in_every_mode_has_one_decision(
         assert refused.code == (2 if part == "target" else 6)
         assert "floodmark watermark reset -t s.t" in (refused.hint or "")
         assert ("--force" in (refused.hint or "")) == (mode == "keyless")
-        # After that, rows begin anew in the place of the old ones; another target is filled by the old files.
+        # After that, new rows replace the old ones; another target is filled from the old files.
         assert begins_whole(before, now) == (part != "target")
     else:
         assert not begins_whole(before, now)

@@ -209,7 +209,7 @@ def test_without_a_key_a_limit_stops_before_a_timestamp_that_it_would_cut_in_two
         limit(KEYLESS, rows, 1)
     assert refused.value.hint == "use a larger --limit"
     with pytest.raises(ConfigError, match="share the cursor 2025-01-01 00:00:02"):
-        limit(KEYLESS, rows, 1, low=at(1))  # what lies before was read already
+        limit(KEYLESS, rows, 1, low=at(1))  # everything before it was read already
 
 
 def test_rows_are_counted_where_that_is_quick_because_estimates_are_inexact() -> None:

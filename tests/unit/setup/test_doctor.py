@@ -90,7 +90,7 @@ def test_encryption_is_judged_by_the_network_path() -> None:
     assert judged(plain, replace(SPEC, socket="/run/mysqld.sock"))["TLS"].status == "ok"
     unverified = judged(SERVER, replace(SPEC, tls=Tls("required")))["TLS"]
     assert unverified.status == "warning" and "not verified" in unverified.detail
-    # What is on a port of this machine may be the end of somebody's tunnel, and TLS was asked for.
+    # A local port may be the end of someone's tunnel, and TLS was required.
     assert judged(SERVER, replace(SPEC, host="127.0.0.1", tls=Tls("required")))["TLS"].status == "warning"
     assert judged(SERVER, replace(SPEC, host="127.0.0.1", tls=None))["TLS"].status == "ok"
     for mode in ("required", "verify_ca"):  # a `ca` is used in every mode

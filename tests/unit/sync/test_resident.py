@@ -42,7 +42,7 @@ def test_a_failed_cycle_is_retried_soon_and_never_later_than_the_interval() -> N
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 29.0, 29.0, 29.0, 29.0]
     assert pace.after(UnknownOutcome.code).failures == 10
     assert pace.after(0).next(0.5, 1.0) == 30.0
-    # Another run that holds the table, or a mistake, is not gone sooner for being asked more often.
+    # Another run's hold, or a mistake, does not go away sooner if we retry more often.
     assert pace.after(ConflictError.code).next(0.5, 1.0) == 30.0
     assert pace.after(ConfigError.code).next(0.5, 1.0) == 30.0
 

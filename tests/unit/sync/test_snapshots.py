@@ -18,7 +18,7 @@ from floodmark.sync.snapshots import known, mark, only_if_changed
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, files
 
-# Whoever asks the source or the warehouse by it fails.
+# Any query to the source or the warehouse fails.
 NOBODY = cast(Services, None)
 FULL = changed(TABLE, key=(), cursor=None, mode="full")
 

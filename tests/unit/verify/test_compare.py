@@ -192,7 +192,7 @@ def test_a_search_gives_up_before_it_holds_more_missing_rows_than_it_may() -> No
     with pytest.raises(DataError, match=r"at least 3 rows that were read are missing from t\b"):
         search._suspect([Entry(("21", "1"), "a"), Entry(("22", "1"), "a")], [])
     search.found.source, search.found.warehouse = Digest(1003), Digest(1000)
-    with pytest.raises(DataError):  # before any key is asked for
+    with pytest.raises(DataError):  # before any key is fetched
         search._tell()
     Search(nobody, scope(), lambda source, warehouse: None)._suspect([Entry(("9", "1"), "a")] * 3, [])
 

@@ -177,7 +177,7 @@ def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
     assert run is not None and run.exit_code is None and run.parts[0].rows == 700
     filled.store.put(f"runs/{killed}.json", json.dumps({"run": killed, "ok": True, "tables": []}).encode())
     reported = [run for run in looks.look(NOW).runs if run.id == killed]
-    assert [run.exit_code for run in reported] == [0]  # its own report is to be believed
+    assert [run.exit_code for run in reported] == [0]  # its own report counts
 
 
 def test_a_run_that_was_refused_shows_why(filled: Filled, looks: Looks) -> None:

@@ -102,7 +102,7 @@ def test_only_the_request_for_tls_is_sent_in_plain_text() -> None:
     heard: list[bytes] = []
 
     def behave(link: socket.socket) -> None:
-        # What is said behind the greeting is not taken for a word of the encrypted server.
+        # Bytes after the greeting don't count as the encrypted server's.
         link.sendall(greeting() + packets([OK], 2))
         heard.append(link.recv(36))
         heard.append(link.recv(1000))

@@ -59,7 +59,7 @@ def test_a_look_serves_every_caller_from_before_it_began_and_none_from_later() -
     with ThreadPoolExecutor(9) as pool:
         [first] = asked(pool, looks, 1)
         assert server.began.acquire(timeout=20)
-        later = asked(pool, looks, 8)  # the first look has begun before they asked
+        later = asked(pool, looks, 8)  # the first look began before their requests
         waiting(looks, 8)
         server.go.release()
         assert first.result(20)[0].thread == 1

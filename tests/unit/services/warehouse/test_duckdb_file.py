@@ -139,9 +139,7 @@ def test_a_process_that_waits_for_a_file_gets_it_before_the_one_that_just_releas
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
-    monkeypatch.setattr(
-        duckdb_file, "TRY_EVERY", 0.7
-    )  # a machine on which a waiting process seldom has its turn
+    monkeypatch.setattr(duckdb_file, "TRY_EVERY", 0.7)  # a machine so busy that a waiting process rarely runs
     busy, ended = lingering(path), threading.Event()
     busy._lock_seconds = 20
 

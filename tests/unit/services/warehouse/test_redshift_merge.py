@@ -137,7 +137,7 @@ def test_a_first_load_that_has_found_a_key_twice_does_not_try_the_short_way_agai
     commits = [[replace(file(id=(1, 5)), read=read)] for _ in range(2)]
     steps = put(as_new(spec()), "merge", commits)
     made = list(refused(steps, hopes))
-    assert not any("AS again" in sql for sql in made)  # nothing is left to hope for
+    assert not any("AS again" in sql for sql in made)  # no choices are left
     copies = [sql.split("(")[0].strip() for sql in made if sql.startswith("COPY")]
     assert copies == ['COPY "public"."orders"', *['COPY "floodmark_stage"'] * 2]
 
