@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -17,12 +18,16 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from floodmark import __version__
+from floodmark.commit.checks import Check
+from floodmark.commit.status import VerifyResult
 from floodmark.model.errors import ConfigError
-from floodmark.observe.facts import Facts, TableFacts, moment
+from floodmark.observe.facts import Facts, Mark, TableFacts, moment
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 Value = float | None
+Samples = Callable[[Facts], Iterable[tuple[tuple[str, ...], Value]]]  # the labels' values, and the sample's
+P = TypeVar("P")
 
 
 def exposition(facts: Facts) -> bytes:
@@ -60,126 +65,82 @@ class _Collector(Collector):
 
 def families(facts: Facts) -> Iterator[Metric]:
     """Every metric with its samples; those without any are included, with their help."""
-    tables = facts.tables
-    for name, text, value in _GAUGES:
-        yield _labelled(GaugeMetricFamily(name, text, labels=("table",)), tables, value)
-    for name, text, value in _COUNTERS:
-        yield _labelled(CounterMetricFamily(name, text, labels=("table",)), tables, value)
-    seconds = GaugeMetricFamily(
-        "floodmark_run_duration_seconds",
-        "Seconds of the last run that did something, by stage; loads run in parallel with the extraction.",
-        labels=("table", "stage"),
-    )
-    runs = CounterMetricFamily(
-        "floodmark_runs", "Runs by exit code, including idle ones.", labels=("table", "exit_code")
-    )
-    for table in tables:
-        if table.check is not None and table.check.work is not None:
-            work = table.check.work
-            for stage, spent in sorted({**work.stages, "total": work.seconds}.items()):
-                seconds.add_metric((table.table, stage), spent)
-        if table.check is not None:
-            for code, count in sorted(table.check.total.exit_codes.items()):
-                runs.add_metric((table.table, code), count)
-    yield seconds
-    yield runs
-    recoveries = CounterMetricFamily(
-        "floodmark_recoveries",
-        "Recoveries of watermarks on record in the store (30 days), by what they were recovered from.",
-        labels=("source",),
-    )
-    for source, count in sorted(facts.recoveries.items()):
-        recoveries.add_metric((source,), count)
-    yield recoveries
-    took = GaugeMetricFamily("floodmark_recovery_seconds", "Seconds that the latest recovery took.")
-    if facts.recovery_seconds is not None:
-        took.add_metric((), facts.recovery_seconds)
-    yield took
-    copies = GaugeMetricFamily(
-        "floodmark_copies_bytes", "Bytes of the daily and session copies of watermarks."
-    )
-    copies.add_metric((), facts.copies_bytes)
-    yield copies
+    for one in _METRICS:
+        family = one.kind(f"floodmark_{one.name}", one.help, labels=one.labels)
+        for labels, value in one.samples(facts):
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
     yield InfoMetricFamily("floodmark_build", "The version of Floodmark.", value={"version": __version__})
 
 
-M = TypeVar("M", GaugeMetricFamily, CounterMetricFamily)
+@dataclass(frozen=True)
+class _Row:
+    """One metric. Prometheus adds `_total` to a counter's name."""
+
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    name: str
+    help: str
+    samples: Samples
+    labels: tuple[str, ...] = ("table",)
 
 
-def _labelled(family: M, tables: Iterable[TableFacts], value: Callable[[TableFacts], Value]) -> M:
-    for table in tables:
-        if (number := value(table)) is not None:
-            family.add_metric((table.table,), number)
-    return family
+def _by_table(part: Callable[[TableFacts], P | None], value: Callable[[P], Value]) -> Samples:
+    """One sample for each table of which the store has this part."""
+
+    def samples(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+        for table in facts.tables:
+            if (known := part(table)) is not None:
+                yield (table.table,), value(known)
+
+    return samples
 
 
-def _lag(table: TableFacts) -> Value:
-    return table.check.lag.seconds if table.check and table.check.lag else None
+def _check(value: Callable[[Check], Value]) -> Samples:
+    return _by_table(lambda table: table.check, value)
 
 
-def _lag_ids(table: TableFacts) -> Value:
-    return table.check.lag.ids if table.check and table.check.lag else None
+def _mark(value: Callable[[Mark], Value]) -> Samples:
+    return _by_table(lambda table: table.mark, value)
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
-    ("floodmark_lag_seconds", "How far the table was behind its source when a sync last caught up.", _lag),
-    ("floodmark_lag_ids", "The same for tables read by id: ids behind the newest row.", _lag_ids),
-    (
-        "floodmark_last_success_timestamp_seconds",
-        "When a run of the table last ended with exit code 0.",
-        lambda t: moment(t.check.success_at) if t.check else None,
-    ),
-    (
-        "floodmark_last_check_timestamp_seconds",
-        "When a sync last checked the source for rows to read.",
-        lambda t: moment(t.check.last_check_time) if t.check else None,
-    ),
-    (
-        "floodmark_watermark_timestamp_seconds",
-        "The cursor's own time up to which rows were extracted.",
-        lambda t: t.mark.position_at if t.mark else None,
-    ),
-    (
-        "floodmark_pending_files",
-        "Files waiting to be loaded.",
-        lambda t: t.mark.pending_files if t.mark else None,
-    ),
-    (
-        "floodmark_pending_rows",
-        "Rows of the files waiting to be loaded.",
-        lambda t: t.mark.pending_rows if t.mark else None,
-    ),
-    (
-        "floodmark_verify_differences",
-        "Rows that the last verify found missing, extra or different.",
-        lambda t: t.verify.differences if t.verify else None,
-    ),
-    (
-        "floodmark_verify_timestamp_seconds",
-        "When the last verify ended.",
-        lambda t: moment(t.verify.at) if t.verify else None,
-    ),
+def _verify(value: Callable[[VerifyResult], Value]) -> Samples:
+    return _by_table(lambda table: table.verify, value)
+
+
+def _durations(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    for table in facts.tables:
+        if table.check is not None and (work := table.check.work) is not None:
+            for stage, seconds in sorted({**work.stages, "total": work.seconds}.items()):
+                yield (table.table, stage), seconds
+
+
+def _runs(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    for table in facts.tables:
+        for code, count in sorted(table.check.total.exit_codes.items()) if table.check else ():
+            yield (table.table, code), count
+
+
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+# fmt: off
+_METRICS = (
+    _Row(_GAUGE, "lag_seconds", "How far the table was behind its source when a sync last caught up.", _check(lambda c: c.lag.seconds if c.lag else None)),
+    _Row(_GAUGE, "lag_ids", "The same for tables read by id: ids behind the newest row.", _check(lambda c: c.lag.ids if c.lag else None)),
+    _Row(_GAUGE, "last_success_timestamp_seconds", "When a run of the table last ended with exit code 0.", _check(lambda c: moment(c.success_at))),
+    _Row(_GAUGE, "last_check_timestamp_seconds", "When a sync last checked the source for rows to read.", _check(lambda c: moment(c.last_check_time))),
+    _Row(_GAUGE, "watermark_timestamp_seconds", "The cursor's own time up to which rows were extracted.", _mark(lambda m: m.position_at)),
+    _Row(_GAUGE, "pending_files", "Files waiting to be loaded.", _mark(lambda m: m.pending_files)),
+    _Row(_GAUGE, "pending_rows", "Rows of the files waiting to be loaded.", _mark(lambda m: m.pending_rows)),
+    _Row(_GAUGE, "verify_differences", "Rows that the last verify found missing, extra or different.", _verify(lambda v: v.differences)),
+    _Row(_GAUGE, "verify_timestamp_seconds", "When the last verify ended.", _verify(lambda v: moment(v.at))),
+    _Row(_COUNTER, "rows_extracted", "Rows read from the source since the last reset, including those read again.", _mark(lambda m: m.rows_extracted)),
+    _Row(_COUNTER, "rows_loaded", "Rows of the commits in the warehouse's ledger since the last reset.", _mark(lambda m: m.rows_loaded)),
+    _Row(_COUNTER, "rows_deleted", "Rows that were deleted, or marked as deleted, because the source no longer has them.", _check(lambda c: c.total.rows_deleted)),
+    _Row(_COUNTER, "bytes_written", "Bytes of the data files written since the last reset.", _mark(lambda m: m.bytes_written)),
+    _Row(_GAUGE, "run_duration_seconds", "Seconds of the last run that did something, by stage; loads run in parallel with the extraction.", _durations, ("table", "stage")),
+    _Row(_COUNTER, "runs", "Runs by exit code, including idle ones.", _runs, ("table", "exit_code")),
+    _Row(_COUNTER, "recoveries", "Recoveries of watermarks on record in the store (30 days), by what they were recovered from.", lambda f: (((s,), n) for s, n in sorted(f.recoveries.items())), ("source",)),
+    _Row(_GAUGE, "recovery_seconds", "Seconds that the latest recovery took.", lambda f: (((), f.recovery_seconds),), ()),
+    _Row(_GAUGE, "copies_bytes", "Bytes of the daily and session copies of watermarks.", lambda f: (((), f.copies_bytes),), ()),
 )
-
-_COUNTERS: tuple[tuple[str, str, Callable[[TableFacts], Value]], ...] = (
-    (
-        "floodmark_rows_extracted",
-        "Rows read from the source since the last reset, including those read again.",
-        lambda t: t.mark.rows_extracted if t.mark else None,
-    ),
-    (
-        "floodmark_rows_loaded",
-        "Rows of the commits in the warehouse's ledger since the last reset.",
-        lambda t: t.mark.rows_loaded if t.mark else None,
-    ),
-    (
-        "floodmark_rows_deleted",
-        "Rows that were deleted, or marked as deleted, because the source no longer has them.",
-        lambda t: t.check.total.rows_deleted if t.check else None,
-    ),
-    (
-        "floodmark_bytes_written",
-        "Bytes of the data files written since the last reset.",
-        lambda t: t.mark.bytes_written if t.mark else None,
-    ),
-)
+# fmt: on
