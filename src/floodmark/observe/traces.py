@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -89,10 +90,12 @@ class Traces(logging.Handler):
         self._root: Span | None = None
         self._tables: dict[str, _Table] = {}
         self._away = _Away()
-        self._provider = _provider(environment, exporter, self._away)
+        self._quiet = _Quiet()
+        self._provider = _provider(environment, exporter, self._away, self._quiet)
         self._tracer = self._provider.get_tracer("floodmark", __version__)
 
     def __enter__(self) -> Traces:
+        self._quiet.begin()
         log.addHandler(self)
         return self
 
@@ -101,15 +104,21 @@ class Traces(logging.Handler):
         if self._root is not None:
             self.ended(None, error if isinstance(error, FloodmarkError) else None)
         # Not shutdown() itself: it waits for a collector that does not answer.
-        sending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        sending = threading.Thread(target=self._shut_down, name="traces", daemon=True)
         sending.start()
         sending.join(PATIENCE)
         if sending.is_alive():
             self._away.said()
 
+    def _shut_down(self) -> None:
+        with self._quiet.here():
+            self._provider.shutdown()
+        self._quiet.end()
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._take(record)
+            with self._quiet.here():
+                self._take(record)
         except Exception:  # a trace is never worth a sync
             self.handleError(record)
 
@@ -146,7 +155,8 @@ class Traces(logging.Handler):
         """Ends the trace of a run: with a report, with an error before its tables had their turn, or with a code."""
         self.acquire()
         try:
-            self._end(report, error, code)
+            with self._quiet.here():
+                self._end(report, error, code)
         except Exception:
             log.debug("traces", exc_info=True)
         finally:
@@ -241,19 +251,57 @@ class _Away:
             self._told = away
 
 
-def _provider(environment: Mapping[str, str], exporter: SpanExporter | None, away: _Away) -> TracerProvider:
+class _Quiet(logging.Filter):
+    """Keeps OpenTelemetry's warnings about our own spans to itself, and no others of the process.
+
+    They quote addresses and come with every attempt; we say once that the collector is away.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ours = threading.local()
+        self._loggers: list[logging.Logger] = []
+
+    def begin(self) -> None:
+        """From now on; OpenTelemetry has been imported. A filter has to be at the very logger that is used."""
+        known = list(logging.root.manager.loggerDict.items())
+        self._loggers = [
+            one for name, one in known if name.startswith("opentelemetry") and isinstance(one, logging.Logger)
+        ]
+        for one in self._loggers:
+            one.addFilter(self)
+
+    def end(self) -> None:
+        for one in self._loggers:
+            one.removeFilter(self)
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """What this thread does inside is ours."""
+        before = getattr(self._ours, "inside", False)
+        self._ours.inside = True
+        try:
+            yield
+        finally:
+            self._ours.inside = before
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self._ours, "inside", False)
+
+
+def _provider(
+    environment: Mapping[str, str], exporter: SpanExporter | None, away: _Away, quiet: _Quiet
+) -> TracerProvider:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # Its warnings quote addresses and come with every attempt; we report once that the collector can't be reached.
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
     ours = {"service.version": __version__, **({} if named else {"service.name": "floodmark"})}
     provider = TracerProvider(resource=Resource.create(ours), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_complaining(exporter or _otlp(), away)))
+    provider.add_span_processor(BatchSpanProcessor(_complaining(exporter or _otlp(), away, quiet)))
     return provider
 
 
@@ -263,14 +311,15 @@ def _otlp() -> SpanExporter:
     return OTLPSpanExporter()  # its address, headers and certificates come from the environment
 
 
-def _complaining(exporter: SpanExporter, away: _Away) -> SpanExporter:
-    """The exporter, which from now on reports a collector that can't be reached."""
+def _complaining(exporter: SpanExporter, away: _Away, quiet: _Quiet) -> SpanExporter:
+    """The exporter, which from now on reports once that the collector can't be reached."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export = exporter.export
 
     def told(spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = export(spans)
+        with quiet.here():
+            result = export(spans)
         away.said(result is not SpanExportResult.SUCCESS)
         return result
 

@@ -165,6 +165,28 @@ def test_a_dead_collector_costs_a_moment_and_one_line(
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
+def test_a_program_around_us_keeps_the_warnings_about_its_own_traces(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    monkeypatch.setattr(traces, "PATIENCE", 30.0)
+    theirs = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    before = theirs.filters[:]
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and never listens
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+        with Observer(config) as observer:
+            told("step_start", "plan")
+            observer.ended(SyncReport("r", 1.0, ()))
+            OTLPSpanExporter(timeout=0.5).export([])  # a span exporter of theirs, while ours is at work
+    said = [r.name for r in caplog.records if r.levelno >= logging.WARNING]
+    assert said.count("floodmark") == 1 and len(said) > 1
+    assert theirs.filters == before and logging.getLogger("opentelemetry").level == logging.NOTSET
+
+
 def test_without_the_variables_nothing_is_imported() -> None:
     code = "import sys; import floodmark.observe.run; sys.exit(any(n.startswith('opentelemetry') for n in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
