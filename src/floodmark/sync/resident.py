@@ -26,6 +26,7 @@ from floodmark.model.errors import (
 from floodmark.model.run import Progress, SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
 from floodmark.services.spark.on_demand import WarmSpark
+from floodmark.sync.reported import Reported
 from floodmark.sync.run import sync
 
 log = logging.getLogger("floodmark")
@@ -159,6 +160,7 @@ def keep_up(
     `begun` is called with the run id of each cycle.
     """
     pace, number, succeeded = Pace(time.monotonic(), every), 0, False
+    reported = Reported()
     with WarmSpark(config, "floodmark resident") as spark:
         while True:
             number += 1
@@ -166,7 +168,7 @@ def keep_up(
             spark.renew()
             run = new_run()
             begun(run)
-            cycle = _cycle(config, names, all_tables, options, progress, spark, number, run)
+            cycle = _cycle(config, names, all_tables, options, progress, spark, number, run, reported)
             if (code := stopped()) is not None:
                 raise Interrupted("stopped", code=code)
             told(cycle)
@@ -186,12 +188,14 @@ def _cycle(
     spark: WarmSpark,
     number: int,
     run: str,
+    reported: Reported,
 ) -> Cycle:
     """One sync; any error except a stop becomes part of the outcome."""
     at, began = stamp(), time.monotonic()
     report, error = None, None
     try:
-        report = sync(config, names, all_tables, replace(options, repeated=True), progress, run, spark)
+        again = replace(options, repeated=True)
+        report = sync(config, names, all_tables, again, progress, run, spark, reported)
     except Interrupted:
         raise
     except FloodmarkError as failed:

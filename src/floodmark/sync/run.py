@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
-from floodmark.commit.checks import read_check
 from floodmark.commit.live import LiveProgress
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError, Interrupted
@@ -19,6 +18,7 @@ from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
 from floodmark.services.store.store import Store
 from floodmark.sync.freshness import tell_freshness
+from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work
 from floodmark.sync.table import TableRun, log_end
 from floodmark.verify.run import Verified, findings
@@ -37,10 +37,11 @@ def sync(
     progress: Progress,
     run: str,
     spark: Spark | WarmSpark | None = None,
+    reported: Reported | None = None,
 ) -> SyncReport:
     """Brings the tables up to date; the report has every table's outcome, whatever happened to the others.
 
-    If the caller passes a running Spark, it is used and left running.
+    If the caller passes a running Spark, it is used and left running. `reported`: what a resident sync has reported.
     """
     began = time.monotonic()
     with (
@@ -54,7 +55,7 @@ def sync(
             tables, unknown = work.resolve(names, all_tables)
         except FloodmarkError as error:
             if not isinstance(error, Interrupted):
-                _refused(work, names, all_tables, error, began)
+                _refused(work, names, all_tables, error, began, reported)
             raise
         progress.tables([*(one.table for one in unknown), *tables])
         for one in unknown:
@@ -69,7 +70,8 @@ def sync(
             raise
         reports = [*unknown, *(one for one in done if not one.left_out)]
         report = SyncReport(run, time.monotonic() - began, tuple(reports))
-        _leave(work, report)
+        if reported is None or reported.wanted(report, None, time.monotonic()):
+            _leave(work, report)
         tell_freshness(work, report)
     return report
 
@@ -95,27 +97,25 @@ def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:
     return repair
 
 
-def _refused(work: Work, names: Sequence[str], all_tables: bool, error: FloodmarkError, began: float) -> None:
+def _refused(
+    work: Work,
+    names: Sequence[str],
+    all_tables: bool,
+    error: FloodmarkError,
+    began: float,
+    reported: Reported | None,
+) -> None:
     """Reports an error that came before any table's turn: for each table that is known, and of the run.
 
     A function of its own: the runs keep the error, and its traceback must not keep them and their connections.
     """
     known = work.stored.known(names, all_tables)
-    said = work.options.repeated and _said_already(work.services.store, known, error)
     runs = [TableRun(work, name, len(known)) for name in known]
     work.side_by_side([partial(run.not_begun, error) for run in runs])
     tables = tuple(run.report for run in runs if run.report.error is not None)
-    if not said:
-        _leave_failed(work, SyncReport(work.services.run, time.monotonic() - began, tables), error)
-
-
-def _said_already(store: Store, names: Sequence[str], error: FloodmarkError) -> bool:
-    """Whether the last run failed in the same way: a resident sync must not leave a report per failed cycle."""
-    try:
-        last = read_check(store, names[0]) if names else None
-    except FloodmarkError:
-        return False
-    return last is not None and (last.exit_code, last.error) == (error.code, error.message)
+    report = SyncReport(work.services.run, time.monotonic() - began, tables)
+    if reported is None or reported.wanted(report, error, time.monotonic()):
+        _leave_failed(work, report, error)
 
 
 def _stopped(
@@ -135,20 +135,25 @@ def _stopped(
     writing.join(STOP_SECONDS)
 
 
-def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError) -> None:
-    """Writes the report of a run that failed as a whole; only into a store that is in use already."""
-    if work.options.dry_run:
+def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError | None) -> None:
+    """Writes the report of a run that failed as a whole: also before the first sync, but it creates no folder."""
+    store = work.services.store
+    if work.options.dry_run or not store.exists():
         return
     try:
-        if work.pipeline.known() is not None:
-            work.write_run(report, error)
+        work.pipeline.known()  # not into the store of a pipeline with another warehouse
+        work.write_run(report, error)
     except FloodmarkError as other:
         log.info("the run's report could not be written: %s", other.message)
 
 
 def _leave(work: Work, report: SyncReport) -> None:
-    """Writes the run's report to the store, unless nothing changed or the store couldn't even be read."""
-    if work.options.dry_run or all(t.idle or t.watermark is None for t in report.tables):
+    """Writes the run's report to the store, unless nothing changed or the store can't be read."""
+    busy = [t for t in report.tables if not t.idle]
+    if work.options.dry_run or not busy:
+        return
+    if all(t.watermark is None for t in busy):  # none of them is in the store
+        _leave_failed(work, report, None)
         return
     try:
         clean_daily(work.services.store, Keep.configured(work.services.config))

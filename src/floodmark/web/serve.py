@@ -61,12 +61,13 @@ def read_token(file: Path) -> Token:
 
 def check_store(config: Config) -> None:
     """Raises an error if the store can't be read; an empty one is fine."""
-    if not config.store.url.startswith("s3://") and not Path(config.store.url).is_dir():
+    store = Store(config.store)
+    if not store.exists():
         raise ConfigError(
             f"there is no store {config.store.url}",
             hint="the first `floodmark sync` creates it; or correct store.url",
         )
-    Store(config.store).get("pipeline.json")
+    store.get("pipeline.json")
 
 
 def listen(host: str, port: int) -> socket.socket:

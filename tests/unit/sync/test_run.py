@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 from floodmark.commit import pipeline
-from floodmark.commit.checks import check_path
 from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load.background import Loader
 from floodmark.model.commit import Batch, Commit
-from floodmark.model.errors import DataError, Interrupted, TransientError
+from floodmark.model.errors import DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import SyncOptions, TableReport, Unwatched
 from floodmark.model.times import stamp
 from floodmark.services.run import Services
 from floodmark.services.store.store import Store
 from floodmark.sync.extraction import Extraction
+from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work
 from floodmark.sync.run import _stopped, sync
 from tests.support.samples import RUN, TABLE, files
@@ -69,25 +69,41 @@ def test_a_run_with_an_unreachable_source_leaves_nothing_to_the_garbage_collecto
     assert [services() for services in shared] == [None]
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-def test_a_run_that_is_refused_before_its_tables_have_their_turn_leaves_a_report(
-    config: Config, repeated: bool
-) -> None:
+def test_a_run_that_is_refused_before_its_tables_have_their_turn_leaves_a_report(config: Config) -> None:
     store = Store(config.store)
-    options = SyncOptions(repeated=repeated)
-    with pytest.raises(TransientError):
-        sync(config, [TABLE.name], False, options, Unwatched(), "20261117_100000_aaaa")
-    assert list(store.list("runs/")) == []  # it was never used, so nothing is left in it
-    pipeline.establish(store, config.warehouse.label, stamp())
-    store.delete([check_path(TABLE.name)])
-    for run in ("20261117_100000_bbbb", "20261117_100000_cccc"):
+    for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):  # the second: with a pipeline
         with pytest.raises(TransientError):
-            sync(config, [TABLE.name], False, options, Unwatched(), run)
-    left = [one.path for one in store.list("runs/")]
-    assert left == [f"runs/20261117_100000_{x}.json" for x in (("bbbb",) if repeated else ("bbbb", "cccc"))]
-    found = json.loads(store.get(left[0]) or b"")
-    assert (found["ok"], found["error"]["code"]) == (False, 4)
-    assert [(t["table"], t["exit_code"]) for t in found["tables"]] == [(TABLE.name, 4)]
+            sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), run)
+        found = json.loads(store.get(f"runs/{run}.json") or b"")
+        assert (found["ok"], found["error"]["code"]) == (False, 4)
+        assert [(t["table"], t["exit_code"]) for t in found["tables"]] == [(TABLE.name, 4)]
+        pipeline.establish(store, config.warehouse.label, stamp())
+
+
+def test_a_first_sync_that_was_refused_makes_neither_a_pipeline_nor_a_folder(config: Config) -> None:
+    lake = Path(config.store.url)
+    for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):
+        with pytest.raises(TransientError):
+            sync(config, [], True, SyncOptions(), Unwatched(), run)
+        assert lake.exists() == (run[-1] == "b")
+        lake.mkdir(exist_ok=True)
+    assert [one.path for one in Store(config.store).list("")] == ["runs/20261117_100000_bbbb.json"]
+
+
+def test_a_run_that_is_refused_leaves_no_report_in_another_pipeline_s_store(config: Config) -> None:
+    store = Store(config.store)
+    pipeline.establish(store, "duckdb:///elsewhere.duckdb", stamp())
+    with pytest.raises(FloodmarkError):
+        sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
+    assert list(store.list("runs/")) == []
+
+
+def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config: Config) -> None:
+    reported = Reported()
+    for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):
+        with pytest.raises(TransientError):
+            sync(config, [TABLE.name], False, SyncOptions(repeated=True), Unwatched(), run, reported=reported)
+    assert [one.path for one in Store(config.store).list("runs/")] == ["runs/20261117_100000_aaaa.json"]
 
 
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:

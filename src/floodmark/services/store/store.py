@@ -91,6 +91,10 @@ class Store:
         )
         return other
 
+    def exists(self) -> bool:
+        """Whether there is a place to write to. Makes no request: a bucket is taken to be there, a folder may not be."""
+        return self.spec.url.startswith("s3://") or Path(self.spec.url).is_dir()
+
     def get(self, path: str, most: int | None = None) -> bytes | None:
         """The whole object, or None if it doesn't exist.
 

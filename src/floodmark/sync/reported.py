@@ -1,0 +1,29 @@
+"""Which runs of a resident sync leave a report: all that did something, and of a failure that lasts one in an hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.run import SyncReport
+
+EVERY = 3600.0
+
+
+@dataclass
+class Reported:
+    """The failures that were reported, and when; by table and exit code, because messages may differ each time."""
+
+    _at: dict[tuple[str | None, int], float] = field(default_factory=dict)
+
+    def wanted(self, report: SyncReport, error: FloodmarkError | None, now: float) -> bool:
+        """Whether a run leaves its report; if so, its failures count as reported. `error`: of the run as a whole."""
+        failed: list[tuple[str | None, int]] = [(t.table, t.exit_code) for t in report.tables if t.error]
+        if error is not None:
+            failed.append((None, error.code))
+        known = all(one in self._at and now - self._at[one] < EVERY for one in failed)
+        did_something = any(t.commits or t.files_loaded for t in report.tables)
+        if failed and known and not did_something:
+            return False
+        self._at = {one: at for one, at in self._at.items() if now - at < EVERY} | dict.fromkeys(failed, now)
+        return True
