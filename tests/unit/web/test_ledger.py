@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,6 +96,7 @@ def ledger(config: Config, monkeypatch: pytest.MonkeyPatch) -> Path:
             "CREATE TABLE floodmark_ledger (log_id TEXT, epoch INT, rows INT, files INT, loaded_at TIMESTAMP)"
         )
         con.execute("INSERT INTO floodmark_ledger VALUES ('x', 0, 7, 2, TIMESTAMP '2026-11-17 10:00:00')")
+    os.utime(path, (0, 0))  # so that nobody waits until the last write is a second old
     return path
 
 
@@ -108,10 +114,41 @@ def test_a_glance_ends_when_its_time_is_up_and_leaves_the_file_to_others(
     duckdb.connect(ledger).close()
     with pytest.raises(TransientError, match="a run is active"):
         glance.ledger_sums(ledger, "main", lambda: False)
-    with duckdb.connect(ledger), pytest.raises(TransientError):
-        glance.ledger_sums(ledger, "main")
     with pytest.raises(TransientError, match="no file"):
         glance.ledger_sums(ledger.with_name("missing.duckdb"), "main")
+
+
+def test_a_sync_that_opens_the_file_during_a_glance_neither_waits_nor_fails(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on = ledger.with_name("inside"), ledger.with_name("go-on")
+    pause = f"open({str(inside)!r}, 'w').close()\n    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n    "
+    monkeypatch.setattr(glance, "_CHILD", glance._CHILD.replace("found = con", f"{pause}found = con"))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(glance.ledger_sums, ledger, "main")
+        while not inside.exists() and not answer.done():
+            time.sleep(0.01)
+        with duckdb.connect(ledger) as con:  # fails at once if anyone has a lock
+            con.execute("INSERT INTO floodmark_ledger VALUES ('x', 0, 1, 1, now())")
+        go_on.touch()
+        with pytest.raises(TransientError, match="is being written"):
+            answer.result()
+
+
+def test_a_glance_finds_a_file_of_any_name_and_what_a_killed_writer_has_committed(ledger: Path) -> None:
+    folder = ledger.with_name("we'ir d[1]*%41#~")
+    folder.mkdir()
+    moved = folder / "a b.duckdb"
+    write = (
+        "import duckdb, os, sys\n"
+        "con = duckdb.connect(sys.argv[1])\n"
+        "con.execute('INSERT INTO floodmark_ledger VALUES (?, 0, 1, 1, now())', ['y'])\n"
+        "os._exit(0)"
+    )
+    ledger.rename(moved)
+    subprocess.run([sys.executable, "-c", write, str(moved)], check=True)
+    assert moved.with_name("a b.duckdb.wal").exists()
+    assert {one.log for one in glance.ledger_sums(moved, "main")} == {"x", "y"}
 
 
 def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(

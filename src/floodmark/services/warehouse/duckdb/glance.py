@@ -1,7 +1,8 @@
-"""A glance at the ledger of a DuckDB file that others may want to write: in a process of its own, for 100 ms at most.
+"""A glance at the ledger of a DuckDB file that others may want to write: without a lock, and for 100 ms at most.
 
-Nothing can interrupt DuckDB while it opens a file, and a reader keeps writers out. So the kernel ends the process when
-its time is up, whatever it is doing; a reader leaves nothing behind.
+DuckDB locks a file that it opens, for readers too, and a lock keeps writers out. So it gets the file through fsspec, which
+takes none: a sync never waits for a glance. What was read counts only if nobody has written meanwhile. A process of
+its own does it, which the kernel ends when its time is up, for nothing else can interrupt DuckDB.
 """
 
 from __future__ import annotations
@@ -22,30 +23,57 @@ OPEN_SECONDS = 0.1
 # For starting Python and importing DuckDB, before the file is touched.
 START_SECONDS = 30.0
 
-# Run with only the standard library and DuckDB. The timer starts just before the file is opened.
+# Run with only the standard library, DuckDB and fsspec. The timer starts just before the file is opened.
 _CHILD = """
-import json, signal, sys
+import json, os, signal, sys, time
 import duckdb
+from fsspec.implementations.local import LocalFileSystem
+class Unlocked(LocalFileSystem):
+    protocol = "unlocked"
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(str(path).removeprefix("unlocked://"))
 path, question, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 settings = {"threads": 1, "autoinstall_known_extensions": False, "autoload_known_extensions": False}
-duckdb.connect(":memory:", config=settings).execute("SELECT count(*), strftime(max(now()::TIMESTAMP), '%Y')").fetchall()
+con = duckdb.connect(":memory:", config=settings)
+con.register_filesystem(Unlocked())
+con.execute("SELECT count(*), strftime(max(now()::TIMESTAMP), '%Y')").fetchall()
+def written():
+    found = []
+    for one in (path, path + ".wal"):
+        try:
+            known = os.stat(one)
+            found.append((known.st_ino, known.st_size, known.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+    return found
+def fresh():  # within a tick of the clock, a further write would not show in the file's time
+    return any(one and 0 <= time.time_ns() - one[2] < 1_000_000_000 for one in written())
+for _ in range(20):
+    if not fresh():
+        break
+    time.sleep(0.1)
 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 print("ready", flush=True)
 if not sys.stdin.readline():
     sys.exit(0)
 signal.setitimer(signal.ITIMER_REAL, seconds)
+before = written()
+if fresh():
+    sys.exit(5)
 try:
-    con = duckdb.connect(path, read_only=True, config=settings)
-    try:
-        found = con.execute(question).fetchall()
-    finally:
-        con.close()
+    con.execute("ATTACH 'unlocked://" + path.replace("'", "''") + "' AS warehouse (READ_ONLY)")
+    con.execute("USE warehouse")
+    found = con.execute(question).fetchall()
+    con.execute("USE memory")
+    con.execute("DETACH warehouse")
 except duckdb.CatalogException:
     found = []
-except duckdb.Error as error:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    sys.exit(3 if isinstance(error, duckdb.IOException) else 4)
+except duckdb.Error:
+    sys.exit(4 if written() == before else 5)
 signal.setitimer(signal.ITIMER_REAL, 0)
+if written() != before:
+    sys.exit(5)
 print(json.dumps(found))
 """
 
@@ -77,9 +105,11 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
             watchdog.cancel()
             child.kill()
     if not started:
-        raise TransientError(f"{path} could not be inspected")
+        raise TransientError(f"{path} could not be inspected: DuckDB or fsspec did not start")
     if child.returncode == -signal.SIGALRM:
         raise TransientError(f"{path} could not be read within {seconds * 1000:.0f} ms")
+    if child.returncode == 5:
+        raise TransientError(f"{path} is being written")
     if child.returncode:
-        raise TransientError(f"{path} is in use by another process, or can't be read")
+        raise TransientError(f"{path} can't be read, or is not a DuckDB file")
     return [LoadSum(*row) for row in json.loads(found)]
