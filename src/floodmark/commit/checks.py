@@ -51,6 +51,7 @@ class Check:
     success_at: str | None = None  # when a run last ended with exit code 0
     caught_up_at: str | None = None  # when a run last read and committed everything it set out to read
     lag: Lag | None = None  # how far behind the source the table was then
+    failing_since: str | None = None  # since when every run has failed; None: the last one did not
     pending_since: str | None = None  # since when files have been waiting to load, as far as runs saw it
     work: LastWork | None = None
     schema_at: str | None = None  # when a column change was last seen; the changes follow
@@ -123,6 +124,7 @@ def checked(
             success_at=now if code == 0 else last.success_at,
             caught_up_at=looked if caught_up else last.caught_up_at,
             lag=report.lag_after if caught_up else last.lag,
+            failing_since=None if code in (0, 7) else last.failing_since or now,
             pending_since=_pending_since(last, report, now),
             work=last.work if report.idle else _work(report, run, now),
             schema_at=now if report.schema_changes else last.schema_at,

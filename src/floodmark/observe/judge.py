@@ -80,13 +80,15 @@ class Event:
 
 
 def behind_seconds(check: Check, now: datetime) -> float | None:
-    """The most that the table can be behind its source; None: no sync has caught up with it yet.
+    """The most that the table can be behind its source; None: no sync has caught up with it yet, or failed to.
 
-    The lag when a sync last caught up plus the time since then, or how long files have waited to be loaded.
+    The lag when a sync last caught up plus the time since then, or how long files have waited to be loaded. A table whose
+    first sync fails is behind since then.
     """
     caught_up, waiting = _moment(check.caught_up_at), _moment(check.pending_since)
     if caught_up is None:
-        return None
+        failing = _moment(check.failing_since)
+        return None if failing is None else max(0.0, (now - failing).total_seconds())
     lag = check.lag.seconds if check.lag and check.lag.seconds is not None else 0.0
     ages = [lag + (now - caught_up).total_seconds()]
     if waiting is not None:

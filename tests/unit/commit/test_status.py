@@ -116,6 +116,14 @@ def test_a_failure_keeps_the_time_of_the_last_success() -> None:
     assert days[0].failures == 1 and bad.total.exit_codes == {"0": 1, "4": 1}
 
 
+def test_the_time_since_when_every_run_fails_is_kept_until_one_succeeds() -> None:
+    away = TableReport("s.t", error=TransientError("MySQL is away"))
+    check, _ = checked(None, away, RUN, NOW)
+    check, _ = checked(check, away, RUN, LATER)
+    assert check.failing_since == NOW
+    assert checked(check, idle(), RUN, LATER, looked=LATER)[0].failing_since is None
+
+
 def test_differences_do_not_hide_that_rows_were_copied() -> None:
     report = busy(5, error=VerificationError("source and warehouse don't agree"))
     check, _ = checked(None, report, RUN, NOW, looked=NOW)

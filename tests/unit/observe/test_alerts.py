@@ -21,6 +21,7 @@ from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.json import dump
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.times import stamp
+from floodmark.observe import alerts
 from floodmark.observe.alerts import STATE, Alerts, guarding, read_state
 from floodmark.services.store.store import Store
 from floodmark.setup.services.process import free_ports
@@ -121,13 +122,21 @@ def test_a_receiver_that_hangs_holds_nothing_up_and_is_reported_once(
     assert hook.documents[-1]["events"][0]["event"] == "failed" and read_state(store).receivers == {}
 
 
-def test_a_receiver_that_refused_gets_the_alert_with_a_later_run(
-    config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture
+def test_a_receiver_that_refused_is_reported_once_and_gets_the_alert_with_a_later_run(
+    config: Config, hook: Receiving, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    caplog.set_level(logging.INFO)
     hook.status = 500
-    ended(config, DataError("damaged"))
-    assert "alerts.webhook could not be notified: it answered 500" in caplog.text
+    for _ in range(2):  # the second time a minute later, when it is tried again
+        ended(config, DataError("damaged"))
+        monkeypatch.setattr(alerts, "REFUSED_FOR", timedelta(0))
+    said = "alerts.webhook could not be notified: it answered 500"
+    found = [r.levelno for r in caplog.records if r.getMessage() == said]
+    assert found == [logging.WARNING, logging.INFO]
     assert read_state(Store(config.store)).tables == {}
+    hook.status = 200
+    ended(config, DataError("damaged"))
+    assert hook.documents[-1]["events"][0]["event"] == "failed"
 
 
 def test_an_unreachable_receiver_is_reported_without_its_address(config: Config) -> None:

@@ -1,5 +1,6 @@
 """Which tables are reported, to whom, and how often."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -53,6 +54,10 @@ def test_a_transient_failure_is_reported_once_the_table_is_behind(code: int) -> 
     assert word(check(code, caught_up=600)) == "ok"
     late = standing("s.t", check(code, caught_up=1000), None, 900, ALERTS, NOW)
     assert (late.word, late.detail) == ("behind", f"failed with {code}")
+    first = Check(
+        "s.t", "r", None, exit_code=code, error="away", failing_since=ago(600)
+    )  # and never caught up
+    assert word(first) == "ok" and word(replace(first, failing_since=ago(1000))) == "behind"
 
 
 def test_another_run_s_lease_is_never_reported() -> None:
