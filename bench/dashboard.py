@@ -4,7 +4,7 @@
 
 Prints how long the first look took, a page after it, and what share of a core `serve` used while the clients followed, first
 over a store in which nothing happens, then over one in which twenty tables change every five seconds. A client does what
-static/follow.js does: every five seconds, with the page's tag.
+a browser with the page does: every five seconds, with the page's tag.
 """
 
 from __future__ import annotations

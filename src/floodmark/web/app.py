@@ -45,7 +45,8 @@ from floodmark.web.seen import Row, Run, Snapshot, run_at
 KEPT_PAGES = 128
 STATIC = {
     "style.css": "text/css; charset=utf-8",
-    "follow.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 HTML = "text/html; charset=utf-8"

@@ -118,17 +118,18 @@ class Pages:
             lstrip_blocks=True,
         )
         self._env.filters |= {
-            "ago": words.ago, "clock": words.clock, "coarse": words.coarse, "count": words.count, "counted": words.counted, "duration": words.duration,
+            "ago": words.ago, "anchor": anchor, "clock": words.clock, "coarse": words.coarse, "count": words.count, "counted": words.counted, "duration": words.duration,
             "ended": words.ended, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
             "shell": shlex.quote, "short": words.short, "shown": lambda text: words.shown(str(text)), "size": words.size,
             "slug": lambda word: word.split()[0], "sparkline": charts.sparkline,
         }  # fmt: skip
         static = files("floodmark.web") / "static"
         self._style = (static / "style.css").read_text()
-        built = sha256(self._style.encode() + (static / "follow.js").read_bytes()).hexdigest()[:12]
+        scripts = (static / name for name in ("htmx.min.js", "page.js"))
+        built = sha256(self._style.encode() + b"".join(one.read_bytes() for one in scripts)).hexdigest()[:12]
         self._env.globals |= {
             "release": __version__, "built": built, "link": words.table_url, "linked": True, "snapshot": None,
-            "pipeline": None, "api": None, "here": None, "stage_word": lambda s: STATUS_WORDS.get(s, "unknown"),
+            "pipeline": None, "api": None, "here": None, "address": None, "stage_word": lambda s: STATUS_WORDS.get(s, "unknown"),
             "store_kind": "S3" if self._s3 else "Store", "warehouse_kind": "Redshift" if self._redshift else "DuckDB",
         }  # fmt: skip
 
@@ -149,7 +150,7 @@ class Pages:
     def overview(self, snapshot: Snapshot, asked: Asked, now: datetime) -> str:
         chosen = choose(snapshot.rows, asked)
         return self._page(
-            "overview.html", title="Overview", here="/", api="/api/overview", snapshot=snapshot, asked=asked,
+            "overview.html", title="Overview", here="/", address=asked.url(), api="/api/overview", snapshot=snapshot, asked=asked,
             chosen=chosen, lines=self._lines(chosen.rows, now), totals=totals(snapshot.rows), sums=sums(snapshot, now), now=now,
         )  # fmt: skip
 
@@ -157,7 +158,7 @@ class Pages:
         self, snapshot: Snapshot, row: Row, detail: Detail | None, trouble: str | None, now: datetime
     ) -> str:
         return self._page(
-            "table.html", title=row.name, api=f"/api{words.table_url(row.name)}", snapshot=snapshot,
+            "table.html", title=row.name, address=words.table_url(row.name), api=f"/api{words.table_url(row.name)}", snapshot=snapshot,
             commands=words.commands(row), trouble=trouble, **self._table_values(snapshot, row, detail, now),
         )  # fmt: skip
 
@@ -173,7 +174,7 @@ class Pages:
             "now": now,
             "parts": parts,
             "days": days,
-            "anchor": sha256(row.name.encode()).hexdigest()[:12],
+            "anchor": anchor(row.name),
             "position": position(document),
             "charts": table_charts(parts, days, row.target),
             "findings": [(part.run, said) for part in parts[:RUNS_WITH_FINDINGS] for said in part.findings],
@@ -194,7 +195,7 @@ class Pages:
             if part.table in chosen and not part.idle and part.at
         ]
         return self._page(
-            "runs.html", title="Runs", here="/runs", api="/api/runs", snapshot=snapshot, runs=shown, page=page, pages=pages,
+            "runs.html", title="Runs", here="/runs", address=f"/runs?page={page}" if page > 1 else "/runs", api="/api/runs", snapshot=snapshot, runs=shown, page=page, pages=pages,
             timeline=charts.timeline(spans, now), names={run.id: _names(run) for run in shown}, more_tables=len(names) - len(chosen), now=now,
         )  # fmt: skip
 
@@ -202,7 +203,7 @@ class Pages:
         worst = sorted(run.parts, key=lambda p: (p.ok, p.idle, p.table))
         shown = [part for part in worst if not part.idle or part.notes or len(worst) <= 20][:TABLES_OF_A_RUN]
         return self._page(
-            "run.html", title=f"Run {run.id}", here="/runs", api=f"/api/runs/{run.id}", snapshot=snapshot, run=run,
+            "run.html", title=f"Run {run.id}", here="/runs", address=f"/runs/{run.id}", api=f"/api/runs/{run.id}", snapshot=snapshot, run=run,
             parts=shown, more=len(worst) - len(shown), now=now, stages=_stages_of(shown),
             timeline=charts.timeline([_span(part, link=words.table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
             if run.at and any(part.stages for part in shown) else "",
@@ -210,7 +211,7 @@ class Pages:
 
     def now(self, snapshot: Snapshot, now: datetime) -> str:
         return self._page(
-            "now.html", title="Now", here="/now", api="/api/now", snapshot=snapshot,
+            "now.html", title="Now", here="/now", address="/now", api="/api/now", snapshot=snapshot,
             working=[job(holder, now) for holder in snapshot.holders], now=now,
         )  # fmt: skip
 
@@ -224,7 +225,7 @@ class Pages:
     ) -> str:
         places = replace(self.places, pipeline=pipeline) if pipeline else self.places
         return self._page(
-            "house.html", title="System", here="/house", api="/api/house", snapshot=snapshot, places=places,
+            "house.html", title="System", here="/house", address="/house", api="/api/house", snapshot=snapshot, places=places,
             house=house, doctor=doctor, seen=snapshot.ledger, now=now,
             differing=[row for row in snapshot.rows if row.loads is not None and row.loads.agreement != "same"],
         )  # fmt: skip
@@ -239,7 +240,7 @@ class Pages:
         """Overview and tables as one file that needs nothing else."""
 
         def link(name: str) -> str:
-            return f"#{sha256(name.encode()).hexdigest()[:12]}"
+            return f"#{anchor(name)}"
 
         line, body = self._env.get_template("overview_row.html"), self._env.get_template("table_body.html")
         tables = []
@@ -261,6 +262,11 @@ NO_DOCUMENT: dict[str, Any] = dict.fromkeys(
         "last_redshift_load_time", "redshift_status_as_of", "last_mysql_data_timestamp", "last_mysql_data_id",
     )
 )  # fmt: skip
+
+
+def anchor(name: str) -> str:
+    """What identifies a table within a page, whatever its name."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def position(document: Mapping[str, Any]) -> str | None:

@@ -97,6 +97,11 @@ def test_numbers_update_during_a_sync_without_losing_focus_scroll_or_input(
         assert page.evaluate("scrollY") == 40
         page.goto(url)
         page.get_by_text("running", exact=True).wait_for()
+        # A row that moves keeps the focus: shop.orders, the last but for busy, fails and becomes one of the first.
+        page.get_by_role("link", name="shop.orders").focus()
+        filled.table("shop.orders", failed="the disk is full")
+        page.get_by_text("the disk is full").wait_for()
+        assert page.evaluate("document.activeElement.textContent") == "shop.orders"
     page.locator("#q").fill("ord")
     page.locator("tbody tr").nth(1).wait_for(state="detached")
     assert page.locator("tbody th a").all_inner_texts() == ["shop.orders"]
@@ -105,7 +110,30 @@ def test_numbers_update_during_a_sync_without_losing_focus_scroll_or_input(
     page.get_by_role("link", name="shop.orders_too").wait_for()
     assert page.evaluate("document.activeElement.id") == "q"
     assert page.locator("#q").input_value() == "ord"
+    with page.expect_response(lambda answer: answer.status == 304):  # what has not changed is not sent again
+        pass
     here.clean()
+
+
+def test_open_details_stay_open_and_a_server_that_is_gone_is_reported(
+    folder: Path, filled: Filled, serve: Serve, watched: Watch
+) -> None:
+    filled.table("shop.orders")
+    filled.run(30, {"shop.orders": {}})
+    running = serve(folder)
+    here = watched()
+    page = here.page
+    page.goto(f"{running.url}/tables/shop.orders")
+    page.get_by_text("Runs as figures").click()
+    figures = page.locator("details table tbody tr")
+    assert figures.count() == 1 and figures.first.is_visible()
+    filled.run(1, {"shop.orders": {}})
+    figures.nth(1).wait_for()
+    assert figures.first.is_visible() and not page.locator("#away").is_visible()
+    here.clean()
+    running.process.terminate()
+    page.locator("#away").wait_for()
+    assert figures.first.is_visible() and here.elsewhere == []
 
 
 def test_a_thousand_tables_work_without_javascript(

@@ -45,7 +45,7 @@ def test_nothing_can_be_changed(client: Client, method: str) -> None:
 
 
 def test_every_response_forbids_foreign_content(client: Client) -> None:
-    for path in ("/", "/api/overview", "/static/follow.js", "/nothing", "/healthz"):
+    for path in ("/", "/api/overview", "/static/page.js", "/nothing", "/healthz"):
         headers = client().get(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
