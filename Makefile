@@ -8,10 +8,10 @@ ARGS ?=
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what is missing: Debian's packages and .venv (a second run takes a second)
+setup: ## install what is missing: Debian packages and .venv (a second run takes a second)
 	@scripts/setup
 
-demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: its stand-in; SOURCE=mariadb: without MySQL
+demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recovery; WAREHOUSE=redshift: a stand-in for Redshift; SOURCE=mariadb: without MySQL
 	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 test: setup ## all tests, four at a time (a quarter of an hour on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
@@ -37,25 +37,25 @@ pictures: setup ## docs/rooms.svg and docs/pictures: drawings, the chart of benc
 	@$(BIN)/python scripts/pages
 
 MINUTES ?= 30
-faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default where it is there) or mariadb, GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
+faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default if it was fetched) or mariadb, GROUP=crash SEED=7 ONLY=... BROKEN=all; adds to docs/faults.md
 	@PYTHONPATH=src $(BIN)/python -m tests.faults.lab --minutes $(MINUTES) $(if $(GROUP),--group $(GROUP)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(BROKEN),--broken $(BROKEN)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
-bench: setup ## Floodmark beside dlt, chDB, Spark JDBC and the limits; SOURCE=mysql (default where it is there) or mariadb, ROWS=…, RUNS=3, ONLY=…; PROFILE=1: where the CPU goes
+bench: setup ## Floodmark against dlt, chDB, Spark JDBC and upper bounds; SOURCE=mysql (default if it was fetched) or mariadb, ROWS=…, RUNS=3, ONLY=…; PROFILE=1: where the CPU goes
 	@SOURCE=$(SOURCE) $(BIN)/python bench/run.py $(ARGS)
 
-dist: setup ## dist/: the compiled wheel, the pure one, the sdist; each wheel is installed into an empty environment, where the demo runs (minutes)
+dist: setup ## dist/: the compiled wheel, the pure one, the sdist; installs each wheel into an empty environment and runs the demo there (minutes)
 	@$(BIN)/python scripts/dist $(ARGS)
 
-format: setup ## put the code into the project's form
+format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## write requirements.lock, with hashes, from pyproject.toml; ARGS="pyarrow" for another version of that
+lock: ## write requirements.lock, with hashes, from pyproject.toml; ARGS="pyarrow" to upgrade only that
 	$(BIN)/python scripts/lock $(ARGS)
 
-audit: ## requirements.lock against the vulnerabilities that PyPI knows of (needs its JSON API)
+audit: ## check requirements.lock for known vulnerabilities (needs PyPI's JSON API)
 	@python3 scripts/audit
 
 clean: ## remove .venv, caches and build products

@@ -176,7 +176,7 @@ def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(
         ]
         away = replace(seen, ledger=replace(seen.ledger, problem="it is <away>"))
         pages, now = Pages(config), datetime.now(UTC)
-        assert "what the warehouse holds is not known now" in pages.overview(away, Asked(), now)
+        assert "the ledger can’t be read right now" in pages.overview(away, Asked(), now)
         text = pages.house(away, None, None, None, now)
         assert "it is &lt;away&gt;" in text and "0 commits, 1 published" in text
     finally:
