@@ -1,5 +1,5 @@
 # Floodmark on EMR Serverless (docs/engines.md). Not run by us.
-# The base image has Spark and its pyspark; `floodmark` without the extra `spark` brings no other.
+# The base image has Spark and its pyspark; `floodmark` without the extra `spark` does not install another.
 FROM public.ecr.aws/emr-serverless/spark/emr-spark-8.0.0:latest
 
 USER root

@@ -1,4 +1,4 @@
-"""Floodmark in Airflow 3: a sync every quarter of an hour, a DAG that follows its rows, a verify once a night."""
+"""Floodmark in Airflow 3: a sync every 15 minutes, a DAG that runs after changes, a verify once a night."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAILY = {"start_date": datetime(2025, 1, 1), "catchup": False, "max_active_runs"
 
 @dag(schedule=timedelta(minutes=15), **DAILY)
 def floodmark_sync() -> None:
-    """Every quarter of an hour: bring each table up to date, one task per table."""
+    """Every 15 minutes: bring each table up to date, one task per table."""
     FloodmarkOperator.partial(task_id="sync", execution_timeout=timedelta(hours=2), **FLOODMARK).expand(
         tables=TABLES
     )
@@ -29,7 +29,7 @@ def floodmark_sync() -> None:
 
 @dag(schedule=[asset("settlement.orders")], **DAILY)
 def orders_changed() -> None:
-    """Whenever rows of the orders have moved."""
+    """Whenever rows of the orders have changed."""
 
     @task
     def follow(triggering_asset_events: dict[object, list[object]] | None = None) -> None:

@@ -7,7 +7,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=spark /opt/spark /opt/spark
 COPY --from=spark /opt/entrypoint.sh /opt/entrypoint.sh
-# Spark's own pyspark, so none from PyPI; py4j from its folder, whatever its version.
+# Uses Spark's own pyspark, none from PyPI; py4j from its folder, whatever its version.
 RUN pip install --no-cache-dir floodmark==0.1.0 \
     && ln -s /opt/spark/python/lib/py4j-*-src.zip /opt/spark/python/lib/py4j.zip \
     && useradd --system --uid 185 --gid 0 --create-home spark

@@ -64,7 +64,7 @@ def test_a_lock_without_known_vulnerabilities_passes(tmp_path: Path, registry: s
 def test_a_vulnerability_is_named_with_the_version_that_fixes_it(tmp_path: Path, registry: str) -> None:
     code, out, err = audit(tmp_path / "l", registry, "good==1.0", "old[x]==1.0 ; python_version > '3'")
     assert (code, err) == (1, "")
-    assert "old 1.0: GHSA-1, CVE-1; mended in 1.1; reads?[2J too far" in out
+    assert "old 1.0: GHSA-1, CVE-1; fixed in 1.1; reads?[2J too far" in out
     assert "GHSA-2" not in out and "1 vulnerability known" in out
 
 
