@@ -87,6 +87,11 @@ def tree_cpus() -> dict[str, float]:
     return found
 
 
+def cpu_below(pid: int) -> float:
+    """CPU seconds so far of all processes below one that are still there."""
+    return sum(_cpu(stat) for below, stat in _tree(pid) if below != pid)
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU seconds of one process so far."""
     stat = _stat(pid)
