@@ -84,25 +84,33 @@ class SliceResult:
 
 
 def write_slice(job: SliceJob, told: Callable[[int], None] = lambda rows: None) -> SliceResult:
+    """Reads the slice in a session of its own; raises FloodmarkError."""
+    _store(job.store)  # if it can't be opened, the source need not be bothered
+    purpose = f"extract {job.table.name}"
+    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
+        return read_slice(job, session, told)
+
+
+def read_slice(
+    job: SliceJob, session: Session, told: Callable[[int], None] = lambda rows: None
+) -> SliceResult:
     """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file."""
     began, cpu, read = time.monotonic(), time.process_time(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
-    purpose = f"extract {job.table.name}"
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
-    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
-        for question in selects(job.table, job.slice):
-            batches = record_batches(session, job.table, question, limits=job.limits)
-            for batch in batches:
-                if mark is not None:
-                    mark.add(batch)
-                if not job.only_look:
-                    files.add(batch, changed.total() + batches.changed)
-                read += batch.num_rows
-                told(read)
-            changed.update(dict(batches.changes))
+    for question in selects(job.table, job.slice):
+        batches = record_batches(session, job.table, question, limits=job.limits)
+        for batch in batches:
+            if mark is not None:
+                mark.add(batch)
+            if not job.only_look:
+                files.add(batch, changed.total() + batches.changed)
+            read += batch.num_rows
+            told(read)
+        changed.update(dict(batches.changes))
     files.close()
     return SliceResult(
         slice=job.slice,

@@ -35,7 +35,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "failing": ("cycle", "exit_code", "kind", "hint"),
         "recovered": ("cycle", "failures", "seconds"),
         "slice": ("slice", "kind", "low", "high", "rows", "files", "bytes", "seconds"),
-        "decision": ("files", "rows", "position", "high"),
+        "decision": ("files", "rows", "position", "high", "connections", "attempts"),
         "statement": ("service", "sql", "seconds"),
         "log": (),
     }

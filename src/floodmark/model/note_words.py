@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from floodmark.model.notes import Kind, Note, Unfit
+from floodmark.model.notes import Kind, Note, Obstacle, Unfit
 from floodmark.model.table import Column
 
 
@@ -32,6 +32,26 @@ def why_unfit(unfit: Unfit, column: Column | None) -> str:
         "inexact": f"{column.data_type} values can't be compared exactly",
         "unknown_collation": f"only MySQL can compare {column.type} values in collation {column.collation}",
     }[unfit]
+
+
+_OBSTACLES: dict[Obstacle, str] = {
+    "no_key": "it has no key, free of NULLs and with an index, to cut it by",
+    "subquery": "its `where` has a subquery",
+    "engine": "it is not an InnoDB table",
+    "no_binlog": "the source writes no binary log, which could prove that several connections see one moment",
+    "no_gtids": "the source has no GTIDs (gtid_mode = ON), which could prove that several connections see one moment",
+    "filters": "the source's binary log leaves some databases out (binlog_do_db, binlog_ignore_db)",
+    "replica": "the source is a replica that doesn't log what it replicates (log_replica_updates)",
+    "cluster": "on a cluster, nothing proves that several connections see one moment",
+    "privilege": "the user may not see the binary log's position (PROCESS, REPLICATION CLIENT)",
+    "unproven": "the source committed something each time that several connections tried to see one moment",
+    "lost": "a task that held one of its snapshots was lost",
+}
+
+
+def _one_connection(note: Note) -> str:
+    assert note.obstacle is not None
+    return f"the table is read with one connection: {_OBSTACLES[note.obstacle]}"
 
 
 def _column(note: Note) -> Column:
@@ -93,4 +113,5 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
         f"the table is read by {_column(note).name}: new rows are copied, changes to old ones are not"
     ),
     "unknown_collation": lambda _: "only MySQL can compare keys in this collation",
+    "one_connection": _one_connection,
 }

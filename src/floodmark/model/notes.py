@@ -29,10 +29,26 @@ Kind = Literal[
     "unmaintained_cursor",  # MySQL does not keep it current
     "new_rows_only",
     "unknown_collation",  # of the key
+    "one_connection",  # reads the whole table, though it is large
 ]
 
 # Why a column, or an index, can't be the key.
 Unfit = Literal["nullable", "inexact", "unknown_collation", "in_part"]
+
+# Why a snapshot is read with one connection.
+Obstacle = Literal[
+    "no_key",  # to cut the table by
+    "subquery",  # in `where`
+    "engine",  # not InnoDB
+    "no_binlog",
+    "no_gtids",
+    "filters",  # some changes are not in the binary log
+    "replica",  # the same: it doesn't log what it replicates
+    "cluster",  # or a server that commits in a way of its own
+    "privilege",  # to see the binary log's position
+    "unproven",  # at every attempt, something was committed meanwhile
+    "lost",  # a task was lost, and its snapshot with it
+]
 
 
 @dataclass(frozen=True)
@@ -45,3 +61,4 @@ class Note:
     index: str | None = None
     unfit: Unfit | None = None
     cascades: tuple[Cascade, ...] = ()
+    obstacle: Obstacle | None = None

@@ -96,6 +96,8 @@ def reason(request: SyncOptions, plan: Plan) -> str:
         return "there is no row after the start, and the target's rows follow a different recipe"
     if window is None:
         return "there are only rows to read again" if plan.again else "there are no new rows"
+    if window.by == "snapshot" and len(plan.slices) > 1:
+        return "several connections read the whole table as of one moment (mode full)"
     if window.by == "snapshot":
         return "one consistent read of the whole table (mode full)"
     if plan.resumed:

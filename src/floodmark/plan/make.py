@@ -13,6 +13,7 @@ from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
 from floodmark.model import events
 from floodmark.model.errors import ConfigError
+from floodmark.model.notes import Note
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
@@ -28,7 +29,7 @@ from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
 from floodmark.plan.set_back import clock_notes
 from floodmark.plan.wait import Source, clocked, settle
 from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
-from floodmark.services.mysql import open_work, sql
+from floodmark.services.mysql import one_moment, open_work, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import Discovered
 from floodmark.services.mysql.errors import as_discovered
@@ -62,8 +63,9 @@ def survey(
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
     if columns.table.mode == "full":
-        made = _snapshot(session, columns.table, request)
-        return replace(made, about=found.notes, notes=columns.notes, recipe=columns.recipe)
+        made = _snapshot(session, columns.table, request, looks)
+        about = (*found.notes, *made.about)
+        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe)
     table = clocked(session, columns.table)
     reading = Reading(table, state, options, looks.trust(session))
     if request.since is not None:
@@ -263,7 +265,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     return Plan(table, strategy_of(request, len(pieces)), again=pieces, load_as="merge")
 
 
-def _snapshot(session: Session, table: Table, request: SyncOptions) -> Plan:
+def _snapshot(session: Session, table: Table, request: SyncOptions, looks: SharedLooks) -> Plan:
     if request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
@@ -273,5 +275,14 @@ def _snapshot(session: Session, table: Table, request: SyncOptions) -> Plan:
         raise ConfigError("--since needs a cursor; this table is read whole (mode full)", table=table.name)
     rows = edges.table_rows(session, table)
     window = Window(token_hex(8), None, None, "snapshot", (), open_work.now(session), rows)
+    about: tuple[Note, ...] = ()
     pieces = cutting.slices(window)
-    return Plan(table, strategy_of(request, 1), window, slices=pieces, load_as="replace")
+    if cutting.shared(request, rows):
+        unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, looks.trust(session))
+        if unfit is None:
+            parts = cutting.parts_of_the_key(request, rows)
+            pieces = cutting.parts(window, edges.split_key(session, table, parts, request.slice_rows))
+        else:
+            about = (Note("one_connection", obstacle=unfit),)
+    strategy = strategy_of(request, len(pieces))
+    return Plan(table, strategy, window, slices=pieces, load_as="replace", about=about)

@@ -6,8 +6,9 @@ window is closed only once every slice has been committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from secrets import token_hex
 from typing import Literal
 
@@ -57,6 +58,24 @@ def slices(window: Window, done: Collection[int] = ()) -> tuple[Slice, ...]:
         if i not in done:
             found.append(Slice("window", i, window.by, after, upto, window.low, window.high, rows=each))
     return tuple(found)
+
+
+def parts(window: Window, edges: Sequence[Position]) -> tuple[Slice, ...]:
+    """The slices of a snapshot that several connections read at one moment; together they are the whole key."""
+    ends = (None, *edges, None)
+    each = window.rows // (len(edges) + 1)
+    return tuple(
+        Slice("snapshot", i, "key" if edges else "snapshot", low, high, rows=each)
+        for i, (low, high) in enumerate(pairwise(ends))
+    )
+
+
+def shared(request: SyncOptions, rows: int) -> bool:
+    """Whether several connections should read a snapshot of this many rows.
+
+    A resident sync reads it in one order, so that its fingerprint shows whether a row has changed.
+    """
+    return rows > request.slice_rows and not request.in_order and not request.repeated
 
 
 def scattered(window: Window, done: Collection[int]) -> bool:

@@ -20,19 +20,25 @@ from floodmark.load.background import Loader
 from floodmark.model import events
 from floodmark.model.commit import Batch, Commit, LoadAs, WithFiles, files_of
 from floodmark.model.errors import TransientError
+from floodmark.model.note_words import sentence
+from floodmark.model.notes import Note
 from floodmark.model.run import EXTRACT, SyncOptions, TableReport, Wait
 from floodmark.model.text import counted, duration
-from floodmark.model.window import Slice
+from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
 from floodmark.plan.origin import check_still
+from floodmark.plan.window import slices as whole
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.sql import selects
 from floodmark.services.run import Services
+from floodmark.sync.shared_snapshot import read_shared
 from floodmark.sync.snapshots import mark
 
 log = logging.getLogger("floodmark")
 
 COMMIT_EVERY = 2.0
+# How often a snapshot is begun with several connections, if tasks are lost; then with one.
+SHARED = 2
 
 
 class Extraction:
@@ -117,6 +123,9 @@ class Extraction:
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
     ) -> None:
         """Reads the pieces and commits them every few seconds, or as planned: one by one, or all at once."""
+        if plan.window is not None and plan.window.by == "snapshot" and len(pieces) > 1:
+            commit(plan, self._snapshot(plan, plan.window, pieces))
+            return
         if plan.load_as == "replace":
             commit(plan, list(self._slices(plan, pieces)))
             return
@@ -132,6 +141,27 @@ class Extraction:
                 waiting = []
         if waiting:
             commit(plan, waiting)
+
+    def _snapshot(self, plan: Plan, window: Window, pieces: Sequence[Slice]) -> list[SliceResult]:
+        """Reads a snapshot with several connections at one moment; with one if that can't be done."""
+        made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, False)
+        watch, name = self._services.progress, self._name
+        for _ in range(SHARED):
+            for piece in pieces:
+                self._log_slice(plan, piece, None)
+            read = read_shared(self._services, made, lambda rows: watch.underway(name, "extract", rows))
+            if read.results is not None or read.obstacle is None:
+                break
+        if read.obstacle is not None:
+            said = sentence(Note("one_connection", obstacle=read.obstacle))
+            if self._report.note(said):
+                watch.note(name, said)
+        if read.results is None:
+            return list(self._slices(plan, whole(window)))
+        for result in read.results:
+            self._log_slice(plan, result.slice, result)
+            watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
+        return list(read.results)
 
     def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
         """Runs each piece as a Spark task; yields results as they finish."""

@@ -16,7 +16,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause, sentence, why_unfit
-from floodmark.model.notes import Kind, Note, Unfit
+from floodmark.model.notes import Kind, Note, Obstacle, Unfit
 from floodmark.model.run import TableReport
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.services.mysql.cascades import note as noted
@@ -105,6 +105,15 @@ SAID: list[tuple[Note, str]] = [
         "The table is read by update_at: new rows are copied, changes to old ones are not.",
     ),
     (Note("unknown_collation"), "Only MySQL can compare keys in this collation."),
+    (
+        Note("one_connection", obstacle="engine"),
+        "The table is read with one connection: it is not an InnoDB table.",
+    ),
+    (
+        Note("one_connection", obstacle="privilege"),
+        "The table is read with one connection: the user may not see the binary log's position"
+        " (PROCESS, REPLICATION CLIENT).",
+    ),
 ]
 
 
@@ -124,6 +133,11 @@ def test_every_kind_has_words_and_a_check_in_doctor() -> None:
             (check,) = found
             assert check.status == "warning" and check.detail == clause(note) and check.name
             assert f"{check.detail}.".lower() == words.lower()
+
+
+def test_every_obstacle_to_several_connections_has_words() -> None:
+    said = {sentence(Note("one_connection", obstacle=each)) for each in get_args(Obstacle)}
+    assert len(said) == len(get_args(Obstacle))
 
 
 def test_a_name_at_the_beginning_is_not_capitalized() -> None:

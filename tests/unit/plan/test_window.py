@@ -27,9 +27,11 @@ from floodmark.plan.window import (
     left_open,
     limited,
     opened,
+    parts,
     parts_of_the_key,
     rows_of_a_slice,
     scattered,
+    shared,
     size,
     slices,
 )
@@ -257,3 +259,36 @@ def test_rows_that_replace_everything_are_marked_so_and_no_rows_are_an_empty_sna
         LOW,
         None,
     )
+
+
+@given(st.lists(st.integers(-50, 50), unique=True, max_size=5))
+def test_every_row_of_a_snapshot_lies_in_exactly_one_of_its_parts(cuts: list[int]) -> None:
+    window = Window("w", None, None, "snapshot", (), None, 900)
+    found = parts(window, tuple((edge,) for edge in sorted(cuts)))
+    assert [piece.number for piece in found] == list(range(len(cuts) + 1))
+    assert {piece.kind for piece in found} == {"snapshot"}
+    for key in range(-60, 60):
+        homes = [
+            s for s in found if (s.after is None or s.after < (key,)) and (s.upto is None or (key,) <= s.upto)
+        ]
+        assert len(homes) == 1
+
+
+def test_a_snapshot_without_edges_is_read_whole() -> None:
+    window = Window("w", None, None, "snapshot", (), None, 900)
+    assert parts(window, ()) == slices(window)
+
+
+@pytest.mark.parametrize(
+    ("request_", "rows", "expected"),
+    [
+        (SyncOptions(slice_rows=100), 101, True),
+        (SyncOptions(slice_rows=100), 100, False),
+        (SyncOptions(slice_rows=100, strategy="sequential"), 900, False),
+        (SyncOptions(slice_rows=100, repeated=True), 900, False),
+    ],
+)
+def test_several_connections_read_a_snapshot_of_more_than_one_slice(
+    request_: SyncOptions, rows: int, expected: bool
+) -> None:
+    assert shared(request_, rows) is expected

@@ -25,6 +25,7 @@ from floodmark.services.spark.errors import MISSING, telling
 from floodmark.services.spark.executors import Executors, attempts_at_once
 from floodmark.services.spark.job import Job, freeze_imports, preload, task
 from floodmark.services.spark.jvm import Jvm, is_local, settings
+from floodmark.services.spark.meeting import Meeting
 from floodmark.services.spark.reports import Address, Reports, RowsUnderway
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
@@ -222,6 +223,18 @@ class Spark:
             self._groups.discard(own)
             self._end(pool, waiting, own)
 
+    def tasks_at_once(self, connections: int) -> int:
+        """How many tasks may run side by side, each with a connection, as far as is known."""
+        most = connections // attempts_at_once(self.settings)
+        return min(self.parallelism, most) if is_local(self.settings) else most
+
+    def meeting(self) -> Meeting:
+        """A meeting for tasks of this Spark; raises TransientError."""
+        try:
+            return Meeting(*_driver(self._context.getConf(), is_local(self.settings)))
+        except OSError as error:
+            raise TransientError(f"the driver can't listen for its tasks: {error}") from error
+
     def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], group: str) -> None:
         """Ends running jobs and waits for them, but not forever if the context is someone else's."""
         if waiting:
@@ -342,12 +355,18 @@ class Spark:
 
 
 def _reports(conf: Any, local: bool) -> Reports:
-    """Where tasks send reports: the address by which Spark's driver itself is reached."""
+    """Where tasks send reports."""
+    bind, host = _driver(conf, local)
+    port = "0" if local else str(conf.get("spark.driver.port", "0"))
+    return Reports(bind, host, int(port) if port.isdigit() else 0)
+
+
+def _driver(conf: Any, local: bool) -> tuple[str, str]:
+    """Where to listen for tasks, and where they find it: the address by which Spark's driver itself is reached."""
     if local:
-        return Reports("127.0.0.1", "127.0.0.1")
+        return "127.0.0.1", "127.0.0.1"
     host = conf.get("spark.driver.host", "127.0.0.1")
-    port = str(conf.get("spark.driver.port", "0"))
-    return Reports(conf.get("spark.driver.bindAddress", host), host, int(port) if port.isdigit() else 0)
+    return conf.get("spark.driver.bindAddress", host), host
 
 
 def _imports(_: Iterable[int]) -> list[int]:

@@ -19,6 +19,7 @@ from floodmark.services.spark.task_secrets import SentFile, at_hand, packed, unp
 # Modules that tasks need, by name, since this module must not depend on them. A worker imports them before
 # its first task.
 PRELOADED = (
+    "floodmark.extract.shared_snapshot",
     "floodmark.extract.task",
     "floodmark.services.mysql.log_in",
     "floodmark.services.spark.context",

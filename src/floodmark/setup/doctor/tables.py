@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from floodmark.commit import system
@@ -15,7 +16,7 @@ from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause
-from floodmark.model.notes import Kind, Note
+from floodmark.model.notes import Kind, Note, Obstacle
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
@@ -23,9 +24,11 @@ from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
 from floodmark.plan.tables import StoredTables, meant, no_table
 from floodmark.plan.takeover import watermark as legacy
+from floodmark.services.mysql import one_moment
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import trust_in
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.services.warehouse.protocol import LEDGER
@@ -93,6 +96,8 @@ def examine_table(
         discovered = discover_with_notes(session, name, config.options(name), config.source.database)
         table = discovered.table
         rows = edges.table_rows(session, table)
+        if (note := one_connection(session, config, table, rows)) is not None:
+            discovered = replace(discovered, notes=(*discovered.notes, note))
         state = known.of(table)
         start = known.start(session, table, state) if state is not None else None
         left_out = left_out_by(session, table, rows, start) if start is not None else None
@@ -109,6 +114,14 @@ def examine_table(
     )
     refusal = targets.refusal(table, state) if state is not None else None
     return [*checks, section.failed("target", refusal)] if refusal is not None else checks
+
+
+def one_connection(session: Session, config: Config, table: Table, rows: int) -> Note | None:
+    """Why every sync reads a large table with one connection; None if it doesn't."""
+    if table.mode != "full" or rows <= config.options(table.name).slice_rows:
+        return None
+    found = one_moment.unfit(table) or one_moment.obstacle(session, table, trust_in(session))
+    return Note("one_connection", obstacle=found) if found else None
 
 
 def left_out_by(session: Session, table: Table, rows: int, start: Start) -> str | None:
@@ -268,6 +281,14 @@ def _not_null(table: Table, note: Note) -> str:
 
 
 _ADD_KEY = _text("add a primary key, or name a unique `key` in the configuration")
+# What lets several connections prove that they see one moment.
+_PROVE: dict[Obstacle, str] = {
+    "no_binlog": "start the source with --log-bin",
+    "no_gtids": "set gtid_mode = ON and enforce_gtid_consistency = ON on the source",
+    "privilege": "GRANT PROCESS, REPLICATION CLIENT ON *.*",
+    "replica": "set log_replica_updates (MariaDB: log_slave_updates) on the source, or read from its primary",
+    "subquery": "a `where` without SELECT would do",
+}
 # The check that a note belongs to, and what can be done about it.
 _ABOUT: dict[Kind, tuple[str, Callable[[Table, Note], str | None]]] = {
     "unfit_index": ("key", _ADD_KEY),
@@ -289,6 +310,7 @@ _ABOUT: dict[Kind, tuple[str, Callable[[Table, Note], str | None]]] = {
     "nullable_cursor": ("nullable", _not_null),
     "nullable_cursor_without_key": ("nullable", _not_null),
     "cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
+    "one_connection": ("snapshot", lambda _, note: _PROVE.get(note.obstacle or "lost")),
     "unseen_excludes": ("columns", _text("check the names")),
     "hidden_columns": (
         "privileges",

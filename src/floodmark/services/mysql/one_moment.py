@@ -1,0 +1,195 @@
+"""Proves that consistent snapshots in several sessions show one moment, without a lock that stops writers.
+
+Two sides: before the first snapshot is opened, everything in the binary log is visible; after the last one,
+nothing has been added to it. Then no transaction became visible between them, so all see the same rows. One
+side alone proves nothing: the log's position moves before a commit is visible, and GTIDs follow after it.
+docs/decisions/0017-several-snapshots-of-one-moment.md has the proof for each server, and what it can't see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from floodmark.model.errors import ConfigError
+from floodmark.model.notes import Obstacle
+from floodmark.model.table import Table
+from floodmark.services.mysql import sql
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import Trust
+from floodmark.services.mysql.version import version
+
+# Seconds that a snapshot waits for the table's metadata lock: whoever alters the table goes first.
+DDL_PATIENCE = 3
+
+_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+# A subquery may read tables that have no snapshots.
+_SUBQUERY = re.compile(r"\bselect\b", re.IGNORECASE)
+
+
+# ---------------------------------------------------------------- whether it can be proven here
+
+
+def unfit(table: Table) -> Obstacle | None:
+    """Why the table, as described, can't be read by several sessions at once; None if it can. Pure."""
+    if not table.key or table.source.key_index is None:
+        return "no_key"
+    if any(table.column(name).nullable for name in table.key):
+        return "no_key"  # no range of keys would have the rows without one
+    if table.recipe.where and _SUBQUERY.search(table.recipe.where):
+        return "subquery"
+    return None
+
+
+def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
+    """Why snapshots of this table can't be proven to be of one moment on this server; None if they can."""
+    schema, name = sql.text(table.source.schema), sql.text(table.source.table)
+    engines = session.rows(
+        f"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
+    )
+    variables = {
+        (key or b"").decode().lower(): (value or b"").decode().upper()
+        for key, value in session.rows(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
+            " 'log_replica_updates', 'aurora_version')"
+        )
+    }
+    try:
+        status: list[dict[str, bytes | None]] | None = session.records(_show_status(session))
+    except ConfigError:
+        status = None
+    engine = (engines[0][0] or b"").decode() if engines else ""
+    return unprovable(engine, variables, trust, status)
+
+
+def unprovable(
+    engine: str,
+    variables: Mapping[str, str],
+    trust: Trust,
+    status: Sequence[Mapping[str, bytes | None]] | None,
+) -> Obstacle | None:
+    """The same from what the server says; `status`: of its binary log, None if the user may not see it. Pure."""
+    if engine.lower() != "innodb":
+        return "engine"
+    if variables.get("log_bin") != "ON":
+        return "no_binlog"
+    if trust.cluster or "aurora_version" in variables:
+        return "cluster"
+    if status is None or not trust.sight.process:  # without it, nobody knows whether this is a replica
+        return "privilege"
+    if trust.replica and variables.get("log_replica_updates", variables.get("log_slave_updates")) != "ON":
+        return "replica"
+    if not trust.sight.mariadb and variables.get("gtid_mode") != "ON":
+        return "no_gtids"
+    if not status:
+        return "no_binlog"
+    return "filters" if status[0].get("binlog_do_db") or status[0].get("binlog_ignore_db") else None
+
+
+def _show_status(session: Session) -> str:
+    """The statement that shows the binary log's end, and its filters."""
+    known = version(session)
+    newer = not known.mariadb and known.numbers >= (8, 2)
+    return "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
+
+
+# ---------------------------------------------------------------- the sessions that read
+
+
+def open_snapshot(session: Session, mariadb: bool) -> str:
+    """Opens a snapshot in place of the session's last one; on MariaDB, returns its exact place in the log."""
+    session.rows(_SNAPSHOT)
+    return _place(session) if mariadb else ""
+
+
+def hold(session: Session, table: Table) -> None:
+    """Keeps the table's definition as it is until the session's transaction ends; raises if it is changing."""
+    session.rows(f"SET SESSION lock_wait_timeout = {DDL_PATIENCE}")
+    session.rows(f"SELECT 1 FROM {sql.source(table)} LIMIT 0")
+
+
+def at_moment(session: Session, moment: str) -> None:
+    """Makes NOW() the same for all sessions that read the table."""
+    session.rows(f"SET timestamp = {float(moment):.6f}")
+
+
+def _place(session: Session) -> str:
+    """The snapshot's place in MariaDB's binary log; empty if it has none."""
+    found = {
+        (name or b"").decode().lower(): (value or b"").decode()
+        for name, value in session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
+    }
+    file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
+    return f"{file}:{position}" if file and position else ""
+
+
+# ---------------------------------------------------------------- the proof
+
+
+class Proof(Protocol):
+    """What is known of the source's log around the opening of snapshots."""
+
+    def before(self) -> str | None:
+        """The log's end, if everything up to it is visible; to be called before the first snapshot."""
+
+    def after(self) -> str | None:
+        """The log's end, if nothing is about to become visible; to be called after the last snapshot."""
+
+
+def proven(before: str | None, opened: Sequence[str], after: str | None) -> bool:
+    """Whether these snapshots show one moment. `opened` holds their own places, empty where unknown. Pure."""
+    return bool(before) and after == before and all(place in ("", before) for place in opened)
+
+
+class MySQLProof:
+    """For Oracle's MySQL with GTIDs.
+
+    A transaction owns its GTID from before it is written to the log until after it has become visible. So if
+    no GTID is owned, everything logged by then is visible.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._show = _show_status(session)
+
+    def before(self) -> str | None:
+        end = self.after()
+        owned = (self._session.rows("SELECT @@GLOBAL.gtid_owned")[0][0] or b"").strip()
+        return None if owned else end
+
+    def after(self) -> str | None:
+        for file, position, *_ in self._session.rows(self._show):
+            return f"{(file or b'').decode()}:{(position or b'').decode()}"
+        return None  # the log was closed
+
+
+class MariaDBProof:
+    """For MariaDB, where commits become visible and move the log under one mutex, and a snapshot knows its place.
+
+    Only commits of prepared XA transactions don't: they are logged and become visible in two steps, and are
+    listed as prepared until both are done.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def before(self) -> str | None:
+        place = open_snapshot(self._session, True)
+        return None if self._prepared() else place or None
+
+    def after(self) -> str | None:
+        return None if self._prepared() else open_snapshot(self._session, True) or None
+
+    def _prepared(self) -> bool:
+        return bool(self._session.rows("XA RECOVER"))
+
+
+def proof(session: Session, mariadb: bool) -> Proof:
+    """The proof for this server, with a session of its own."""
+    return MariaDBProof(session) if mariadb else MySQLProof(session)
+
+
+def moment_of(session: Session) -> str:
+    """The server's clock, as `at_moment` takes it."""
+    return (session.rows("SELECT UNIX_TIMESTAMP(NOW(6))")[0][0] or b"0").decode()
