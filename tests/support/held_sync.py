@@ -102,8 +102,8 @@ def commits(workspace: Workspace, table: str = "orders") -> list[dict[str, Any]]
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
 
 
-def batches(workspace: Workspace) -> list[dict[str, Any]]:
-    return [c for c in commits(workspace) if c["kind"] == "batch"]
+def batches(workspace: Workspace, table: str = "orders") -> list[dict[str, Any]]:
+    return [c for c in commits(workspace, table) if c["kind"] == "batch"]
 
 
 def rows(found: list[dict[str, Any]]) -> int:

@@ -17,6 +17,11 @@ from typing import Any, Literal
 from floodmark.setup.services.databases import DatabaseServer
 
 ROWS = 1000
+# Servers that log every change; by their kind.
+LOGGED = {
+    "mysql": ("--log-bin=bin", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"),
+    "mariadb": ("--log-bin=bin",),
+}
 Way = Literal["statement", "transaction", "xa"]
 
 CREATE = (

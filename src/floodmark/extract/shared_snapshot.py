@@ -36,7 +36,6 @@ class SharedSnapshotJob:
     like: SliceJob  # each slice's job is like this one, but for the slice
     pieces: tuple[Slice, ...]  # all slices of the snapshot
     invitation: Invitation
-    mariadb: bool
     moment: str | None = None  # what NOW() is, if the table's `where` may ask
 
     @property
@@ -61,7 +60,8 @@ class SharedSnapshotJob:
                 at_moment(session, self.moment)
             guest.tell({})
             while (step := guest.told()["do"]) == "open":
-                guest.tell({"place": open_snapshot(session, self.mariadb)})
+                open_snapshot(session)
+                guest.tell({})
             if step != "hold":
                 return ()
             hold(session, self.table)

@@ -45,7 +45,7 @@ _OBSTACLES: dict[Obstacle, str] = {
     "cluster": "on a cluster, nothing proves that several connections see one moment",
     "privilege": "the user may not see the binary log's position (PROCESS, REPLICATION CLIENT)",
     "unproven": "the source committed something each time that several connections tried to see one moment",
-    "lost": "a task that held one of its snapshots was lost",
+    "lost": "a task that had to hold one of its snapshots was lost, or can't reach the driver",
 }
 
 

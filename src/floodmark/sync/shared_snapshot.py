@@ -21,7 +21,7 @@ from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.notes import Obstacle
 from floodmark.model.table import Table
-from floodmark.services.mysql.one_moment import hold, moment_of, proof, proven
+from floodmark.services.mysql.one_moment import hold, moment_of, proof
 from floodmark.services.run import Services
 from floodmark.services.spark.meeting import Meeting, MeetingOver
 
@@ -73,7 +73,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
     with spark.meeting() as meeting:
         members = [
-            SharedSnapshotJob(jobs[0].source, jobs[0], pieces, meeting.invitation(n), mariadb, moment)
+            SharedSnapshotJob(jobs[0].source, jobs[0], pieces, meeting.invitation(n), moment)
             for n in range(wanted)
         ]
         outcome, ended = Outcome(), threading.Event()
@@ -99,7 +99,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
         finally:
             ended.set()
             meeting.close()
-            conductor.join()
+            conductor.join(10.0)  # it has nothing left to wait for but, rarely, room for a connection
     results = gathered(outcome, shares, len(pieces))
     if results is None:
         return Read(None, "lost")
@@ -151,10 +151,9 @@ def _conduct(
         proving = proof(session, mariadb)
         while not together and time.monotonic() < deadline and not ended.is_set():
             outcome.attempts += 1
-            before = proving.before()
-            if before is not None:
-                places = [str(said.get("place", "")) for said in meeting.all_do(members, {"do": "open"})]
-                together = proven(before, places, proving.after())
+            if proving.before():
+                meeting.all_do(members, {"do": "open"}, proving.meanwhile)
+                together = proving.after()
             if not together:
                 ended.wait(random.uniform(*PAUSES))
         if not together or len(members) == 1:

@@ -23,7 +23,6 @@ from floodmark.services.mysql.version import version
 # Seconds that a snapshot waits for the table's metadata lock: whoever alters the table goes first.
 DDL_PATIENCE = 3
 
-_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 # A subquery may read tables that have no snapshots.
 _SUBQUERY = re.compile(r"\bselect\b", re.IGNORECASE)
 
@@ -97,10 +96,9 @@ def _show_status(session: Session) -> str:
 # ---------------------------------------------------------------- the sessions that read
 
 
-def open_snapshot(session: Session, mariadb: bool) -> str:
-    """Opens a snapshot in place of the session's last one; on MariaDB, returns its exact place in the log."""
-    session.rows(_SNAPSHOT)
-    return _place(session) if mariadb else ""
+def open_snapshot(session: Session) -> None:
+    """Opens a snapshot, in place of the session's last one."""
+    session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
 
 
 def hold(session: Session, table: Table) -> None:
@@ -114,32 +112,25 @@ def at_moment(session: Session, moment: str) -> None:
     session.rows(f"SET timestamp = {float(moment):.6f}")
 
 
-def _place(session: Session) -> str:
-    """The snapshot's place in MariaDB's binary log; empty if it has none."""
-    found = {
-        (name or b"").decode().lower(): (value or b"").decode()
-        for name, value in session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
-    }
-    file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
-    return f"{file}:{position}" if file and position else ""
-
-
 # ---------------------------------------------------------------- the proof
 
 
 class Proof(Protocol):
-    """What is known of the source's log around the opening of snapshots."""
+    """What is known of the source's log around the opening of snapshots, in a session of its own."""
 
-    def before(self) -> str | None:
-        """The log's end, if everything up to it is visible; to be called before the first snapshot."""
+    def before(self) -> bool:
+        """Whether everything logged so far is visible; to be called before the first snapshot is opened."""
 
-    def after(self) -> str | None:
-        """The log's end, if nothing is about to become visible; to be called after the last snapshot."""
+    def meanwhile(self) -> None:
+        """To be called while the others open their snapshots."""
+
+    def after(self) -> bool:
+        """Whether nothing was logged since `before`, nor became visible; to be called after the last one."""
 
 
-def proven(before: str | None, opened: Sequence[str], after: str | None) -> bool:
-    """Whether these snapshots show one moment. `opened` holds their own places, empty where unknown. Pure."""
-    return bool(before) and after == before and all(place in ("", before) for place in opened)
+def same_end(before: str, after: str) -> bool:
+    """Whether two looks at the log saw the same end; empty: there is no log. Pure."""
+    return bool(before) and before == after
 
 
 class MySQLProof:
@@ -152,34 +143,56 @@ class MySQLProof:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._show = _show_status(session)
+        self._before = ""
 
-    def before(self) -> str | None:
-        end = self.after()
-        owned = (self._session.rows("SELECT @@GLOBAL.gtid_owned")[0][0] or b"").strip()
-        return None if owned else end
+    def before(self) -> bool:
+        self._before = self._end()
+        return not (self._session.rows("SELECT @@GLOBAL.gtid_owned")[0][0] or b"").strip()
 
-    def after(self) -> str | None:
+    def meanwhile(self) -> None:
+        pass
+
+    def after(self) -> bool:
+        return same_end(self._before, self._end())
+
+    def _end(self) -> str:
         for file, position, *_ in self._session.rows(self._show):
             return f"{(file or b'').decode()}:{(position or b'').decode()}"
-        return None  # the log was closed
+        return ""  # the log was closed
 
 
 class MariaDBProof:
     """For MariaDB, where commits become visible and move the log under one mutex, and a snapshot knows its place.
 
-    Only commits of prepared XA transactions don't: they are logged and become visible in two steps, and are
-    listed as prepared until both are done.
+    Only prepared XA transactions commit in two steps, in the log and in InnoDB; they are listed as prepared until
+    both are done.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._before = ""
 
-    def before(self) -> str | None:
-        place = open_snapshot(self._session, True)
-        return None if self._prepared() else place or None
+    def before(self) -> bool:
+        open_snapshot(self._session)
+        return not self._prepared()
 
-    def after(self) -> str | None:
-        return None if self._prepared() else open_snapshot(self._session, True) or None
+    def meanwhile(self) -> None:
+        self._before = self._place()
+
+    def after(self) -> bool:
+        if self._prepared():
+            return False
+        open_snapshot(self._session)
+        return same_end(self._before, self._place())
+
+    def _place(self) -> str:
+        """The exact place of the session's snapshot in the log: all that is visible lies before it."""
+        found = {
+            (name or b"").decode().lower(): (value or b"").decode()
+            for name, value in self._session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        }
+        file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
+        return f"{file}:{position}" if file and position else ""
 
     def _prepared(self) -> bool:
         return bool(self._session.rows("XA RECOVER"))

@@ -140,11 +140,14 @@ class Meeting:
                 raise _over("nobody is there")
             return [self._members[number] for number in sorted(self._members)]
 
-    def all_do(self, members: Sequence[Member], message: Message) -> list[Message]:
+    def all_do(
+        self, members: Sequence[Member], message: Message, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[Message]:
         """Sends all of them the message, then waits for all their answers; raises MeetingOver."""
         try:
             for member in members:
                 member.line.send(message)
+            meanwhile()
             answers = []
             for member in members:
                 member.line.socket.settimeout(STEP)
@@ -164,23 +167,20 @@ class Meeting:
         """Gives each member one piece of work whenever it asks, until there is none; returns who got what."""
         left = list(reversed(work))
         given: dict[int, list[int]] = {member.number: [] for member in members}
-        with selectors.DefaultSelector() as ready:
-            for member in members:
-                ready.register(member.line.socket, selectors.EVENT_READ, member)
-            try:
-                while ready.get_map():
-                    for key, _ in ready.select():
-                        member = key.data
-                        _some(member.line.receive())
-                        if not left:
-                            member.line.send({"do": "end"})
-                            ready.unregister(member.line.socket)
-                            continue
-                        piece = left.pop()
-                        given[member.number].append(piece)
-                        member.line.send({"do": "read", "piece": piece})
-            except (OSError, ValueError, KeyError) as error:
-                raise _over("a task was lost") from error
+        here = list(members)
+        try:
+            while here:
+                for member in _speaking(here):
+                    _some(member.line.receive())
+                    if not left:
+                        member.line.send({"do": "end"})
+                        here.remove(member)
+                        continue
+                    piece = left.pop()
+                    given[member.number].append(piece)
+                    member.line.send({"do": "read", "piece": piece})
+        except (OSError, ValueError) as error:
+            raise _over("a task was lost") from error
         return given
 
     def close(self) -> None:
@@ -246,6 +246,11 @@ class _Line:
         self._rest = b""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a message has arrived together with the last one."""
+        return b"\n" in self._rest
+
     def send(self, message: Message) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -268,6 +273,16 @@ class _Line:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+
+
+def _speaking(members: Sequence[Member]) -> list[Member]:
+    """Waits until some of them have said something."""
+    if said := [member for member in members if member.line.waiting]:
+        return said
+    with selectors.DefaultSelector() as ready:
+        for member in members:
+            ready.register(member.line.socket, selectors.EVENT_READ, member)
+        return [key.data for key, _ in ready.select()]
 
 
 def _some(message: Message | None) -> Message:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from floodmark.model.notes import Obstacle
-from floodmark.services.mysql.one_moment import proven, unfit, unprovable
+from floodmark.services.mysql.one_moment import proof, same_end, unfit, unprovable
 from floodmark.services.mysql.open_work import Sight
+from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import Trust
 from tests.support.described import changed
 from tests.support.samples import TABLE as ORDERS
@@ -68,20 +70,84 @@ def test_a_server_with_changes_that_its_log_does_not_show_proves_nothing(
     assert unprovable(engine, variables, trust, status) == found
 
 
+def test_a_log_that_is_not_written_has_no_end() -> None:
+    assert same_end("b:4", "b:4")
+    assert not same_end("b:4", "b:9") and not same_end("b:4", "") and not same_end("", "")
+
+
+class Server:
+    """A source that answers by the statement's first words, one answer after the other."""
+
+    def __init__(self, **answers: list[list[tuple[bytes | None, ...]]]) -> None:
+        self.answers = {name.replace("_", " "): list(each) for name, each in answers.items()}
+        self.asked: list[str] = []
+
+    def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        self.asked.append(sql)
+        for words, answers in self.answers.items():
+            if sql.startswith(words):
+                return answers.pop(0)
+        return []
+
+
+NOT_PREPARED: list[tuple[bytes | None, ...]] = []
+VERSION: list[tuple[bytes | None, ...]] = [(b"9.7.4",)]
+
+
+def end(position: int) -> list[tuple[bytes | None, ...]]:
+    return [(b"b.000001", str(position).encode(), b"", b"", b"uuid:1-9")]
+
+
+def snapshot(position: int) -> list[tuple[bytes | None, ...]]:
+    return [
+        (b"Binlog_snapshot_file", b"b.000001"),
+        (b"Binlog_snapshot_position", str(position).encode()),
+    ]
+
+
+def around(server: Server, mariadb: bool) -> bool:
+    """Whether snapshots that are opened now are proven to be of one moment."""
+    proving = proof(cast(Session, server), mariadb)
+    if not proving.before():
+        return False
+    proving.meanwhile()
+    return proving.after()
+
+
 @pytest.mark.parametrize(
-    ("before", "opened", "after", "equal"),
+    ("owned", "before", "after", "expected"),
+    [(b"", 4, 4, True), (b"uuid:10#7", 4, 4, False), (b"", 4, 9, False), (b"uuid:10#7", 4, 9, False)],
+)
+def test_mysql_needs_a_log_that_is_visible_before_and_unchanged_after(
+    owned: bytes, before: int, after: int, expected: bool
+) -> None:
+    server = Server(
+        SELECT_VERSION=[VERSION], SELECT_=[[(owned,)]], SHOW_BINARY_LOG_STATUS=[end(before), end(after)]
+    )
+    assert around(server, False) is expected
+    show, owner = (next(i for i, sql in enumerate(server.asked) if word in sql) for word in ("SHOW", "owned"))
+    assert show < owner, "what is logged between the two may not be visible yet"
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "last", "after", "expected"),
     [
-        ("b:4", ["", ""], "b:4", True),
-        ("b:4", ["b:4", "b:4"], "b:4", True),
-        (None, ["", ""], None, False),  # something was on its way both times
-        (None, ["", ""], "b:4", False),
-        ("b:4", ["", ""], None, False),
-        ("b:4", ["", ""], "b:9", False),
-        ("b:4", ["b:4", "b:9"], "b:4", False),
-        ("b:4", ["b:9", "b:9"], "b:9", False),
+        (4, False, False, 4, True),
+        (4, True, False, 4, False),
+        (4, False, True, 4, False),
+        (4, False, False, 9, False),
     ],
 )
-def test_snapshots_are_equal_if_the_log_was_settled_before_and_unchanged_after(
-    before: str | None, opened: list[str], after: str | None, equal: bool
+def test_mariadb_needs_equal_places_and_nothing_prepared_before_and_after(
+    before: int, first: bool, last: bool, after: int, expected: bool
 ) -> None:
-    assert proven(before, opened, after) is equal
+    prepared: list[tuple[bytes | None, ...]] = [(b"1", b"2", b"0", b"w1")]
+    server = Server(
+        XA_RECOVER=[prepared if first else NOT_PREPARED, prepared if last else NOT_PREPARED],
+        SHOW_STATUS=[snapshot(before), snapshot(after)],
+    )
+    assert around(server, True) is expected
+
+
+def test_mariadb_without_a_place_proves_nothing() -> None:
+    assert not around(Server(XA_RECOVER=[NOT_PREPARED, NOT_PREPARED], SHOW_STATUS=[[], []]), True)

@@ -61,6 +61,20 @@ def test_all_members_do_each_step_together_and_share_the_work(
     assert [task.result(5) for task in tasks] == [given[n] for n in range(3)]
 
 
+def test_a_member_may_ask_for_work_in_the_same_breath_as_it_answers(
+    meeting: Meeting, pool: ThreadPoolExecutor
+) -> None:
+    with Guest(meeting.invitation(0)) as guest:
+        members = meeting.begin(1, 5.0, never)
+        guest.tell({"held": True})
+        guest.tell({"do": "next"})
+        assert meeting.all_do(members, {"do": "hold"}) == [{"held": True}]
+        shared = pool.submit(meeting.share_out, members, [7])
+        assert [guest.told(), guest.told()] == [{"do": "hold"}, {"do": "read", "piece": 7}]
+        guest.tell({"do": "next"})
+        assert guest.told() == {"do": "end"} and shared.result(5) == {0: [7]}
+
+
 def test_a_slow_member_gets_less_work(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
     slow = threading.Event()
     tasks = [pool.submit(obedient, meeting.invitation(n), slow if n == 0 else None) for n in range(2)]
