@@ -81,7 +81,9 @@ def bars(points: Sequence[Point], top: str) -> Markup:
     if not points:
         return Markup("")
     most = max((point.value or 0.0 for point in points), default=0.0) or 1.0
-    base, step = HEIGHT - BOTTOM, min(28.0, (WIDTH - 2 * LEFT) / len(points))
+    base, room = HEIGHT - BOTTOM, WIDTH - 2 * LEFT
+    wide = min(28.0, room / len(points))
+    step = (room - wide) / max(1, len(points) - 1)  # from edge to edge, as the times below say
     body = ""
     for i, point in enumerate(points):
         tall = (base - TOP) * (point.value or 0.0) / most
@@ -90,13 +92,13 @@ def bars(points: Sequence[Point], top: str) -> Markup:
         body += f"<g><title>{escape(point.said)}</title>"
         body += (
             f'<rect class="{point.outcome}" x="{_n(x + 1)}" y="{_n(base - tall)}" '
-            f'width="{_n(max(1.0, step - 2))}" height="{_n(tall)}" rx="1"/>'
+            f'width="{_n(max(1.0, wide - 2))}" height="{_n(tall)}" rx="1"/>'
         )
         if point.outcome == "failed":
-            mid, y = x + step / 2, base - tall - 7
+            mid, y = x + wide / 2, base - tall - 7
             body += f'<path class="cross" d="M{_n(mid - 3)} {_n(y - 3)}l6 6m0 -6l-6 6"/>'
         body += "</g>"
-    return _frame(body, top, points[0].at, points[-1].at, "bars")
+    return _frame(body, top, points[0].at, points[-1].at if len(points) > 1 else "", "bars")
 
 
 def line(points: Sequence[Point], top: str, target: float | None = None, said: str = "") -> Markup:

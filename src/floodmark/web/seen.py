@@ -67,6 +67,15 @@ class Run:
     error: str | None = None  # why the run failed as a whole
     hint: str | None = None
 
+    @property
+    def why(self) -> str | None:
+        """Why it failed: as a whole, or the first table that failed as the run did."""
+        if self.error is not None or self.ok:
+            return self.error
+        return next(
+            (part.error for part in self.parts if part.error and part.exit_code == self.exit_code), None
+        )
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -160,6 +169,14 @@ class Snapshot:
         """Whether this one shows the same as the other."""
         here = (self.rows, self.runs, self.days, self.ledger)
         return here == (other.rows, other.runs, other.days, other.ledger)
+
+    @property
+    def refused(self) -> Run | None:
+        """The last run, if it failed as a whole and no sync has got further since."""
+        last = self.runs[0] if self.runs else None
+        if last is None or last.error is None or any((row.looked or "") > last.at for row in self.rows):
+            return None
+        return last
 
     @property
     def holders(self) -> list[Holder]:

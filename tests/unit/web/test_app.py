@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from floodmark.commit.status import DoctorResult, read_doctor, write_doctor
+from floodmark.config.load import Config
 from floodmark.model.times import stamp
 from floodmark.observe.facts import Facts
 from floodmark.observe.metrics import exposition
 from floodmark.web.look import Looks
-from tests.support.dashboards import HOSTILE, Filled, every_health
+from tests.support.dashboards import HOSTILE, Filled, every_health, seen
 from tests.unit.web.conftest import Client
 
 PAGES = (
@@ -272,6 +273,36 @@ def test_a_killed_run_and_a_refused_one_have_their_pages(client: Client, filled:
     assert browser.get(f"/api/runs/{killed}").json()["exit_code"] is None
     assert browser.get(f"/api/runs/{refused}").json()["error"]["code"] == 2
     assert [run["exit_code"] for run in browser.get("/api/runs").json()["runs"]] == [2, None]
+
+
+def test_the_list_of_runs_shows_why_a_table_failed(client: Client, filled: Filled) -> None:
+    filled.now = datetime.now(UTC)
+    error = {
+        "code": 6,
+        "kind": "data",
+        "table": "shop.b",
+        "message": "<its source has changed>",
+        "hint": None,
+    }
+    filled.run(5, {"shop.a": {}, "shop.b": {"ok": False, "exit_code": 6, "error": error}})
+    assert "&lt;its source has changed&gt;" in client().get("/runs").text
+
+
+def test_the_overview_shows_a_run_that_was_refused_until_a_sync_gets_further(
+    config: Config, client: Client, filled: Filled
+) -> None:
+    filled.now = datetime.now(UTC)
+    error = {"code": 4, "kind": "transient", "message": "MySQL can't be reached", "hint": None}
+    refused = filled.run_id(5)
+    body = {"run": refused, "ok": False, "exit_code": 4, "seconds": 0.5, "tables": [], "error": error}
+    filled.store.put(f"runs/{refused}.json", json.dumps(body).encode())
+    browser = client()
+    text = browser.get("/").text  # of a store without any table
+    assert "The last run failed." in text and "MySQL can" in text and f"/runs/{refused}" in text
+    filled.check("shop.never", 6.0)
+    assert seen(config, filled.now).refused is not None
+    filled.check("shop.never", 1.0)
+    assert seen(config, filled.now).refused is None
 
 
 def test_a_running_run_shows_its_progress(client: Client, filled: Filled) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from floodmark.web.charts import STAGES, Point, Span, bars, line, sparkline, timeline
+from floodmark.web.charts import STAGES, WIDTH, Point, Span, bars, line, sparkline, timeline
 
 VALUES = some.lists(some.none() | some.floats(0, 1e15), max_size=40)
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
@@ -40,6 +40,18 @@ def test_a_bar_shows_its_stages_and_the_axis_round_times() -> None:
     assert re.findall(r">([\d: -]+)</text>", svg) == ["11-17 10:02", "10:04", "10:06", "10:08"]
     failed = str(timeline([replace(span, outcome="failed")], None))
     assert 'class="extract"' not in failed and 'class="diamond"' in failed
+
+
+def test_bars_reach_from_the_first_time_to_the_last() -> None:
+    points = [Point(f"2026-11-17 12:0{i}", 1.0, "said") for i in range(3)]
+    edges = [
+        (float(r.attrib["x"]), float(r.attrib["width"])) for r in drawn(bars(points, "top")).iter("rect")
+    ]
+    assert edges[0][0] < 5 and sum(edges[-1]) > WIDTH - 5
+    assert (
+        str(bars(points, "top")).count("2026-11-17") == 2
+        and str(bars(points[:1], "top")).count("2026-11-17") == 1
+    )
 
 
 def test_too_few_values_are_not_drawn() -> None:
