@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
@@ -36,11 +37,13 @@ from floodmark.watermark.history import watermark_history
 from floodmark.web import documents, parse
 from floodmark.web.choose import Asked
 from floodmark.web.detail import Detail, Details
-from floodmark.web.gate import Gate, Token
+from floodmark.web.gate import HEADERS, Gate, Token
 from floodmark.web.house import Counts
 from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
 from floodmark.web.seen import Row, Run, Snapshot, run_at
+
+log = logging.getLogger("floodmark")
 
 KEPT_PAGES = 128
 STATIC = {
@@ -328,7 +331,17 @@ class Dashboard:
         return Response(self.pages.error(title, said), code, media_type=HTML)
 
     async def broken(self, request: Request, error: Exception) -> Response:
-        return PlainTextResponse("A bug in Floodmark; see its log.\n", 500)
+        said = self._looks.scrub(f"{type(error).__name__}: {error}")
+        log.error(
+            "a bug in Floodmark: %s could not be answered: %s",
+            request.url.path,
+            said,
+            extra={"step": "serve"},
+        )
+        log.debug("unexpected", exc_info=error, extra={"step": "serve"})
+        return PlainTextResponse(
+            "A bug in Floodmark; see its log.\n", 500, HEADERS
+        )  # the gate is not around this
 
 
 def _sent(made: Made, request: Request) -> Response:

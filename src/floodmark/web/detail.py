@@ -110,6 +110,7 @@ class Details:
         """What `watermark get --json` prints, except for what only MySQL and the warehouse know."""
         check = read_check(self._store, state.table_name)
         shown = Watermark(self._store, state.table_name, "", log=log).current(state, None)
+        shown["mode"] = state.table.mode if state.table else None
         shown["activity"] = activity_now(self._store, state)
         shown["last_check_time"] = check.last_check_time if check else None
         return shown

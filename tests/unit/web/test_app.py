@@ -99,7 +99,7 @@ def test_a_tables_json_is_the_document_that_watermark_get_prints(client: Client,
         500,
         500,
     )
-    assert found["activity"]["state"] == "idle"
+    assert (found["activity"]["state"], found["mode"]) == ("idle", "upsert")
     assert len(found["processed_s3_files"]) == 2
     assert [c["kind"] for c in client().get("/api/history/shop.orders").json()["commits"]] == [
         "batch",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import logging
 
+import pytest
+from starlette.testclient import TestClient
+
+from floodmark.config.load import Config
 from floodmark.web import gate
+from floodmark.web.app import Dashboard
 from floodmark.web.gate import host_name, is_loopback, is_welcome
+from floodmark.web.look import Looks, Watch
+from floodmark.web.pages import Pages
 from tests.unit.web.conftest import Client
 
 TOKEN = "a-token-of-some-length"
@@ -52,6 +59,22 @@ def test_every_response_forbids_foreign_content(client: Client) -> None:
         assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers
+
+
+def test_even_a_bug_forbids_foreign_content_and_is_logged_without_a_secret(
+    config: Config, looks: Looks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*given: object) -> str:
+        raise RuntimeError("it said hunter2secret")
+
+    monkeypatch.setattr(Pages, "now", broken)
+    with Watch(looks) as watch:
+        app = Dashboard(config, looks, watch).app(["testserver"])
+        answer = TestClient(app, raise_server_exceptions=False).get("/now")
+    assert (answer.status_code, answer.text) == (500, "A bug in Floodmark; see its log.\n")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "floodmark" and r.levelno >= logging.ERROR]
+    assert "/now could not be answered: RuntimeError: it said" in said and "hunter2secret" not in said
 
 
 def test_without_the_token_only_the_log_in_page_is_shown(client: Client) -> None:
