@@ -198,7 +198,7 @@ class Loader:
             f"Found {found} files, filtered to {chosen} files for loading",
         ):
             self._note(text)
-            # Said before the load too, not only in its result: the operator may want to stop it.
+            # Printed before the load too, not only in its result: the operator may want to stop it.
             self._services.progress.note("", f"{self._report.table}: {text}")
 
     def _say_again(self, choice: Choice) -> None:

@@ -24,7 +24,7 @@ def tell_freshness(work: Work, report: SyncReport) -> None:
     try:
         found = []
         for table in report.tables:
-            # A run that only loads does not look at the source: what counts is the look of the one that extracted.
+            # A run that only loads does not check the source: the check of the run that extracted counts.
             check = read_check(services.store, table.table) if options.load_only and not table.error else None
             if (row := freshness(table, options, report.run, check)) is not None:
                 found.append(row)
@@ -37,7 +37,7 @@ def tell_freshness(work: Work, report: SyncReport) -> None:
 def freshness(
     report: TableReport, options: SyncOptions, run: str, check: Check | None = None
 ) -> Freshness | None:
-    """How fresh a target is after this run; None: no fresher than it was, or nobody knows."""
+    """How fresh a target is after this run; None: no fresher than before, or unknown."""
     shown, table = report.watermark, report.described
     if report.error or report.left_out or shown is None or table is None or shown["pending_s3_files"]:
         return None

@@ -1,4 +1,4 @@
-"""Which runs of a resident sync leave a report: all that did something, and of a failure that lasts one in an hour."""
+"""Which runs of a resident sync leave a report: all that did something, and one an hour for a failure that lasts."""
 
 from __future__ import annotations
 

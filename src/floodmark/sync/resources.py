@@ -23,7 +23,7 @@ from floodmark.services.run import Services
 T = TypeVar("T")
 
 TABLES_AT_ONCE = 8
-# Seconds that an interrupted run may take to leave its tables in good order.
+# Seconds that an interrupted run may take to end cleanly.
 GRACE = 5.0
 
 

@@ -129,7 +129,7 @@ def _stopped(
             one.error = error
     known = tuple(one for one in tables if not one.left_out)
     report = SyncReport(work.services.run, time.monotonic() - began, known)
-    # A store that is away must not hold the end of an interrupted run.
+    # An unreachable store must not delay the end of an interrupted run.
     writing = threading.Thread(target=_leave_failed, args=(work, report, error), daemon=True)
     writing.start()
     writing.join(STOP_SECONDS)

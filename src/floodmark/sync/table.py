@@ -462,7 +462,7 @@ class TableRun:
                     zone = self._options.cursor_timezone
                     report.lag_after = measured(session, state.table, state.position, zone)
             except FloodmarkError:
-                pass  # the rows were read and committed all the same
+                pass  # the rows were read and committed anyway
         report.watermark = outcome.succeeded(
             self._held, self._loader, self._asked, idle=report.idle, looked=self._looked
         )

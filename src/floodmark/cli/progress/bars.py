@@ -1,4 +1,4 @@
-"""Progress as bars on a terminal: draws `frame` a few times a second, and takes it away at the end."""
+"""Progress as bars on a terminal: draws `frame` a few times a second, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STYLES = {
 
 
 class BarProgress(SilentProgress):
-    """The tables that run, with a bar for each stage, and a line for all; gone when the run is over."""
+    """The running tables, with a bar for each stage, and a line for all; removed when the run is over."""
 
     def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
         super().__init__(scrub, stopping)

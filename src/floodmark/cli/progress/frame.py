@@ -1,4 +1,4 @@
-"""The picture of a run on a terminal, from values: tables that run, a bar for each stage, and a line for all. Pure.
+"""The picture of a run on a terminal, from values: running tables, a bar for each stage, and a line for all. Pure.
 
 Colour never carries meaning alone. Every number is shown from 40 columns on; more room gives longer numbers, not more.
 Names are shortened from the left; the table's own name, after the schema, stays whole, on lines of its own if need be.
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Running:
-    """A table at work."""
+    """A running table."""
 
     name: str
     stages: tuple[Stage, ...] = ()
@@ -119,7 +119,7 @@ def compact(number: int, digits: int = 3) -> str:
 
 
 def _name_room(running: Sequence[Running], width: int) -> int:
-    """The columns of the names that stand beside the numbers; 0: they have lines of their own."""
+    """The width of the names next to the numbers; 0: they have lines of their own."""
     if width < _BESIDE:
         return 0
     most = max(12, width - (90 if width >= _WRITTEN_OUT else 57))
@@ -155,7 +155,7 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
     share = 1.0 if stage.over else stage.rows / total if total else None
     speed = stage.rows / stage.seconds if stage.seconds > 0 else 0.0
     left = stage.seconds * (1 / share - 1) if share and not stage.over and stage.rows else None
-    # Before the first row a percent would stand still: what is being done and for how long moves.
+    # Before the first row a percentage would not move: show what is being done, and for how long.
     percent = "    " if share is None or not (stage.rows or stage.over) else f"{int(share * 100):>3}%"
     if width >= _WRITTEN_OUT:
         of = f" of {count(total)}" if total and not stage.over else ""

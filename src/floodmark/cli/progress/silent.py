@@ -113,7 +113,7 @@ class SilentProgress:
                 self._moved(table, stage, tally)
 
     def wait(self, table: str, on: Wait | None) -> None:
-        """The table waits; None: no longer."""
+        """The table is waiting; None: no longer."""
         with self._lock:
             before = self._waits.get(table)
             if on is None:
@@ -124,7 +124,7 @@ class SilentProgress:
                 before.on = on
 
     def end(self, table: str, stage: str) -> None:
-        """The stage is over, well or not."""
+        """The stage has ended, successfully or not."""
         with self._lock:
             tally = self._tallies.get(table, {}).get(stage)
             if tally is None or tally.ended is not None:
@@ -159,7 +159,7 @@ class SilentProgress:
             return sorted(self.reports, key=lambda report: place.get(report.table, -1))
 
     def at_work(self) -> list[str]:
-        """The tables of which a stage is under way."""
+        """The tables with a stage under way."""
         with self._lock:
             return [
                 name for name, stages in self._tallies.items() if any(not t.ended for t in stages.values())

@@ -24,7 +24,7 @@ _DONE = {
     "verify": "compared",
     "plan": "planned",
 }
-# What a stage is measured in; files are counted beside rows, but not beside themselves.
+# What a stage is measured in; files are counted next to rows, but not next to files.
 UNITS = {"clean": "file"}
 
 
@@ -96,7 +96,7 @@ def said_at_end(stage: str, tally: Tally) -> str:
 
 
 def _written(stage: str, tally: Tally) -> tuple[str, ...]:
-    """Files and bytes; to compare moves none."""
+    """Files and bytes; a comparison has none."""
     if stage == "verify":
         return ()
     files = () if stage in UNITS else (counted(tally.files, "file"),)

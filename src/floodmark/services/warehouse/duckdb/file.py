@@ -34,19 +34,19 @@ ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group partly filled; at a checkpoint DuckDB merges such groups,
 # which costs as much as writing them. With this many rows per thread, there are too few to be merged.
 THREAD_ROWS = 4 * ROW_GROUP
-# A file in constant use is released after this long, for whoever is waiting.
+# A file in constant use is released after this long, for anyone who is waiting.
 HOLD = 2.0
 # Seconds between attempts to open a file that someone else holds.
 TRY_EVERY = 0.05
-# A statement on fewer rows ends before anyone wonders how far it is.
+# A statement on fewer rows ends too soon to need progress.
 MANY_ROWS = 500_000
-# Seconds between looks at how far a statement is.
+# Seconds between checks of a statement's progress.
 LOOK_EVERY = 0.5
 
 
 @contextlib.contextmanager
 def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iterator[None]:
-    """Tells, while a statement reads this many rows, how many it has read, as DuckDB itself says."""
+    """While a statement reads this many rows, reports how many it has read, according to DuckDB."""
     at_work(0)
     if rows < MANY_ROWS:
         yield
@@ -55,7 +55,7 @@ def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iter
 
     def look() -> None:
         while not over.wait(LOOK_EVERY):
-            with contextlib.suppress(Exception):  # an observer's; the load goes on
+            with contextlib.suppress(Exception):  # an observer's error; the load continues
                 at_work(min(rows, int(rows * max(0.0, con.query_progress()) / 100)))
 
     con.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
@@ -73,7 +73,7 @@ def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iter
 def _turnstile(path: Path, give_up: float) -> Iterator[None]:
     """One process of this user passes at a time, so one that releases a file can't overtake a waiting one.
 
-    It orders, and protects nothing: after a timeout, or if its file can't be created, the caller proceeds
+    It only orders, and protects nothing: after a timeout, or if its file can't be created, the caller proceeds
     without it.
     """
     door = _door(path)
@@ -94,7 +94,7 @@ def _door(path: Path) -> Path | None:
     try:
         found = path.stat()
         return cache_folder() / f"duckdb-{found.st_dev:x}-{found.st_ino:x}.lock"
-    except (OSError, ConfigError):  # DuckDB will explain it better
+    except (OSError, ConfigError):  # DuckDB's own error explains it better
         return None
 
 
@@ -361,7 +361,7 @@ class DatabaseFile:
         try:
             duckdb.connect(draft).close()
             draft.chmod(0o600)  # before it holds a row, whatever the umask
-            with contextlib.suppress(FileExistsError):  # another process was faster
+            with contextlib.suppress(FileExistsError):  # another process came first
                 self._place(draft)
         except duckdb.Error as error:
             raise translated(error, self.path) from error

@@ -1,7 +1,7 @@
 """A glance at the ledger of a DuckDB file that others may want to write: without a lock, and for 100 ms at most.
 
 DuckDB locks a file that it opens, for readers too, and a lock keeps writers out. So it gets the file through fsspec, which
-takes none: a sync never waits for a glance. What was read counts only if nobody has written meanwhile. A process of
+takes none: a sync never waits for a glance. What was read counts only if nobody has written in the meantime. A process of
 its own does it, which the kernel ends when its time is up, for nothing else can interrupt DuckDB.
 """
 
@@ -79,7 +79,7 @@ print(json.dumps(found))
 
 
 def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True) -> list[LoadSum]:
-    """The ledger's sums; empty when the file has none. TransientError if it can't be had now: nobody waits for it.
+    """The ledger's sums; empty when the file has none. TransientError if it can't be read now: it never waits.
 
     `free` is called when all is ready, and only if it says so is the file opened.
     """

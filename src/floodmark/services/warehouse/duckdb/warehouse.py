@@ -180,7 +180,7 @@ class DuckDB:
         return LoadOutcome(loaded, decision.already, request.retake, findings=decision.findings)
 
     def _fetching(self, request: LoadRequest, files: Sequence[DataFile]) -> Callable[[int], None]:
-        """Tells how many files are there: copied to this machine, or checked where they are."""
+        """Reports how many files are ready: copied to this machine, or checked in place."""
         here = bool(files) and request.store.local(files[0].path) is not None
 
         def done(number: int) -> None:
