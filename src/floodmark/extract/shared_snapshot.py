@@ -1,8 +1,8 @@
 """The body of a Spark task that reads a snapshot together with others: each has a session, all see one moment.
 
-The task obeys the driver, which proves that the sessions' snapshots are equal before any of them reads. Then it
+The task follows the driver, which proves that the sessions' snapshots are equal before any of them reads. Then it
 asks for one slice after the other, and reads them all in its one transaction. It never opens a second session: a lost one
-ends the meeting, and the snapshot begins anew.
+ends the meeting, and the snapshot starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SharedSnapshotJob:
     like: SliceJob  # each slice's job is like this one, but for the slice
     pieces: tuple[Slice, ...]  # all slices of the snapshot
     invitation: Invitation
-    moment: str | None = None  # what NOW() is, if the table's `where` may ask
+    moment: str | None = None  # the value of NOW(), in case the table's `where` uses it
 
     @property
     def table(self) -> Table:
@@ -47,7 +47,7 @@ class SharedSnapshotJob:
         return f"extract {self.table.name} snapshot, connection {self.invitation.number + 1} of {of}"
 
     def go(self, told: Callable[[int], None] = lambda rows: None) -> Share:
-        """Takes part until the driver has no more slices, or has sent this task home."""
+        """Takes part until the driver has no more slices, or dismisses this task."""
         with Guest(self.invitation) as guest:
             return Share(self.invitation.number, guest.attempt, self._take_part(guest, told))
 

@@ -33,7 +33,7 @@ OWN = 2
 PAUSES = (0.005, 0.05)
 # Rows that one connection reads in a second, roughly: how long waiting may take depends on what it saves.
 RATE = 300_000
-# Seconds after which a task's own error has reached us, if there is one, and the others are sent home.
+# Seconds after which a task's own error has reached us, if there is one, and the others are dismissed.
 GRACE = 1.0
 
 
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Read:
-    """What was read, if everything was, and what stood in the way of reading it with several connections."""
+    """What was read, if everything was, and what prevented reading it over several connections."""
 
     results: tuple[SliceResult, ...] | None
     obstacle: Obstacle | None = None
@@ -94,7 +94,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
         except (MeetingOver, TransientError) as error:
             if services.interrupted:
                 raise
-            log.info("a shared snapshot begins anew: %s", error.message, extra={"table": table.name})
+            log.info("a shared snapshot starts over: %s", error.message, extra={"table": table.name})
             return Read(None, "lost")
         finally:
             ended.set()

@@ -1,4 +1,4 @@
-"""A snapshot that executors on a standalone cluster read together: one moment under writers, anew if one of them dies."""
+"""A snapshot that executors on a standalone cluster read together: one moment under writers, started over if one of them dies."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ def test_an_executor_that_dies_begins_the_snapshot_anew(accounts: Workspace, clu
         _, logs = running.communicate(timeout=300)
     assert running.returncode == 0, logs
     assert same(accounts, "accounts")
-    assert "begins anew" in logs
+    assert "starts over" in logs

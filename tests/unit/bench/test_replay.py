@@ -39,7 +39,7 @@ def read(stream: Any) -> bytes:
 
 
 class Server:
-    """Answers every command but CLOSE with a packet that names it, in two pieces, and keeps what it was told."""
+    """Answers every command but CLOSE with a packet that names it, in two pieces, and records the commands."""
 
     def __init__(self) -> None:
         self.told: list[bytes] = []

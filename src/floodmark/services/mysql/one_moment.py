@@ -20,7 +20,7 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import Trust
 from floodmark.services.mysql.version import version
 
-# Seconds that a snapshot waits for the table's metadata lock: whoever alters the table goes first.
+# Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3
 
 # A subquery may read tables that have no snapshots.
@@ -75,7 +75,7 @@ def unprovable(
         return "no_binlog"
     if trust.cluster or "aurora_version" in variables:
         return "cluster"
-    if status is None or not trust.sight.process:  # without it, nobody knows whether this is a replica
+    if status is None or not trust.sight.process:  # without it, we can't tell whether this is a replica
         return "privilege"
     if trust.replica and variables.get("log_replica_updates", variables.get("log_slave_updates")) != "ON":
         return "replica"
@@ -186,7 +186,7 @@ class MariaDBProof:
         return same_end(self._before, self._place())
 
     def _place(self) -> str:
-        """The exact place of the session's snapshot in the log: all that is visible lies before it."""
+        """The exact place of the session's snapshot in the log: everything visible is before it."""
         found = {
             (name or b"").decode().lower(): (value or b"").decode()
             for name, value in self._session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")

@@ -1,9 +1,9 @@
-"""A meeting: tasks that run at the same time, and that the driver tells what to do, one step after the other.
+"""A meeting: tasks that run at the same time and follow the driver, one step after the other.
 
-Each task connects to the driver by TCP, and obeys until it is sent home. The driver waits for those that come in time,
+Each task connects to the driver over TCP, and follows it until it is dismissed. The driver waits for those that come in time,
 and never for one that Spark has no room for. Of several attempts at one task, only the first takes part;
-another one waits in vain until Spark ends it. Whoever is lost ends the meeting for all. Messages are lines of
-JSON; without the meeting's token nobody takes part.
+another one just waits until Spark ends it. A lost task ends the meeting for all. Messages are lines of
+JSON; only tasks with the meeting's token take part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Message = dict[str, Any]
 
 
 class MeetingOver(FloodmarkError):
-    """The meeting has ended for all its members: its work has to begin anew."""
+    """The meeting has ended for all its members: its work has to start over."""
 
     code = 4
     kind = "transient"
@@ -125,7 +125,7 @@ class Meeting:
     def begin(self, wanted: int, patience: float, gone: Callable[[], bool]) -> list[Member]:
         """Those who came: all that are wanted, or as many as came within `patience` seconds of the first.
 
-        Whoever comes later is sent home. Waits for the first as long as it takes, until it is `gone`.
+        Later ones are dismissed. Waits for the first as long as it takes, until it is `gone`.
         """
         first: float | None = None
         with self._change:
@@ -276,7 +276,7 @@ class _Line:
 
 
 def _speaking(members: Sequence[Member]) -> list[Member]:
-    """Waits until some of them have said something."""
+    """Waits until some of them have sent something."""
     if said := [member for member in members if member.line.waiting]:
         return said
     with selectors.DefaultSelector() as ready:

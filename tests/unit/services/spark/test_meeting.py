@@ -1,4 +1,4 @@
-"""The meeting of tasks that read one snapshot: who takes part, who is sent home, and how it ends."""
+"""The meeting of tasks that read one snapshot: who takes part, who is dismissed, and how it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def never() -> bool:
 
 
 def obedient(invitation: Invitation, slow: threading.Event | None = None) -> list[int]:
-    """A task that does what it is told, and returns its pieces."""
+    """A task that follows the driver, and returns its pieces."""
     with Guest(invitation) as guest:
         done: list[int] = []
         while True:
