@@ -14,8 +14,29 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from floodmark.model.errors import TransientError
 from floodmark.setup.services import reaper
 from floodmark.setup.services.process import HOST, Server, binary, free_ports
+
+# How long a listing may take; on an overloaded machine more than ten seconds were seen.
+ANSWER_SECONDS = 60.0
+
+
+def names_at(url: str, seconds: float = ANSWER_SECONDS) -> list[str]:
+    """The names that a listing of the filer has, sorted; TransientError if it doesn't answer in time."""
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            entries = json.load(answer)["Entries"] or []
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return []
+        raise
+    except OSError as error:
+        raise TransientError(
+            f"the private S3 server did not answer: {error}", hint="try again when the machine is less busy"
+        ) from None
+    return sorted(Path(entry["FullPath"]).name for entry in entries)
 
 
 class SeaweedFS(Server):
@@ -110,16 +131,7 @@ class SeaweedFS(Server):
 
     def list(self, prefix: str) -> list[str]:
         """The names directly below a prefix of the bucket, sorted, without going through S3."""
-        url = f"{self._filer}/buckets/{self.bucket}/{quote(prefix.strip('/'))}/?limit=100000"
-        request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                entries = json.load(answer)["Entries"] or []
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return []
-            raise
-        return sorted(Path(entry["FullPath"]).name for entry in entries)
+        return names_at(f"{self._filer}/buckets/{self.bucket}/{quote(prefix.strip('/'))}/?limit=100000")
 
     def store(self, prefix: str, *, read_only: bool = False) -> dict[str, Any]:
         """The config's `store` section."""
