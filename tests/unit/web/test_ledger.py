@@ -122,7 +122,10 @@ def test_a_sync_that_opens_the_file_during_a_glance_neither_waits_nor_fails(
     ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, go_on = ledger.with_name("inside"), ledger.with_name("go-on")
-    pause = f"open({str(inside)!r}, 'w').close()\n    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n    "
+    pause = (
+        f"if file == path:\n        open({str(inside)!r}, 'w').close()\n"
+        f"        while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n    "
+    )
     monkeypatch.setattr(glance, "_CHILD", glance._CHILD.replace("found = con", f"{pause}found = con"))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(glance.ledger_sums, ledger, "main")
