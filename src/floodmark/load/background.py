@@ -77,7 +77,7 @@ class Loader:
             return
         self._recall(state)
         try:
-            with self._waiting(Wait("warehouse")):
+            with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
                 ledger = ledger_for(self._services.warehouse(), state, table.target)
         except ConfigError:
             raise
@@ -130,7 +130,7 @@ class Loader:
         self._recall(state)
         try:
             fresh = self.ledger if self._loaded == state.digest else None
-            with self._waiting(Wait("warehouse")):
+            with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
                 self.ledger = ledger_for(
                     self._services.warehouse(), state, table.target, fresh, whole=superseded
                 )

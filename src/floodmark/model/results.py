@@ -149,6 +149,7 @@ class TableResult(Result):
     commits: tuple[int, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    held_back_by: tuple[str, ...]
     error: Failure | None
     plan: Plan | None
     watermark: Watermark | None

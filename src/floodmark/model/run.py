@@ -116,7 +116,7 @@ class Wait:
     """What a table is waiting for: settling rows, an open transaction, Spark, its turn, the warehouse or a lock."""
 
     kind: WaitKind
-    who: str = ""  # the owner of the transaction or lock, if known
+    who: str = ""  # the owner of the transaction or lock, or the kind of warehouse, if known
 
 
 StepKind = Literal["check", "copy", "merge", "insert", "commit"]
@@ -191,6 +191,7 @@ class TableReport:
     watermark: dict[str, Any] | None = None
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    held_back_by: tuple[str, ...] = ()  # open work that newer rows wait for
     error: FloodmarkError | None = None
     seconds: float = 0.0
     stage_seconds: dict[str, float] = field(default_factory=dict)  # for extract, load, verify
@@ -243,6 +244,7 @@ class TableReport:
             "findings": [f.as_json() for f in self.findings],
             "notes": self.notes,
             "error": self.error.as_json() if self.error else None,
+            **({"held_back_by": list(self.held_back_by)} if self.held_back_by else {}),
             **({"plan": self.plan} if self.plan is not None else {}),
         }
 

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+_LEAST_SCHEMA = 3  # letters of a schema that don't tell yet which one it is
 # The colours that Floodmark itself writes.
 _COLOUR = re.compile(r"(\x1b\[(?:0|3[123])m)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?", re.ASCII)
@@ -114,6 +115,20 @@ def shortened(name: str, room: int) -> str | None:
             schema = schema[1:]
         return f"…{schema}.{own}"
     return own if dot and cells(own) <= room else None
+
+
+def shortened_alike(names: Sequence[str], room: int) -> list[str | None]:
+    """The names of a list, cut from the left; where too little of a schema is left, all its tables go without it."""
+    cut = [shortened(name, room) for name in names]
+    bare = {
+        name.partition(".")[0]
+        for name, short in zip(names, cut, strict=True)
+        if short not in (None, name) and cells(str(short).rpartition(".")[0]) <= _LEAST_SCHEMA
+    }
+    return [
+        shortened(name.partition(".")[2], room) if short and name.partition(".")[0] in bare else short
+        for name, short in zip(names, cut, strict=True)
+    ]
 
 
 def cells(text: str) -> int:

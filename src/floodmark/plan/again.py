@@ -49,7 +49,7 @@ def read_again(source: Source, settled: Settled) -> Again:
         if clock.spread(settled.zone):
             notes.append(overlap.said_zone(reading, settled, begin))
     if why:
-        notes.append(f"every sync reads the last {seconds:g} s before the watermark again: {why}")
+        notes.append(f"Every sync reads the last {seconds:g} s before the watermark again: {why}.")
     loose = _loose(source, settled)
     if loose is not None:
         found.append(loose)

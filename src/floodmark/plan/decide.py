@@ -38,6 +38,7 @@ class Plan:
     about: tuple[Note, ...] = ()  # what the user should know about the table
     notes: tuple[str, ...] = ()  # what the user should know about this run, in words
     held: tuple[str, ...] = ()  # what holds the bound back
+    newer_wait: bool = False  # there are rows beyond the bound
     bound: float | None = None  # by our clock; everything committed before it is read
     waits: bool = False  # the table has no position yet, and its first rows are not settled
     before_start: int | None = None  # rows before the start, which are left out

@@ -102,9 +102,11 @@ def survey(
     if chosen.slices or again.slices or columns.slices:
         origin = known.with_witnesses(session, table, chosen.window, low)
     before = before_start(session, table, low) if first_time else None
-    if first_time and not chosen.resumed:
+    # A table that was looked at before and still has no rows has nothing new to say.
+    if first_time and not chosen.resumed and (chosen.slices or before or state.table is None):
         notes.append(_said_start(begin, low, before))
-    if settled.held and settled.high != settled.newest:
+    newer_wait = bool(settled.held) and settled.high != settled.newest
+    if newer_wait:
         notes.append("newer rows wait for the " + "; ".join(settled.held))
     if whole:
         chosen = cutting.in_place_of_all(chosen, low)
@@ -124,6 +126,7 @@ def survey(
         about=found.notes,
         notes=tuple(notes),
         held=settled.held,
+        newer_wait=newer_wait,
         bound=None if settled.bound is None else settled.bound - (settled.ahead or 0.0),
         waits=waits,
         before_start=before,

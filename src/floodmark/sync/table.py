@@ -201,12 +201,13 @@ class TableRun:
         self._log_plan(plan, time.monotonic() - began)
         if self._request.most is None and self._request.since is None:
             self._report.complete_at = plan.complete_at(moment)
+        self._report.held_back_by = plan.held if plan.newer_wait else ()
         if not self._asked.dry_run:
             self._looked = stamp()
         if not plan.empty or self._report.strategy is None:
             self._report.strategy = plan.strategy
         # Notes on the table itself appear on its first sync and in `plan`, not in every run from cron.
-        self._say([sentence(note) for note in plan.about], aloud=self._held.state.position is None)
+        self._say([sentence(note) for note in plan.about], aloud=self._held.state.table is None)
         changes = [f"{change}." for change in plan.recipe] if self._asked.dry_run else []
         self._say([*plan.notes, *changes])
         if self._asked.dry_run:

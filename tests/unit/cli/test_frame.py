@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.cli.progress.frame import Picture, Running, Stage, compact, frame
+from floodmark.cli.progress.frame import Picture, Running, Stage, compact, frame, said_wait
 from floodmark.model.run import Step, Wait
-from floodmark.model.text import cells, shortened
+from floodmark.model.text import cells, shortened, shortened_alike
 
 LONG = "settlement.settlement_normal_delivery_detail"
 BOTH = Running(
@@ -88,6 +88,25 @@ def test_names_are_shortened_from_the_left_and_the_tables_own_part_stays_whole()
     own = "x" * 64
     lines = drawn(Picture((Running(f"shop.{own}", (Stage("extract", 1, 2, 1.0),)),)), 39)
     assert "".join(lines[:2]) == own
+
+
+def test_names_of_one_list_are_shortened_alike() -> None:
+    names = ["shop.orders", "shop.countries", "settlement_archive.details"]
+    assert shortened_alike(names, 30) == names
+    assert shortened_alike(names, 12) == ["orders", "countries", "…ive.details"]
+    assert shortened_alike(names, 8) == ["orders", None, "details"]
+
+
+def test_tables_that_wait_for_the_same_thing_share_a_line() -> None:
+    spark, lock = Wait("spark"), Wait("lock", "process 7")
+    waiting = tuple(Running(f"shop.t{n}", (), spark, 20.0 + n) for n in range(8))
+    lines = drawn(Picture((*waiting, Running("shop.held", (), lock, 3.0)), 60, 0, 0, 25.0), 79)
+    assert lines == [
+        "8 tables waiting 27 s for Spark to start",
+        "shop.held   waiting 3 s for a lock in the warehouse, held by process 7",
+        "0 of 60 tables done, 9 running, 51 to go, 25 s",
+    ]
+    assert drawn(Picture(waiting[:2], 60), 79)[0] == "shop.t0     waiting 20 s for Spark to start"
 
 
 def test_of_sixty_tables_the_running_ones_are_shown_as_far_as_there_is_room_and_the_rest_is_counted() -> None:
@@ -173,3 +192,8 @@ def test_a_wait_says_what_for_once_it_lasts(on: Wait, told: str) -> None:
 )
 def test_large_numbers_are_short(number: int, three: str, two: str) -> None:
     assert (compact(number), compact(number, 2)) == (three, two)
+
+
+def test_only_redshift_can_be_a_paused_cluster() -> None:
+    assert said_wait(Wait("warehouse", "duckdb"), 5) == "waiting 5 s for DuckDB to answer"
+    assert "paused cluster" in said_wait(Wait("warehouse", "redshift"), 5)

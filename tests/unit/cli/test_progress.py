@@ -55,6 +55,30 @@ def test_all_tables_together_have_a_total_once_each_has_been_planned() -> None:
     assert (watch.picture().done, watch.reports) == (0, [])
 
 
+def test_tables_that_ctrl_c_ended_are_neither_done_nor_failed() -> None:
+    stopping = False
+    watch = SilentProgress(Scrubber(), lambda: stopping)
+    watch.tables(["s.a", "s.b", "s.c"])
+    watch.finished(TableReport("s.a", error=TransientError("away")))
+    stopping = True
+    watch.finished(TableReport("s.b", error=TransientError("the task was cancelled")))
+    watch.finished(TableReport("s.c"))
+    picture = watch.picture()
+    assert (picture.done, picture.failed, picture.stopping) == (2, 1, True)
+
+
+def test_all_tables_together_are_done_when_each_is() -> None:
+    watch = SilentProgress(Scrubber())
+    watch.tables(["s.a", "s.b"])
+    for name in ("s.a", "s.b"):
+        watch.begin(name, "extract", 100)
+        watch.advance(name, "extract", 90, 1, 10)
+    watch.end("s.a", "extract")
+    assert [stage.over for stage in watch.picture().whole] == [False]
+    watch.end("s.b", "extract")
+    assert [stage.over for stage in watch.picture().whole] == [True]
+
+
 def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
     lines: list[str] = []
     said = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,26 @@ def test_one_table_or_verbose_is_shown_in_full() -> None:
     assert sync_lines(document(GOOD), Shown(notes=notes))[:-1] == lines
     both = sync_lines(document(GOOD, BAD), Shown(verbose=True, notes=notes))
     assert both[:-1] == [*lines, "shop.items: failed (exit code 4)"]
+
+
+def test_a_table_whose_newer_rows_wait_is_not_up_to_date() -> None:
+    held = TableReport(
+        "shop.held", held_back_by=("transaction of connection 208 (root@127.0.0.1), open for 21 s",)
+    )
+    table = document(held, TableReport("shop.idle"), replace(GOOD, held_back_by=held.held_back_by))
+    assert [line.split("  ")[-1] for line in sync_lines(table, Shown())[1:4]] == [
+        "held back",
+        "up to date",
+        "ok",
+    ]
+    assert "held_back_by" in table["tables"][0] and "held_back_by" not in table["tables"][1]
+
+
+def test_rows_that_were_only_read_again_are_counted_once_on_a_narrow_terminal() -> None:
+    again = TableReport("shop.orders", rows_reread=17, rows_loaded=17, files_written=1, watermark=DOCUMENT)
+    both = replace(again, rows_extracted=5, rows_loaded=22)
+    lines = sync_lines(document(again, both), Shown(width=40))
+    assert "  ok, 17 rows again, 1 file, 0.0 s" in lines and "  ok, 5 rows, 17 again, 1 file, 0.0 s" in lines
 
 
 def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Collection, Sequence
 
 from floodmark.cli.output.emit import Document
-from floodmark.model.text import cells, count, duration, place, shortened
+from floodmark.model.text import cells, count, duration, place, shortened, shortened_alike
 
 UNKNOWN = "unknown"
 _COLOUR = re.compile(r"\x1b\[\d*m")
@@ -75,7 +75,7 @@ def fitted(
         room = width - sum(widths[i] + 2 for i in kept[1:])
         if room < min(LEAST_NAME, widths[0]):
             continue
-        names = [shortened(row[0], room) for row in rows]
+        names = [rows[0][0], *shortened_alike([row[0] for row in rows[1:]], room)]
         narrow = [(name or "", *(row[i] for i in kept[1:])) for name, row in zip(names, rows, strict=True)]
         lines = _narrow(narrow, kept, right, paint)
         for n in reversed([n for n, name in enumerate(names) if name is None]):
@@ -103,7 +103,7 @@ def indented(first: str, text: str, width: int | None) -> list[str]:
     """A text behind its label, on as many lines as the terminal needs."""
     if width is None:
         return [first + text]
-    indent = first if len(first) <= 16 and not first.strip() else " " * min(len(first), 16)
+    indent = " " * (len(first) if width - len(first) >= 20 else min(len(first), 16))
     lines = [
         line
         for part in text.split("\n")

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 
 from floodmark.cli.output.document import LEAST_NAME, behind, indented, position, table
 from floodmark.cli.output.emit import Document, error_said
-from floodmark.model.text import cells, clock, count, counted, data_time, duration, rate, shortened, size
+from floodmark.model.text import (
+    cells,
+    clock,
+    count,
+    counted,
+    data_time,
+    duration,
+    rate,
+    shortened,
+    shortened_alike,
+    size,
+)
 
 _INTERRUPTED = (130, 143)
 _VALUES = re.compile(r"[0-9][0-9,.:+-]*")
@@ -91,7 +102,9 @@ def _state(one: Document, how: Shown) -> tuple[str, str]:
     if how.dry_run:
         return ("nothing to do", "idle") if _nothing_planned(one) else ("to do", "todo")
     moved = one["rows_extracted"] or one["rows_reread"] or one["rows_loaded"] or one["rows_deleted"]
-    return ("ok", "ok") if moved else ("up to date", "idle")
+    if moved:
+        return "ok", "ok"
+    return ("held back", "stopped") if one.get("held_back_by") else ("up to date", "idle")
 
 
 def _signed(text: str, sign: str, how: Shown) -> str:
@@ -125,7 +138,7 @@ def _listed(tables: Sequence[Document], how: Shown) -> list[str]:
         room = how.width - rest
         if room < min(LEAST_NAME, max(cells(one["table"]) for one in tables)):
             return [line for one in tables for line in _card(one, how)]
-        names = [shortened(row[0], room) for row in body]
+        names = shortened_alike([row[0] for row in body], room)
         above = {n: body[n - 1][0] for n, name in enumerate(names, 1) if name is None}
         body = [(name or "", *row[1:]) for name, row in zip(names, body, strict=True)]
     lines: list[str] = []
@@ -158,6 +171,17 @@ def _rows(one: Document) -> str:
     return count(one["rows_loaded"]) if one["rows_loaded"] else ""
 
 
+def _rows_in_words(one: Document) -> str:
+    extracted, again = one["rows_extracted"], one["rows_reread"]
+    if not again:
+        return counted(extracted or one["rows_loaded"], "row")
+    return (
+        f"{counted(extracted, 'row')}, {count(again)} again"
+        if extracted
+        else f"{counted(again, 'row')} again"
+    )
+
+
 def _planned_cells(one: Document) -> tuple[str, ...]:
     plan = one.get("plan") or {}
     waiting = plan.get("pending") or {}
@@ -183,8 +207,7 @@ def _card(one: Document, how: Shown) -> list[str]:
         lag, where = one.get("lag_after"), position(one.get("watermark") or {})
         parts = [state]
         if _rows(one):
-            again = f", {count(one['rows_reread'])} again" if one["rows_reread"] else ""
-            parts.append(f"{counted(one['rows_extracted'] or one['rows_loaded'], 'row')}{again}")
+            parts.append(_rows_in_words(one))
             parts.append(counted(one["files_written"] or one["files_loaded"], "file"))
         parts.append(duration(float(one.get("seconds") or 0)))
         told = [", ".join(parts)]
@@ -296,7 +319,7 @@ def _planned(one: Document) -> list[str]:
         files = f", into {counted(plan['files'], 'file')}" if plan.get("files") else ""
         told.append(f"would read about {counted(plan['rows'], 'row')}{slices}{files}")
     told += [
-        f"would read {counted(a['rows'], 'row')} again ({a['kind']})" for a in plan.get("read_again") or ()
+        f"of these, {counted(a['rows'], 'row')} again ({a['kind']})" for a in plan.get("read_again") or ()
     ]
     waiting = plan.get("pending") or {}
     if waiting.get("files"):

@@ -16,9 +16,15 @@ from floodmark.model.text import cells, count, counted, shortened, span
 # Below the first width, a name gets a line of its own; from the second on, numbers are written out.
 _BESIDE = 76
 _WRITTEN_OUT = 120
+TELLING = 0.01  # the share of a stage that says something about the rest
 _PATIENCE = 1.0  # seconds after which a wait is worth a line
+_ALIKE = 3  # tables that wait for the same thing share one line
 _STAGE = 7  # `extract`
 _LONGEST_BAR = 30
+_ANSWERS = {
+    "duckdb": "DuckDB to answer",
+    "redshift": "Redshift to answer (a paused cluster takes minutes to resume)",
+}
 _DOING = {"check": "files", "copy": "copy", "merge": "merge", "insert": "insert", "commit": "commit"}
 
 Piece = tuple[str, str]  # text and its style: "", "name", "bar", "rest", "dim", "bad"
@@ -70,14 +76,30 @@ def frame(picture: Picture, width: int, height: int) -> list[Line]:
     last = _last(picture, width, names)
     room = max(1, height - len(last) - 2)  # one for `more`, one for the cursor
     lines: list[Line] = []
-    for number, table in enumerate(picture.running):
+    running, alike = _apart(picture.running)
+    for wait, waiting in alike:
+        told = f"{counted(len(waiting), 'table')} {said_wait(wait, max(one.waited for one in waiting))}"
+        lines += [((piece, "dim"),) for piece in _wrapped(told, width)]
+    for number, table in enumerate(running):
         block = _table(table, width, names)
         if len(lines) + len(block) > room:
-            more = len(picture.running) - number
+            more = len(running) - number
             lines.append(((f"… and {counted(more, 'more table')} running"[:width], "dim"),))
             break
         lines += block
     return [*lines, *last]
+
+
+def _apart(running: Sequence[Running]) -> tuple[list[Running], list[tuple[Wait, list[Running]]]]:
+    """The tables that get lines of their own, and those of which several only wait for the same thing."""
+    waiting: dict[Wait, list[Running]] = {}
+    for table in running:
+        begun = any(stage.name != "plan" for stage in table.stages)
+        if table.waits is not None and table.waited >= _PATIENCE and not begun:
+            waiting.setdefault(table.waits, []).append(table)
+    alike = [(wait, tables) for wait, tables in waiting.items() if len(tables) >= _ALIKE]
+    grouped = [table for _, tables in alike for table in tables]
+    return [table for table in running if table not in grouped], alike
 
 
 def said_wait(on: Wait, seconds: float) -> str:
@@ -89,7 +111,7 @@ def said_wait(on: Wait, seconds: float) -> str:
             "spark": "Spark to start",
             "open_work": f"the {on.who}" if on.who else "an open transaction",
             "turn": "its turn to load",
-            "warehouse": "the warehouse to answer (a paused cluster takes minutes to resume)",
+            "warehouse": _ANSWERS.get(on.who, "the warehouse to answer"),
             "lock": f"a lock in the warehouse{f', held by {on.who}' if on.who else ''}",
         }[on.kind]
     )
@@ -154,7 +176,7 @@ def _stage(stage: Stage, room: int, width: int) -> Line:
     total = stage.expected if stage.expected and stage.rows <= stage.expected else None
     share = 1.0 if stage.over else stage.rows / total if total else None
     speed = stage.rows / stage.seconds if stage.seconds > 0 else 0.0
-    left = stage.seconds * (1 / share - 1) if share and not stage.over and stage.rows else None
+    left = stage.seconds * (1 / share - 1) if share and share >= TELLING and not stage.over else None
     # Before the first row a percentage would not move: show what is being done, and for how long.
     percent = "    " if share is None or not (stage.rows or stage.over) else f"{int(share * 100):>3}%"
     if width >= _WRITTEN_OUT:

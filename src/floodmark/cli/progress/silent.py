@@ -44,6 +44,7 @@ class SilentProgress:
         self._names: tuple[str, ...] = ()
         self._tallies: dict[str, dict[str, Tally]] = {}  # by table and stage
         self._waits: dict[str, _Waiting] = {}
+        self._cut_short: set[str] = set()  # tables that an interruption ended
         self._past: dict[str, int] = {}  # rows of tables that are done, by stage
         self._brief: dict[str, deque[str]] | None = None
         self._gathers = False
@@ -74,7 +75,7 @@ class SilentProgress:
         with self._lock:
             self._names, self._began = tuple(names), time.monotonic()
             self.reports = []
-            for known in (self._tallies, self._waits, self._past):
+            for known in (self._tallies, self._waits, self._past, self._cut_short):
                 known.clear()
 
     def note(self, table: str, text: str) -> None:
@@ -147,6 +148,9 @@ class SilentProgress:
                 self._names = tuple(name for name in self._names if name != report.table)
             else:
                 self.reports.append(report)
+                # A library may have wrapped the interruption.
+                if report.error and (isinstance(report.error, Interrupted) or self._stopping()):
+                    self._cut_short.add(report.table)
 
     @property
     def seconds(self) -> float:
@@ -180,8 +184,8 @@ class SilentProgress:
             return Picture(
                 running=running,
                 tables=max(len(self._names), len(running)),
-                done=len(self.reports),
-                failed=sum(bool(r.error) and not isinstance(r.error, Interrupted) for r in self.reports),
+                done=len(self.reports) - len(self._cut_short),
+                failed=sum(bool(r.error) and r.table not in self._cut_short for r in self.reports),
                 seconds=now - self._began,
                 whole=self._whole(),
                 waits=mine.on if mine else None,
@@ -220,7 +224,10 @@ class SilentProgress:
                 rows = past + sum(tally.so_far for tally in those)
                 began = min((tally.began for tally in those), default=self._began)
                 seconds = time.monotonic() - (self._began if past else began)
-                found.append(Stage(stage, rows, total, seconds))
+                over = total is not None and all(
+                    stage in one and one[stage].ended is not None for one in seen
+                )
+                found.append(Stage(stage, rows, total, seconds, over=over))
         return tuple(found)
 
     def _log(self, level: int, table: str, stage: str | None, text: str, event: str, **fields: Any) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark.cli.progress.frame import said_step
+from floodmark.cli.progress.frame import TELLING, said_step
 from floodmark.model.run import Step
 from floodmark.model.text import count, counted, duration, rate, size, span
 
@@ -79,7 +79,7 @@ def said_so_far(stage: str, tally: Tally) -> str:
     parts = [told, rate(rows, tally.seconds, unit), *(_written(stage, tally) if rows else ())]
     if tally.step is not None:
         parts.append(f"{said_step(tally.step)} for {span(time.monotonic() - tally.step_began)}")
-    if tally.expected and 0 < rows < tally.expected:
+    if tally.expected and tally.expected * TELLING <= rows < tally.expected:
         parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
     return f"{DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
 
