@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 
 import pytest
 
@@ -96,6 +97,26 @@ def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
 
 
+def test_what_all_tables_wait_for_is_one_plain_line() -> None:
+    lines: list[str] = []
+    said = threading.Event()
+
+    def write(line: str) -> None:
+        lines.append(line)
+        if line.startswith("s.c"):
+            said.set()
+
+    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+        watch.tables(["s.a", "s.b", "s.c"])
+        watch.wait("s.a", Wait("spark"))
+        watch.wait("s.b", Wait("spark"))
+        while not lines:
+            time.sleep(0.01)
+        watch.wait("s.c", Wait("lock"))
+        assert said.wait(10)
+    assert lines == ["waiting 0 s for Spark to start", "s.c: waiting 0 s for a lock in the warehouse"]
+
+
 def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
     lines: list[str] = []
     said = threading.Event()
@@ -108,7 +129,7 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
         watch.begin("s.a", "load", 1_300)
         watch.underway("s.a", "load", 0, Step("copy", 3, 12))
         assert said.wait(10)
-    assert lines[0].startswith("s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12 for ")
+    assert lines[0] == "s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12"
     with PlainProgress(Scrubber(), write, patience=3600) as watch:
         watch.begin("s.a", "load", 1_300)
         watch.underway("s.a", "load", 0, Step("copy", 3, 12))

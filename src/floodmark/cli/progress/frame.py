@@ -118,15 +118,19 @@ def said_wait(on: Wait, seconds: float) -> str:
 
 
 def said_step(step: Step) -> str:
-    """`copying files, 3 of 12`."""
-    files = f", {step.done} of {step.total}" if step.done else f", {step.total}" if step.total else ""
-    return {
-        "check": "checking files",
-        "copy": "copying files",
+    """`copying files, 3 of 12`, `checking 1 file`."""
+    verb = {
+        "check": "checking",
+        "copy": "copying",
         "merge": "merging rows",
         "insert": "inserting rows",
         "commit": "committing",
-    }[step.kind] + files
+    }[step.kind]
+    if step.kind not in ("check", "copy"):
+        return verb + (f", {step.done} of {step.total}" if step.done else "")
+    if step.done:
+        return f"{verb} files, {step.done} of {step.total}"
+    return f"{verb} {counted(step.total, 'file') if step.total else 'files'}"
 
 
 def compact(number: int, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from floodmark.cli.progress.frame import said_wait
 from floodmark.cli.progress.silent import SilentProgress
@@ -15,6 +15,7 @@ from floodmark.model.run import Step, Wait
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import shown
 
+_OF_THE_RUN = ("spark", "warehouse")  # what tables wait for together
 _EVERY = 5.0  # seconds between two lines of one table and stage
 
 
@@ -32,6 +33,11 @@ class PlainProgress(SilentProgress):
         self._write = write or to_stderr
         self._patience = patience
         self._timers: dict[str, threading.Timer] = {}
+        self._said_waits: set[Wait] = set()
+
+    def tables(self, names: Sequence[str]) -> None:
+        super().tables(names)
+        self._said_waits.clear()
 
     def stop(self) -> None:
         with self._lock:
@@ -83,8 +89,14 @@ class PlainProgress(SilentProgress):
     def _say_wait(self, table: str) -> None:
         with self._lock:
             waiting = self._waits.get(table)
-        if waiting is not None:
-            self._say(table, said_wait(waiting.on, time.monotonic() - waiting.since))
+            if waiting is None:
+                return
+            if waiting.on.kind in _OF_THE_RUN:  # all tables wait for the same: once is enough
+                if waiting.on in self._said_waits:
+                    return
+                self._said_waits.add(waiting.on)
+                table = ""
+        self._say(table, said_wait(waiting.on, time.monotonic() - waiting.since))
 
     def _say(self, table: str, text: str) -> None:
         self._write(shown(self._scrub(f"{table}: {text}" if table else text)))

@@ -78,7 +78,8 @@ def said_so_far(stage: str, tally: Tally) -> str:
         told += f" ({rows * 100 // tally.expected}%)" if rows else ""
     parts = [told, rate(rows, tally.seconds, unit), *(_written(stage, tally) if rows else ())]
     if tally.step is not None:
-        parts.append(f"{said_step(tally.step)} for {span(time.monotonic() - tally.step_began)}")
+        lasted = time.monotonic() - tally.step_began
+        parts.append(said_step(tally.step) + (f" for {span(lasted)}" if lasted >= 1 else ""))
     if tally.expected and tally.expected * TELLING <= rows < tally.expected:
         parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
     return f"{DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
