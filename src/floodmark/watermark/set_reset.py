@@ -346,7 +346,7 @@ def _undo_reset(log: Log, before: State, ledger: Ledger | None, stages: tuple[St
         keyless = before.table is not None and would_duplicate(before.table, before)
         if keyless:
             return f"empty {before.table.target if before.table else 'the target'} before the next sync"
-        return "nothing to undo: rows that load again are merged by key"
+        return "no need, because rows that load again are merged by key"
     if "load" in stages and ledger is not None:
         waiting = pending(log.data(before, ledger.rows), ledger, before.load_epoch)
         if waiting:  # superseded now: their rows have to be read again

@@ -126,3 +126,11 @@ def test_a_plan_is_folded_behind_its_labels() -> None:
         "  Window    after 2025-01-01 00:00:00, up to 2026-11-17",
         "            11:38:49.467146 (id 100000)",
     ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, None])
+def test_a_watermark_that_was_set_by_hand_is_marked_at_every_width(width: int | None) -> None:
+    manual = {**TABLES[0], "metadata": {"manual_watermark": True}}
+    lines = list_lines([manual, TABLES[1]], warehouse="duckdb", width=width)
+    assert told(lines).count("*") == 2 and "* set by hand" in told(lines)
+    assert "*" not in told(list_lines(TABLES, warehouse="duckdb", width=width))

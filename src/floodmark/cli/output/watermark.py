@@ -181,6 +181,8 @@ def list_lines(
     )
     if any((document.get("activity") or {}).get("state") == "interrupted" for document in documents):
         lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
+    if any(map(_manual, documents)):
+        lines += indented("", "* set by hand: the next sync starts there", width)
     if any("redshift_status_as_of" in document for document in documents):
         lines += indented("", "? the warehouse did not answer; shown as last known", width)
     return [*lines, *waiting]
@@ -224,7 +226,7 @@ def _list_row(document: Document, ids: bool = True) -> tuple[str, ...]:
         behind = lag(document)
     return (
         str(document["table_name"]), document.get("mysql_status") or UNKNOWN,
-        _number(document.get("mysql_rows_extracted")), _up_to(document, ids), _strategy(document, "-"),
+        _number(document.get("mysql_rows_extracted")), _up_to(document, ids) + "*" * _manual(document), _strategy(document, "-"),
         load, _number(document.get("redshift_rows_loaded")), waiting, behind, _now(document),
     )  # fmt: skip
 
