@@ -60,5 +60,5 @@ audit: ## check requirements.lock for known vulnerabilities (needs PyPI's JSON A
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src -name 'decoder_fast.c' -o -name 'decoder_fast.*.so' | xargs rm -f
+	find src -name '*_fast.c' -o -name '*_fast.*.so' | xargs rm -f
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

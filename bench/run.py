@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import duckdb
 import profiled
 import report
 import scenes
@@ -85,9 +86,32 @@ def parquet(stage: Stage) -> Figure:
     return stage.run("limit: Parquet", [sys.executable, str(PLACE / "limits.py"), "parquet", str(task)])
 
 
+def verify_clean(stage: Stage) -> Figure:
+    stage.synced = stage.synced or _synced(stage)
+    command = [sys.executable, str(HERE / "steady.py"), str(stage.synced), settlement.NAME, "verify"]
+    return stage.run("verify, warm Spark", command)
+
+
+def verify_scattered(stage: Stage) -> Figure:
+    """One row in a hundred was deleted from the warehouse, evenly."""
+    if stage.scattered is None:
+        stage.scattered = _synced(stage)
+        with duckdb.connect(str(stage.scattered.with_name("warehouse.duckdb"))) as con:
+            target = settlement.NAME.rpartition(".")[2]
+            con.execute(f"DELETE FROM {target} WHERE id % 100 = 0")
+    command = [sys.executable, str(HERE / "steady.py"), str(stage.scattered), settlement.NAME, "verify"]
+    return stage.run("the same, 1 % missing", command)
+
+
+def _synced(stage: Stage) -> Path:
+    config, _ = stage.place()
+    stage.run("", stage.floodmark(config, "sync", "-t", settlement.NAME))
+    return config
+
+
 CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
     "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "chdb": chdb, "jdbc": spark_jdbc,
-    "drain": drain, "parquet": parquet,
+    "drain": drain, "parquet": parquet, "verify": verify_clean, "scattered": verify_scattered,
 }  # fmt: skip
 
 

@@ -57,6 +57,8 @@ class Stage:
     rows: int
     standin: StandIn | None = None
     count: int = 0
+    synced: Path | None = None  # a configuration whose warehouse has all rows
+    scattered: Path | None = None  # one whose warehouse lacks 1 % of them
 
     def place(self, warehouse: dict[str, Any] | None = None, **defaults: Any) -> tuple[Path, str]:
         """A folder with a configuration of its own, and the store prefix that it names."""

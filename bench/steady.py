@@ -1,6 +1,6 @@
-"""One sync on a Spark that is warm already; prints its figures as JSON.
+"""One sync or verify on a Spark that is warm already; prints its figures as JSON.
 
-python bench/steady.py CONFIG TABLE extract|both
+python bench/steady.py CONFIG TABLE extract|both|verify
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from floodmark.config.load import load
 from floodmark.model.run import SyncOptions, Unwatched, new_run
 from floodmark.services.spark.context import Spark
 from floodmark.sync.run import sync
+from floodmark.verify.run import verify
 
 
 def main() -> None:
@@ -26,15 +27,19 @@ def main() -> None:
     started = time.monotonic() - began
     time.sleep(3)  # the workers' imports
     began, before = time.monotonic(), tree_cpus()
-    options = SyncOptions(backup_only=what == "extract")
-    report = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark)
+    if what == "verify":
+        document, _ = verify(config, [table], Unwatched(), new_run(), spark=spark)
+    else:
+        options = SyncOptions(backup_only=what == "extract")
+        document = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark).as_json()
     seconds, after = time.monotonic() - began, tree_cpus()
     cpus = {role: after[role] - before[role] for role in after}
     spark.stop()
-    (done,) = report.as_json()["tables"]
+    (done,) = document["tables"]
     if done["error"]:
         sys.exit(str(done["error"]))
-    print(json.dumps({"rows": done["rows_extracted"], "loaded": done["rows_loaded"], "bytes": done["bytes_written"],
+    rows = "rows_source" if what == "verify" else "rows_extracted"
+    print(json.dumps({"rows": done[rows], "loaded": done.get("rows_loaded"), "bytes": done.get("bytes_written", 0),
                       "seconds": seconds, "cpu": sum(cpus.values()), "cpus": cpus, "spark_start": started}))  # fmt: skip
 
 

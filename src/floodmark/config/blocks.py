@@ -204,6 +204,7 @@ class SourceBlock(Block):
     max_connections: Annotated[int, Field(ge=1)] = 8
     pause_when: PauseBlock | None = None
     cleartext_password: bool = False  # for servers that require the password in clear text
+    hash_on_server: bool = False  # verify: MySQL hashes rows, so that they need not travel
 
     @model_validator(mode="after")
     def _only_to_the_right_one(self) -> SourceBlock:

@@ -77,6 +77,7 @@ class SourceSpec:
     socket: str | None = None
     pause_when: PauseWhen | None = None
     cleartext_password: bool = False
+    hash_on_server: bool = False  # whether a comparison lets MySQL hash its rows instead of fetching them
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ def _source(block: FileBlock) -> SourceSpec:
         max_connections=block.source.max_connections,
         socket=found.query.get("socket"),
         cleartext_password=block.source.cleartext_password,
+        hash_on_server=block.source.hash_on_server,
         pause_when=None
         if block.source.pause_when is None
         else PauseWhen(**block.source.pause_when.model_dump()),

@@ -1,8 +1,9 @@
 """The basis for comparing source and warehouse: a canonical form for every column, key ranges, digests. Pure.
 
-Each side prints a row as the same text and hashes it in place; only counts, sums and hashes cross the
-network. A form says how a column is printed, so that MySQL, DuckDB and Redshift agree byte for byte;
-`mysql/canonical.py` and `warehouse/canonical.py` render it in their SQL.
+Either both sides hand out their rows as Arrow columns, which are hashed as they are (`row_hash`); or each prints
+a row as the same text and hashes it in place, and only counts, sums and hashes cross the network. A form says
+how a column is printed, so that MySQL, DuckDB and Redshift agree byte for byte; `mysql/canonical.py` and
+`warehouse/canonical.py` render it in their SQL.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import field as a_field
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -139,15 +142,18 @@ class Span:
     upto: Position | None = None
 
 
+_MODULUS = 1 << 128
+
+
 @dataclass(frozen=True)
 class Digest:
-    """A set of rows: how many, and the sum of their hashes."""
+    """A set of rows: how many, and the sum of their hashes, modulo 2**128."""
 
     rows: int = 0
     sum: int = 0
 
     def __add__(self, other: Digest) -> Digest:
-        return Digest(self.rows + other.rows, self.sum + other.sum)
+        return Digest(self.rows + other.rows, (self.sum + other.sum) % _MODULUS)
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,7 @@ class Part:
     # Hashed keys of rows changed since the watermark, as far as they are listed.
     beyond: tuple[str, ...] = ()
     left_out: int = 0  # how many rows have changed since the watermark
+    sample: tuple[tuple[str | None, ...], ...] = ()  # printed keys of some of the rows
 
     @property
     def crowded(self) -> bool:
@@ -190,6 +197,8 @@ class Scope:
     # Ranges that are not compared: after the first position, up to the second.
     skipped: tuple[tuple[Position | None, Position], ...] = ()
     recent: bool = False  # few rows at the end of the change order: use the cursor's index
+    # The key of the hashes, if rows are fetched and hashed; None: each server hashes its rows.
+    hash_key: bytes | None = a_field(default=None, repr=False)
 
     @property
     def index(self) -> str | None:
@@ -216,6 +225,29 @@ _MEMBER = re.compile(r"'((?:[^']|'')*)'")
 def key_of(scope: Scope, printed: Sequence[str | None]) -> Key:
     """A printed key as MySQL values."""
     return tuple(_value(f, text) for f, text in zip(scope.keys, printed, strict=True))
+
+
+def printed(one: Form, values: Any) -> list[str | None]:
+    """A key column's values as the servers print them."""
+    match one.print:
+        case "day":
+            return list(values.cast(pa.string()).to_pylist())
+        case "moment" | "instant":
+            return list(values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()).to_pylist())
+    return [None if value is None else _text(one, value) for value in values.to_pylist()]
+
+
+def _text(one: Form, value: Any) -> str:
+    match one.print:
+        case "flag":
+            return str(int(value))
+        case "number" | "decimal":
+            return format(value, "f") if isinstance(value, Decimal) else str(value)
+        case "float":
+            return struct.pack("<d", value).hex().upper()
+        case "bytes":
+            return bytes(value).hex().upper()
+    return str(value)
 
 
 def _value(one: Form, text: str | None) -> Value | None:

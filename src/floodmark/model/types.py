@@ -9,6 +9,7 @@ fixed-length binary.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -144,7 +145,12 @@ def _suffix(field: Field) -> str:
 
 def file_schema(table: Table) -> pa.Schema:
     """The schema of the table's files. All columns are nullable, as COPY requires."""
-    return pa.schema([pa.field(f.name, f.arrow) for f in fields(table)])
+    return schema_of(fields(table))
+
+
+def schema_of(chosen: Sequence[Field]) -> pa.Schema:
+    """The same of some fields."""
+    return pa.schema([pa.field(f.name, f.arrow) for f in chosen])
 
 
 def is_moment(field: Field) -> bool:

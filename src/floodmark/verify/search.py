@@ -1,15 +1,17 @@
-"""The search for rows that differ: digests of both sides and, where they disagree, of ever smaller parts.
+"""The search for rows that differ: digests of both sides and, where they disagree, the rows' keys and hashes.
 
 The parts are ranges of the key if the warehouse orders keys as MySQL does, else groups by the first digits of
 the keys' hashes, which both sides compute. Spark tasks query the source, with the warehouse queried in
 parallel. Where they differ, the warehouse is queried once more without the rows that had already changed
 since the watermark. The results are only suspects: `compare` checks them again.
+
+Rows are fetched and hashed by us (`hashed`) if the warehouse hands them out; else each server hashes its own,
+and ranges that differ in few rows are first split into ever smaller ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,34 +21,37 @@ from typing import TypeVar
 from floodmark.model.canonical import DIGITS, Digest, Entry, Part, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
+from floodmark.model.row_hash import compiled, new_key
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.canonical import TargetSql
-from floodmark.verify.task import Digested, DigestJob, EntriesJob
+from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.verify import hashed
+from floodmark.verify.hashed import Printed
+from floodmark.verify.portions import RANGES, chunks, listings, summed, suspects
+from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
 
-# Rows per initial range, and the number of parts into which a differing range is cut.
+# Rows per initial range if we hash them; fewer for a table of only a few ranges, so that every core has some.
+FETCHED = 250_000
+FEW_FETCHED = 50_000
+AT_LEAST = 4
+# Rows listed at once, on either side, if they are not in ranges: 16 bytes each, and their keys.
+IN_MEMORY = 5_000_000
+# The same if MySQL hashes them, and the number of parts into which a differing range is cut.
 FIRST = 100_000
 FANOUT = 16
 # Ranges of up to this many rows are compared row by row; BROAD applies where most ranges differ.
 LISTED = 500
 BROAD = 20_000
-# Rows and ranges listed by one task.
-LISTING = 50_000
-SPANS = 20
-# Ranges, and left-out keys, per query to the warehouse.
-RANGES = 200
-LEFT_OUT = 2000
 # Bytes per answer with keys: the Data API's limit is 500 MB, and used to be 100 MB.
 ANSWER = 80_000_000
 # Rows per group, if the warehouse orders keys differently.
 GROUP = 3000
 GROUP_FIRST = 500_000
-
-Printed = tuple[str | None, ...]
 
 
 @dataclass
@@ -54,6 +59,7 @@ class SearchResult:
     """What a search has found."""
 
     suspects: dict[Printed, None] = field(default_factory=dict)
+    sample: list[Printed] = field(default_factory=list)  # keys of some rows that we have hashed
     source: Digest = field(default_factory=Digest)
     warehouse: Digest = field(default_factory=Digest)
     beyond: int = 0  # rows of the source that were left out
@@ -82,6 +88,24 @@ class Search:
 
     def go(self) -> SearchResult:
         """Runs the search."""
+        if self._hands_out_rows():
+            self.scope = replace(self.scope, hash_key=new_key())
+            try:
+                return self._go()
+            except _Refused:
+                self.scope = replace(self.scope, hash_key=None)
+                self.found, self._missing = SearchResult(), 0
+        return self._go()
+
+    def _hands_out_rows(self) -> bool:
+        """Whether rows can be fetched from both sides and hashed by us."""
+        warehouse = self.services.warehouse()
+        if compiled is None or self.services.config.source.hash_on_server:
+            return False
+        types = warehouse.types(self.table.target) if isinstance(warehouse, HandsOutRows) else None
+        return types is not None and canonical.same_values(self.scope, types)
+
+    def _go(self) -> SearchResult:
         with self.services.session("verify") as session:
             rows = edges.table_rows(session, self.table)
             self.services.progress.begin(self.table.name, "verify", min(rows, self.expected_rows or rows))
@@ -95,7 +119,8 @@ class Search:
         elif self.scope.ordered:
             self._by_ranges(spans)
         else:
-            self._by_groups(spans, max(1, math.ceil(math.log(max(1, rows / GROUP), 16))))
+            digits = max(1, math.ceil(math.log(max(1, rows / GROUP), 16)))
+            self._by_groups(spans, min(digits, hashed.MOST_DIGITS) if self.scope.hash_key else digits)
         return self.found
 
     def _few(self, rows: int) -> bool:
@@ -108,6 +133,8 @@ class Search:
 
     def _spans(self, session: Session, rows: int) -> list[Span]:
         step = FIRST if self.scope.ordered else GROUP_FIRST
+        if self.scope.hash_key is not None:
+            step = max(FEW_FETCHED, min(FETCHED, -(-rows // AT_LEAST)))
         if not self.table.key or not self.table.source.key_index or rows <= step or self.scope.recent:
             return [Span()]
         cuts = edges.split_key(session, self.table, math.ceil(rows / step), step)
@@ -139,7 +166,14 @@ class Search:
             digests = asked.result()
         self._count(parts, digests)
         differing = self._differing(parts, digests)
-        leaves: list[Part] = []
+        if self.scope.hash_key is not None:
+            # To read a range again and list it costs what digests of its parts would.
+            self._list_ranges(differing)
+            return
+        many = {p.span for p, d in zip(parts, digests, strict=True) if abs(p.digest.rows - d.rows) > FANOUT}
+        # So many are missing that finer ranges would differ as well.
+        leaves = [p for p in differing if p.span in many]
+        differing = [p for p in differing if p.span not in many]
         while differing:
             # If most ranges differ, finer ones would differ as well: list their rows at once.
             scattered = len(parts) >= FANOUT and len(differing) > len(parts) // 2
@@ -160,7 +194,7 @@ class Search:
         again = [p for p in differing if p.beyond and not p.crowded]
         settled: set[Span] = set()
         for some in chunks(again, lambda p: len(p.beyond)):
-            without = [hashed for p in some for hashed in p.beyond]
+            without = [key for p in some for key in p.beyond]
             seen = self._warehouse([p.span for p in some], without)
             settled |= {p.span for p, d in zip(some, seen, strict=True) if p.digest == d}
         return [p for p in differing if p.span not in settled]
@@ -168,8 +202,24 @@ class Search:
     def _list_ranges(self, leaves: Sequence[Part]) -> None:
         source = self.services.config.source
         jobs = [EntriesJob(source, self.scope, spans) for spans in listings(leaves)]
+        for listing in self._listed(jobs):
+            if listing.rows is not None:
+                theirs = hashed.stored(self._handing_out, self.scope, listing.spans)
+                self._suspected(*hashed.differing(self.scope, listing.rows, theirs))
+            else:
+                self._suspect(listing.entries, self._entries(listing.spans))
+
+    def _listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:
         for listing in self.services.submit(jobs, self.table.name):
-            self._suspect(listing.entries, self._entries(listing.spans))
+            if listing.refused:
+                raise _Refused
+            yield listing
+
+    @property
+    def _handing_out(self) -> HandsOutRows:
+        warehouse = self.services.warehouse()
+        assert isinstance(warehouse, HandsOutRows)
+        return warehouse
 
     # groups
 
@@ -185,26 +235,40 @@ class Search:
             for prefix, digest in (digested.groups or {}).items():
                 groups[prefix] = groups.get(prefix, Digest()) + digest
             beyond += digested.beyond
+            self.found.sample += digested.sample
             self.found.beyond += digested.left_out
         self.found.source = sum(groups.values(), Digest())
         self.found.warehouse = sum(stored.values(), Digest())
         self._tell()
         differing = {p for p in groups.keys() | stored.keys() if groups.get(p) != stored.get(p)}
         left_out: dict[str, list[str]] = {}
-        for hashed in beyond:
-            if hashed[:digits] in differing:
-                left_out.setdefault(hashed[:digits], []).append(hashed)
+        for key in beyond:
+            if key[:digits] in differing:
+                left_out.setdefault(key[:digits], []).append(key)
         for some in chunks(sorted(left_out), lambda p: len(left_out[p])):
             seen = self._groups(digits, [h for p in some for h in left_out[p]], some)
             differing -= {p for p in some if seen.get(p, Digest()) == groups.get(p, Digest())}
-        if differing:
+        if differing and self.scope.hash_key is not None:
+            self._list_groups(spans, sorted(differing), lambda p: groups.get(p, Digest()).rows)
+        elif differing:
             prefixes = tuple(sorted(differing))
             asking = [EntriesJob(source, self.scope, (span,), prefixes) for span in spans]
-            listed = [e for some in self.services.submit(asking, self.table.name) for e in some.entries]
+            listed = [e for some in self._listed(asking) for e in some.entries]
             answers = chunks(
                 prefixes, lambda p: stored.get(p, Digest()).rows * self._width(), ANSWER, len(prefixes)
             )
             self._suspect(listed, (row for some in answers for row in self._entries((), some)))
+
+    def _list_groups(
+        self, spans: Sequence[Span], prefixes: Sequence[str], rows: Callable[[str], int]
+    ) -> None:
+        """Lists the rows of groups, no more at once than memory should hold; each time, the source is read again."""
+        source = self.services.config.source
+        for some in chunks(prefixes, rows, IN_MEMORY, len(prefixes)):
+            jobs = [EntriesJob(source, self.scope, (span,), tuple(some)) for span in spans]
+            mine = hashed.joined([found.rows for found in self._listed(jobs) if found.rows is not None])
+            theirs = hashed.stored(self._handing_out, self.scope, (), some)
+            self._suspected(*hashed.differing(self.scope, mine, theirs))
 
     def _width(self) -> int:
         """The maximum bytes of one row of `_entries`."""
@@ -212,13 +276,17 @@ class Search:
 
     def _grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         for digested in self.services.submit(jobs, self.table.name):
+            if digested.refused:
+                raise _Refused
             self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
             yield digested
 
     def _groups(
         self, digits: int, without: Sequence[str] = (), prefixes: Sequence[str] = ()
     ) -> dict[str, Digest]:
-        return _summed(
+        if self.scope.hash_key is not None:
+            return hashed.stored_groups(self._handing_out, self.scope, digits, without)
+        return summed(
             self._ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes))
         )
 
@@ -228,6 +296,8 @@ class Search:
         """The parts of these ranges, in the order of the ranges."""
         found: dict[Position | None, tuple[Part, ...]] = {}
         for digested in self.services.submit(jobs, self.table.name):
+            if digested.refused:
+                raise _Refused
             found[digested.parts[0].span.after] = digested.parts
             if jobs[0].step is None:
                 self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
@@ -241,7 +311,9 @@ class Search:
         return found
 
     def _digests(self, spans: Sequence[Span], without: Sequence[str]) -> list[Digest]:
-        seen = _summed(self._ask(lambda place: canonical.digests(place, self.scope, spans, without)))
+        if self.scope.hash_key is not None:
+            return hashed.stored_digests(self._handing_out, self.scope, spans, without)
+        seen = summed(self._ask(lambda place: canonical.digests(place, self.scope, spans, without)))
         return [seen.get(str(i), Digest()) for i in range(len(spans))]
 
     def _entries(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> list[tuple[object, ...]]:
@@ -251,6 +323,7 @@ class Search:
         return ask(self.services, self.scope, words)
 
     def _count(self, parts: Sequence[Part], digests: Sequence[Digest]) -> None:
+        self.found.sample += [key for part in parts for key in part.sample]
         self.found.source = sum((p.digest for p in parts), Digest())
         self.found.warehouse = sum(digests, Digest())
         self.found.beyond = sum(p.left_out for p in parts)
@@ -269,6 +342,11 @@ class Search:
             self._check(self._missing)
         self.found.suspects |= found
 
+    def _suspected(self, keys: Sequence[Printed], missing: int) -> None:
+        self._missing += missing
+        self._check(self._missing)
+        self.found.suspects |= dict.fromkeys(keys)
+
     def _check(self, missing: int) -> None:
         if self._most is not None and missing > self._most:
             raise DataError(
@@ -277,6 +355,10 @@ class Search:
                 f"or compare every row: floodmark verify -t {self.table.name} --repair",
                 table=self.table.name,
             )
+
+
+class _Refused(Exception):
+    """A worker can't hash some rows as we do: the search begins anew, and the servers hash."""
 
 
 @contextmanager
@@ -294,66 +376,3 @@ def ask(
 ) -> list[tuple[object, ...]]:
     """The warehouse's answer; empty if the target doesn't exist."""
     return services.warehouse().ask(scope.table.target, words) or []
-
-
-def _summed(rows: Iterable[Sequence[object]]) -> dict[str, Digest]:
-    """The digest of each part; the answer may have several rows per part."""
-    found: dict[str, Digest] = {}
-    for part, count, total in rows:
-        found[str(part)] = found.get(str(part), Digest()) + Digest(int(str(count)), int(str(total)))
-    return found
-
-
-# ---------------------------------------------------------------- pure
-
-
-def suspects(listed: Iterable[Entry], stored: Iterable[tuple[Printed, str]]) -> Iterator[Printed]:
-    """The keys whose rows differ between the two sides; rows changed since the watermark are ignored."""
-    mine: list[tuple[Printed, str]] = []
-    passed: set[Printed] = set()
-    for entry in listed:
-        if entry.place == "in":
-            mine.append((entry.key, entry.hash))
-        else:
-            passed.add(entry.key)
-    theirs = list(stored)
-    once = (set(mine), set(theirs))
-    differing = once[0] ^ once[1]
-    if (len(mine), len(theirs)) != (len(once[0]), len(once[1])):  # the same row more than once
-        counts = (Counter(mine), Counter(theirs))
-        differing |= {row for row in once[0] & once[1] if counts[0][row] != counts[1][row]}
-    yield from {key: None for key, _ in differing if key not in passed}
-
-
-def listings(parts: Sequence[Part]) -> Iterator[tuple[Span, ...]]:
-    """Groups ranges for one task each, up to a number of rows; adjacent ranges are joined."""
-    spans: list[Span] = []
-    rows = 0
-    for part in parts:
-        joins = bool(spans) and spans[-1].upto is not None and spans[-1].upto == part.span.after
-        if spans and (rows + part.digest.rows > LISTING or (len(spans) >= SPANS and not joins)):
-            yield tuple(spans)
-            spans, rows, joins = [], 0, False
-        if joins:
-            spans[-1] = Span(spans[-1].after, part.span.upto)
-        else:
-            spans.append(part.span)
-        rows += part.digest.rows
-    if spans:
-        yield tuple(spans)
-
-
-def chunks(
-    items: Sequence[T], size: Callable[[T], int], most: int = LEFT_OUT, at_once: int = RANGES
-) -> Iterator[list[T]]:
-    """The items, in order, in portions of one query each."""
-    some: list[T] = []
-    total = 0
-    for item in items:
-        if some and (total + size(item) > most or len(some) >= at_once):
-            yield some
-            some, total = [], 0
-        some.append(item)
-        total += size(item)
-    if some:
-        yield some

@@ -1,6 +1,7 @@
 """The body of a Spark task that compares: digests of a range of the source, or its rows' keys and hashes.
 
-MySQL computes, and the task returns only a few numbers. The digest and the left-out keys come from the same
+The task fetches the rows and hashes them, or MySQL hashes them if the scope has no key for hashes; either way it
+returns only a few numbers. The digest and the left-out keys come from the same
 snapshot, so that the later query to the warehouse leaves out exactly the rows that the digest does.
 """
 
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from floodmark.config.load import SourceSpec
+from floodmark.model import row_hash
 from floodmark.model.canonical import Digest, Entry, Membership, Part, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.services.mysql import canonical
 from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql.read import UnfitValue
 from floodmark.services.mysql.session import Row, Session
+from floodmark.verify import hashed
+from floodmark.verify.hashed import Printed, Rows
 
 # How many rows changed since the watermark are listed per range.
 LISTED = 2000
@@ -47,6 +52,8 @@ class DigestJob:
 
     def go(self, told: Callable[[int], None] = lambda rows: None) -> Digested:
         """The digests from one snapshot of the source; raises FloodmarkError."""
+        if not _able(self.scope):
+            return Digested(refused=True)
         with _looking(self.source, self.table) as session:
             cuts = (
                 edges.walk(session, self.table, self.table.key, self.span.after, self.span.upto, self.step)
@@ -57,17 +64,26 @@ class DigestJob:
                 Span(after, upto)
                 for after, upto in zip((self.span.after, *cuts), (*cuts, self.span.upto), strict=True)
             ]
-            if self.digits:
-                return self._grouped(session)
-            return Digested(tuple(self._part(session, span) for span in spans))
+            try:
+                if self.digits:
+                    return self._grouped(session)
+                return Digested(tuple(self._part(session, span) for span in spans))
+            except UnfitValue:
+                return Digested(refused=True)
 
     def _part(self, session: Session, span: Span) -> Part:
+        if self.scope.hash_key is not None:
+            found, sample = hashed.digest(session, self.scope, span)
+            return Part(span, found, *self._beyond(session, span, LISTED), sample)
         [(rows, total)] = session.rows(canonical.digest(self.scope, span))
         _check(session, self.table)
         beyond = self._beyond(session, span, LISTED)
         return Part(span, Digest(int(rows or 0), int(total or 0)), *beyond)
 
     def _grouped(self, session: Session) -> Digested:
+        if self.scope.hash_key is not None:
+            groups, sample = hashed.group_digests(session, self.scope, self.span, self.digits)
+            return Digested((), groups, *self._beyond(session, self.span, 50 * LISTED), sample)
         found = session.rows(canonical.digest(self.scope, self.span, self.digits))
         _check(session, self.table)
         groups = {
@@ -80,7 +96,10 @@ class DigestJob:
         question, count = (canonical.beyond(self.scope, span, n) for n in (most + 1, None))
         if question is None or count is None:
             return (), 0
-        found = tuple((cell or b"").decode() for (cell,) in session.rows(question))
+        if self.scope.hash_key is not None:
+            found = tuple(hashed.beyond(session, self.scope, span, most + 1))
+        else:
+            found = tuple((cell or b"").decode() for (cell,) in session.rows(question))
         if len(found) <= most:
             return found, len(found)
         return found[:most], int(session.rows(count)[0][0] or 0)
@@ -94,6 +113,8 @@ class Digested:
     groups: dict[str, Digest] | None = None
     beyond: tuple[str, ...] = ()
     left_out: int = 0
+    sample: tuple[Printed, ...] = ()  # keys of some rows, if they were hashed here
+    refused: bool = False  # the rows can't be hashed here: the servers have to
 
     @property
     def rows(self) -> int:
@@ -118,29 +139,46 @@ class EntriesJob:
 
     def go(self, told: Callable[[int], None] = lambda rows: None) -> Listing:
         """The rows' keys and hashes; raises FloodmarkError."""
+        if not _able(self.scope):
+            return Listing(self.spans, refused=True)
         found: list[Entry] = []
         with _looking(self.source, self.table) as session:
+            if self.scope.hash_key is not None:
+                return self._hashed(session)
             for span in self.spans:
                 rows = session.rows(canonical.entries(self.scope, span, self.prefixes))
                 _check(session, self.table)
                 found += [entry(self.scope, row) for row in rows]
         return Listing(self.spans, tuple(found))
 
+    def _hashed(self, session: Session) -> Listing:
+        try:
+            return Listing(self.spans, rows=hashed.listed(session, self.scope, self.spans, self.prefixes))
+        except UnfitValue:
+            return Listing(self.spans, refused=True)
+
 
 @dataclass(frozen=True)
 class Listing:
-    """The rows of some ranges."""
+    """The rows of some ranges, as entries or, if they were hashed here, as Arrow columns."""
 
     spans: tuple[Span, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = ()
+    rows: Rows | None = None
+    refused: bool = False  # the rows can't be hashed here
+
+
+def _able(scope: Scope) -> bool:
+    """Whether this Python has the compiled hash, if it is needed; another machine may lack it."""
+    return scope.hash_key is None or row_hash.compiled is not None
 
 
 def entry(scope: Scope, row: Row) -> Entry:
     """A row of `canonical.entries` or `canonical.rows`."""
-    place, hashed, *cells = [None if cell is None else cell.decode() for cell in row]
+    place, hash_, *cells = [None if cell is None else cell.decode() for cell in row]
     keys = len(scope.table.key)
     return Entry(
-        tuple(cells[:keys]), hashed or "", tuple(c or "" for c in cells[keys:]), cast(Membership, place)
+        tuple(cells[:keys]), hash_ or "", tuple(c or "" for c in cells[keys:]), cast(Membership, place)
     )
 
 

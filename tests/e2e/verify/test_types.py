@@ -49,6 +49,29 @@ def test_every_type_agrees_and_every_change_is_seen(place: Verifying, kind: str)
     unseen = {"c_json"} if kind == "mysql" and place.schema != "main" else set()
     expected = [name for name, there in zip(kinds, given, strict=True) if there and name not in unseen]
     assert one["columns"] == expected
+    # Another value in one cell of each column, each in a row of its own.
+    cells = other_values(place.workspace, [name for name in kinds if name not in unseen], row + 1)
+    place.change(
+        *(
+            f"UPDATE zoo SET {name} = (SELECT {name} FROM zoo WHERE id = {donor}) WHERE id = {changed}"
+            for name, (changed, donor) in cells.items()
+        )
+    )
+    seen: dict[int, list[str]] = {
+        f["key"][0]: f["columns"] for f in place.verify("zoo", named=rows)["findings"] if f["key"] != [row]
+    }
+    assert seen == {changed: [name] for name, (changed, _) in cells.items()}
+
+
+def other_values(workspace: Workspace, names: list[str], first: int) -> dict[str, tuple[int, int]]:
+    """For each column a row from `first` on, each another one, and a row that has a different value there."""
+    chosen: dict[str, tuple[int, int]] = {}
+    for at, name in enumerate(names, first):
+        values = dict(workspace.execute(f"SELECT id, HEX(CAST({name} AS BINARY)) FROM zoo WHERE id >= {at}"))
+        row = next(i for i, v in values.items() if v and i not in {taken for taken, _ in chosen.values()})
+        donors = (i for i, v in values.items() if v and v != values[row] and i > first + 2 * len(names))
+        chosen[name] = row, next(donors)
+    return chosen
 
 
 def test_values_changed_by_a_policy_agree(place: Verifying) -> None:

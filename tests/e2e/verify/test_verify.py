@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.log import Log
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.model.events import STATEMENTS
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.session import Session
@@ -58,6 +60,41 @@ def test_planted_differences_are_found_and_nothing_else(place: Verifying) -> Non
         ("different_row", 14994, "note", "price"), ("missing_row", 600), ("missing_row", 15000),
         ("missing_row", 12003), ("different_row", 12000), ("extra_row", 12001),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("on_server", [False, True])
+def test_the_source_hashes_its_rows_only_if_it_shall(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture, on_server: bool
+) -> None:
+    def change(*statements: str) -> None:
+        with duckdb.connect(str(workspace.warehouse)) as link:
+            for statement in statements:
+                link.execute(statement)
+
+    workspace.write(source={"url": workspace.database.url, "hash_on_server": on_server})
+    place = Verifying(workspace, change, "main")
+    workspace.execute(READINGS, FILL.format(n=2000))
+    workspace.synced("readings")
+    caplog.set_level(logging.DEBUG, STATEMENTS.name)
+    assert place.verify()["ok"]
+    asked = [record.getMessage() for record in caplog.records if "duckdb" in record.getMessage()]
+    assert any("sum(" in sql for sql in asked) == on_server, (
+        "the warehouse sums hashes only where the source does"
+    )
+    change("DELETE FROM readings WHERE id % 30 = 0", "UPDATE readings SET note = 'x' WHERE id = 33")
+    found = place.verify(named=1000)
+    assert (found["missing"], found["extra"], found["different"]) == (200, 0, 1)
+
+
+def test_a_value_that_no_file_could_hold_is_a_difference(place: Verifying) -> None:
+    """With `zero_dates: error`, the reader refuses it: both servers are asked for their hashes instead."""
+    place.workspace.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, d DATE, update_at DATETIME NOT NULL DEFAULT '2025-05-05')",
+        "INSERT INTO t (id, d) VALUES (1, '2025-01-01'), (2, '2025-01-02')",
+    )
+    place.workspace.synced("t")
+    place.workspace.execute("SET sql_mode = ''", "UPDATE t SET d = '0000-00-00' WHERE id = 2")
+    assert place.found("t") == [("different_row", 2, "d")]
 
 
 KEYS = {

@@ -20,7 +20,8 @@ from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
 from floodmark.verify.after_sync import before
 from floodmark.verify.compare import Differences, check_compared
-from floodmark.verify.search import LEFT_OUT, Search, _summed, chunks, listings, suspects
+from floodmark.verify.portions import LEFT_OUT, chunks, listings, summed, suspects
+from floodmark.verify.search import Search
 from tests.support.described import changed, described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
@@ -165,7 +166,7 @@ def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> 
 
     def asked(questions: tuple[str, ...]) -> dict[str, Digest]:
         assert (len(questions) == 1) == (longest is None)
-        return _summed([row for sql in questions for row in target.execute(sql).fetchall()])
+        return summed([row for sql in questions for row in target.execute(sql).fetchall()])
 
     kept = target.execute("SELECT id FROM t WHERE id NOT BETWEEN 5 AND 34").fetchall()
     by_range = asked(canonical.digests(place, seen, spans, gone))

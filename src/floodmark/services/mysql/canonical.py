@@ -1,5 +1,6 @@
 """A source row's canonical text, by which it is compared, its hash, and the queries for digests and rows.
 
+If rows are fetched and hashed by our workers, the queries select plain columns, as an extraction does.
 The texts are those of `compared`: what the warehouse holds once every value has arrived, with the table's
 policies for impossible dates and overlong values applied.
 """
@@ -172,9 +173,8 @@ def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
 
 def digest(scope: Scope, span: Span, digits: int = 0) -> str:
     """Count and sum of a range's rows; with `digits`, per group by the first digits of the keys' hashes."""
-    table = scope.table
     number = f"SUM({_NUMBER.format(row_hash(scope))})"
-    rows = f"FROM {sql.source(table, scope.index)}{_conditions(scope, span, _inside(scope))}"
+    rows = _from(scope, span, _inside(scope))
     if not digits:
         return f"SELECT COUNT(*), {number} {rows}"
     return f"SELECT LEFT({key_hash(scope)}, {digits}) AS part, COUNT(*), {number} {rows} GROUP BY part"
@@ -189,18 +189,50 @@ def beyond(scope: Scope, span: Span, most: int | None) -> str | None:
     return f"SELECT COUNT(*) {rows}" if most is None else f"SELECT {key_hash(scope)} {rows} LIMIT {int(most)}"
 
 
+def fetched(scope: Scope, span: Span) -> str:
+    """The columns of a range's rows, for workers that hash them."""
+    return f"SELECT {_selected(scope.forms)} {_from(scope, span, _inside(scope))}"
+
+
+def fetched_places(scope: Scope, span: Span) -> str:
+    """The same of all rows that `entries` would list, and then whether the row is in the scope: 1 or 0."""
+    place = f"IF({_place(scope)} = 'in', 1, 0)"
+    return f"SELECT {_selected(scope.forms)}, {place} {_from(scope, span, _listed(scope))}"
+
+
+def fetched_beyond(scope: Scope, span: Span, most: int) -> str | None:
+    """The key columns of a range's left-out rows; None if there can't be any."""
+    condition = _beyond(scope)
+    if condition is None or not scope.table.key:
+        return None
+    rows = f"FROM {sql.source(scope.table)}{_conditions(scope, span, [condition])}"
+    return f"SELECT {_selected(scope.keys)} {rows} LIMIT {int(most)}"
+
+
+def _selected(chosen: Sequence[Form]) -> str:
+    return ", ".join(form.field.select for form in chosen)
+
+
+def _from(scope: Scope, span: Span, also: Sequence[str]) -> str:
+    return f"FROM {sql.source(scope.table, scope.index)}{_conditions(scope, span, also)}"
+
+
+def _listed(scope: Scope) -> list[str]:
+    """Rows after the scope's start, whether or not they are in it."""
+    table, condition = scope.table, _beyond(scope)
+    if scope.low is None:
+        return []
+    bounds = [f"({sql.after(table, table.order, scope.low)})", *([condition] if condition else [])]
+    return [" OR ".join(bounds)]
+
+
 def entries(scope: Scope, span: Span, prefixes: Sequence[str] = ()) -> str:
     """Keys, hashes and places of a range's rows, or only of those whose hashed keys have a given prefix."""
-    table, condition = scope.table, _beyond(scope)
-    also = []
-    if scope.low is not None:
-        bounds = [f"({sql.after(table, table.order, scope.low)})", *([condition] if condition else [])]
-        also.append(" OR ".join(bounds))
+    also = _listed(scope)
     if prefixes:
         listed = ", ".join(f"'{_hex(p)}'" for p in prefixes)
         also.append(f"LEFT({key_hash(scope)}, {len(prefixes[0])}) IN ({listed})")
-    rows = f"FROM {sql.source(table, scope.index)}{_conditions(scope, span, also)}"
-    return f"SELECT {_place(scope)}, {row_hash(scope)}, {_keys(scope)} {rows}"
+    return f"SELECT {_place(scope)}, {row_hash(scope)}, {_keys(scope)} {_from(scope, span, also)}"
 
 
 def rows(scope: Scope, keys: Sequence[Key]) -> str:

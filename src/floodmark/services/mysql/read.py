@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import fields, file_schema, quote
+from floodmark.model.types import Field, fields, quote, schema_of
 from floodmark.services.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
 from floodmark.services.mysql.session import Session
 
@@ -26,20 +26,32 @@ _HARMLESS = {1287, 1292, 1681}
 
 
 def record_batches(
-    session: Session, table: Table, sql: str, *, rows: int = ROWS, limits: Limits = UNLIMITED
+    session: Session,
+    table: Table,
+    sql: str,
+    *,
+    rows: int = ROWS,
+    limits: Limits = UNLIMITED,
+    chosen: Sequence[Field] | None = None,
 ) -> Batches:
-    """The rows of a SELECT of the table's fields, as record batches of its file schema."""
-    return Batches(session, table, sql, rows, limits)
+    """The rows of a SELECT of the table's fields, or of those chosen, as record batches of their file schema."""
+    return Batches(session, table, sql, rows, limits, fields(table) if chosen is None else chosen)
+
+
+class UnfitValue(DataError):
+    """A value that no file could hold under the table's policies."""
 
 
 class Batches:
     """An iterator of record batches that also counts: `rows` delivered, and values `changed` by policy."""
 
-    def __init__(self, session: Session, table: Table, sql: str, rows: int, limits: Limits) -> None:
+    def __init__(
+        self, session: Session, table: Table, sql: str, rows: int, limits: Limits, chosen: Sequence[Field]
+    ) -> None:
         self.rows = 0
         self._session, self._table, self._sql, self._limit = session, table, sql, rows
-        self._fields = fields(table)
-        self._schema = file_schema(table)
+        self._fields = chosen
+        self._schema = schema_of(chosen)
         self._changes = Changes()
         self._converters = [converter(f, table, limits, self._changes) for f in self._fields]
         self._batches = self._read()
@@ -98,7 +110,7 @@ class Batches:
                 done.append(convert(cells[i]))
             except Unfit as unfit:
                 self._session.close()
-                raise DataError(
+                raise UnfitValue(
                     f"column {self._fields[i].column}: {unfit.what}{self._row(cells, unfit.index)}",
                     hint=unfit.hint,
                     table=self._table.name,

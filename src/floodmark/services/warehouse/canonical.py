@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
+
 from floodmark.model.canonical import DIGITS, PIECE, Form, Scope, Span, groups
 from floodmark.model.position import Position, Value
 from floodmark.services.warehouse.columns import parsed
@@ -256,6 +258,38 @@ def entries(
     if prefixes:
         return portioned(place.longest, prefixes, lambda some: question([f"{beginning} IN ({_hexes(some)})"]))
     return portioned(place.longest, spans, lambda some: question(_inside(place, scope, some) if some else []))
+
+
+def fetched(place: TargetSql, scope: Scope, spans: Sequence[Span] = ()) -> str:
+    """The columns of the rows in ranges in key order, or of all, and the number of each row's range."""
+    columns = ", ".join(place.column(form) for form in scope.forms)
+    inside = _inside(place, scope, spans) if spans and scope.table.key else []
+    part = _numbered(place, scope, spans, 0) if spans else "0"
+    conditions = _where([*_scope(place, scope), *inside])
+    return f"SELECT {columns}, CAST({part} AS INTEGER) FROM {place.table}{conditions}"
+
+
+_SAME_VALUES = {
+    "number": ("SMALLINT", "INTEGER", "BIGINT"), "flag": ("BOOLEAN", "SMALLINT", "INTEGER", "BIGINT"),
+    "float": ("FLOAT", "DOUBLE"), "day": ("DATE",), "moment": ("TIMESTAMP",),
+    "instant": ("TIMESTAMP WITH TIME ZONE",), "text": ("VARCHAR",), "text digest": ("VARCHAR",),
+    "bytes": ("BLOB",), "bytes digest": ("BLOB",),
+}  # fmt: skip
+
+
+def same_values(scope: Scope, types: Mapping[str, str]) -> bool:
+    """Whether the target's columns hold the values of the files as they are: equal values have equal hashes.
+
+    A column that was widened to another kind of number, or altered by someone, is compared as text.
+    """
+    return all(_same_values(form, types.get(form.field.target, "")) for form in scope.forms)
+
+
+def _same_values(form: Form, type_: str) -> bool:
+    family, sizes = parsed(type_)
+    if isinstance(form.field.arrow, pa.Decimal128Type):
+        return family == "DECIMAL" and sizes[1:] == (form.field.arrow.scale,)
+    return family in _SAME_VALUES.get(form.print, ()) and not sizes
 
 
 def rows(place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]]) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ functions of `decide` and `columns` make the decisions inside it, the same for e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
@@ -20,6 +20,8 @@ from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from floodmark.services.warehouse.canonical import TargetSql
     from floodmark.services.warehouse.columns import Change
     from floodmark.services.warehouse.freshness import Freshness
@@ -178,6 +180,19 @@ class Warehouse(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class HandsOutRows(Protocol):
+    """A warehouse beside us, whose rows can be had as Arrow columns at little cost."""
+
+    def types(self, target: str) -> Mapping[str, str] | None:
+        """The types of the target's columns, by name; None: there is no target."""
+
+    def hand_out(
+        self, target: str, words: Callable[[TargetSql], str], each: Callable[[pa.RecordBatch], None]
+    ) -> None:
+        """Calls `each` with the rows that a query about the target returns, in batches, as they come."""
+
+
 def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
     """The files of some commits, in order."""
     return tuple(file for commit, _ in commits for file in commit.files)
@@ -189,6 +204,6 @@ def quote(*names: str) -> str:
 
 
 __all__ = [
-    "COUNTS", "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "LoadOutcome", "LoadRequest", "Numbered",
+    "COUNTS", "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "HandsOutRows", "LoadOutcome", "LoadRequest", "Numbered",
     "Warehouse", "data_files", "quote",
 ]  # fmt: skip

@@ -8,13 +8,15 @@ ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
+from floodmark.model import events
 from floodmark.model.commit import DataFile, by_key
 from floodmark.model.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
@@ -37,12 +39,15 @@ from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
-from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
+from floodmark.services.warehouse.duckdb.file import VECTOR, Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.ledger import LedgerTables
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
+
+# Rows per batch that is handed out.
+HANDED_OUT = 8 * VECTOR
 
 
 class DuckDB:
@@ -125,6 +130,27 @@ class DuckDB:
             types = {column.name.lower(): column.type for column in columns}
             questions = words(TargetSql(DUCKDB, found.sql, types))
             return [row for question in questions for row in con.execute(question).fetchall()]
+
+    def types(self, target: str) -> Mapping[str, str] | None:
+        """The types of the target's columns, by lower-case name; None: there is no target."""
+        with self._file.reading() as con:
+            columns = put.Target(con, self.schema, target).columns() if con else None
+        return None if columns is None else {column.name.lower(): column.type for column in columns}
+
+    def hand_out(
+        self, target: str, words: Callable[[TargetSql], str], each: Callable[[pa.RecordBatch], None]
+    ) -> None:
+        """Calls `each` with the rows that a query about the target returns, in batches, as they come."""
+        with self._file.reading() as con:
+            found = put.Target(con, self.schema, target) if con else None
+            columns = found.columns() if found else None
+            if con is None or found is None or columns is None:
+                return
+            types = {column.name.lower(): column.type for column in columns}
+            sql = words(TargetSql(DUCKDB, found.sql, types))
+            with events.statement("duckdb", sql):
+                for batch in con.sql(sql).to_arrow_reader(HANDED_OUT):
+                    each(batch)
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False

@@ -1,0 +1,267 @@
+"""Rows that are fetched from both sides and hashed here: the source's in Spark workers, the warehouse's in the driver.
+
+The workers read as an extraction does, so a comparison loads the source no more than a sync. Equal rows have
+equal hashes because both sides hand out the same Arrow values. From a worker only sums return or, of ranges
+that differ, keys and hashes as Arrow columns: tens of bytes per row.
+
+An error of the reader itself would be in the warehouse as well, and both sides would agree. So some rows of every
+range are also compared as the servers print them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from floodmark.model.canonical import Digest, Form, Scope, Span, printed
+from floodmark.model.row_hash import HASH, Sums, among, from_hex, groups, hashes, to_hex
+from floodmark.model.types import Field
+from floodmark.services.mysql import canonical as source_sql
+from floodmark.services.mysql.read import record_batches
+from floodmark.services.mysql.session import Session
+from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse.protocol import HandsOutRows
+
+Printed = tuple[str | None, ...]
+pc: Any = pyarrow.compute
+
+# Rows of each range that are also compared as the servers print them.
+SAMPLE = 50
+# More digits would make more groups than are worth returning.
+MOST_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows by their keys: a column for each of the key's, and one of hashes; keys of rows outside the scope."""
+
+    compared: pa.Table
+    passed: pa.Table | None = None
+
+    def keys(self, scope: Scope, which: Any = None) -> list[Printed]:
+        """The printed keys, or those of the rows that a mask tells."""
+        return _printed(scope, self.compared if which is None else self.compared.filter(which))
+
+    @property
+    def hashes(self) -> Any:
+        return self.compared.column(HASHES)
+
+
+HASHES = "hash"
+
+
+def _printed(scope: Scope, table: pa.Table) -> list[Printed]:
+    columns = (
+        [text for chunk in table.column(i).chunks for text in printed(form, chunk)]
+        for i, form in enumerate(scope.keys)
+    )
+    return list(zip(*columns, strict=True))
+
+
+class _Listing:
+    """Gathers rows, batch by batch."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._key = _key(scope)
+        self._keys = [scope.forms.index(form) for form in scope.keys]
+        self._kinds = [form.field.arrow for form in scope.keys]
+        self._names = [*(f"key{i}" for i in range(len(scope.keys))), HASHES]
+        self.compared: list[pa.RecordBatch] = []
+        self.passed: list[pa.RecordBatch] = []
+
+    def add(self, columns: Sequence[Any], which: Any = None, inside: Any = None) -> None:
+        """Adds rows, or those of them that a mask tells; `inside`: whether each is in the scope."""
+        keys = [columns[i] for i in self._keys]
+        batch = pa.RecordBatch.from_arrays([*keys, hashes(columns, self._key)], names=self._names)
+        if which is not None:
+            batch = batch.filter(which)
+            inside = None if inside is None else inside.filter(which)
+        if inside is None:
+            self.compared.append(batch)
+            return
+        self.compared.append(batch.filter(inside))
+        self.passed.append(batch.filter(pc.invert(inside)))
+
+    def rows(self) -> Rows:
+        schema = pa.schema(zip(self._names, [*self._kinds, HASH], strict=True))
+        return Rows(
+            *(pa.Table.from_batches(some, None if some else schema) for some in (self.compared, self.passed))
+        )
+
+
+def _key(scope: Scope) -> bytes:
+    assert scope.hash_key is not None
+    return scope.hash_key
+
+
+def _keyed(scope: Scope, columns: Sequence[Any]) -> Any:
+    """The hashes of the rows' keys."""
+    return hashes([columns[scope.forms.index(form)] for form in scope.keys], _key(scope))
+
+
+def _chosen(scope: Scope, columns: Sequence[Any], prefixes: Collection[str]) -> Any:
+    """Which rows have a key whose hash begins with one of the prefixes."""
+    numbers = [int(prefix, 16) for prefix in prefixes]
+    digits = len(next(iter(prefixes)))
+    return pa.array(np.isin(groups(_keyed(scope, columns), digits), numbers))
+
+
+def _grouped(sums: Sums, digits: int) -> dict[str, Digest]:
+    return {f"{n:0{digits}x}": digest for n, digest in enumerate(sums.digests()) if digest.rows}
+
+
+# ---------------------------------------------------------------- the source, in a worker
+
+
+def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *more: Field) -> Iterator[Any]:
+    return record_batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
+
+
+def digest(session: Session, scope: Scope, span: Span) -> tuple[Digest, tuple[Printed, ...]]:
+    """The digest of a range, and the keys of some rows; UnfitValue if a value can't be had as in a file."""
+    sums, sample = Sums(), tuple[Printed, ...]()
+    for batch in _batches(session, scope, source_sql.fetched(scope, span), scope.forms):
+        sums.add(hashes(batch.columns, _key(scope)))
+        sample = sample or _sample(scope, batch.columns)
+    return sums.digests()[0], sample
+
+
+def group_digests(
+    session: Session, scope: Scope, span: Span, digits: int
+) -> tuple[dict[str, Digest], tuple[Printed, ...]]:
+    """The digests of a range's rows, by the first digits of their keys' hashes, and the keys of some rows."""
+    sums, sample = Sums(16**digits), tuple[Printed, ...]()
+    for batch in _batches(session, scope, source_sql.fetched(scope, span), scope.forms):
+        columns = batch.columns
+        sums.add(hashes(columns, _key(scope)), groups(_keyed(scope, columns), digits))
+        sample = sample or _sample(scope, columns)
+    return _grouped(sums, digits), sample
+
+
+def _sample(scope: Scope, columns: Sequence[Any]) -> tuple[Printed, ...]:
+    """The printed keys of rows that lie evenly in a batch."""
+    which = slice(None, None, max(1, -(-len(columns[0]) // SAMPLE)))
+    keys = ((form, columns[scope.forms.index(form)][which]) for form in scope.keys)
+    return tuple(zip(*(printed(form, column) for form, column in keys), strict=True))
+
+
+def beyond(session: Session, scope: Scope, span: Span, most: int) -> list[str]:
+    """The hashed keys of up to so many left-out rows."""
+    sql = source_sql.fetched_beyond(scope, span, most)
+    found = _batches(session, scope, sql, scope.keys) if sql is not None else ()
+    return [text for batch in found for text in to_hex(hashes(batch.columns, _key(scope)))]
+
+
+def listed(session: Session, scope: Scope, spans: Sequence[Span], prefixes: Collection[str]) -> Rows:
+    """The rows of some ranges, or those of them whose hashed keys have one of the prefixes."""
+    listing = _Listing(scope)
+    place = Field("place", scope.table.key[0], "", pa.int64(), "", "")
+    for span in spans:
+        for batch in _batches(session, scope, source_sql.fetched_places(scope, span), scope.forms, place):
+            *columns, inside = batch.columns
+            which = _chosen(scope, columns, prefixes) if prefixes else None
+            listing.add(columns, which, pc.equal(inside, 1))
+    return listing.rows()
+
+
+# ---------------------------------------------------------------- the warehouse, in the driver
+
+
+def _handed_out(
+    warehouse: HandsOutRows, scope: Scope, spans: Sequence[Span], each: Callable[[Sequence[Any]], None]
+) -> None:
+    warehouse.hand_out(
+        scope.table.target,
+        lambda place: canonical.fetched(place, scope, spans),
+        lambda batch: each(batch.columns),
+    )
+
+
+def stored_digests(
+    warehouse: HandsOutRows, scope: Scope, spans: Sequence[Span], without: Sequence[str]
+) -> list[Digest]:
+    """The digests of ranges in key order, without the rows that have these hashed keys."""
+    sums, gone = Sums(len(spans)), from_hex(without)
+
+    def each(columns: Sequence[Any]) -> None:
+        *values, numbers = columns
+        hashed = hashes(values, _key(scope))
+        if without:
+            kept = pc.invert(among(_keyed(scope, values), gone))
+            hashed, numbers = hashed.filter(kept), numbers.filter(kept)
+        sums.add(hashed, numbers.to_numpy())
+
+    _handed_out(warehouse, scope, spans, each)
+    return sums.digests()
+
+
+def stored_groups(
+    warehouse: HandsOutRows, scope: Scope, digits: int, without: Sequence[str]
+) -> dict[str, Digest]:
+    """The digests of all rows but those with these hashed keys, by the first digits of the keys' hashes."""
+    sums, gone = Sums(16**digits), from_hex(without)
+
+    def each(columns: Sequence[Any]) -> None:
+        values = columns[:-1]
+        hashed, keyed = hashes(values, _key(scope)), _keyed(scope, values)
+        if without:
+            kept = pc.invert(among(keyed, gone))
+            hashed, keyed = hashed.filter(kept), keyed.filter(kept)
+        sums.add(hashed, groups(keyed, digits))
+
+    _handed_out(warehouse, scope, (), each)
+    return _grouped(sums, digits)
+
+
+def stored(
+    warehouse: HandsOutRows, scope: Scope, spans: Sequence[Span], prefixes: Collection[str] = ()
+) -> Rows:
+    """The rows of some ranges, or those whose hashed keys have one of the prefixes."""
+    listing = _Listing(scope)
+
+    def each(columns: Sequence[Any]) -> None:
+        values = columns[:-1]
+        listing.add(values, _chosen(scope, values, prefixes) if prefixes else None)
+
+    _handed_out(warehouse, scope, spans, each)
+    return listing.rows()
+
+
+# ---------------------------------------------------------------- both
+
+
+def joined(some: Sequence[Rows]) -> Rows:
+    """All rows of several listings."""
+    return Rows(
+        pa.concat_tables([rows.compared for rows in some]),
+        pa.concat_tables([rows.passed for rows in some if rows.passed is not None]),
+    )
+
+
+def differing(scope: Scope, mine: Rows, theirs: Rows) -> tuple[list[Printed], int]:
+    """The keys whose rows differ between the two sides, and how many of them the warehouse does not have.
+
+    Rows outside the scope are ignored, whatever the warehouse has of them.
+    """
+    own, other = (
+        pc.invert(among(a, b)) for a, b in ((mine.hashes, theirs.hashes), (theirs.hashes, mine.hashes))
+    )
+    if any(len(side.hashes) != len(side.hashes.unique()) for side in (mine, theirs)):
+        more = _more_often(mine.hashes, theirs.hashes)
+        own, other = pc.or_(own, among(mine.hashes, more)), pc.or_(other, among(theirs.hashes, more))
+    ours, stored_keys = mine.keys(scope, own), theirs.keys(scope, other)
+    passed = set(_printed(scope, mine.passed)) if mine.passed is not None and (ours or stored_keys) else set()
+    missing = set(ours) - set(stored_keys)
+    return [key for key in dict.fromkeys([*ours, *stored_keys]) if key not in passed], len(missing)
+
+
+def _more_often(mine: Any, theirs: Any) -> Any:
+    """The hashes of rows that the two sides don't have equally often."""
+    counts = [Counter(side.to_pylist()) for side in (mine, theirs)]
+    return pa.array([h for h in counts[0].keys() | counts[1].keys() if counts[0][h] != counts[1][h]], HASH)

@@ -1,0 +1,176 @@
+"""Rows that are hashed here: what DuckDB hands out, printed keys, and which keys differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from floodmark.model.canonical import Digest, Scope, Span, forms, printed
+from floodmark.model.row_hash import hashes, to_hex
+from floodmark.model.table import Column, Table
+from floodmark.model.types import fields
+from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.verify import hashed
+from floodmark.verify.hashed import Rows
+from tests.support.described import described
+
+KEY = bytes(range(16))
+
+
+def text(name: str, **more: Any) -> Column:
+    return Column(
+        name, "varchar(64)", "varchar", characters=64, charset="utf8mb4", collation="utf8mb4_bin", **more
+    )
+
+
+# One column of every form: a value, and others that differ in as little as there is.
+VALUES = {
+    Column("tiny", "tinyint(4)", "tinyint"): ("7", "8", "-7"),
+    Column("mid", "mediumint(9)", "mediumint"): ("70000", "70001"),
+    Column("big", "bigint(20)", "bigint"): ("9007199254740993", "9007199254740992"),
+    Column("huge", "bigint(20) unsigned", "bigint"): ("18446744073709551615", "18446744073709551614"),
+    Column("flag", "bit(1)", "bit", precision=1): ("true", "false"),
+    Column("bits", "bit(9)", "bit", precision=9): ("511", "510"),
+    Column("price", "decimal(38,4)", "decimal", precision=38, scale=4): ("9999999999999999999999999999999999.9999", "9999999999999999999999999999999999.9998"),
+    Column("single", "float", "float"): ("0.1", "0.10000001", "0.0", "'-0.0'"),
+    Column("double", "double", "double"): ("0.1", "'0.10000000000000002'", "0.0", "'-0.0'"),
+    Column("day", "date", "date"): ("'2024-02-29'", "'2024-03-01'", "'0001-01-01'"),
+    Column("wall", "datetime(6)", "datetime", fraction=6): ("'2024-02-29 01:02:03.000004'", "'2024-02-29 01:02:03.000005'"),
+    Column("at", "timestamp(6)", "timestamp", fraction=6): ("'2024-02-29 01:02:03.000004+00'", "'2024-02-29 01:02:03.000003+00'"),
+    text("name"): ("'a'", "''", "'a '", "'A'", "'á'", "chr(0)"),
+    Column("body", "longtext", "longtext", charset="utf8mb4"): ("repeat('x', 5000)", "repeat('x', 4999)", "repeat('x', 4999) || 'y'"),
+    Column("raw", "varbinary(64)", "varbinary", octets=64): ("'\\x00'::BLOB", "''::BLOB", "'\\x00\\x00'::BLOB"),
+    Column("clob", "longblob", "longblob"): ("'\\xFF\\x00'::BLOB", "'\\xFF\\x01'::BLOB"),
+}  # fmt: skip
+ID = Column("id", "int(11)", "int", nullable=False)
+EVERY = described("s", "t", (ID, *VALUES), ("id",), None, "full", "t")
+
+
+def scope(table: Table) -> Scope:
+    return Scope(table, forms(table, redshift=False), hash_key=KEY)
+
+
+def filled(path: Path, table: Table, rows: Sequence[Sequence[str]]) -> DuckDB:
+    named = ", ".join(f'"{f.target}" {f.duckdb}' for f in fields(table))
+    with duckdb.connect(str(path)) as con:
+        con.execute("SET TimeZone = 'UTC'")
+        con.execute(f"CREATE TABLE t ({named})")
+        for row in rows:
+            con.execute(f"INSERT INTO t VALUES ({', '.join(row)})")
+    return DuckDB(path)
+
+
+def test_the_smallest_difference_in_every_type_changes_the_hash(tmp_path: Path) -> None:
+    first = [values[0] for values in VALUES.values()]
+    variants = [first]
+    for i, (_, *others) in enumerate(VALUES.values()):
+        variants += [[*first[:i], other, *first[i + 1 :]] for other in (*others, "NULL")]
+    warehouse = filled(tmp_path / "w.duckdb", EVERY, [("1", *variant) for variant in (*variants, first)])
+    seen = scope(EVERY)
+    assert isinstance(warehouse, HandsOutRows) and canonical.same_values(seen, warehouse.types("t") or {})
+    found = hashed.stored(warehouse, seen, ()).hashes
+    assert len(found) == len(variants) + 1 and len(found.unique()) == len(variants)
+
+
+KEYS = {
+    "number": (Column("k", "int(11)", "int", nullable=False), ("-5", "0", "2147483647")),
+    "unsigned": (Column("k", "bigint(20) unsigned", "bigint"), ("18446744073709551615", "0")),
+    "decimal": (Column("k", "decimal(20,9)", "decimal", precision=20, scale=9), ("0.000000001", "-0.5", "12")),
+    "bits": (Column("k", "bit(9)", "bit", precision=9), ("511",)),
+    "flag": (Column("k", "bit(1)", "bit", precision=1), ("true", "false")),
+    "float": (Column("k", "float", "float"), ("0.1", "-1e30")),
+    "double": (Column("k", "double", "double"), ("0.1", "'-0.0'")),
+    "day": (Column("k", "date", "date"), ("'0001-01-01'", "'9999-12-31'", "'2024-02-29'")),
+    "wall": (Column("k", "datetime(6)", "datetime", fraction=6), ("'1000-01-01'", "'2024-02-29 01:02:03.000004'")),
+    "at": (Column("k", "timestamp(6)", "timestamp", fraction=6), ("'1970-01-01 00:00:01+00'", "'2024-02-29 01:02:03.5+00'")),
+    "text": (text("k"), ("'é😀'", "''", "'a b'")),
+    "bytes": (Column("k", "binary(2)", "binary", octets=2), ("'\\x00\\xFF'::BLOB",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_are_printed_here_as_the_warehouse_prints_them(tmp_path: Path, kind: str) -> None:
+    column, values = KEYS[kind]
+    table = described("s", "t", (column,), ("k",), None, "full", "t")
+    warehouse = filled(tmp_path / "w.duckdb", table, [(value,) for value in (*values, "NULL")])
+    seen = scope(table)
+    rows = hashed.stored(warehouse, seen, ())
+    [form] = seen.keys
+    there = warehouse.ask("t", lambda place: [f"SELECT {place.printed(form)} FROM {place.table}"])
+    assert sorted(map(str, rows.keys(seen))) == sorted(map(str, there or []))
+    assert len(rows.keys(seen)) == len(values) + 1
+
+
+def test_a_year_0_has_four_digits() -> None:
+    [form] = scope(described("s", "t", (KEYS["day"][0],), ("k",), None, "full", "t")).keys
+    assert printed(form, pa.array([-719468], pa.int32()).view(pa.date32())) == ["0000-03-01"]
+    [form] = scope(described("s", "t", (KEYS["wall"][0],), ("k",), None, "full", "t")).keys
+    moment = pa.array([-719468 * 86_400 * 10**6], pa.int64()).view(pa.timestamp("us", "UTC"))
+    assert printed(form, moment) == ["0000-03-01 00:00:00.000000"]
+
+
+SMALL = described("s", "t", (ID, text("name")), ("id",), None, "full", "t")
+
+
+def rows(*found: tuple[int, str], passed: Sequence[int] = ()) -> Rows:
+    ids, names = pa.array([i for i, _ in found], pa.int32()), pa.array([n for _, n in found], pa.string())
+    beyond = pa.array(passed, pa.int32())
+    return Rows(
+        pa.table({"key0": ids, "hash": hashes([ids, names], KEY)}),
+        pa.table({"key0": beyond, "hash": hashes([beyond], KEY)}),
+    )
+
+
+def test_keys_differ_by_their_hashes_however_often_they_occur() -> None:
+    seen = scope(SMALL)
+    mine = rows((1, "a"), (2, "b"), (3, "c"), (5, "e"), passed=[4, 7])
+    theirs = rows((1, "a"), (2, "other"), (4, "old"), (5, "e"), (5, "e"), (6, "f"))
+    keys, missing = hashed.differing(seen, mine, theirs)
+    assert sorted(keys) == [("2",), ("3",), ("5",), ("6",)] and missing == 1
+    assert hashed.differing(seen, mine, mine) == ([], 0)
+    assert hashed.differing(seen, rows(), rows()) == ([], 0)
+    none, gone = hashed.differing(seen, mine, rows())
+    assert len(none) == gone == 4
+    assert hashed.joined([mine, theirs]).compared.num_rows == 10
+
+
+def test_ranges_and_groups_of_the_warehouse_leave_out_rows_by_their_keys(tmp_path: Path) -> None:
+    warehouse = filled(tmp_path / "w.duckdb", SMALL, [(str(n), f"'n{n}'") for n in range(100)])
+    seen = scope(SMALL)
+    without = to_hex(hashes([pa.array([5, 50, 99], pa.int64())], KEY))
+    spans = [Span(None, (9,)), Span((9,), (59,)), Span((59,), None)]
+    assert [d.rows for d in hashed.stored_digests(warehouse, seen, spans, [])] == [10, 50, 40]
+    whole = hashed.stored_digests(warehouse, seen, spans, without)
+    assert [d.rows for d in whole] == [9, 49, 39]
+    parts = hashed.stored_groups(warehouse, seen, 1, without)
+    assert sum(parts.values(), Digest()) == sum(whole, Digest())
+    prefixes = sorted(parts)[:5]
+    some = hashed.stored(warehouse, seen, (), prefixes)
+    assert some.compared.num_rows == sum(
+        hashed.stored_groups(warehouse, seen, 1, [])[p].rows for p in prefixes
+    )
+    assert hashed.stored(warehouse, seen, spans[:1]).keys(seen) == [(str(n),) for n in range(10)]
+    assert hashed.stored_digests(DuckDB(tmp_path / "none.duckdb"), seen, spans, []) == [Digest()] * 3
+
+
+def test_columns_of_another_kind_are_compared_as_text() -> None:
+    seen = scope(EVERY)
+    good = {f.target: f.duckdb for f in fields(EVERY)}
+    assert canonical.same_values(seen, good)
+    assert canonical.same_values(seen, good | {"tiny": "BIGINT", "single": "DOUBLE"}), "widths don't matter"
+    for column, kind in {
+        "tiny": "DECIMAL(20,0)", "big": "DOUBLE", "huge": "BIGINT", "price": "DECIMAL(38,6)", "single": "DECIMAL(9,2)",
+        "wall": "TIMESTAMP WITH TIME ZONE", "at": "TIMESTAMP", "day": "TIMESTAMP", "name": "BLOB", "raw": "VARCHAR", "flag": "VARCHAR",
+    }.items():  # fmt: skip
+        assert not canonical.same_values(seen, good | {column: kind}), column
+    assert not canonical.same_values(seen, {})
+    only = replace(seen, forms=tuple(f for f in seen.forms if f.field.name == "id"))
+    assert canonical.same_values(only, good | {"tiny": "VARCHAR"}), "only what is compared"
