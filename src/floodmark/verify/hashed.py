@@ -120,6 +120,7 @@ def _grouped(sums: Sums, digits: int) -> dict[str, Digest]:
 
 
 def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *more: Field) -> Iterator[Any]:
+    pa.set_memory_pool(pa.system_memory_pool())  # as in an extraction, for the same reason
     return record_batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
 
 

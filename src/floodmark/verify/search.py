@@ -12,7 +12,7 @@ and ranges that differ in few rows are first split into ever smaller ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from floodmark.services.warehouse.canonical import TargetSql
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Printed
-from floodmark.verify.portions import RANGES, chunks, listings, summed, suspects
+from floodmark.verify.portions import LEFT_OUT, RANGES, chunks, listings, summed, suspects
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
@@ -193,11 +193,15 @@ class Search:
         differing = [p for p, d in zip(parts, digests, strict=True) if p.digest != d]
         again = [p for p in differing if p.beyond and not p.crowded]
         settled: set[Span] = set()
-        for some in chunks(again, lambda p: len(p.beyond)):
+        for some in chunks(again, lambda p: len(p.beyond), *self._at_once(again)):
             without = [key for p in some for key in p.beyond]
             seen = self._warehouse([p.span for p in some], without)
             settled |= {p.span for p, d in zip(some, seen, strict=True) if p.digest == d}
         return [p for p in differing if p.span not in settled]
+
+    def _at_once(self, items: Sized) -> tuple[int, int]:
+        """How many left-out keys, and of how many parts, go into one query: all, if no SQL has to name them."""
+        return (IN_MEMORY, len(items)) if self.scope.hash_key is not None else (LEFT_OUT, RANGES)
 
     def _list_ranges(self, leaves: Sequence[Part]) -> None:
         source = self.services.config.source
@@ -245,7 +249,7 @@ class Search:
         for key in beyond:
             if key[:digits] in differing:
                 left_out.setdefault(key[:digits], []).append(key)
-        for some in chunks(sorted(left_out), lambda p: len(left_out[p])):
+        for some in chunks(sorted(left_out), lambda p: len(left_out[p]), *self._at_once(left_out)):
             seen = self._groups(digits, [h for p in some for h in left_out[p]], some)
             differing -= {p for p in some if seen.get(p, Digest()) == groups.get(p, Digest())}
         if differing and self.scope.hash_key is not None:

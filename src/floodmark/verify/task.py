@@ -24,8 +24,9 @@ from floodmark.services.mysql.session import Row, Session
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Printed, Rows
 
-# How many rows changed since the watermark are listed per range.
+# How many rows changed since the watermark are listed per range; and per range of rows that are hashed here.
 LISTED = 2000
+LISTED_HERE = 20_000
 # A range is a single answer, which takes as long as reading all its rows.
 READ_SECONDS = 1800
 # MySQL's only warning when it turns an expression longer than max_allowed_packet into NULL.
@@ -74,7 +75,7 @@ class DigestJob:
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
             found, sample = hashed.digest(session, self.scope, span)
-            return Part(span, found, *self._beyond(session, span, LISTED), sample)
+            return Part(span, found, *self._beyond(session, span, LISTED_HERE), sample)
         [(rows, total)] = session.rows(canonical.digest(self.scope, span))
         _check(session, self.table)
         beyond = self._beyond(session, span, LISTED)

@@ -23,6 +23,7 @@ PRELOADED = (
     "floodmark.extract.task",
     "floodmark.services.mysql.log_in",
     "floodmark.services.spark.context",
+    "floodmark.verify.task",
     "pyarrow.parquet",
 )
 
