@@ -41,6 +41,7 @@ class Compared:
         return found
 
     def change(self, statement: str) -> None:
+        self.services.warehouse().close()  # it would stay open for a moment
         with duckdb.connect(str(self.workspace.warehouse)) as con:
             con.execute(statement)
 
