@@ -1,6 +1,6 @@
 """container/: the steps of the Dockerfile in a fresh folder, and what compose.yaml starts, on private services.
 
-There is no container engine here. The steps that only root may take (apt-get, useradd) are left out.
+There is no container engine here. The steps that only root may take (apt-get, useradd) are left out; test_image.py runs those too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import yaml
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Floodmark
+from tests.support.dockerfile import instructions, only
 from tests.support.pages import ROOT
 from tests.support.pythons import python
 from tests.support.scripts import script
@@ -30,20 +31,6 @@ from tests.support.web_server import serving
 pytestmark = pytest.mark.long
 dist: Any = script("dist")
 PYTHON = python("3.13") or sys.executable
-
-
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions in their order, without comments, their lines joined."""
-    lines = [
-        line for line in (ROOT / "container/Dockerfile").read_text().splitlines() if not line.startswith("#")
-    ]
-    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
-    return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
-
-
-def only(word: str) -> str:
-    (found,) = (rest for each, rest in instructions() if each == word)
-    return found
 
 
 @pytest.fixture(scope="module")
