@@ -55,7 +55,7 @@ def connections(logs: str) -> list[int]:
 def test_executors_see_one_moment_under_writers(accounts: Workspace) -> None:
     database = accounts.database
     with transfers.writing(database.server, database.name, rate=10.0, threads=2):
-        done = accounts.run("sync", "-t", "accounts", "--json-logs", "--debug", timeout=300)
+        done = accounts.run("sync", "-t", "accounts", "--json-logs", "--debug", timeout=600)
     assert done.code == 0, done.stderr
     assert connections(done.stderr) == [2]
     [seen] = accounts.query(f"SELECT {transfers.halves()} FROM accounts")
@@ -67,13 +67,13 @@ def test_an_executor_that_dies_begins_the_snapshot_anew(accounts: Workspace, clu
         configured(accounts, "accounts", mode="full", slice_rows=SLICE, where=gate.where)
         gate.close()
         running = accounts.run.start("sync", "-t", "accounts", "--json-logs", "--debug")
-        until(lambda: accounts.execute(WAITING)[0][0] >= 2, 240, pause=0.2)
+        until(lambda: accounts.execute(WAITING)[0][0] >= 2, 600, pause=0.2)
         accounts.execute("UPDATE accounts SET moves = moves + 1")  # no old slice may be among the rows
         [executor] = next(w for w in cluster.workers if w.executors()).executors()
         os.kill(executor, signal.SIGKILL)
         until(lambda: accounts.execute(WAITING)[0][0] < 2, 60, pause=0.2)
         gate.open()
-        _, logs = running.communicate(timeout=300)
+        _, logs = running.communicate(timeout=600)
     assert running.returncode == 0, logs
     assert same(accounts, "accounts")
     assert "starts over" in logs
