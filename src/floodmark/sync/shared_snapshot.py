@@ -23,7 +23,8 @@ from floodmark.model.notes import Obstacle
 from floodmark.model.table import Table
 from floodmark.services.mysql.one_moment import hold, moment_of, proof
 from floodmark.services.run import Services
-from floodmark.services.spark.meeting import Meeting, MeetingOver
+from floodmark.services.spark.jvm import is_local
+from floodmark.services.spark.meeting import Meeting, MeetingOver, Member
 
 log = logging.getLogger("floodmark")
 
@@ -33,6 +34,8 @@ OWN = 2
 PAUSES = (0.005, 0.05)
 # Rows that one connection reads in a second, roughly: how long waiting may take depends on what it saves.
 RATE = 300_000
+# Seconds that a cluster's first task waits for the others, at least: executors come one after the other.
+COMING = 10.0
 # Seconds after which a task's own error has reached us, if there is one, and the others are dismissed.
 GRACE = 1.0
 
@@ -69,7 +72,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     with services.session("snapshot") as session:
         mariadb = services.looks.trust(session).sight.mariadb
         moment = moment_of(session) if table.recipe.where else None
-    pieces = tuple(job.slice for job in jobs)
+    pieces, local = tuple(job.slice for job in jobs), is_local(spark.settings)
     patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
     with spark.meeting() as meeting:
         members = [
@@ -78,9 +81,13 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
         ]
         outcome, ended = Outcome(), threading.Event()
 
+        def room() -> int:
+            return min(wanted, spark.cores())
+
         def conduct() -> None:
             try:
-                _conduct(services, table, meeting, mariadb, wanted, len(pieces), patience, outcome, ended)
+                came = meeting.begin(room, patience if local else max(patience, COMING), ended.is_set)
+                _conduct(services, table, meeting, mariadb, came, len(pieces), patience, outcome, ended)
             except FloodmarkError as error:
                 outcome.error = error
                 ended.wait(GRACE)
@@ -133,14 +140,13 @@ def _conduct(
     table: Table,
     meeting: Meeting,
     mariadb: bool,
-    wanted: int,
+    members: list[Member],
     pieces: int,
     patience: float,
     outcome: Outcome,
     ended: threading.Event,
 ) -> None:
     """Has the tasks open their snapshots at one moment, then shares out the slices; raises FloodmarkError."""
-    members = meeting.begin(wanted, min(patience, 5.0), ended.is_set)
     meeting.all_do(members, {"do": "connect"})
     with services.session("snapshot") as session, services.session("snapshot") as holder:
         # Until every task holds the table itself, nobody may change its definition.

@@ -228,6 +228,13 @@ class Spark:
         most = connections // attempts_at_once(self.settings)
         return min(self.parallelism, most) if is_local(self.settings) else most
 
+    def cores(self) -> int:
+        """How many tasks can run side by side now, as far as is known: executors come and go."""
+        with suppress(Exception):  # the context is ending
+            if not is_local(self.settings):
+                return int(self._context.defaultParallelism)
+        return self.parallelism
+
     def meeting(self) -> Meeting:
         """A meeting for tasks of this Spark; raises TransientError."""
         try:

@@ -122,18 +122,18 @@ class Meeting:
     def invitation(self, number: int) -> Invitation:
         return Invitation(self._host, int(self._socket.getsockname()[1]), self._token, number)
 
-    def begin(self, wanted: int, patience: float, gone: Callable[[], bool]) -> list[Member]:
-        """Those who came: all that are wanted, or as many as came within `patience` seconds of the first.
+    def begin(self, room: Callable[[], int], patience: float, gone: Callable[[], bool]) -> list[Member]:
+        """Those who came: all for whom there is `room` now, or as many as came within `patience` seconds of the first.
 
         Later ones are dismissed. Waits for the first as long as it takes, until it is `gone`.
         """
         first: float | None = None
         with self._change:
-            while len(self._members) < wanted and not self._closed and not gone():
-                if self._members and first is None:
-                    first = time.monotonic()
-                if first is not None and time.monotonic() - first >= patience:
-                    break
+            while not self._closed and not gone():
+                if self._members:
+                    first = first or time.monotonic()
+                    if len(self._members) >= room() or time.monotonic() - first >= patience:
+                        break
                 self._change.wait(0.05)
             self._begun = True
             if self._closed or not self._members:

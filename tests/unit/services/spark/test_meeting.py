@@ -51,7 +51,7 @@ def test_all_members_do_each_step_together_and_share_the_work(
     meeting: Meeting, pool: ThreadPoolExecutor
 ) -> None:
     tasks = [pool.submit(obedient, meeting.invitation(n)) for n in range(3)]
-    members = meeting.begin(3, 5.0, never)
+    members = meeting.begin(lambda: 3, 5.0, never)
     assert [m.number for m in members] == [0, 1, 2]
     assert meeting.all_do(members, {"do": "open"}) == [{"place": "here"}] * 3
     for member in members:  # each asks for its first piece
@@ -65,7 +65,7 @@ def test_a_member_may_ask_for_work_in_the_same_breath_as_it_answers(
     meeting: Meeting, pool: ThreadPoolExecutor
 ) -> None:
     with Guest(meeting.invitation(0)) as guest:
-        members = meeting.begin(1, 5.0, never)
+        members = meeting.begin(lambda: 1, 5.0, never)
         guest.tell({"held": True})
         guest.tell({"do": "next"})
         assert meeting.all_do(members, {"do": "hold"}) == [{"held": True}]
@@ -78,7 +78,7 @@ def test_a_member_may_ask_for_work_in_the_same_breath_as_it_answers(
 def test_a_slow_member_gets_less_work(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
     slow = threading.Event()
     tasks = [pool.submit(obedient, meeting.invitation(n), slow if n == 0 else None) for n in range(2)]
-    members = meeting.begin(2, 5.0, never)
+    members = meeting.begin(lambda: 2, 5.0, never)
     for member in members:
         member.line.send({"do": "start"})
     threading.Timer(0.3, slow.set).start()
@@ -91,7 +91,7 @@ def test_it_begins_without_those_for_whom_there_is_no_room_and_sends_them_home_l
     meeting: Meeting, pool: ThreadPoolExecutor
 ) -> None:
     pool.submit(obedient, meeting.invitation(1))
-    members = meeting.begin(4, 0.2, never)
+    members = meeting.begin(lambda: 4, 0.2, never)
     assert [m.number for m in members] == [1]
     assert pool.submit(obedient, meeting.invitation(3)).result(5) == []
     meeting.send_home(members)
@@ -101,7 +101,7 @@ def test_a_second_attempt_at_a_task_neither_takes_part_nor_returns_before_the_en
     meeting: Meeting, pool: ThreadPoolExecutor
 ) -> None:
     first = pool.submit(obedient, meeting.invitation(0))
-    members = meeting.begin(1, 5.0, never)
+    members = meeting.begin(lambda: 1, 5.0, never)
     second = pool.submit(obedient, meeting.invitation(0))
     members[0].line.send({"do": "start"})
     assert meeting.share_out(members, range(3)) == {0: [0, 1, 2]}
@@ -114,7 +114,7 @@ def test_a_second_attempt_at_a_task_neither_takes_part_nor_returns_before_the_en
 def test_a_lost_member_ends_it(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
     other = pool.submit(obedient, meeting.invitation(0))
     lost = Guest(meeting.invitation(1))
-    members = meeting.begin(2, 5.0, never)
+    members = meeting.begin(lambda: 2, 5.0, never)
     lost.close()
     with pytest.raises(MeetingOver):
         meeting.all_do(members, {"do": "open"})
@@ -134,7 +134,7 @@ def test_nobody_can_join_once_it_is_over(meeting: Meeting) -> None:
 
 def test_it_does_not_begin_without_anyone(meeting: Meeting) -> None:
     with pytest.raises(MeetingOver):
-        meeting.begin(2, 0.1, lambda: True)
+        meeting.begin(lambda: 2, 0.1, lambda: True)
 
 
 def test_strangers_do_not_take_part(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
@@ -146,6 +146,6 @@ def test_strangers_do_not_take_part(meeting: Meeting, pool: ThreadPoolExecutor) 
     with Guest(replace(known, token="0" * 32)) as forger, pytest.raises(MeetingOver):
         forger.told()
     mine = pool.submit(obedient, known)
-    members = meeting.begin(1, 5.0, never)
+    members = meeting.begin(lambda: 1, 5.0, never)
     meeting.send_home(members)
     assert mine.result(5) == []
