@@ -116,13 +116,33 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
 # ---------------------------------------------------------------- names
 
 
-def _visible(session: Session, database: str | None) -> list[tuple[str, str, str]]:
+_LISTED = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE"
+
+# Schema, name and kind.
+_Shown = tuple[str, str, str]
+
+
+def _visible(session: Session, database: str | None) -> list[_Shown]:
     condition = f"TABLE_SCHEMA = {_text(database)}" if database else f"TABLE_SCHEMA NOT IN {_SYSTEM}"
-    rows = session.rows(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES"
-        f" WHERE {condition} ORDER BY TABLE_SCHEMA, TABLE_NAME"
+    return _shown(session, f"{_LISTED} {condition} ORDER BY TABLE_SCHEMA, TABLE_NAME")
+
+
+def _visible_by_name(session: Session, meant: set[tuple[str, str]]) -> list[_Shown]:
+    """Those of these tables that the user may see, by their exact names.
+
+    The server looks them up one by one: listing all tables for each of 1,000 would take a million rows.
+    """
+    questions = (
+        f"{_LISTED} TABLE_SCHEMA NOT IN {_SYSTEM} AND TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)}"
+        for schema, table in sorted(meant)
     )
-    return [(_str(schema), _str(table), _str(kind).upper()) for schema, table, kind in rows]
+    # The server may ignore case here, and show a table twice.
+    found = dict.fromkeys(_shown(session, " UNION ALL ".join(questions))) if meant else {}
+    return [one for one in found if one[:2] in meant]
+
+
+def _shown(session: Session, sql: str) -> list[_Shown]:
+    return [(_str(schema), _str(table), _str(kind).upper()) for schema, table, kind in session.rows(sql)]
 
 
 def _resolve(session: Session, name: str, database: str | None) -> tuple[str, str]:
@@ -130,10 +150,9 @@ def _resolve(session: Session, name: str, database: str | None) -> tuple[str, st
     meant = {(".".join(parts[:i]), ".".join(parts[i:])) for i in range(1, len(parts))}
     if database:
         meant.add((database, name))
-    seen = _visible(session, None)
-    found = [t for t in seen if (t[0], t[1]) in meant] or [
-        t for t in seen if t[1] == name and not (database and len(parts) == 1)
-    ]
+    found = _visible_by_name(session, meant)
+    seen = [] if found else _visible(session, None)
+    found = found or [t for t in seen if t[1] == name and not (database and len(parts) == 1)]
     if not found and int(session.rows("SELECT @@lower_case_table_names")[0][0] or 0):
         folded = {(schema.lower(), table.lower()) for schema, table in meant}
         found = [t for t in seen if (t[0].lower(), t[1].lower()) in folded]

@@ -14,9 +14,14 @@ from floodmark.services.mysql.session import Session
 
 def offsets(session: Session, moments: Sequence[int]) -> list[int]:
     """The offsets of the session's current zone at the given moments."""
-    asked = ", ".join(f"FROM_UNIXTIME({int(m)})" for m in moments)
-    row = session.rows(f"SELECT {asked}")[0]
-    return [_wall_seconds(cell or b"") - m for cell, m in zip(row, moments, strict=True)]
+    return _named_offsets(session, moments)[1]
+
+
+def _named_offsets(session: Session, moments: Sequence[int]) -> tuple[bytes | None, list[int]]:
+    """The name of the session's current zone, and its offsets, in one question."""
+    asked = ["@@session.time_zone", *(f"FROM_UNIXTIME({int(m)})" for m in moments)]
+    name, *cells = session.rows(f"SELECT {', '.join(asked)}")[0]
+    return name, [_wall_seconds(cell or b"") - m for cell, m in zip(cells, moments, strict=True)]
 
 
 def _wall_seconds(cell: bytes) -> int:
@@ -32,16 +37,25 @@ def zone_offsets(session: Session, zone: str) -> clock.Offsets:
         return clock.named(zone)
 
     named: list[bytes | None] = []
+    known: dict[int, int] = {}  # of the zone that was named first
+
+    def check(name: bytes | None) -> None:
+        named.append(name)
+        if named[0] != name:
+            raise TransientError(
+                f"the source's time zone changed to {(name or b'').decode()} while it was being read",
+                hint="try again; rows written in between may have cursors in either zone",
+            )
 
     def of_server(moments: Sequence[int]) -> list[int]:
-        with _inside(session, "@@global.time_zone"):
-            named.append(session.rows("SELECT @@session.time_zone")[0][0])
-            if named[0] != named[-1]:
-                raise TransientError(
-                    f"the source's time zone changed to {(named[-1] or b'').decode()} while it was being read",
-                    hint="try again; rows written in between may have cursors in either zone",
-                )
-            return offsets(session, moments)
+        if new := [m for m in moments if m not in known]:
+            with _inside(session, "@@global.time_zone"):
+                name, found = _named_offsets(session, new)
+            check(name)
+            known.update(zip(new, found, strict=True))
+        else:
+            check(session.rows("SELECT @@global.time_zone")[0][0])
+        return [known[m] for m in moments]
 
     return of_server
 
