@@ -50,6 +50,13 @@ def floodmark_steady(stage: Stage) -> Figure:
     return stage.run("floodmark, warm Spark", command, prefix)
 
 
+def floodmark_both(stage: Stage) -> Figure:
+    """End to end, beside the extraction that it is measured against."""
+    config, prefix = stage.place()
+    command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "both"]
+    return stage.run("floodmark, to DuckDB", command, prefix)
+
+
 def dlt(stage: Stage) -> Figure:
     config, prefix = stage.place()
     task = stage.task(config, prefix)
@@ -122,8 +129,8 @@ def _synced(stage: Stage) -> Path:
 
 
 CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
-    "floodmark": floodmark_cold, "steady": floodmark_steady, "dlt": dlt, "chdb": chdb, "jdbc": spark_jdbc,
-    "drain": drain, "parquet": parquet, "verify": verify_clean, "on_server": verify_on_server,
+    "floodmark": floodmark_cold, "steady": floodmark_steady, "both": floodmark_both, "dlt": dlt, "chdb": chdb,
+    "jdbc": spark_jdbc, "drain": drain, "parquet": parquet, "verify": verify_clean, "on_server": verify_on_server,
     "scattered": verify_scattered,
 }  # fmt: skip
 

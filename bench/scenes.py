@@ -1,8 +1,10 @@
-"""The smaller scenes: loads, end to end, an increment, nothing to do, many small tables, verify."""
+"""The smaller scenes: loads, end to end, an increment, nothing to do, many small tables, wide rows, verify."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +17,10 @@ from floodmark.setup.services import settlement
 TABLES = 50
 MEASURED = 5  # of the commands for one table each; the rest are taken to be like them
 SMALL = "small"
+MANY, MANY_ROWS = "many", 10  # a database with this many rows in each of its tables
+MANY_TABLES = int(os.environ.get("TABLES", "1000"))
+WIDE, WIDE_ROWS, WIDE_BYTES = "wide", 2000, 1_000_000
+AT_ONCE = 10  # wide rows in one INSERT
 WIDTH = 66  # of a scene's name
 
 
@@ -52,6 +58,8 @@ def all_scenes(stage: Stage) -> Iterator[Scene]:
     verify = stage.floodmark(config, "verify", "-t", settlement.NAME)
     yield _scene(stage, "verify, whole command", verify, stage.rows + 50)
     yield from _small(stage)
+    yield from _idle(stage)
+    yield from _wide(stage)
 
 
 def _loads(stage: Stage) -> Iterator[Scene]:
@@ -78,22 +86,60 @@ def _small(stage: Stage) -> Iterator[Scene]:
     yield _against(_apart(stage, what), together)
 
 
+def _idle(stage: Stage) -> Iterator[Scene]:
+    """Many tables that nothing has happened to since their first sync."""
+    stage.db.execute(f"CREATE DATABASE {MANY}")
+    for n in range(MANY_TABLES):
+        stage.db.execute(
+            f"CREATE TABLE t{n} (id INT PRIMARY KEY, v VARCHAR(20), update_at DATETIME NOT NULL, KEY (update_at))",
+            f"INSERT INTO t{n} SELECT seq, 'v', '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_{MANY_ROWS}",
+            database=MANY,
+        )
+    config, what = _place(stage, MANY), f"{MANY_TABLES:,} tables"
+    sync = stage.floodmark(config, "sync", "--all")
+    yield _scene(stage, f"{what} of {MANY_ROWS} rows, the first sync", sync, MANY_TABLES * MANY_ROWS)
+    yield _scene(stage, f"{what}, nothing to do", sync, 0)
+
+
+def _wide(stage: Stage) -> Iterator[Scene]:
+    """Rows of a megabyte each: how much memory the extraction takes, and the load."""
+    stage.db.execute(f"CREATE DATABASE {WIDE}")
+    stage.db.execute(
+        "CREATE TABLE docs (id INT PRIMARY KEY, doc LONGTEXT NOT NULL, update_at DATETIME NOT NULL, KEY (update_at))",
+        database=WIDE,
+    )
+    for first in range(0, WIDE_ROWS, AT_ONCE):
+        rows = (
+            f"({n}, '{random.Random(n).randbytes(WIDE_BYTES // 2).hex()}', '2025-03-01')"
+            for n in range(first, first + AT_ONCE)
+        )
+        stage.db.execute(f"INSERT INTO docs VALUES {', '.join(rows)}", database=WIDE)
+    config = _place(stage, WIDE)
+    for stage_of, option in (("MySQL to S3", "--backup-only"), ("S3 to DuckDB", "--redshift-only")):
+        name = f"{WIDE_ROWS:,} rows of {WIDE_BYTES // 1_000_000} MB, {stage_of}"
+        figure = stage.run(name, stage.floodmark(config, "sync", "--all", option), rows=WIDE_ROWS)
+        peaks = ", ".join(f"{role} {peak >> 20:,} MB" for role, peak in figure.peaks.items() if peak)
+        said = f"{_text(figure.seconds, WIDE_ROWS, figure.cpu)}   peak memory: {peaks}"
+        yield Scene(name, figure.seconds, WIDE_ROWS, figure.cpu, said)
+
+
 def _all(stage: Stage, strategy: str) -> list[str]:
     """One command for all the small tables, into a place of its own."""
-    return stage.floodmark(_small_place(stage), "sync", "--all", "--strategy", strategy)
+    return stage.floodmark(_place(stage, SMALL), "sync", "--all", "--strategy", strategy)
 
 
-def _small_place(stage: Stage) -> Path:
+def _place(stage: Stage, database: str) -> Path:
+    """A place of its own for the tables of another database."""
     config, _ = stage.place()
     document = json.loads(config.read_text())
-    document["source"]["url"] = stage.db.url(SMALL)
+    document["source"]["url"] = stage.db.url(database)
     config.write_text(json.dumps(document))
     return config
 
 
 def _apart(stage: Stage, what: str) -> Scene:
     """One command for each table, as cron would run them in turn: a few are measured and multiplied."""
-    config = _small_place(stage)
+    config = _place(stage, SMALL)
     figures = [
         stage.run("", stage.floodmark(config, "sync", "-t", f"{SMALL}.t{n}"), rows=1000)
         for n in range(MEASURED)
