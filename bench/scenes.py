@@ -99,6 +99,7 @@ def _idle(stage: Stage) -> Iterator[Scene]:
     sync = stage.floodmark(config, "sync", "--all")
     yield _scene(stage, f"{what} of {MANY_ROWS} rows, the first sync", sync, MANY_TABLES * MANY_ROWS)
     yield _scene(stage, f"{what}, nothing to do", sync, 0)
+    yield _scene(stage, f"{what}, nothing to do, 16 at a time", [*sync, "--max-workers", "16"], 0)
 
 
 def _wide(stage: Stage) -> Iterator[Scene]:
