@@ -91,7 +91,8 @@ def _idle(stage: Stage) -> Iterator[Scene]:
     stage.db.execute(f"CREATE DATABASE {MANY}")
     for n in range(MANY_TABLES):
         stage.db.execute(
-            f"CREATE TABLE t{n} (id INT PRIMARY KEY, v VARCHAR(20), update_at DATETIME NOT NULL, KEY (update_at))",
+            f"CREATE TABLE t{n} (id INT PRIMARY KEY, v VARCHAR(20), update_at DATETIME NOT NULL "
+            "DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (update_at))",
             f"INSERT INTO t{n} SELECT seq, 'v', '2025-03-01' + INTERVAL seq SECOND FROM seq_1_to_{MANY_ROWS}",
             database=MANY,
         )
