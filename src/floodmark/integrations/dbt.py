@@ -21,7 +21,8 @@ from floodmark.services.store.store import Store
 from floodmark.services.warehouse.freshness import FRESHNESS
 from floodmark.services.warehouse.protocol import quote
 
-HEAD = "# Written by `floodmark dbt sources`, which overwrites it: change the configuration instead."
+_OURS = "# Written by `floodmark dbt sources`"  # earlier versions continued it in other words
+HEAD = f"{_OURS}, which overwrites it: change the configuration instead."
 ERROR_AFTER = 4  # times the time after which dbt warns
 
 
@@ -105,7 +106,7 @@ def text(content: dict[str, Any]) -> str:
 def write(path: Path, content: dict[str, Any], force: bool) -> None:
     """Writes the file; one that somebody else has written only with force."""
     try:
-        if path.exists() and not force and not path.read_text(errors="replace").startswith(HEAD):
+        if path.exists() and not force and not path.read_text(errors="replace").startswith(_OURS):
             raise ConfigError(
                 f"{path} exists, and was not written by this command", hint="--force replaces it"
             )

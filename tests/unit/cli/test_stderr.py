@@ -30,6 +30,12 @@ def test_an_error_is_broken_between_words_and_its_hint_stays_recognizable(width:
     assert begins[0].startswith("floodmark:") and begins[1].startswith("  check") and len(begins) == 2
 
 
+def test_a_command_to_paste_is_never_broken_by_a_newline() -> None:
+    command = "floodmark watermark reset -t shop.orders --redshift-only"
+    lines = fitted(f"  load its files again with {command}, or drop the table", 40)
+    assert lines == ["  load its files again with", f"    {command},", "    or drop the table"]
+
+
 def test_without_a_terminal_a_line_stays_one_line() -> None:
     line = "floodmark: " + "word " * 100
     assert fitted(line, None) == [line]

@@ -65,6 +65,10 @@ def test_the_file_is_yaml_and_is_not_written_over_somebody_elses(tmp_path: Path)
     file = tmp_path / "sources.yml"
     write(file, content, force=False)
     write(file, content, force=False)  # its own
+    file.write_text(
+        "# Written by `floodmark dbt sources`, which writes it anew: change the configuration instead.\n"
+    )
+    write(file, content, force=False)  # an earlier version's
     file.write_text("version: 2\n")
     with pytest.raises(ConfigError, match="was not written by this command"):
         write(file, content, force=False)

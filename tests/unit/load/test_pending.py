@@ -147,7 +147,7 @@ def loaded(made: History, *which: int) -> Ledger:
 def test_summed_ledger_rows_are_never_counted_as_pending() -> None:
     summed = Ledger(0, (LedgerRow(3, "0f", 0, 20, 2, "", "orders", 2, True),), part=Part(0, 3))
     assert numbers(pending((data(4),), summed, 0)) == [4]
-    with pytest.raises(ValueError, match="only sums"):
+    with pytest.raises(ValueError, match="by sums only"):
         pending((data(3), data(4)), summed, 0)
 
 
