@@ -36,6 +36,7 @@ def why_unfit(unfit: Unfit, column: Column | None) -> str:
 
 _OBSTACLES: dict[Obstacle, str] = {
     "no_key": "it has no key, free of NULLs and with an index, to cut it by",
+    "key_order": "the server would have to sort it to cut it by its key (ENUM, SET or BIT columns, or ASC and DESC mixed)",
     "subquery": "its `where` has a subquery",
     "engine": "it is not an InnoDB table",
     "no_binlog": "the source writes no binary log, which could prove that several connections see one moment",
@@ -43,6 +44,11 @@ _OBSTACLES: dict[Obstacle, str] = {
     "filters": "the source's binary log leaves some databases out (binlog_do_db, binlog_ignore_db)",
     "replica": "the source is a replica that doesn't log what it replicates (log_replica_updates)",
     "cluster": "on a cluster, nothing proves that several connections see one moment",
+    "version": "only MySQL 8.4 or newer is known to prove that several connections see one moment",
+    "commit_threads": "the source has binlog_optimize_thread_scheduling = OFF, so nothing proves that several connections"
+    " see one moment",
+    "clock": "it has a `where`, and secure_timestamp forbids several connections to share one NOW()",
+    "servers": "source.url leads to several servers, which never show one moment",
     "privilege": "the user may not see the binary log's position (PROCESS, REPLICATION CLIENT)",
     "unproven": "the source committed something each time that several connections tried to see one moment",
     "lost": "a task that had to hold one of its snapshots was lost, or can't reach the driver",

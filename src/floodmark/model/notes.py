@@ -38,6 +38,7 @@ Unfit = Literal["nullable", "inexact", "unknown_collation", "in_part"]
 # Why a snapshot is read with one connection.
 Obstacle = Literal[
     "no_key",  # to cut the table by
+    "key_order",  # its index doesn't yield the key's order
     "subquery",  # in `where`
     "engine",  # not InnoDB
     "no_binlog",
@@ -45,6 +46,10 @@ Obstacle = Literal[
     "filters",  # some changes are not in the binary log
     "replica",  # the same: it doesn't log what it replicates
     "cluster",  # or a server that commits in a way of its own
+    "version",  # of MySQL, older than what was examined
+    "commit_threads",  # MariaDB, if each thread commits by itself
+    "clock",  # the server lets nobody set NOW(), which `where` may use
+    "servers",  # the source's address leads to several servers
     "privilege",  # to see the binary log's position
     "unproven",  # at every attempt, something was committed meanwhile
     "lost",  # a task was lost, and its snapshot with it

@@ -284,7 +284,7 @@ def _snapshot(session: Session, table: Table, request: SyncOptions, looks: Share
         unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, looks.trust(session))
         if unfit is None:
             parts = cutting.parts_of_the_key(request, rows)
-            pieces = cutting.parts(window, edges.split_key(session, table, parts, request.slice_rows))
+            pieces = cutting.parts(window, edges.split_all(session, table, parts, request.slice_rows))
         else:
             about = (Note("one_connection", obstacle=unfit),)
     strategy = strategy_of(request, len(pieces))

@@ -23,6 +23,9 @@ from floodmark.services.mysql.version import version
 # Seconds that a snapshot waits for the table's metadata lock: an ALTER goes first.
 DDL_PATIENCE = 3
 
+# The oldest MySQL whose way to commit was examined: before, XA transactions commit differently.
+PROVEN = (8, 4)
+
 # A subquery may read tables that have no snapshots.
 _SUBQUERY = re.compile(r"\bselect\b", re.IGNORECASE)
 
@@ -36,6 +39,8 @@ def unfit(table: Table) -> Obstacle | None:
         return "no_key"
     if any(table.column(name).nullable for name in table.key):
         return "no_key"  # no range of keys would have the rows without one
+    if table.source.key_index in table.source.needs_sort:
+        return "key_order"  # the server would sort the whole table to cut it
     if table.recipe.where and _SUBQUERY.search(table.recipe.where):
         return "subquery"
     return None
@@ -51,7 +56,7 @@ def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
         (key or b"").decode().lower(): (value or b"").decode().upper()
         for key, value in session.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
-            " 'log_replica_updates', 'aurora_version')"
+            " 'log_replica_updates', 'aurora_version', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
         )
     }
     try:
@@ -59,7 +64,7 @@ def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
     except ConfigError:
         status = None
     engine = (engines[0][0] or b"").decode() if engines else ""
-    return unprovable(engine, variables, trust, status)
+    return unprovable(engine, variables, trust, status, with_clock=bool(table.recipe.where))
 
 
 def unprovable(
@@ -67,14 +72,25 @@ def unprovable(
     variables: Mapping[str, str],
     trust: Trust,
     status: Sequence[Mapping[str, bytes | None]] | None,
+    *,
+    with_clock: bool = False,
 ) -> Obstacle | None:
-    """The same from what the server says; `status`: of its binary log, None if the user may not see it. Pure."""
+    """The same from what the server says. Pure.
+
+    `status`: of its binary log, None if the user may not see it. `with_clock`: NOW() must be the same for all.
+    """
     if engine.lower() != "innodb":
         return "engine"
     if variables.get("log_bin") != "ON":
         return "no_binlog"
     if trust.cluster or "aurora_version" in variables:
         return "cluster"
+    if not trust.sight.mariadb and trust.numbers < PROVEN:
+        return "version"
+    if variables.get("binlog_optimize_thread_scheduling") == "OFF":
+        return "commit_threads"
+    if with_clock and variables.get("secure_timestamp", "NO") != "NO":
+        return "clock"
     if status is None or not trust.sight.process:  # without it, we can't tell whether this is a replica
         return "privilege"
     if trust.replica and variables.get("log_replica_updates", variables.get("log_slave_updates")) != "ON":
@@ -99,6 +115,11 @@ def _show_status(session: Session) -> str:
 def open_snapshot(session: Session) -> None:
     """Opens a snapshot, in place of the session's last one."""
     session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
+def one_server(servers: Sequence[str]) -> bool:
+    """Whether sessions on these servers, as `server_of` tells them, are on one and the same. Pure."""
+    return len(set(servers)) == 1 and "" not in servers
 
 
 def hold(session: Session, table: Table) -> None:

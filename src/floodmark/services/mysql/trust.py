@@ -30,6 +30,16 @@ class Trust:
         return self.sight.process and not self.replica and not self.cluster
 
 
+_PLACE = ("hostname", "port", "server_id")
+_IDENTITY = ", ".join(f"'{name}'" for name in ("server_uuid", "server_uid", *_PLACE))
+
+
+def server_of(session: Session) -> str:
+    """All that tells the session's server from another one, now: an address may lead to several."""
+    found = session.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")
+    return "/".join(sorted(f"{(name or b'').decode()}={(value or b'').decode()}" for name, value in found))
+
+
 def trust_in(session: Session) -> Trust:
     """Checks whether this server shows every transaction that can still commit."""
     process = True
@@ -43,8 +53,8 @@ def trust_in(session: Session) -> Trust:
         (name or b"").decode().lower(): (value or b"").decode().upper()
         for name, value in session.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
-            " ('version', 'wsrep_on', 'read_only', 'group_replication_group_name', 'server_uuid', 'server_uid',"
-            " 'hostname', 'port', 'server_id', 'gtid_executed', 'gtid_binlog_state')"
+            " ('version', 'wsrep_on', 'read_only', 'group_replication_group_name', 'gtid_executed',"
+            f" 'gtid_binlog_state', {_IDENTITY})"
         )
     }
     replica = variables.get("read_only") == "ON" or _replicates(session)
@@ -53,7 +63,7 @@ def trust_in(session: Session) -> Trust:
     locks = process and version.shows_locks and open_work.shows_locks(session)
     server = variables.get("server_uuid") or variables.get("server_uid")
     if not server and variables.get("server_id"):
-        server = "/".join(variables.get(part, "") for part in ("hostname", "port", "server_id"))
+        server = "/".join(variables.get(part, "") for part in _PLACE)
     gtids, own = "@@global.gtid_executed", variables.get("server_uuid")
     if version.mariadb:
         gtids = "CONCAT_WS(',', @@global.gtid_binlog_state, @@global.gtid_slave_pos)"

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from floodmark.model.notes import Obstacle
-from floodmark.services.mysql.one_moment import proof, same_end, unfit, unprovable
+from floodmark.services.mysql.one_moment import one_server, proof, same_end, unfit, unprovable
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import Trust
+from floodmark.services.mysql.trust import Trust, server_of
 from tests.support.described import changed
 from tests.support.samples import TABLE as ORDERS
 
@@ -19,7 +19,7 @@ TABLE = changed(ORDERS, where=None, key_index="PRIMARY", mode="full")
 MYSQL = {"log_bin": "ON", "gtid_mode": "ON", "log_replica_updates": "ON"}
 MARIADB = {"log_bin": "ON", "log_slave_updates": "OFF"}
 STATUS = [{"file": b"b.000001", "position": b"4", "binlog_do_db": b"", "binlog_ignore_db": b""}]
-PRIMARY = Trust(Sight(process=True))
+PRIMARY = Trust(Sight(process=True), numbers=(9, 7))
 MARIADB_PRIMARY = Trust(Sight(process=True, mariadb=True))
 
 
@@ -30,6 +30,9 @@ def test_a_table_is_fit_if_ranges_of_its_key_have_all_its_rows() -> None:
     assert unfit(changed(TABLE, key_index=None)) == "no_key"
     nullable = tuple(replace(c, nullable=c.name in TABLE.key) for c in TABLE.columns)
     assert unfit(changed(TABLE, columns=nullable)) == "no_key", "rows whose key is NULL lie in no range"
+    sorted_ = changed(TABLE, needs_sort=("PRIMARY",))
+    assert unfit(sorted_) == "key_order", "cutting it would sort the whole table"
+    assert unfit(changed(TABLE, needs_sort=("other",))) is None
     assert unfit(changed(TABLE, where="a IN (Select b FROM myisam)")) == "subquery"
 
 
@@ -56,6 +59,15 @@ def test_a_server_that_logs_every_change_can_prove_one_moment(
         ("replica", "InnoDB", MARIADB, replace(MARIADB_PRIMARY, replica=True), STATUS),
         ("cluster", "InnoDB", MYSQL, replace(PRIMARY, cluster=True), STATUS),
         ("cluster", "InnoDB", {**MYSQL, "aurora_version": "3.05.2"}, PRIMARY, STATUS),
+        ("version", "InnoDB", MYSQL, replace(PRIMARY, numbers=(8, 0)), STATUS),
+        ("version", "InnoDB", MYSQL, replace(PRIMARY, numbers=()), STATUS),
+        (
+            "commit_threads",
+            "InnoDB",
+            {**MARIADB, "binlog_optimize_thread_scheduling": "OFF"},
+            MARIADB_PRIMARY,
+            STATUS,
+        ),
         ("privilege", "InnoDB", MYSQL, PRIMARY, None),
         ("privilege", "InnoDB", MARIADB, Trust(Sight(process=False, mariadb=True)), STATUS),
     ],
@@ -68,6 +80,25 @@ def test_a_server_with_changes_that_its_log_does_not_show_proves_nothing(
     status: list[dict[str, bytes | None]] | None,
 ) -> None:
     assert unprovable(engine, variables, trust, status) == found
+
+
+def test_a_clock_that_nobody_may_set_matters_only_to_a_where() -> None:
+    fixed = {**MARIADB, "binlog_optimize_thread_scheduling": "ON", "secure_timestamp": "YES"}
+    assert unprovable("InnoDB", fixed, MARIADB_PRIMARY, STATUS) is None
+    assert unprovable("InnoDB", fixed, MARIADB_PRIMARY, STATUS, with_clock=True) == "clock"
+    free = {**fixed, "secure_timestamp": "NO"}
+    assert unprovable("InnoDB", free, MARIADB_PRIMARY, STATUS, with_clock=True) is None
+
+
+def test_sessions_are_on_one_server_only_if_all_say_the_same_of_it() -> None:
+    def server(*named: tuple[bytes, bytes]) -> str:
+        return server_of(cast(Session, Server(SHOW_GLOBAL=[list(named)])))
+
+    here = server((b"hostname", b"db1"), (b"port", b"3306"), (b"server_id", b"1"))
+    assert here == server((b"server_id", b"1"), (b"port", b"3306"), (b"hostname", b"db1"))
+    other = server((b"hostname", b"db2"), (b"port", b"3306"), (b"server_id", b"1"))
+    assert one_server([here, here, here]) and not one_server([here, here, other])
+    assert not one_server(["", ""]), "nothing is known of it"
 
 
 def test_a_log_that_is_not_written_has_no_end() -> None:
