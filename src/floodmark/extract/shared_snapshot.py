@@ -16,6 +16,7 @@ from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.services.mysql.one_moment import at_moment, hold, open_snapshot
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import server_of
 from floodmark.services.spark.meeting import Guest, Invitation
 
 
@@ -58,7 +59,7 @@ class SharedSnapshotJob:
         with Session(self.source, read_timeout=self.like.read_timeout, purpose=purpose) as session:
             if self.moment is not None:
                 at_moment(session, self.moment)
-            guest.tell({})
+            guest.tell({"server": server_of(session)})
             while (step := guest.told()["do"]) == "open":
                 open_snapshot(session)
                 guest.tell({})

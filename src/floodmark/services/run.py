@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TypeVar
 from weakref import WeakSet
@@ -50,6 +51,8 @@ class Services:
         self.interrupted = False
         # One load at a time: loads into one warehouse file would only queue inside it.
         self.loading = threading.Lock()
+        # One shared snapshot at a time: two would wait for each other's cores and connections.
+        self.sharing = threading.Lock()
         self._lock = threading.Lock()
         self._own_spark = not isinstance(spark, WarmSpark)
         self._spark = (
@@ -88,10 +91,20 @@ class Services:
         """A connection to the source, for queries."""
         leave = self.throttle.enter()
         try:
-            session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=leave)
+            return self._opened(purpose, leave)
         except BaseException:
             leave()
             raise
+
+    @contextmanager
+    def sessions(self, purpose: str, count: int) -> Iterator[list[Session]]:
+        """Several connections to the source, which count as soon as there is room for all of them."""
+        with ExitStack() as open_ones:
+            open_ones.callback(self.throttle.enter(count))
+            yield [open_ones.enter_context(self._opened(purpose, lambda: None)) for _ in range(count)]
+
+    def _opened(self, purpose: str, closed: Callable[[], None]) -> Session:
+        session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=closed)
         with self._lock:
             self._sessions.add(session)
         if self.interrupted:

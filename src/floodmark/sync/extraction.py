@@ -150,7 +150,7 @@ class Extraction:
             for piece in pieces:
                 self._log_slice(plan, piece, None)
             read = read_shared(self._services, made, lambda rows: watch.underway(name, "extract", rows))
-            if read.results is not None or read.obstacle is None:
+            if read.results is not None or read.obstacle != "lost":
                 break
         if read.obstacle is not None:
             said = sentence(Note("one_connection", obstacle=read.obstacle))

@@ -11,18 +11,22 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from floodmark.extract.shared_snapshot import Share, SharedSnapshotJob
 from floodmark.extract.task import SliceJob, SliceResult
 from floodmark.model import events
-from floodmark.model.errors import FloodmarkError, TransientError
+from floodmark.model.errors import FloodmarkError, Interrupted, TransientError
 from floodmark.model.notes import Obstacle
+from floodmark.model.run import Wait
 from floodmark.model.table import Table
-from floodmark.services.mysql.one_moment import hold, moment_of, proof
+from floodmark.services.mysql.one_moment import Proof, hold, moment_of, one_server, proof
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import server_of
 from floodmark.services.run import Services
+from floodmark.services.spark.context import Spark
 from floodmark.services.spark.jvm import is_local
 from floodmark.services.spark.meeting import Meeting, MeetingOver, Member
 
@@ -38,6 +42,8 @@ RATE = 300_000
 COMING = 10.0
 # Seconds after which a task's own error has reached us, if there is one, and the others are dismissed.
 GRACE = 1.0
+# Seconds that the results of attempts that have done their work may take, until speculative ones are let go.
+RETURNING = 15.0
 
 
 @dataclass
@@ -48,7 +54,8 @@ class Outcome:
     attempts: int = 0
     given: dict[int, list[int]] = field(default_factory=dict)  # the slices that each task was given
     members: dict[int, str] = field(default_factory=dict)  # the attempts that took part
-    error: FloodmarkError | None = None
+    obstacle: Obstacle | None = None
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -69,45 +76,19 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     wanted = min(len(jobs), spark.tasks_at_once(services.config.source.max_connections - OWN))
     if wanted < 2:
         return Read(None)
-    with services.session("snapshot") as session:
-        mariadb = services.looks.trust(session).sight.mariadb
-        moment = moment_of(session) if table.recipe.where else None
-    pieces, local = tuple(job.slice for job in jobs), is_local(spark.settings)
-    patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
-    with spark.meeting() as meeting:
-        members = [
-            SharedSnapshotJob(jobs[0].source, jobs[0], pieces, meeting.invitation(n), moment)
-            for n in range(wanted)
-        ]
-        outcome, ended = Outcome(), threading.Event()
-
-        def room() -> int:
-            return min(wanted, spark.cores())
-
-        def conduct() -> None:
-            try:
-                came = meeting.begin(room, patience if local else max(patience, COMING), ended.is_set)
-                _conduct(services, table, meeting, mariadb, came, len(pieces), patience, outcome, ended)
-            except FloodmarkError as error:
-                outcome.error = error
-                ended.wait(GRACE)
-                meeting.close()
-
-        conductor = threading.Thread(target=conduct, name="snapshot", daemon=True)
-        conductor.start()
-        shares: list[Share] = []
-        try:
-            shares += services.submit(members, table.name, underway)
-        except (MeetingOver, TransientError) as error:
-            if services.interrupted:
-                raise
-            log.info("a shared snapshot starts over: %s", error.message, extra={"table": table.name})
-            return Read(None, "lost")
-        finally:
-            ended.set()
-            meeting.close()
-            conductor.join(10.0)  # it has nothing left to wait for but, rarely, room for a connection
-    results = gathered(outcome, shares, len(pieces))
+    with _turn(services, table.name):
+        with services.session("snapshot") as session:
+            mariadb = services.looks.trust(session).sight.mariadb
+            moment = moment_of(session) if table.recipe.where else None
+        outcome, shares, lost = _met(services, spark, jobs, wanted, mariadb, moment, underway)
+    if outcome.error is not None and not isinstance(outcome.error, FloodmarkError):
+        raise outcome.error  # a bug
+    if lost is not None:
+        if not starts_over(lost, services.interrupted, spark.alive):
+            raise lost
+        log.info("a shared snapshot starts over: %s", lost.message, extra={"table": table.name})
+        return Read(None, "lost")
+    results = gathered(outcome, shares, len(jobs))
     if results is None:
         return Read(None, "lost")
     said = f"the snapshot was read with {outcome.connections} connections, after {outcome.attempts} attempts at one moment"
@@ -115,7 +96,100 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
         log, logging.DEBUG, "decision", said, table=table.name, step="extract",
         connections=outcome.connections, attempts=outcome.attempts,
     )  # fmt: skip
-    return Read(results, "unproven" if outcome.connections == 1 and outcome.attempts else None)
+    return Read(results, outcome.obstacle)
+
+
+@contextmanager
+def _turn(services: Services, name: str) -> Iterator[None]:
+    """Waits until no other table of the run reads a shared snapshot: there are cores and connections for one."""
+    if not services.sharing.acquire(blocking=False):
+        services.progress.wait(name, Wait("turn"))
+        while not services.sharing.acquire(timeout=0.2):
+            if services.interrupted:
+                raise Interrupted("stopped", table=name)
+        services.progress.wait(name, None)
+    try:
+        yield
+    finally:
+        services.sharing.release()
+
+
+def _met(
+    services: Services,
+    spark: Spark,
+    jobs: Sequence[SliceJob],
+    wanted: int,
+    mariadb: bool,
+    moment: str | None,
+    underway: Callable[[int], None],
+) -> tuple[Outcome, list[Share], FloodmarkError | None]:
+    """Holds the meeting: how it went, what the tasks read, and the error if one was lost."""
+    table, pieces, local = jobs[0].table, tuple(job.slice for job in jobs), is_local(spark.settings)
+    patience = max(1.0, min(15.0, sum(piece.rows for piece in pieces) / RATE / 4))
+    outcome, shares, ready, ended = Outcome(), list[Share](), threading.Event(), threading.Event()
+    lost: FloodmarkError | None = None
+    with spark.meeting() as meeting:
+        members = [
+            SharedSnapshotJob(jobs[0].source, jobs[0], pieces, meeting.invitation(n), moment)
+            for n in range(wanted)
+        ]
+
+        def room() -> int:
+            return min(wanted, spark.cores())
+
+        def conduct() -> None:
+            # Opened before any task is submitted: the tasks would take all connections.
+            with services.sessions("snapshot", OWN) as (session, holder):
+                ready.set()
+                came = meeting.begin(room, patience if local else max(patience, COMING), ended.is_set)
+                proving = proof(session, mariadb)
+                came = _open_all(meeting, came, session, holder, proving, table, patience, outcome, ended)
+            outcome.connections = len(came)
+            outcome.members = {member.number: member.attempt for member in came}
+            outcome.given = meeting.share_out(came, range(len(pieces)))
+            if spark.speculates:  # a speculative attempt that returned before the first one would replace it
+                ended.wait(RETURNING)
+            meeting.let_go()
+
+        conductor = threading.Thread(
+            target=conducted, args=(conduct, meeting, outcome, ready, ended), name="snapshot", daemon=True
+        )
+        conductor.start()
+        try:
+            while not ready.wait(0.2):
+                if services.interrupted:
+                    raise Interrupted("stopped", table=table.name)
+            if outcome.error is None:
+                shares += services.submit(members, table.name, underway)
+        except (MeetingOver, TransientError) as error:
+            lost = error
+        finally:
+            ended.set()
+            meeting.close()
+            conductor.join(GRACE if services.interrupted else 10.0)
+    return outcome, shares, lost
+
+
+def conducted(
+    conduct: Callable[[], None],
+    meeting: Meeting,
+    outcome: Outcome,
+    ready: threading.Event,
+    ended: threading.Event,
+) -> None:
+    """Conducts a meeting; whatever fails ends it, so that no task waits for ever, and is kept for the caller."""
+    try:
+        conduct()
+    except BaseException as error:
+        outcome.error = error
+        ready.set()
+        ended.wait(GRACE)
+        meeting.close()
+
+
+def starts_over(lost: FloodmarkError, interrupted: bool, alive: bool) -> bool:
+    """Whether a snapshot that lost a task may start over: not without Spark, nor if the run is ending. Pure."""
+    return isinstance(lost, MeetingOver | TransientError) and alive and not interrupted
 
 
 def gathered(outcome: Outcome, shares: Sequence[Share], pieces: int) -> tuple[SliceResult, ...] | None:
@@ -135,40 +209,41 @@ def gathered(outcome: Outcome, shares: Sequence[Share], pieces: int) -> tuple[Sl
     return tuple(found[number] for number in range(pieces))
 
 
-def _conduct(
-    services: Services,
-    table: Table,
+def _open_all(
     meeting: Meeting,
-    mariadb: bool,
     members: list[Member],
-    pieces: int,
+    session: Session,
+    holder: Session,
+    proving: Proof,
+    table: Table,
     patience: float,
     outcome: Outcome,
     ended: threading.Event,
-) -> None:
-    """Has the tasks open their snapshots at one moment, then shares out the slices; raises FloodmarkError."""
-    meeting.all_do(members, {"do": "connect"})
-    with services.session("snapshot") as session, services.session("snapshot") as holder:
-        # Until every task holds the table itself, nobody may change its definition.
-        holder.rows("START TRANSACTION")
-        hold(holder, table)
-        together = len(members) == 1
-        deadline = time.monotonic() + patience
-        proving = proof(session, mariadb)
-        while not together and time.monotonic() < deadline and not ended.is_set():
-            outcome.attempts += 1
-            if proving.before():
-                meeting.all_do(members, {"do": "open"}, proving.meanwhile)
-                together = proving.after()
-            if not together:
-                ended.wait(random.uniform(*PAUSES))
-        if not together or len(members) == 1:
-            meeting.send_home(members[1:])
-            members = members[:1]
-            meeting.all_do(members, {"do": "open"})
-        meeting.all_do(members, {"do": "hold"})
-        with suppress(FloodmarkError):
-            holder.rows("COMMIT")
-    outcome.connections = len(members)
-    outcome.members = {member.number: member.attempt for member in members}
-    outcome.given = meeting.share_out(members, range(pieces))
+) -> list[Member]:
+    """Has the tasks open their snapshots at one moment; returns those that did, or the first one alone."""
+    servers = [str(said.get("server", "")) for said in meeting.all_do(members, {"do": "connect"})]
+    if len(members) > 1 and not one_server([server_of(session), server_of(holder), *servers]):
+        outcome.obstacle = "servers"
+    # Until every task holds the table itself, nobody may change its definition.
+    holder.rows("START TRANSACTION")
+    hold(holder, table)
+    together = False
+    deadline = time.monotonic() + patience
+    while len(members) > 1 and not together and outcome.obstacle is None and not ended.is_set():
+        outcome.attempts += 1
+        if proving.before():
+            meeting.all_do(members, {"do": "open"}, proving.meanwhile)
+            together = proving.after()
+        if together:
+            break
+        if time.monotonic() > deadline:
+            outcome.obstacle = "unproven"
+        ended.wait(random.uniform(*PAUSES))
+    if not together:
+        meeting.send_home(members[1:])
+        members = members[:1]
+        meeting.all_do(members, {"do": "open"})
+    meeting.all_do(members, {"do": "hold"})
+    with suppress(FloodmarkError):
+        holder.rows("COMMIT")
+    return members

@@ -43,19 +43,19 @@ class Throttle:
 
     # connections
 
-    def enter(self) -> Callable[[], None]:
-        """Reserves one of the driver's connections; returns the function that releases it, at most once.
+    def enter(self, count: int = 1) -> Callable[[], None]:
+        """Reserves connections of the driver's own; returns the function that releases them, at most once.
 
-        A thread that already has one gets another at once: otherwise it would wait for itself.
+        A thread that already has one gets more at once: otherwise it would wait for itself.
         """
         with self._change:
             nested = getattr(self._mine, "count", 0) > 0
-            self._asking += 1
+            self._asking += count
             if not nested:
-                self._change.wait_for(self._room_to_ask, PATIENCE)
-            self._asking -= 1
-            self._sessions += 1
-        self._mine.count = getattr(self._mine, "count", 0) + 1
+                self._change.wait_for(lambda: self._room_to_ask(count), PATIENCE)
+            self._asking -= count
+            self._sessions += count
+        self._mine.count = getattr(self._mine, "count", 0) + count
         left = threading.Event()
         thread = threading.get_ident()
 
@@ -64,15 +64,15 @@ class Throttle:
                 if left.is_set():
                     return
                 left.set()
-                self._sessions -= 1
+                self._sessions -= count
                 self._change.notify_all()
             if threading.get_ident() == thread:
-                self._mine.count -= 1
+                self._mine.count -= count
 
         return leave
 
-    def _room_to_ask(self) -> bool:
-        return self._tasks + self._sessions < self._source.max_connections
+    def _room_to_ask(self, count: int) -> bool:
+        return self._tasks + self._sessions + count <= self._source.max_connections
 
     @contextmanager
     def task(self, cores: int | None, stopped: Callable[[], bool], attempts: int = 1) -> Iterator[None]:

@@ -236,11 +236,19 @@ class Spark:
         return self.parallelism
 
     def meeting(self) -> Meeting:
-        """A meeting for tasks of this Spark; raises TransientError."""
+        """A meeting for tasks of this Spark; raises TransientError, also if Spark has ended."""
+        if not self.alive:
+            raise self._lost(RuntimeError(), None)
         try:
-            return Meeting(*_driver(self._context.getConf(), is_local(self.settings)))
+            bind, host = _driver(self.settings, is_local(self.settings))
+            return Meeting(bind, host, speculates=self.speculates)
         except OSError as error:
             raise TransientError(f"the driver can't listen for its tasks: {error}") from error
+
+    @property
+    def speculates(self) -> bool:
+        """Whether two attempts at one slice may run side by side."""
+        return attempts_at_once(self.settings) > 1
 
     def _end(self, pool: ThreadPoolExecutor, waiting: set[Future[Any]], group: str) -> None:
         """Ends running jobs and waits for them, but not forever if the context is someone else's."""

@@ -2,8 +2,9 @@
 
 Each task connects to the driver over TCP, and follows it until it is dismissed. The driver waits for those that come in time,
 and never for one that Spark has no room for. Of several attempts at one task, only the first takes part;
-another one just waits until Spark ends it. A lost task ends the meeting for all. Messages are lines of
-JSON; only tasks with the meeting's token take part.
+a speculative one just waits until Spark ends it. Where Spark doesn't speculate, a second attempt means that the
+first is lost. A lost task ends the meeting for all. Messages are lines of JSON; only tasks with the meeting's
+token take part.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from floodmark.model.errors import FloodmarkError
 
-# Seconds that a connection may take to say who it is.
+# Seconds that a connection may take to say who it is, and how many may be doing so at a time.
 WELCOME = 10.0
+ARRIVALS = 64
 # Seconds that a member may take for a step that all do together.
 STEP = 60.0
+# Seconds between two looks whether the meeting is over.
+LOOK_EVERY = 0.5
+# A silent peer is asked after so many seconds whether it is there, then every few seconds, so many times.
+KEEP_ALIVE = (15, 5, 6)
 _LONGEST = 65_536
 
 Message = dict[str, Any]
@@ -60,7 +66,6 @@ class Guest:
         except OSError as error:
             raise _over(f"the driver can't be reached at {invitation.host}:{invitation.port}") from error
         self._line.socket.settimeout(None)  # the kernel notices a driver that is gone
-        self._line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.tell({"token": invitation.token, "number": invitation.number, "attempt": self.attempt})
 
     def tell(self, message: Message) -> None:
@@ -108,15 +113,21 @@ class Member:
 class Meeting:
     """The driver's side. `close` may be called from any thread, and ends it for everyone."""
 
-    def __init__(self, bind: str, host: str) -> None:
-        """Listens on a free port of `bind`, known to others as `host`. Raises OSError."""
-        self._host = host
+    def __init__(self, bind: str, host: str, *, speculates: bool = False) -> None:
+        """Listens on a free port of `bind`, known to others as `host`. Raises OSError.
+
+        `speculates`: two attempts at one task may run at once.
+        """
+        self._host, self._speculates = host, speculates
         self._socket = _listening(bind)
         self._token = secrets.token_hex(16)
         self._change = threading.Condition()
         self._members: dict[int, Member] = {}
         self._lines: set[_Line] = set()
-        self._begun = self._closed = False
+        self._parked: list[tuple[int, _Line]] = []  # further attempts at a member's task
+        self._home: set[int] = set()  # members that were dismissed
+        self._begun = self._shared_out = self._closed = False
+        self._arrivals = threading.BoundedSemaphore(ARRIVALS)
         threading.Thread(target=self._accept, name="meeting", daemon=True).start()
 
     def invitation(self, number: int) -> Invitation:
@@ -158,10 +169,13 @@ class Meeting:
             raise _over("a task was lost") from error
 
     def send_home(self, members: Sequence[Member]) -> None:
-        """These need not wait any longer."""
-        for member in members:
+        """These need not wait any longer, nor any other attempt at their tasks."""
+        with self._change:
+            self._home.update(member.number for member in members)
+            let_go = [line for number, line in self._parked if number in self._home]
+        for line in [*(member.line for member in members), *let_go]:
             with suppress(OSError):
-                member.line.send({"do": "leave"})
+                line.send({"do": "leave"})
 
     def share_out(self, members: Sequence[Member], work: Sequence[int]) -> dict[int, list[int]]:
         """Gives each member one piece of work whenever it asks, until there is none; returns who got what."""
@@ -170,7 +184,9 @@ class Meeting:
         here = list(members)
         try:
             while here:
-                for member in _speaking(here):
+                if self._closed:
+                    raise _over("the driver has ended it")
+                for member in _speaking(here, LOOK_EVERY):
                     _some(member.line.receive())
                     if not left:
                         member.line.send({"do": "end"})
@@ -182,6 +198,17 @@ class Meeting:
         except (OSError, ValueError) as error:
             raise _over("a task was lost") from error
         return given
+
+    def let_go(self) -> None:
+        """All work was done: from now on, another attempt at it is told that the meeting is over.
+
+        Its task was lost after its work, and would wait for ever. Tasks that Spark had no room for are dismissed.
+        """
+        with self._change:
+            self._shared_out = True
+            parked, self._parked = self._parked, []
+        for _, line in parked:
+            line.close()
 
     def close(self) -> None:
         """Ends the meeting; safe to call twice."""
@@ -204,38 +231,72 @@ class Meeting:
     # arrivals
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
+            if not self._arrivals.acquire(timeout=LOOK_EVERY):
+                continue
+            arrived: socket.socket | None = None
             try:
                 arrived, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._welcome, args=(arrived,), name="arrival", daemon=True).start()
+                threading.Thread(target=self._arrive, args=(arrived,), name="arrival", daemon=True).start()
+            except (OSError, RuntimeError):  # over, or the process has no more files or threads for now
+                self._arrivals.release()
+                if arrived is not None:
+                    arrived.close()
+                if not self._closed:
+                    time.sleep(0.1)
 
-    def _welcome(self, arrived: socket.socket) -> None:
-        line = _Line(arrived)
+    def _arrive(self, arrived: socket.socket) -> None:
         try:
-            arrived.settimeout(WELCOME)
-            said = line.receive() or {}
-            number, attempt = int(said["number"]), str(said["attempt"])
-            if not secrets.compare_digest(str(said["token"]).encode(), self._token.encode()):
-                raise ValueError
+            line = _Line(arrived)
+            number, attempt = self._introduced(line)
             arrived.settimeout(None)
-        except (OSError, ValueError, KeyError, TypeError):
-            line.close()
+        except Exception:  # a stranger may send anything
+            arrived.close()
             return
+        finally:
+            self._arrivals.release()
+        self._welcome(line, number, attempt)
+
+    def _introduced(self, line: _Line) -> tuple[int, str]:
+        """Who has arrived; raises something if that is not said in time, or wrong."""
+        said = _some(line.receive(WELCOME))
+        if not secrets.compare_digest(str(said["token"]).encode(), self._token.encode()):
+            raise ValueError("a stranger")
+        return int(said["number"]), str(said["attempt"])
+
+    def _welcome(self, line: _Line, number: int, attempt: str) -> None:
         with self._change:
-            if self._closed:
-                line.close()
-                return
-            self._lines.add(line)
-            if number in self._members:
-                return  # another attempt at the same task: if it returned, Spark would end the first one
-            if not self._begun:
+            first, place = self._members.get(number), self._place(number)
+            if place in ("member", "parked", "leave"):
+                self._lines.add(line)
+            if place == "parked":
+                self._parked.append((number, line))
+            if place == "member":
                 self._members[number] = Member(line, number, attempt)
                 self._change.notify_all()
-                return
-        with suppress(OSError):
-            line.send({"do": "leave"})
+        if place == "leave":
+            with suppress(OSError):
+                line.send({"do": "leave"})
+        elif place == "member" and first is not None:
+            first.line.close()
+        elif place in ("over", "lost"):
+            line.close()
+        if place == "lost":
+            self.close()
+
+    def _place(self, number: int) -> Literal["member", "parked", "leave", "over", "lost"]:
+        """What becomes of a task that arrives now; "lost": an earlier attempt at it, and so the meeting."""
+        if self._closed:
+            return "over"
+        if number in self._home:
+            return "leave"
+        if number not in self._members:
+            return "leave" if self._begun else "member"
+        if self._shared_out:
+            return "over"
+        if self._speculates:
+            return "parked"  # if it returned, Spark would end the first one
+        return "lost" if self._begun else "member"
 
 
 class _Line:
@@ -245,6 +306,7 @@ class _Line:
         self.socket = connected
         self._rest = b""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connected)
 
     @property
     def waiting(self) -> bool:
@@ -254,11 +316,14 @@ class _Line:
     def send(self, message: Message) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self) -> Message | None:
-        """The next message; None once the other side has closed. Raises OSError, ValueError."""
+    def receive(self, within: float | None = None) -> Message | None:
+        """The next message, `within` so many seconds; None once the other side has closed. Raises OSError, ValueError."""
+        deadline = None if within is None else time.monotonic() + within
         while b"\n" not in self._rest:
             if len(self._rest) > _LONGEST:
                 raise ValueError("too long")
+            if deadline is not None:
+                self.socket.settimeout(max(0.001, deadline - time.monotonic()))
             part = self.socket.recv(4096)
             if not part:
                 return None
@@ -275,14 +340,28 @@ class _Line:
         self.socket.close()
 
 
-def _speaking(members: Sequence[Member]) -> list[Member]:
-    """Waits until some of them have sent something."""
+def _keep_alive(connected: socket.socket) -> None:
+    """Has the kernel notice a peer that is gone without a word."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle, every, times = KEEP_ALIVE
+    wanted = {
+        "TCP_KEEPIDLE": idle, "TCP_KEEPINTVL": every, "TCP_KEEPCNT": times,
+        "TCP_USER_TIMEOUT": 1000 * (idle + every * times),
+    }  # fmt: skip
+    for name, value in wanted.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has them all
+            with suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _speaking(members: Sequence[Member], within: float) -> list[Member]:
+    """Those who have sent something; waits for one, but not longer than so many seconds."""
     if said := [member for member in members if member.line.waiting]:
         return said
     with selectors.DefaultSelector() as ready:
         for member in members:
             ready.register(member.line.socket, selectors.EVENT_READ, member)
-        return [key.data for key, _ in ready.select()]
+        return [key.data for key, _ in ready.select(within)]
 
 
 def _some(message: Message | None) -> Message:

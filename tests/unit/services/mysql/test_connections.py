@@ -39,6 +39,29 @@ class Count:
             self.now -= 1
 
 
+def test_several_connections_are_taken_together_or_not_at_all() -> None:
+    shared, inside, begun = throttle(4), Count(), threading.Event()
+
+    def both() -> None:
+        leave = shared.enter(2)
+        with inside, inside:
+            begun.set()
+            time.sleep(0.01)
+        leave()
+        leave()
+
+    def task() -> None:
+        with shared.task(None, never), inside:
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(12) as pool:
+        futures = [pool.submit(each) for _ in range(30) for each in (task, both)]
+        for future in futures:
+            future.result(30)
+    assert begun.is_set() and inside.most <= 4
+    shared.enter(4)()  # all have been given back
+
+
 def test_tasks_and_queries_together_stay_within_the_limit() -> None:
     shared, inside = throttle(3), Count()
 

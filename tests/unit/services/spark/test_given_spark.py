@@ -170,3 +170,19 @@ def test_a_slice_may_be_attempted_twice_at_once_only_with_speculation_by_a_thres
         ("spark://host:7077", {**both, "spark.speculation": "false"}, 1), ("local[4]", both, 1),
     ):  # fmt: skip
         assert attempts_at_once(settings(master, conf, "x")) == attempts
+
+
+def test_a_spark_that_has_ended_holds_no_meeting_and_says_so() -> None:
+    ended = Spark("local[1]")
+    with pytest.raises(TransientError, match="JVM has ended"):
+        ended.meeting()
+
+    class Dead:
+        """A context whose JVM is gone."""
+
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionRefusedError
+
+    ended._context = Dead()
+    with pytest.raises(TransientError, match="JVM has ended"):
+        ended.meeting()
