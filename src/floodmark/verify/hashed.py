@@ -33,6 +33,8 @@ pc: Any = pyarrow.compute
 
 # Rows of each range that are also compared as the servers print them.
 SAMPLE = 50
+# Bytes of a value that is neither text nor bytes, at most.
+NUMBER = 16
 # More digits would make more groups than are worth returning.
 MOST_DIGITS = 5
 
@@ -181,6 +183,7 @@ def _handed_out(
         scope.table.target,
         lambda place: canonical.fetched(place, scope, spans),
         lambda batch: each(batch.columns),
+        width=sum(form.field.max_bytes + NUMBER for form in scope.forms),
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.services.warehouse.duckdb import file
-from floodmark.services.warehouse.duckdb.errors import translated
+from floodmark.services.warehouse.duckdb.errors import said_through_arrow, translated
 from floodmark.services.warehouse.duckdb.file import DatabaseFile
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 
@@ -136,6 +136,18 @@ def test_every_exception_of_duckdb_has_a_translation(path: Path) -> None:
     for kind in kinds:
         found = translated(kind("said so"), path)
         assert type(found) is expected.get(kind.__name__, type(found)), kind
+
+
+def test_what_duckdb_says_through_arrow_is_translated_like_its_own_exceptions(path: Path) -> None:
+    for said, kind in {
+        "IO Error: Could not read from file: Input/output error": TransientError,
+        "Out of Memory Error: failed to allocate data": TransientError,
+        "INTERRUPT Error: Interrupted!": Interrupted,
+        "Conversion Error: Could not convert": DataError,
+        "Corrupt database file: computed checksum 1 does not match stored checksum 2": DataError,
+        "something else": TransientError,
+    }.items():
+        assert type(translated(said_through_arrow(OSError(said)), path)) is kind, said
 
 
 def test_a_full_disk_is_a_transient_error_wherever_it_shows(path: Path) -> None:

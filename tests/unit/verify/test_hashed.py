@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from floodmark.model.canonical import Digest, Scope, Span, forms, printed
+from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB, batch_rows
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from tests.support.described import described
 
 KEY = bytes(range(16))
+pc: Any = pyarrow.compute
 
 
 def text(name: str, **more: Any) -> Column:
@@ -174,3 +177,54 @@ def test_columns_of_another_kind_are_compared_as_text() -> None:
     assert not canonical.same_values(seen, {})
     only = replace(seen, forms=tuple(f for f in seen.forms if f.field.name == "id"))
     assert canonical.same_values(only, good | {"tiny": "VARCHAR"}), "only what is compared"
+
+
+def test_batches_are_bounded_by_bytes_however_wide_the_rows(tmp_path: Path) -> None:
+    wide = described("s", "t", (ID, *(c for c in VALUES if c.name == "body")), ("id",), None, "full", "t")
+    warehouse, rows = filled(tmp_path / "w.duckdb", wide, []), 4500
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute(f"INSERT INTO t SELECT i, repeat(chr(65 + i::INT % 26), 40000) FROM range({rows}) r(i)")
+    seen, batches = scope(wide), list[tuple[int, int]]()
+
+    class Watched(DuckDB):
+        def hand_out(
+            self, target: str, words: Any, each: Callable[[pa.RecordBatch], None], **more: Any
+        ) -> None:
+            def watched(batch: pa.RecordBatch) -> None:
+                assert pa.types.is_large_string(batch.column(1).type), "2 GiB and more fit"
+                batches.append((batch.num_rows, batch.nbytes))
+                each(batch)
+
+            super().hand_out(target, words, watched, **more)
+
+    found = hashed.stored(Watched(tmp_path / "w.duckdb"), seen, ())
+    assert sum(rows for rows, _ in batches) == found.compared.num_rows == rows
+    assert max(size for _, size in batches) < 2048 * 41_000
+    here = [pa.array([7], pa.int32()), pa.array(["H" * 40_000])]
+    assert found.compared.filter(pc.equal(found.compared.column(0), 7)).column(1)[0] == hashes(here, KEY)[0]
+    assert warehouse.types("t")
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"), [(0, 16_384), (3000, 16_384), (10_000, 6144), (50_000, 2048), (2**32, 2048)]
+)
+def test_the_rows_of_a_batch_by_the_width_of_a_row(width: int, rows: int) -> None:
+    assert batch_rows(width) == rows
+
+
+def test_an_error_of_a_running_query_is_translated(tmp_path: Path) -> None:
+    warehouse = filled(tmp_path / "w.duckdb", SMALL, [])
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute("INSERT INTO t SELECT i, 'n' FROM range(100000) r(i)")
+    seen = list[int]()
+    with pytest.raises(DataError, match="no such row"):
+        warehouse.hand_out(
+            "t",
+            lambda place: f"SELECT if(id = 90000, error('no such row'), id) FROM {place.table}",
+            lambda batch: seen.append(batch.num_rows),
+        )
+    with pytest.raises(KeyError):  # ours stays what it is
+        warehouse.hand_out(
+            "t", lambda place: f"FROM {place.table}", lambda batch: dict[int, None]()[batch.num_rows]
+        )
+    assert warehouse.rows("t") == 100_000

@@ -188,9 +188,17 @@ class HandsOutRows(Protocol):
         """The types of the target's columns, by name; None: there is no target."""
 
     def hand_out(
-        self, target: str, words: Callable[[TargetSql], str], each: Callable[[pa.RecordBatch], None]
+        self,
+        target: str,
+        words: Callable[[TargetSql], str],
+        each: Callable[[pa.RecordBatch], None],
+        *,
+        width: int = 0,
     ) -> None:
-        """Calls `each` with the rows that a query about the target returns, in batches, as they come."""
+        """Calls `each` with the rows that a query about the target returns, in batches, as they come.
+
+        `width`: the most bytes that a row may have.
+        """
 
 
 def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:

@@ -30,6 +30,21 @@ _VALUES = (
 )  # fmt: skip
 
 
+# How DuckDB begins what it says through Arrow, which knows only OSError; anything else counts as I/O.
+_SAID = {
+    "Conversion Error": duckdb.ConversionException, "Fatal Error": duckdb.FatalException,
+    "FATAL Error": duckdb.FatalException, "INTERRUPT Error": duckdb.InterruptException,
+    "Invalid Input Error": duckdb.InvalidInputException, "Out of Memory Error": duckdb.OutOfMemoryException,
+    "Out of Range Error": duckdb.OutOfRangeException, "Serialization Error": duckdb.SerializationException,
+}  # fmt: skip
+
+
+def said_through_arrow(error: Exception) -> duckdb.Error:
+    """DuckDB's own error, from the one that Arrow raises when a running query fails."""
+    text = str(error)
+    return _SAID.get(text.partition(":")[0], duckdb.IOException)(text)
+
+
 def is_lock(error: duckdb.Error) -> bool:
     """Whether the file is merely locked by someone else for now."""
     # A connection in this process with other settings causes a ConnectionException instead.

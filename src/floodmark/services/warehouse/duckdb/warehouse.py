@@ -8,7 +8,7 @@ ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from floodmark.services.warehouse.decide import Decision, check_new_epoch, count
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
-from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
+from floodmark.services.warehouse.duckdb.errors import AlreadyThere, said_through_arrow, translated
 from floodmark.services.warehouse.duckdb.file import VECTOR, Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.ledger import LedgerTables
@@ -46,8 +46,9 @@ from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
 
-# Rows per batch that is handed out.
+# Rows and bytes per batch that is handed out; DuckDB's vector is the least.
 HANDED_OUT = 8 * VECTOR
+BATCH_BYTES = 64_000_000
 
 
 class DuckDB:
@@ -138,9 +139,17 @@ class DuckDB:
         return None if columns is None else {column.name.lower(): column.type for column in columns}
 
     def hand_out(
-        self, target: str, words: Callable[[TargetSql], str], each: Callable[[pa.RecordBatch], None]
+        self,
+        target: str,
+        words: Callable[[TargetSql], str],
+        each: Callable[[pa.RecordBatch], None],
+        *,
+        width: int = 0,
     ) -> None:
-        """Calls `each` with the rows that a query about the target returns, in batches, as they come."""
+        """Calls `each` with the rows that a query about the target returns, in batches, as they come.
+
+        `width`: the most bytes that a row may have.
+        """
         with self._file.reading() as con:
             found = put.Target(con, self.schema, target) if con else None
             columns = found.columns() if found else None
@@ -148,8 +157,9 @@ class DuckDB:
                 return
             types = {column.name.lower(): column.type for column in columns}
             sql = words(TargetSql(DUCKDB, found.sql, types))
+            con.execute("SET arrow_large_buffer_size = true")  # else no column of a batch may exceed 2 GiB
             with events.statement("duckdb", sql):
-                for batch in con.sql(sql).to_arrow_reader(HANDED_OUT):
+                for batch in _streamed(con.sql(sql).to_arrow_reader(batch_rows(width))):
                     each(batch)
 
     def set_epoch(
@@ -321,6 +331,23 @@ class DuckDB:
         there = tables.there()
         ledger = tables.read(request.log, request.target, request.part) if there else Ledger()
         return ledger, put.Target(con, self.schema, request.target).count()
+
+
+def batch_rows(width: int) -> int:
+    """Rows per batch, if a row has up to so many bytes: whole vectors, and at least one."""
+    return max(VECTOR, min(HANDED_OUT, BATCH_BYTES // max(1, width) // VECTOR * VECTOR))
+
+
+def _streamed(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches of a running query; if it fails, DuckDB's error."""
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as error:
+            raise said_through_arrow(error) from error
+        yield batch
 
 
 class _Unanswered(Exception):
