@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from floodmark.model.canonical import Digest, Form, Scope, Span, printed
-from floodmark.model.row_hash import HASH, Sums, among, from_hex, groups, hashes, to_hex
+from floodmark.model.row_hash import HASH, Lookup, Sums, among, from_hex, groups, hashes, to_hex
 from floodmark.model.types import Field
 from floodmark.services.mysql import canonical as source_sql
 from floodmark.services.mysql.read import record_batches
@@ -176,50 +176,74 @@ def listed(session: Session, scope: Scope, spans: Sequence[Span], prefixes: Coll
 # ---------------------------------------------------------------- the warehouse, in the driver
 
 
+class Stopped(Exception):
+    """Nobody wants the result any more."""
+
+
+def never() -> bool:
+    return False
+
+
 def _handed_out(
-    warehouse: HandsOutRows, scope: Scope, spans: Sequence[Span], each: Callable[[Sequence[Any]], None]
+    warehouse: HandsOutRows,
+    scope: Scope,
+    spans: Sequence[Span],
+    each: Callable[[Sequence[Any]], None],
+    stop: Callable[[], bool] = never,
 ) -> None:
     warehouse.hand_out(
         scope.table.target,
         lambda place: canonical.fetched(place, scope, spans),
         lambda batch: each(batch.columns),
         width=sum(form.field.max_bytes + NUMBER for form in scope.forms),
+        at_once=not scope.table.key,  # a difference would be reported without a second look
+        stop=stop,
     )
+    if stop():
+        raise Stopped
 
 
 def stored_digests(
-    warehouse: HandsOutRows, scope: Scope, spans: Sequence[Span], without: Sequence[str]
+    warehouse: HandsOutRows,
+    scope: Scope,
+    spans: Sequence[Span],
+    without: Sequence[str],
+    stop: Callable[[], bool] = never,
 ) -> list[Digest]:
     """The digests of ranges in key order, without the rows that have these hashed keys."""
-    sums, gone = Sums(len(spans)), from_hex(without)
+    sums, gone = Sums(len(spans)), Lookup(from_hex(without))
 
     def each(columns: Sequence[Any]) -> None:
         *values, numbers = columns
         hashed = hashes(values, _key(scope))
         if without:
-            kept = pc.invert(among(_keyed(scope, values), gone))
+            kept = pc.invert(gone.among(_keyed(scope, values)))
             hashed, numbers = hashed.filter(kept), numbers.filter(kept)
         sums.add(hashed, numbers.to_numpy())
 
-    _handed_out(warehouse, scope, spans, each)
+    _handed_out(warehouse, scope, spans, each, stop)
     return sums.digests()
 
 
 def stored_groups(
-    warehouse: HandsOutRows, scope: Scope, digits: int, without: Sequence[str]
+    warehouse: HandsOutRows,
+    scope: Scope,
+    digits: int,
+    without: Sequence[str],
+    stop: Callable[[], bool] = never,
 ) -> dict[str, Digest]:
     """The digests of all rows but those with these hashed keys, by the first digits of the keys' hashes."""
-    sums, gone = Sums(16**digits), from_hex(without)
+    sums, gone = Sums(16**digits), Lookup(from_hex(without))
 
     def each(columns: Sequence[Any]) -> None:
         values = columns[:-1]
         hashed, keyed = hashes(values, _key(scope)), _keyed(scope, values)
         if without:
-            kept = pc.invert(among(keyed, gone))
+            kept = pc.invert(gone.among(keyed))
             hashed, keyed = hashed.filter(kept), keyed.filter(kept)
         sums.add(hashed, groups(keyed, digits))
 
-    _handed_out(warehouse, scope, (), each)
+    _handed_out(warehouse, scope, (), each, stop)
     return _grouped(sums, digits)
 
 

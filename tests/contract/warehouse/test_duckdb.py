@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, Interrupted, TransientError
-from floodmark.services.warehouse.duckdb import file
+from floodmark.services.warehouse.duckdb import file, handing_out
 from floodmark.services.warehouse.duckdb.errors import said_through_arrow, translated
 from floodmark.services.warehouse.duckdb.file import DatabaseFile
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
@@ -55,6 +56,54 @@ def test_a_lock_is_waited_for(path: Path, holder: subprocess.Popen[bytes]) -> No
     threading.Timer(0.5, holder.stdin.close).start()
     DuckDB(path, lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
     assert DuckDB(path).ledger("log", "t").epoch == 1
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+print("ready", flush=True)
+sys.stdin.readline()
+DuckDB(Path(sys.argv[1]), lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
+print("done", flush=True)
+"""
+
+
+def test_another_process_gets_the_file_while_rows_are_handed_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duckdb.connect(str(path)) as con:
+        con.execute("CREATE TABLE t AS SELECT i::INT AS id FROM range(60000) r(i)")
+    monkeypatch.setattr(file, "HOLD", 0.2)
+    monkeypatch.setattr(handing_out, "PORTION_SECONDS", 0.1)
+    ids, done = list[Any](), threading.Event()
+    with subprocess.Popen([sys.executable, "-c", LOAD, str(path)], stdin=-1, stdout=-1) as other:
+        assert other.stdin and other.stdout and other.stdout.readline()
+
+        def watch() -> None:
+            if other.stdout and other.stdout.readline():
+                done.set()
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        seen_done = list[int]()
+
+        def each(batch: pa.RecordBatch) -> None:
+            if not ids:
+                assert other.stdin
+                other.stdin.write(b"go\n")
+                other.stdin.flush()
+            ids.extend(batch.column(0).to_pylist())
+            time.sleep(0.05)
+            if done.is_set():
+                seen_done.append(len(ids))
+
+        warehouse = DuckDB(path, linger=0.25, lock_seconds=20)
+        warehouse.hand_out("t", lambda place: f"SELECT id FROM {place.table}", each, width=2**32)
+        warehouse.close()
+        watching.join()
+    assert sorted(ids) == list(range(60_000))
+    assert seen_done, "it had to wait for the last row"
 
 
 def test_nothing_is_kept_open_between_calls(path: Path) -> None:

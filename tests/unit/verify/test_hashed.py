@@ -18,7 +18,9 @@ from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.duckdb.warehouse import DuckDB, batch_rows
+from floodmark.services.warehouse.duckdb import handing_out
+from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
@@ -228,3 +230,45 @@ def test_an_error_of_a_running_query_is_translated(tmp_path: Path) -> None:
             "t", lambda place: f"FROM {place.table}", lambda batch: dict[int, None]()[batch.num_rows]
         )
     assert warehouse.rows("t") == 100_000
+
+
+def test_portions_are_as_long_as_a_second_and_whole_vectors() -> None:
+    assert first_portion(100).rows == 491_520 and first_portion(2**32).rows == 2048
+    assert Portion(0, 20_480).next(0.5) == Portion(20_480, 40_960)
+    assert Portion(4096, 20_480).next(0.0) == Portion(24_576, 163_840)
+    assert Portion(4096, 20_480).next(100.0) == Portion(24_576, 2048)
+    assert Portion(0, 2048).of("t", True) == "t"
+    assert Portion(0, 2048).of("t", False) == "(SELECT * FROM t WHERE rowid < 2048)"
+
+
+@pytest.mark.parametrize("column", ["name", "rowid"])
+def test_portions_hand_out_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    monkeypatch.setattr(handing_out, "GROWTH", 2)
+    monkeypatch.setattr(handing_out, "PORTION_SECONDS", 1e6)
+    table = described("s", "t", (ID, text(column)), ("id",), None, "full", "t")
+    warehouse = filled(tmp_path / "w.duckdb", table, [])
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute("INSERT INTO t SELECT i, 'n' || i FROM range(20000) r(i)")
+        con.execute("DELETE FROM t WHERE id % 3 = 0")
+    asked, ids = list[str](), list[Any]()
+
+    def words(place: canonical.TargetSql) -> str:
+        asked.append(place.table)
+        return f"SELECT id FROM {place.table} WHERE id < 15000"
+
+    def each(batch: pa.RecordBatch) -> None:
+        ids.extend(batch.column(0).to_pylist())
+
+    warehouse.hand_out("t", words, each, width=2**32)
+    assert sorted(ids) == [i for i in range(15_000) if i % 3]
+    assert len(asked) == (4 if column == "name" else 1), "a column of that name hides DuckDB's"
+    ids.clear()
+    warehouse.hand_out("t", words, each, width=2**32, at_once=True)
+    assert sorted(ids) == [i for i in range(15_000) if i % 3]
+    ids.clear()
+    warehouse.hand_out("t", words, each, width=2**32, stop=lambda: bool(ids))
+    assert 0 < len(ids) <= 2048
+    with pytest.raises(hashed.Stopped):
+        hashed.stored_digests(warehouse, scope(table), [Span()], [], lambda: True)

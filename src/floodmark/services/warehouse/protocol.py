@@ -194,10 +194,13 @@ class HandsOutRows(Protocol):
         each: Callable[[pa.RecordBatch], None],
         *,
         width: int = 0,
+        at_once: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Calls `each` with the rows that a query about the target returns, in batches, as they come.
 
-        `width`: the most bytes that a row may have.
+        `width`: the most bytes that a row may have. The query may be asked several times, about a portion of the
+        rows each, unless `at_once`. When `stop` says so, it ends early.
         """
 
 

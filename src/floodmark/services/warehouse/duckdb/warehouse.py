@@ -8,7 +8,7 @@ ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,14 @@ from floodmark.services.warehouse.decide import Decision, check_new_epoch, count
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
-from floodmark.services.warehouse.duckdb.errors import AlreadyThere, said_through_arrow, translated
-from floodmark.services.warehouse.duckdb.file import VECTOR, Connection, DatabaseFile
+from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
+from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
+from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
 from floodmark.services.warehouse.duckdb.ledger import LedgerTables
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
-
-# Rows and bytes per batch that is handed out; DuckDB's vector is the least.
-HANDED_OUT = 8 * VECTOR
-BATCH_BYTES = 64_000_000
 
 
 class DuckDB:
@@ -145,22 +142,50 @@ class DuckDB:
         each: Callable[[pa.RecordBatch], None],
         *,
         width: int = 0,
+        at_once: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Calls `each` with the rows that a query about the target returns, in batches, as they come.
 
-        `width`: the most bytes that a row may have.
+        Between portions of about a second each, anyone who waits for the file gets it; rows that move meanwhile
+        may be missed or come twice. With `at_once` nobody does.
         """
+        portion = None if at_once else first_portion(width)
+        while (portion := self._hand_out(target, words, each, width, portion, stop)) and not stop():
+            pass
+
+    def _hand_out(
+        self,
+        target: str,
+        words: Callable[[TargetSql], str],
+        each: Callable[[pa.RecordBatch], None],
+        width: int,
+        portion: Portion | None,
+        stop: Callable[[], bool],
+    ) -> Portion | None:
+        """Hands out the rows of a portion, or all; returns the next portion."""
         with self._file.reading() as con:
             found = put.Target(con, self.schema, target) if con else None
             columns = found.columns() if found else None
             if con is None or found is None or columns is None:
-                return
+                return None
             types = {column.name.lower(): column.type for column in columns}
-            sql = words(TargetSql(DUCKDB, found.sql, types))
+            if portion is not None and ("rowid" in types or not found.is_table()):
+                portion = None
+            rows, last = found.sql, True
+            if portion is not None:
+                [highest] = con.execute(f"SELECT max(rowid) FROM {found.sql}").fetchone() or (None,)
+                last = highest is None or portion.first + portion.rows > highest
+                rows = portion.of(found.sql, last)
+            began = time.monotonic()
+            sql = words(TargetSql(DUCKDB, rows, types))
             con.execute("SET arrow_large_buffer_size = true")  # else no column of a batch may exceed 2 GiB
             with events.statement("duckdb", sql):
-                for batch in _streamed(con.sql(sql).to_arrow_reader(batch_rows(width))):
+                for batch in streamed(con.sql(sql).to_arrow_reader(batch_rows(width))):
                     each(batch)
+                    if stop():
+                        return None
+        return None if portion is None or last else portion.next(time.monotonic() - began)
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -331,23 +356,6 @@ class DuckDB:
         there = tables.there()
         ledger = tables.read(request.log, request.target, request.part) if there else Ledger()
         return ledger, put.Target(con, self.schema, request.target).count()
-
-
-def batch_rows(width: int) -> int:
-    """Rows per batch, if a row has up to so many bytes: whole vectors, and at least one."""
-    return max(VECTOR, min(HANDED_OUT, BATCH_BYTES // max(1, width) // VECTOR * VECTOR))
-
-
-def _streamed(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The batches of a running query; if it fails, DuckDB's error."""
-    while True:
-        try:
-            batch = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (OSError, pa.ArrowException) as error:
-            raise said_through_arrow(error) from error
-        yield batch
 
 
 class _Unanswered(Exception):
