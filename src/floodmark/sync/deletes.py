@@ -116,9 +116,15 @@ def look(services: Services, state: State, options: TableOptions, force: bool) -
         # contains them. If a cascade changed a key, the row is missing under its new key.
         back=found.missing,
         changed=tuple(key for key, _ in found.different),
-        gone=found.extra if options.deletes != "ignore" else (),
+        gone=_deletable(table, found.extra) if options.deletes != "ignore" else (),
         rows=found.rows_warehouse,
     )
+
+
+def _deletable(table: Table, keys: Sequence[Key]) -> tuple[Key, ...]:
+    """The keys that a load can delete: not NULL in a column that the source declares NOT NULL."""
+    needed = [i for i, name in enumerate(table.key) if not table.column(name).nullable]
+    return tuple(key for key in keys if all(key[i] is not None for i in needed))
 
 
 def slices(keys: Sequence[Key]) -> tuple[Slice, ...]:

@@ -57,7 +57,7 @@ class Differences:
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
     left_out: int = 0  # rows that have changed since the watermark, or have no cursor
-    agree: bool = True  # False with no key named: a table without a key, whose checksums differ
+    agree: bool = True  # False: checksums differ, but no key can be named
     notes: tuple[str, ...] = ()
     low: Position | None = None  # rows after this position were compared; None: from the first
     high: Position | None = None  # up to this one; None: to the last
@@ -101,15 +101,18 @@ def compare(
         low=scope.low,
         high=scope.high,
     )
-    suspects = list(found.suspects) or _misread(services, scope, state, found.sample)
-    if not suspects:
-        return differences
-    confirmed = _confirmed(services, table, state, suspects, only_keys, also)
+    if found.suspicious and table.key and not only_keys and _changed(services, table, state):
+        raise _changing(table)
+    suspects = list(found.suspects)
+    confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
+    if not confirmed and (sample := _misread(services, scope, state, found.sample)):
+        confirmed = _confirmed(services, table, state, sample, only_keys, also)
     return replace(
         confirmed,
         rows_source=differences.rows_source,
         rows_warehouse=differences.rows_warehouse,
         left_out=differences.left_out,
+        agree=differences.agree,
         notes=differences.notes,
         low=differences.low,
         high=differences.high,
@@ -259,18 +262,31 @@ def _confirmed(
         found = _differences(services, scope, keys)
         if not found or _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found
-    raise ConflictError(
+    raise _changing(table)
+
+
+def _changing(table: Table) -> ConflictError:
+    return ConflictError(
         "other runs keep changing the table, so no difference can be confirmed",
         hint="run verify again when they have finished",
         table=table.name,
     )
 
 
+def _changed(services: Services, table: Table, state: State) -> bool:
+    """Whether another run has written to the log since."""
+    return _version(Log(services.store, table.name).read()) != _version(state)
+
+
+def _version(state: State) -> object:
+    return state.n, state.digest
+
+
 def _loaded(services: Services, table: Table, state: State) -> object:
     """The log's version once everything is loaded; None while something waits to be loaded."""
     if waiting(services, table, state):
         return None
-    return state.n, state.digest
+    return _version(state)
 
 
 def waiting(services: Services, table: Table, state: State) -> int:

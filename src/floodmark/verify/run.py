@@ -179,15 +179,16 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
         for k, columns in found.different[:named]
     ]
     if not found.agree:
-        made.append(_keyless(table, found))
+        made.append(_unnamed(table, found))
     return tuple(made)
 
 
-def _keyless(table: Table, found: Differences) -> Finding:
-    """The finding for a table without a key, where single rows can't be named."""
+def _unnamed(table: Table, found: Differences) -> Finding:
+    """The finding where single rows can't be named, as in a table without a key."""
     more = {"rows_source": found.rows_source, "rows_warehouse": found.rows_warehouse}
     if found.rows_source != found.rows_warehouse:
         said = f"{found.rows_source:,} rows at the source, {found.rows_warehouse:,} in the warehouse"
         return Finding("count_mismatch", table.name, said, more)
-    said = "both sides have the same number of rows, but not the same rows; without a key they can't be named"
+    why = "no single row could be named" if table.key else "without a key they can't be named"
+    said = f"both sides have the same number of rows, but not the same rows; {why}"
     return Finding("different_row", table.name, said, more)

@@ -12,6 +12,7 @@ and ranges that differ in few rows are first split into ever smaller ones.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -52,6 +53,9 @@ ANSWER = 80_000_000
 # Rows per group, if the warehouse orders keys differently.
 GROUP = 3000
 GROUP_FIRST = 500_000
+# How many times sums that differ without a suspect are computed again, and the seconds before each.
+TRIES = 3
+PAUSE = 1.0
 
 
 @dataclass
@@ -63,7 +67,26 @@ class SearchResult:
     source: Digest = field(default_factory=Digest)
     warehouse: Digest = field(default_factory=Digest)
     beyond: int = 0  # rows of the source that were left out
-    suspicious: bool = False  # for a table without a key: the sums differ
+    suspicious: bool = False  # sums differ though no row is suspect, or the table has no key to name one
+
+
+@dataclass
+class _GroupSums:
+    """The digests of groups on both sides, and the rows of the source that they leave out."""
+
+    source: dict[str, Digest] = field(default_factory=dict)
+    warehouse: dict[str, Digest] = field(default_factory=dict)
+    beyond: list[str] = field(default_factory=list)
+    left_out: int = 0
+    sample: list[Printed] = field(default_factory=list)
+
+    def add(self, digested: Digested) -> None:
+        """Adds what a task found, as it comes: there may be a million groups in each."""
+        for prefix, digest in (digested.groups or {}).items():
+            self.source[prefix] = self.source.get(prefix, Digest()) + digest
+        self.beyond += digested.beyond
+        self.left_out += digested.left_out
+        self.sample += digested.sample
 
 
 class Search:
@@ -206,12 +229,28 @@ class Search:
     def _list_ranges(self, leaves: Sequence[Part]) -> None:
         source = self.services.config.source
         jobs = [EntriesJob(source, self.scope, spans) for spans in listings(leaves)]
+        unexplained: list[Span] = []
         for listing in self._listed(jobs):
             if listing.rows is not None:
                 theirs = hashed.stored(self._handing_out, self.scope, listing.spans)
-                self._suspected(*hashed.differing(self.scope, listing.rows, theirs))
+                some = self._suspected(*hashed.differing(self.scope, listing.rows, theirs))
             else:
-                self._suspect(listing.entries, self._entries(listing.spans))
+                some = self._suspect(listing.entries, self._entries(listing.spans))
+            unexplained += () if some else listing.spans
+        order = {span: n for n, job in enumerate(jobs) for span in job.spans}
+        self._settle(sorted(unexplained, key=order.__getitem__))
+
+    def _settle(self, spans: Sequence[Span]) -> None:
+        """Judges ranges whose sums differed though none of their rows did: rows may have changed in between."""
+        for _ in range(TRIES):
+            if not spans or self.scope.skipped:  # sums of the warehouse include rows that were skipped
+                return
+            time.sleep(PAUSE)
+            parts = self._source([DigestJob(self.services.config.source, self.scope, span) for span in spans])
+            differing = self._differing(parts, self._warehouse(spans))
+            # If more rows were left out than are named, only the listing can tell.
+            spans = [part.span for part in differing if not part.crowded]
+        self.found.suspicious |= bool(spans)
 
     def _listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:
         for listing in self.services.submit(jobs, self.table.name):
@@ -228,51 +267,70 @@ class Search:
     # groups
 
     def _by_groups(self, spans: Sequence[Span], digits: int) -> None:
-        source = self.services.config.source
-        groups: dict[str, Digest] = {}
-        beyond: list[str] = []
-        jobs = [DigestJob(source, self.scope, span, digits=digits) for span in spans]
-        with _beside(lambda: self._groups(digits)) as asked:
-            results = list(self._grouped(jobs))
-            stored = asked.result()
-        for digested in results:
-            for prefix, digest in (digested.groups or {}).items():
-                groups[prefix] = groups.get(prefix, Digest()) + digest
-            beyond += digested.beyond
-            self.found.sample += digested.sample
-            self.found.beyond += digested.left_out
-        self.found.source = sum(groups.values(), Digest())
-        self.found.warehouse = sum(stored.values(), Digest())
+        seen = self._group_sums(spans, digits)
+        self.found.sample += seen.sample
+        self.found.source = sum(seen.source.values(), Digest())
+        self.found.warehouse = sum(seen.warehouse.values(), Digest())
+        self.found.beyond = seen.left_out
         self._tell()
+        unexplained = self._list_groups(spans, sorted(self._differing_groups(seen, digits)), seen)
+        for _ in range(TRIES):
+            if not unexplained or self.scope.skipped:
+                return
+            time.sleep(PAUSE)
+            seen = self._group_sums(spans, digits)
+            unexplained &= self._differing_groups(seen, digits)
+            if seen.left_out > len(seen.beyond):
+                return  # more rows were left out than are named: only the listing can tell
+        self.found.suspicious |= bool(unexplained)
+
+    def _group_sums(self, spans: Sequence[Span], digits: int) -> _GroupSums:
+        seen = _GroupSums()
+        jobs = [DigestJob(self.services.config.source, self.scope, span, digits=digits) for span in spans]
+        with _beside(lambda: self._groups(digits)) as asked:
+            for digested in self._grouped(jobs):
+                seen.add(digested)
+            seen.warehouse = asked.result()
+        return seen
+
+    def _differing_groups(self, seen: _GroupSums, digits: int) -> set[str]:
+        """The groups that disagree even without the rows that had already changed."""
+        groups, stored = seen.source, seen.warehouse
         differing = {p for p in groups.keys() | stored.keys() if groups.get(p) != stored.get(p)}
         left_out: dict[str, list[str]] = {}
-        for key in beyond:
+        for key in seen.beyond:
             if key[:digits] in differing:
                 left_out.setdefault(key[:digits], []).append(key)
         for some in chunks(sorted(left_out), lambda p: len(left_out[p]), *self._at_once(left_out)):
-            seen = self._groups(digits, [h for p in some for h in left_out[p]], some)
-            differing -= {p for p in some if seen.get(p, Digest()) == groups.get(p, Digest())}
-        if differing and self.scope.hash_key is not None:
-            self._list_groups(spans, sorted(differing), lambda p: groups.get(p, Digest()).rows)
-        elif differing:
-            prefixes = tuple(sorted(differing))
-            asking = [EntriesJob(source, self.scope, (span,), prefixes) for span in spans]
-            listed = [e for some in self._listed(asking) for e in some.entries]
-            answers = chunks(
-                prefixes, lambda p: stored.get(p, Digest()).rows * self._width(), ANSWER, len(prefixes)
-            )
-            self._suspect(listed, (row for some in answers for row in self._entries((), some)))
+            again = self._groups(digits, [h for p in some for h in left_out[p]], some)
+            differing -= {p for p in some if again.get(p, Digest()) == groups.get(p, Digest())}
+        return differing
 
-    def _list_groups(
-        self, spans: Sequence[Span], prefixes: Sequence[str], rows: Callable[[str], int]
-    ) -> None:
-        """Lists the rows of groups, no more at once than memory should hold; each time, the source is read again."""
-        source = self.services.config.source
-        for some in chunks(prefixes, rows, IN_MEMORY, len(prefixes)):
+    def _list_groups(self, spans: Sequence[Span], prefixes: Sequence[str], seen: _GroupSums) -> set[str]:
+        """Lists the rows of groups; returns those without a suspect."""
+        if not prefixes:
+            return set()
+        source, unexplained = self.services.config.source, set[str]()
+        if self.scope.hash_key is None:
+            asking = [EntriesJob(source, self.scope, (span,), tuple(prefixes)) for span in spans]
+            listed = [e for found in self._listed(asking) for e in found.entries]
+            answers = chunks(
+                prefixes,
+                lambda p: seen.warehouse.get(p, Digest()).rows * self._width(),
+                ANSWER,
+                len(prefixes),
+            )
+            found = self._suspect(listed, (row for some in answers for row in self._entries((), some)))
+            return set() if found else set(prefixes)
+        # No more at once than memory should hold; each time, the source is read again.
+        for some in chunks(prefixes, lambda p: seen.source.get(p, Digest()).rows, IN_MEMORY, len(prefixes)):
             jobs = [EntriesJob(source, self.scope, (span,), tuple(some)) for span in spans]
             mine = hashed.joined([found.rows for found in self._listed(jobs) if found.rows is not None])
             theirs = hashed.stored(self._handing_out, self.scope, (), some)
-            self._suspected(*hashed.differing(self.scope, mine, theirs))
+            unexplained |= (
+                set() if self._suspected(*hashed.differing(self.scope, mine, theirs)) else set(some)
+            )
+        return unexplained
 
     def _width(self) -> int:
         """The maximum bytes of one row of `_entries`."""
@@ -337,7 +395,7 @@ class Search:
         self._totals(self.found.source.rows + self.found.beyond, self.found.warehouse.rows)
         self._check(self.found.source.rows - self.found.warehouse.rows)
 
-    def _suspect(self, listed: Sequence[Entry], stored: Iterable[Sequence[object]]) -> None:
+    def _suspect(self, listed: Sequence[Entry], stored: Iterable[Sequence[object]]) -> bool:
         theirs = [(tuple(None if k is None else str(k) for k in keys), str(h)) for h, *keys in stored]
         found = dict.fromkeys(suspects(listed, theirs))
         if self._most is not None:
@@ -345,11 +403,13 @@ class Search:
             self._missing += sum(1 for key in found if key not in there)
             self._check(self._missing)
         self.found.suspects |= found
+        return bool(found)
 
-    def _suspected(self, keys: Sequence[Printed], missing: int) -> None:
+    def _suspected(self, keys: Sequence[Printed], missing: int) -> bool:
         self._missing += missing
         self._check(self._missing)
         self.found.suspects |= dict.fromkeys(keys)
+        return bool(keys)
 
     def _check(self, missing: int) -> None:
         if self._most is not None and missing > self._most:

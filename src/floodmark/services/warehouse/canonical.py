@@ -321,15 +321,19 @@ def element_hash(element: str) -> str:
 def _any_of(place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]]) -> str:
     """The condition for the rows with these keys; IN looks the first values up instead of comparing each."""
     named = [(place.column(form), form) for form in scope.keys]
-    first = ", ".join(dict.fromkeys(_literal(named[0][1], key[0] or "") for key in keys))
-    found = f"{named[0][0]} IN ({first})"
+    first = ", ".join(dict.fromkeys(_literal(named[0][1], key[0]) for key in keys if key[0] is not None))
+    null = [f"{named[0][0]} IS NULL"] if any(key[0] is None for key in keys) else []
+    found = " OR ".join([*([f"{named[0][0]} IN ({first})"] if first else []), *null])
     if len(named) == 1:
         return found
-    terms = (
-        " AND ".join(f"{name} = {_literal(f, v or '')}" for (name, f), v in zip(named, key, strict=True))
-        for key in keys
-    )
-    return f"{found} AND ({' OR '.join(f'({term})' for term in terms)})"
+
+    def term(key: Sequence[str | None]) -> str:
+        pairs = zip(named, key, strict=True)
+        return " AND ".join(
+            f"{name} IS NULL" if v is None else f"{name} = {_literal(f, v)}" for (name, f), v in pairs
+        )
+
+    return f"({found}) AND ({' OR '.join(f'({term(key)})' for key in keys)})"
 
 
 def hash_of(scope: Scope, key: Sequence[str | None]) -> str:
@@ -360,14 +364,17 @@ def _scope(place: TargetSql, scope: Scope) -> list[str]:
     if not order or order[0].print not in (*_TYPES, "number"):
         return found
     if scope.low is not None:
-        found.append(f"{place.column(order[0])} IS NULL OR {_after(place, order, scope.low)}")
+        found.append(_after(place, order, scope.low))
     if scope.high is not None and not scope.table.key:
         found.append(_upto(place, order, scope.high))
     return found
 
 
 def _inside(place: TargetSql, scope: Scope, spans: Sequence[Span]) -> list[str]:
-    """Keys in any of the ranges; adjacent ranges are merged."""
+    """Keys in any of the ranges; adjacent ranges are merged.
+
+    NULL comes after every value, as in `_numbered`: no source row has it in such a key, but a target may.
+    """
     joined: list[Span] = []
     for span in spans:
         if joined and joined[-1].upto == span.after and span.after is not None:
@@ -376,7 +383,7 @@ def _inside(place: TargetSql, scope: Scope, spans: Sequence[Span]) -> list[str]:
             joined.append(span)
     terms = []
     for span in joined:
-        ends = [_after(place, scope.keys, span.after)] if span.after is not None else []
+        ends = [_after(place, scope.keys, span.after, span.upto is None)] if span.after is not None else []
         ends += [_upto(place, scope.keys, span.upto)] if span.upto is not None else []
         if not ends:
             return []
@@ -396,11 +403,13 @@ def _numbered(place: TargetSql, scope: Scope, spans: Sequence[Span], first: int)
     return f"CASE WHEN {_upto(place, scope.keys, upto)} THEN {left} ELSE {right} END"
 
 
-def _after(place: TargetSql, columns: Sequence[Form], position: Position) -> str:
+def _after(place: TargetSql, columns: Sequence[Form], position: Position, nulls: bool = True) -> str:
+    """After a position, or NULL; `nulls`: False if another condition excludes NULL in the first column."""
     name, value = place.column(columns[0]), _literal(columns[0], position[0])
+    later = f"{name} > {value} OR {name} IS NULL" if nulls else f"{name} > {value}"
     if len(position) == 1:
-        return f"{name} > {value}"
-    return f"{name} > {value} OR ({name} = {value} AND ({_after(place, columns[1:], position[1:])}))"
+        return later
+    return f"{later} OR ({name} = {value} AND ({_after(place, columns[1:], position[1:])}))"
 
 
 def _upto(place: TargetSql, columns: Sequence[Form], position: Position) -> str:

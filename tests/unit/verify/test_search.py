@@ -1,0 +1,127 @@
+"""A search whose source answers by hand: what it makes of sums that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from floodmark.model.canonical import Digest, Part, Scope, Span, forms
+from floodmark.model.row_hash import Sums, groups, hashes
+from floodmark.model.table import Column, Table
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.verify import search
+from floodmark.verify.hashed import Rows
+from floodmark.verify.search import Search
+from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
+from tests.support.described import described
+
+KEY = bytes(range(16))
+ID = Column("id", "int(11)", "int", nullable=False)
+NAME = Column("name", "varchar(9)", "varchar", characters=9, charset="utf8mb4", collation="utf8mb4_bin")
+NUMBERED = described("s", "t", (ID, NAME), ("id",), None, "full", "t")
+CODE = Column(
+    "id", "varchar(9)", "varchar", nullable=False, characters=9, charset="utf8mb4", collation="utf8mb4_bin"
+)
+NAMED = described("s", "t", (CODE, NAME), ("id",), None, "full", "t")
+SPANS = [Span(None, (30,)), Span((30,), (60,)), Span((60,), None)]
+
+
+class Source:
+    """Rows 0 to 99; the first `wrong` digests are of rows that no listing shows."""
+
+    def __init__(self, table: Table, path: Path, wrong: int = 0) -> None:
+        self.table, self.wrong, self.path = table, wrong, path
+
+    def columns(self, span: Span) -> list[Any]:
+        first = span.after[0] + 1 if span.after else 0  # type: ignore[operator]
+        last = span.upto[0] + 1 if span.upto else 100  # type: ignore[operator]
+        numbers = range(int(first), int(last))
+        kind = pa.int32() if self.table is NUMBERED else pa.string()
+        keys = pa.array(numbers if self.table is NUMBERED else [str(n) for n in numbers], kind)
+        return [keys, pa.array([f"n{n}" for n in numbers], pa.string())]
+
+    def submit(self, jobs: Sequence[DigestJob | EntriesJob], table: str) -> Iterator[Digested | Listing]:
+        for job in jobs:
+            if isinstance(job, EntriesJob):
+                columns = self.columns(Span(job.spans[0].after, job.spans[-1].upto))
+                listed = pa.table({"key0": columns[0], "hash": hashes(columns, KEY)})
+                if job.prefixes:
+                    wanted = [int(prefix, 16) for prefix in job.prefixes]
+                    listed = listed.filter(pa.array(np.isin(groups(hashes(columns[:1], KEY), 1), wanted)))
+                yield Listing(job.spans, rows=Rows(listed, listed.slice(0, 0)))
+                continue
+            columns = self.columns(job.span)
+            off = Digest(0, 1) if self.wrong and job.span.after is None else Digest()
+            self.wrong -= bool(off.sum)
+            if not job.digits:
+                sums = Sums()
+                sums.add(hashes(columns, KEY))
+                yield Digested((Part(job.span, sums.digests()[0] + off),))
+                continue
+            parts = Sums(16)
+            parts.add(hashes(columns, KEY), groups(hashes(columns[:1], KEY), 1))
+            found = {f"{n:x}": d for n, d in enumerate(parts.digests()) if d.rows}
+            first = next(iter(found))
+            yield Digested((), found | {first: found[first] + off})
+
+    def search(self) -> Search:
+        services = SimpleNamespace(
+            warehouse=lambda: DuckDB(self.path),
+            config=SimpleNamespace(source=None),
+            submit=self.submit,
+            progress=SimpleNamespace(advance=lambda *values: None),
+        )
+        scope = Scope(self.table, forms(self.table, redshift=False), hash_key=KEY)
+        return Search(cast(Any, services), scope, lambda source, warehouse: None)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(search, "PAUSE", 0)
+    return tmp_path / "w.duckdb"
+
+
+def loaded(path: Path, kind: str, *more: str) -> None:
+    with duckdb.connect(str(path)) as con:
+        con.execute(f"CREATE TABLE t (id {kind}, name VARCHAR)")
+        con.execute("INSERT INTO t SELECT range, 'n' || range FROM range(100)")
+        for row in more:
+            con.execute(f"INSERT INTO t VALUES ({row})")
+
+
+@pytest.mark.parametrize("spans", [SPANS, [Span()]], ids=["ranges", "one range"])
+def test_a_row_of_the_warehouse_without_a_key_is_suspect(path: Path, spans: list[Span]) -> None:
+    loaded(path, "INTEGER", "NULL, 'x'")
+    one = Source(NUMBERED, path).search()
+    one._by_ranges(spans)
+    assert list(one.found.suspects) == [(None,)] and one.found.warehouse.rows == 101
+
+
+def test_sums_that_differ_for_good_are_no_agreement_even_if_no_row_is_suspect(path: Path) -> None:
+    loaded(path, "INTEGER")
+    one = Source(NUMBERED, path, wrong=99).search()
+    one._by_ranges(SPANS)
+    assert one.found.suspicious and not one.found.suspects
+
+
+def test_sums_that_differ_once_are_computed_again(path: Path) -> None:
+    loaded(path, "INTEGER")
+    one = Source(NUMBERED, path, wrong=2).search()
+    one._by_ranges(SPANS)
+    assert not one.found.suspicious and not one.found.suspects
+
+
+@pytest.mark.parametrize(("wrong", "suspicious"), [(0, False), (2, False), (99, True)])
+def test_the_same_holds_for_groups(path: Path, wrong: int, suspicious: bool) -> None:
+    loaded(path, "VARCHAR")
+    one = Source(NAMED, path, wrong=wrong).search()
+    one._by_groups(SPANS, 1)
+    assert one.found.suspicious is suspicious and not one.found.suspects
+    assert one.found.source.rows == one.found.warehouse.rows == 100
