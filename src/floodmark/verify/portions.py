@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from floodmark.model.canonical import Digest, Entry, Part, Span
@@ -61,6 +61,11 @@ def listings(parts: Sequence[Part]) -> Iterator[tuple[Span, ...]]:
         rows += part.digest.rows
     if spans:
         yield tuple(spans)
+
+
+def most_rows(part: str, *sides: Mapping[str, Digest]) -> int:
+    """The rows that a part has on the side where it has more."""
+    return max(side.get(part, Digest()).rows for side in sides)
 
 
 def chunks(

@@ -12,6 +12,7 @@ and ranges that differ in few rows are first split into ever smaller ones.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,8 +31,8 @@ from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.canonical import TargetSql
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
-from floodmark.verify.hashed import Printed
-from floodmark.verify.portions import LEFT_OUT, RANGES, chunks, listings, summed, suspects
+from floodmark.verify.hashed import Printed, Stopped, never
+from floodmark.verify.portions import LEFT_OUT, RANGES, chunks, listings, most_rows, summed, suspects
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
@@ -112,18 +113,18 @@ class Search:
     def go(self) -> SearchResult:
         """Runs the search."""
         if self._hands_out_rows():
-            self.scope = replace(self.scope, hash_key=new_key())
+            scope = replace(self.scope, hash_key=new_key())
             try:
-                return self._go()
-            except _Refused:
-                self.scope = replace(self.scope, hash_key=None)
-                self.found, self._missing = SearchResult(), 0
+                return Search(self.services, scope, self._totals, self.expected_rows, self._most)._go()
+            except _Refused as refused:
+                if refused.unable:
+                    self.services.workers_hash = False  # for the other tables too
         return self._go()
 
     def _hands_out_rows(self) -> bool:
         """Whether rows can be fetched from both sides and hashed by us."""
         warehouse = self.services.warehouse()
-        if compiled is None or self.services.config.source.hash_on_server:
+        if compiled is None or self.services.config.source.hash_on_server or not self.services.workers_hash:
             return False
         types = warehouse.types(self.table.target) if isinstance(warehouse, HandsOutRows) else None
         return types is not None and canonical.same_values(self.scope, types)
@@ -184,7 +185,7 @@ class Search:
 
     def _by_ranges(self, spans: Sequence[Span]) -> None:
         source = self.services.config.source
-        with _beside(lambda: self._warehouse(spans)) as asked:
+        with _beside(lambda stop: self._warehouse(spans, stop=stop)) as asked:
             parts = self._source([DigestJob(source, self.scope, span) for span in spans])
             digests = asked.result()
         self._count(parts, digests)
@@ -255,7 +256,7 @@ class Search:
     def _listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:
         for listing in self.services.submit(jobs, self.table.name):
             if listing.refused:
-                raise _Refused
+                raise _Refused(listing.unable)
             yield listing
 
     @property
@@ -287,7 +288,7 @@ class Search:
     def _group_sums(self, spans: Sequence[Span], digits: int) -> _GroupSums:
         seen = _GroupSums()
         jobs = [DigestJob(self.services.config.source, self.scope, span, digits=digits) for span in spans]
-        with _beside(lambda: self._groups(digits)) as asked:
+        with _beside(lambda stop: self._groups(digits, stop=stop)) as asked:
             for digested in self._grouped(jobs):
                 seen.add(digested)
             seen.warehouse = asked.result()
@@ -323,7 +324,9 @@ class Search:
             found = self._suspect(listed, (row for some in answers for row in self._entries((), some)))
             return set() if found else set(prefixes)
         # No more at once than memory should hold; each time, the source is read again.
-        for some in chunks(prefixes, lambda p: seen.source.get(p, Digest()).rows, IN_MEMORY, len(prefixes)):
+        for some in chunks(
+            prefixes, lambda p: most_rows(p, seen.source, seen.warehouse), IN_MEMORY, len(prefixes)
+        ):
             jobs = [EntriesJob(source, self.scope, (span,), tuple(some)) for span in spans]
             mine = hashed.joined([found.rows for found in self._listed(jobs) if found.rows is not None])
             theirs = hashed.stored(self._handing_out, self.scope, (), some)
@@ -339,15 +342,19 @@ class Search:
     def _grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         for digested in self.services.submit(jobs, self.table.name):
             if digested.refused:
-                raise _Refused
+                raise _Refused(digested.unable)
             self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
             yield digested
 
     def _groups(
-        self, digits: int, without: Sequence[str] = (), prefixes: Sequence[str] = ()
+        self,
+        digits: int,
+        without: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        stop: Callable[[], bool] = never,
     ) -> dict[str, Digest]:
         if self.scope.hash_key is not None:
-            return hashed.stored_groups(self._handing_out, self.scope, digits, without)
+            return hashed.stored_groups(self._handing_out, self.scope, digits, without, stop)
         return summed(
             self._ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes))
         )
@@ -359,22 +366,28 @@ class Search:
         found: dict[Position | None, tuple[Part, ...]] = {}
         for digested in self.services.submit(jobs, self.table.name):
             if digested.refused:
-                raise _Refused
+                raise _Refused(digested.unable)
             found[digested.parts[0].span.after] = digested.parts
             if jobs[0].step is None:
                 self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
         return [part for job in jobs for part in found[job.span.after]]
 
-    def _warehouse(self, spans: Sequence[Span], without: Sequence[str] = ()) -> list[Digest]:
+    def _warehouse(
+        self, spans: Sequence[Span], without: Sequence[str] = (), stop: Callable[[], bool] = never
+    ) -> list[Digest]:
         """The digests of ranges given in key order."""
         found: list[Digest] = []
         for at in range(0, len(spans), RANGES):
-            found += self._digests(spans[at : at + RANGES], without)
+            if stop():
+                raise Stopped
+            found += self._digests(spans[at : at + RANGES], without, stop)
         return found
 
-    def _digests(self, spans: Sequence[Span], without: Sequence[str]) -> list[Digest]:
+    def _digests(
+        self, spans: Sequence[Span], without: Sequence[str], stop: Callable[[], bool]
+    ) -> list[Digest]:
         if self.scope.hash_key is not None:
-            return hashed.stored_digests(self._handing_out, self.scope, spans, without)
+            return hashed.stored_digests(self._handing_out, self.scope, spans, without, stop)
         seen = summed(self._ask(lambda place: canonical.digests(place, self.scope, spans, without)))
         return [seen.get(str(i), Digest()) for i in range(len(spans))]
 
@@ -424,14 +437,23 @@ class Search:
 class _Refused(Exception):
     """A worker can't hash some rows as we do: the search begins anew, and the servers hash."""
 
+    def __init__(self, unable: bool) -> None:
+        """`unable`: it can hash no rows at all."""
+        self.unable = unable
+
 
 @contextmanager
-def _beside(question: Callable[[], T]) -> Iterator[Future[T]]:
-    """Queries the warehouse in parallel with the source; independent as long as no rows are left out."""
+def _beside(question: Callable[[Callable[[], bool]], T]) -> Iterator[Future[T]]:
+    """Queries the warehouse in parallel with the source; independent as long as no rows are left out.
+
+    The question is given a function that tells whether to stop: nobody waits for its answer any more.
+    """
+    over = threading.Event()
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify warehouse")
     try:
-        yield pool.submit(question)
+        yield pool.submit(question, over.is_set)
     finally:
+        over.set()
         pool.shutdown(wait=False, cancel_futures=True)
 
 

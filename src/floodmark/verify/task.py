@@ -54,7 +54,7 @@ class DigestJob:
     def go(self, told: Callable[[int], None] = lambda rows: None) -> Digested:
         """The digests from one snapshot of the source; raises FloodmarkError."""
         if not _able(self.scope):
-            return Digested(refused=True)
+            return Digested(refused=True, unable=True)
         with _looking(self.source, self.table) as session:
             cuts = (
                 edges.walk(session, self.table, self.table.key, self.span.after, self.span.upto, self.step)
@@ -116,6 +116,7 @@ class Digested:
     left_out: int = 0
     sample: tuple[Printed, ...] = ()  # keys of some rows, if they were hashed here
     refused: bool = False  # the rows can't be hashed here: the servers have to
+    unable: bool = False  # nor can any others: this Python lacks the compiled hash
 
     @property
     def rows(self) -> int:
@@ -141,7 +142,7 @@ class EntriesJob:
     def go(self, told: Callable[[int], None] = lambda rows: None) -> Listing:
         """The rows' keys and hashes; raises FloodmarkError."""
         if not _able(self.scope):
-            return Listing(self.spans, refused=True)
+            return Listing(self.spans, refused=True, unable=True)
         found: list[Entry] = []
         with _looking(self.source, self.table) as session:
             if self.scope.hash_key is not None:
@@ -167,6 +168,7 @@ class Listing:
     entries: tuple[Entry, ...] = ()
     rows: Rows | None = None
     refused: bool = False  # the rows can't be hashed here
+    unable: bool = False  # nor any others
 
 
 def _able(scope: Scope) -> bool:

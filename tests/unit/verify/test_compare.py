@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,8 +23,8 @@ from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
 from floodmark.verify.after_sync import before
 from floodmark.verify.compare import Differences, check_compared
-from floodmark.verify.portions import LEFT_OUT, chunks, listings, summed, suspects
-from floodmark.verify.search import Search
+from floodmark.verify.portions import LEFT_OUT, chunks, listings, most_rows, summed, suspects
+from floodmark.verify.search import Search, _beside
 from tests.support.described import changed, described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
@@ -272,3 +275,27 @@ def test_a_comparison_that_left_out_every_row_of_the_source_has_proven_nothing()
     for warehouse in (0, 5):
         with pytest.raises(DataError, match=r"nothing could be compared: every row \(5 rows\)"):
             check_compared(TABLE, Differences(rows_warehouse=warehouse, left_out=5))
+
+
+def test_a_groups_rows_are_those_of_the_larger_side() -> None:
+    source = {"a": Digest(3), "b": Digest(1)}
+    warehouse = {"a": Digest(1), "b": Digest(4), "c": Digest(5)}
+    assert [most_rows(part, source, warehouse) for part in "abcd"] == [3, 4, 5, 0]
+    assert list(chunks("abc", lambda part: most_rows(part, source, warehouse), 7, 3)) == [["a", "b"], ["c"]]
+
+
+def test_a_question_beside_ends_when_nobody_waits_for_it_any_more() -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    def question(stop: Callable[[], bool]) -> None:
+        asked.set()
+        while not stop():
+            time.sleep(0.01)
+        ended.set()
+
+    with pytest.raises(DataError), _beside(question):
+        assert asked.wait(20)
+        raise DataError("the source's side has failed")
+    assert ended.wait(20)
+    with _beside(lambda stop: stop()) as answer:
+        assert answer.result() is False
