@@ -17,10 +17,14 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 
+from floodmark.model.errors import DataError
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.types import Field, fields, is_moment
+
+pc: Any = pyarrow.compute
 
 # number, decimal: digits. flag: 0 or 1. float: the eight bytes in hex.
 # day, moment, instant: YYYY-MM-DD[ HH:MM:SS.ffffff]. text: its UTF-8 bytes. bytes: hex.
@@ -231,10 +235,22 @@ def printed(one: Form, values: Any) -> list[str | None]:
     """A key column's values as the servers print them."""
     match one.print:
         case "day":
+            _finite(one, values.cast(pa.int32()), 2**31 - 1)
             return list(values.cast(pa.string()).to_pylist())
         case "moment" | "instant":
-            return list(values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()).to_pylist())
+            numbers = values.cast(pa.int64())
+            _finite(one, numbers, 2**63 - 1)
+            return list(numbers.cast(pa.timestamp("us")).cast(pa.string()).to_pylist())
     return [None if value is None else _text(one, value) for value in values.to_pylist()]
+
+
+def _finite(one: Form, numbers: Any, infinity: int) -> None:
+    """Refuses DuckDB's infinite dates and times, which MySQL has not."""
+    if pc.any(pc.is_in(numbers, value_set=pa.array([infinity, -infinity], numbers.type))).as_py():
+        raise DataError(
+            f"the target has a row whose key is infinite in column {one.field.target}: no source row can have it",
+            hint="delete that row in the warehouse",
+        )
 
 
 def _text(one: Form, value: Any) -> str:

@@ -126,6 +126,8 @@ class Search:
         warehouse = self.services.warehouse()
         if compiled is None or self.services.config.source.hash_on_server or not self.services.workers_hash:
             return False
+        if not self.table.key:
+            return False  # the reader is checked by looking some rows up, which needs a key
         types = warehouse.types(self.table.target) if isinstance(warehouse, HandsOutRows) else None
         return types is not None and canonical.same_values(self.scope, types)
 

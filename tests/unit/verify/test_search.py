@@ -76,6 +76,7 @@ class Source:
             warehouse=lambda: DuckDB(self.path),
             config=SimpleNamespace(source=None),
             submit=self.submit,
+            workers_hash=True,
             progress=SimpleNamespace(advance=lambda *values: None),
         )
         scope = Scope(self.table, forms(self.table, redshift=False), hash_key=KEY)
@@ -125,3 +126,12 @@ def test_the_same_holds_for_groups(path: Path, wrong: int, suspicious: bool) -> 
     one._by_groups(SPANS, 1)
     assert one.found.suspicious is suspicious and not one.found.suspects
     assert one.found.source.rows == one.found.warehouse.rows == 100
+
+
+def test_a_table_without_a_key_is_hashed_by_the_servers(path: Path) -> None:
+    """Our reader is checked by rows that the servers print, and without a key none can be looked up."""
+    loaded(path, "INTEGER")
+    for key in (("id",), ()):
+        one = Source(described("s", "t", (ID, NAME), key, None, "full", "t"), path).search()
+        one.services.config = cast(Any, SimpleNamespace(source=SimpleNamespace(hash_on_server=False)))
+        assert one._hands_out_rows() is bool(key)

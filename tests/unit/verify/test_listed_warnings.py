@@ -1,0 +1,62 @@
+"""Warnings of the source while differing ranges are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from floodmark.model.canonical import Span, printed
+from floodmark.model.errors import DataError
+from floodmark.verify import hashed
+from tests.support.described import described
+from tests.unit.verify.test_hashed import KEYS, SMALL, scope
+
+
+class Warned:
+    """A session whose SELECT gave a thousand warnings, of which the server shows 64."""
+
+    def __init__(self, code: int) -> None:
+        self.code = str(code).encode()
+
+    @contextmanager
+    def columns(self, sql: str, limit: int, kinds: list[Any]) -> Iterator[Iterator[list[Any]]]:
+        yield iter([[pa.array([1, 2], pa.int32()), pa.array([b"a", b"b"]), pa.array([1, 0], pa.int64())]])
+
+    def warnings(self) -> int:
+        return 1000
+
+    def rows(self, sql: str) -> list[tuple[bytes, ...]]:
+        assert sql == "SHOW WARNINGS"
+        return [(b"Warning", self.code, b"said")] * 64
+
+    def close(self) -> None:
+        pass
+
+
+def test_comparisons_in_the_where_may_warn_for_every_row() -> None:
+    """MySQL warns with 1292 for each row if a text is compared with a number."""
+    found = hashed.listed(cast(Any, Warned(1292)), scope(SMALL), [Span()], ())
+    assert found.keys(scope(SMALL)) == [("1",)]
+    assert found.passed is not None and found.passed.num_rows == 1
+
+
+def test_a_lost_value_is_an_error() -> None:
+    with pytest.raises(DataError, match="values were lost"):
+        hashed.listed(cast(Any, Warned(1301)), scope(SMALL), [Span()], ())
+
+
+@pytest.mark.parametrize("kind", ["day", "wall", "at"])
+def test_an_infinite_key_of_the_warehouse_is_refused_in_plain_words(kind: str) -> None:
+    [form] = scope(described("s", "t", (KEYS[kind][0],), ("k",), None, "full", "t")).keys
+    for end in (1, -1):
+        if kind == "day":
+            values: Any = pa.array([5, None, end * (2**31 - 1)], pa.int32()).view(pa.date32())
+        else:
+            values = pa.array([5, None, end * (2**63 - 1)], pa.int64()).view(pa.timestamp("us"))
+        assert len(printed(form, values[:2])) == 2
+        with pytest.raises(DataError, match="infinite in column k"):
+            printed(form, values)
