@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -16,10 +16,11 @@ from floodmark.model.run import new_run
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.services.warehouse.protocol import HandsOutRows
-from floodmark.verify import hashed
+from floodmark.verify import hashed, task
 from floodmark.verify.compare import _misread, scope_of
 from floodmark.verify.hashed import SAMPLE
-from floodmark.verify.task import DigestJob, EntriesJob
+from floodmark.verify.search import Search
+from floodmark.verify.task import Digested, DigestJob, EntriesJob
 from tests.conftest import Silent, Workspace
 from tests.support.tampered_warehouse import FILL, READINGS
 
@@ -84,6 +85,23 @@ def test_worker_and_driver_hash_a_row_alike(compared: Compared, monkeypatch: pyt
 
     monkeypatch.setattr(row_hash, "compiled", None)
     assert DigestJob(source, scope, Span()).go().refused and EntriesJob(source, scope, (Span(),)).go().refused
+
+
+def test_workers_that_cannot_hash_are_tried_once_per_run(
+    compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services, submitted = compared.services, list[bool]()
+
+    def here(jobs: Sequence[DigestJob], group: str) -> Iterator[Digested]:
+        submitted.extend(job.scope.hash_key is not None for job in jobs)
+        return (job.go() for job in jobs)
+
+    monkeypatch.setattr(services, "submit", here)
+    monkeypatch.setattr(task, "_able", lambda scope: scope.hash_key is None)
+    for _ in range(2):
+        found = Search(services, replace(compared.scope, hash_key=None), lambda *totals: None).go()
+        assert found.source == found.warehouse and found.source.rows == ROWS
+    assert submitted == [True, False, False]
 
 
 def test_rows_that_were_misread_are_found_by_what_the_servers_print(compared: Compared) -> None:
