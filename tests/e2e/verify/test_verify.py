@@ -53,13 +53,15 @@ def test_planted_differences_are_found_and_nothing_else(place: Verifying) -> Non
         "DELETE FROM readings WHERE id IN (600, 15000)",
         "INSERT INTO readings SELECT * FROM readings WHERE id = 12000",
         "UPDATE readings SET id = 12001 WHERE id = 12003",
+        "UPDATE readings SET id = NULL WHERE id = 12006",
     )
-    assert sorted(place.found()) == sorted([
+    assert sorted(place.found(), key=str) == sorted([
         ("different_row", 30, "value"), ("different_row", 3000, "exact"), ("different_row", 15, "note"),
         ("different_row", 18, "note"), ("different_row", 9000, "taken"), ("different_row", 9003, "seen"),
         ("different_row", 14994, "note", "price"), ("missing_row", 600), ("missing_row", 15000),
         ("missing_row", 12003), ("different_row", 12000), ("extra_row", 12001),
-    ])  # fmt: skip
+        ("missing_row", 12006), ("extra_row", None),
+    ], key=str)  # fmt: skip
 
 
 @pytest.mark.parametrize("on_server", [False, True])
