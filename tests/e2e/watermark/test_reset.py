@@ -76,7 +76,7 @@ def test_a_reset_of_the_load_loads_every_file_again_once(orders: Workspace) -> N
     orders.synced("orders")
     document = orders.pipeline.watermark_reset(name(orders), redshift_only=True)
     assert counts(document) == (301, 4, 0) and len(document["pending_s3_files"]) == 4
-    assert document["undo"].startswith("nothing")
+    assert document["undo"].startswith("no need")
     table = orders.synced("orders", load_only=True)
     assert (table["files_loaded"], table["rows_loaded"]) == (4, 301)
     assert orders.synced("orders", load_only=True)["files_loaded"] == 0
