@@ -27,7 +27,7 @@ PROGRESS = re.compile(r"starting Spark|saving Spark's classes|.*: (waiting|extra
 def masked(line: str) -> str:
     """A line without what differs from run to run: numbers, times, hosts and the widths of columns."""
     text = re.sub(r"on host \S+", "on host …", line)
-    text = re.sub(r"\d[\d,.:_-]*[a-f\d]*", "#", text)
+    text = re.sub(r"\d(?:[\d,.:_-]*[a-f\d])?[a-f\d]*", "#", text)  # not the colon behind a run's id
     text = re.sub(r"(?:# (?:d|h|min) )*# s\b", "# s", text)
     text = re.sub(r"# (?:k|M|G)?B\b", "# B", text)
     return " ".join(text.split())
