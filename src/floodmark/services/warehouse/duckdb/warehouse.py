@@ -8,7 +8,8 @@ ledger.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,20 +121,28 @@ class DuckDB:
 
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]] | None:
         """The rows that queries about the target, in DuckDB's SQL, return; None: there is no target."""
-        with self._file.reading() as con:
-            found = put.Target(con, self.schema, target) if con else None
-            columns = found.columns() if found else None
-            if con is None or found is None or columns is None:
+        with self._reading(target) as read:
+            if read is None:
                 return None
-            types = {column.name.lower(): column.type for column in columns}
+            con, found, types = read
             questions = words(TargetSql(DUCKDB, found.sql, types))
             return [row for question in questions for row in con.execute(question).fetchall()]
 
     def types(self, target: str) -> Mapping[str, str] | None:
         """The types of the target's columns, by lower-case name; None: there is no target."""
+        with self._reading(target) as read:
+            return None if read is None else read[2]
+
+    @contextmanager
+    def _reading(self, target: str) -> Iterator[tuple[Connection, put.Target, dict[str, str]] | None]:
+        """The open file, the target in it and its columns' types by lower-case name; None: there is no target."""
         with self._file.reading() as con:
-            columns = put.Target(con, self.schema, target).columns() if con else None
-        return None if columns is None else {column.name.lower(): column.type for column in columns}
+            found = put.Target(con, self.schema, target) if con else None
+            columns = found.columns() if found else None
+            if con is None or found is None or columns is None:
+                yield None
+            else:
+                yield con, found, {column.name.lower(): column.type for column in columns}
 
     def hand_out(
         self,
@@ -164,12 +173,10 @@ class DuckDB:
         stop: Callable[[], bool],
     ) -> Portion | None:
         """Hands out the rows of a portion, or all; returns the next portion."""
-        with self._file.reading() as con:
-            found = put.Target(con, self.schema, target) if con else None
-            columns = found.columns() if found else None
-            if con is None or found is None or columns is None:
+        with self._reading(target) as read:
+            if read is None:
                 return None
-            types = {column.name.lower(): column.type for column in columns}
+            con, found, types = read
             if portion is not None and ("rowid" in types or not found.is_table()):
                 portion = None
             rows, last = found.sql, True
