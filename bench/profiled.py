@@ -7,6 +7,7 @@ the driver and of the workers. DuckDB's own threads run no Python, so py-spy doe
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -28,6 +29,8 @@ PARTS = {
 MODULE = re.compile(r"floodmark/([\w/]+)\.pyx?:")
 # The bodies of tasks: a stack with one of them is a worker's.
 BODIES = ("floodmark/extract/", "floodmark/verify/task")
+# Imports, Spark's start and what waits for it: a process of one run does this once, whatever the rows.
+STARTING = ("<frozen importlib", "services/spark/start", "_prepare (floodmark/services/spark/worker_daemon")
 MOST = 12
 
 
@@ -40,9 +43,10 @@ def profile(stage: Stage) -> str:
         told += _accounts(name, stage.run(name, command, prefix))
         config, _ = stage.place()
         told += _samples(config, [*command[:2], str(config), *command[3:]])
-    verify = stage.floodmark(_synced(stage), "verify", "-t", settlement.NAME)
-    told += _accounts("verify, Spark's start included", stage.run("verify", verify))
-    told += _samples(Path(verify[verify.index("--config") + 1]), verify)
+    synced = _synced(stage)
+    verify = [sys.executable, str(HERE / "steady.py"), str(synced), settlement.NAME, "verify"]
+    told += _accounts("verify", stage.run("verify", verify))
+    told += _samples(synced, verify)
     return "\n".join(told) + "\n"
 
 
@@ -73,14 +77,23 @@ def _accounts(name: str, figure: Figure) -> list[str]:
 def _samples(config: Path, command: list[str]) -> list[str]:
     out = config.with_name("stacks.txt")
     spy = [str(HERE / ".venv" / "bin" / "py-spy"), "record", "--subprocesses", "--native", "--rate", "200"]
-    done = subprocess.run(
+    # A process that is killed while py-spy follows it never ends, and Spark's workers are killed at its end. So
+    # py-spy is stopped as soon as the work is done, which steady.py says by printing its figures.
+    process = subprocess.Popen(
         [*spy, "--format", "raw", "--output", str(out), "--", *command],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+    assert process.stdout is not None
+    for line in process.stdout:  # py-spy's own lines come before
+        if line.startswith("{"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate()
     if not out.exists():  # py-spy also fails over a process that ends meanwhile, but still writes its samples
-        sys.exit(f"bench: py-spy: {(done.stderr.strip() or 'no samples').splitlines()[-1]}")
+        sys.exit(f"bench: py-spy: {(complaint.strip() or 'no samples').splitlines()[-1]}")
     told = []
     for title, parts, own in _split(out.read_text().splitlines()):
         total = sum(parts.values())
@@ -97,8 +110,8 @@ def _split(lines: Iterable[str]) -> list[tuple[str, Counter[str], Counter[str]]]
         stack, _, count = line.rpartition(" ")
         frames = stack.split(";")
         modules = [match.group(1) for frame in frames if (match := MODULE.search(frame))]
-        if not modules:
-            continue  # starting, waiting
+        if not modules or any(name in stack for name in STARTING):
+            continue
         worker = any(body in frame for frame in frames for body in BODIES)
         parts, own = found["workers in tasks" if worker else "driver"]
         parts[_part(frames, modules) if worker else modules[-1]] += int(count)

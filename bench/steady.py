@@ -34,13 +34,14 @@ def main() -> None:
         document = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark).as_json()
     seconds, after = time.monotonic() - began, tree_cpus()
     cpus = {role: after[role] - before[role] for role in after}
-    spark.stop()
     (done,) = document["tables"]
     if done["error"]:
+        spark.stop()
         sys.exit(str(done["error"]))
     rows = "rows_source" if what == "verify" else "rows_extracted"
     print(json.dumps({"rows": done[rows], "loaded": done.get("rows_loaded"), "bytes": done.get("bytes_written", 0),
-                      "seconds": seconds, "cpu": sum(cpus.values()), "cpus": cpus, "spark_start": started}))  # fmt: skip
+                      "seconds": seconds, "cpu": sum(cpus.values()), "cpus": cpus, "spark_start": started}), flush=True)  # fmt: skip
+    spark.stop()
 
 
 if __name__ == "__main__":
