@@ -1,4 +1,7 @@
-"""Which runs of a resident sync leave a report: all that did something, and one an hour for a failure that lasts."""
+"""Which runs of a resident sync leave a report: all that did something, and one an hour for a failure that lasts.
+
+A failure lasts until its table, or the run as a whole, succeeds: the next one is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ class Reported:
         failed: list[tuple[str | None, int]] = [(t.table, t.exit_code) for t in report.tables if t.error]
         if error is not None:
             failed.append((None, error.code))
-        known = all(one in self._at and now - self._at[one] < EVERY for one in failed)
+        over = {t.table for t in report.tables if not t.error} | (set() if error else {None})
+        self._at = {one: at for one, at in self._at.items() if one[0] not in over and now - at < EVERY}
         did_something = any(t.commits or t.files_loaded for t in report.tables)
-        if failed and known and not did_something:
+        if failed and all(one in self._at for one in failed) and not did_something:
             return False
-        self._at = {one: at for one, at in self._at.items() if now - at < EVERY} | dict.fromkeys(failed, now)
+        self._at |= dict.fromkeys(failed, now)
         return True

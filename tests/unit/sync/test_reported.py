@@ -38,3 +38,22 @@ def test_another_table_another_code_and_work_that_was_done_are_reported() -> Non
     assert known.wanted(
         report(TableReport("s.a")), None, 210
     )  # idle: whoever writes reports leaves that one out
+
+
+def test_a_failure_after_a_success_is_reported_at_once() -> None:
+    known, away = Reported(), TransientError("away")
+    outage = report(failed("s.a", away), TableReport("s.b"))
+    assert known.wanted(outage, None, 0) and not known.wanted(outage, None, 30)
+    known.wanted(report(TableReport("s.a"), TableReport("s.b")), None, 60)
+    assert known.wanted(outage, None, 90) and not known.wanted(outage, None, 120)
+
+    assert known.wanted(report(), away, 150) and not known.wanted(report(), away, 180)
+    assert not known.wanted(outage, None, 210)  # the run as a whole is well again, the table is not
+    assert known.wanted(report(), away, 240)
+
+
+def test_a_table_that_is_not_in_a_run_has_not_recovered() -> None:
+    known, away = Reported(), TransientError("away")
+    assert known.wanted(report(failed("s.a", away)), None, 0)
+    known.wanted(report(TableReport("s.b")), None, 30)
+    assert not known.wanted(report(failed("s.a", away)), None, 60)
