@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from floodmark.extract.range import members
 from floodmark.model.commit import DataFile
 from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.position import Key, Value
@@ -69,9 +68,9 @@ def _cell(column: Column, value: Value | None) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, int) and column.data_type == "enum":
-        return members(column)[value - 1].encode() if value else b""
+        return column.members[value - 1].encode() if value else b""
     if isinstance(value, int) and column.data_type == "set":
-        return ",".join(m for i, m in enumerate(members(column)) if value >> i & 1).encode()
+        return ",".join(m for i, m in enumerate(column.members) if value >> i & 1).encode()
     if isinstance(value, str) and column.data_type in BINARY:
         return bytes.fromhex(value.removeprefix("0x"))
     return str(value).encode()

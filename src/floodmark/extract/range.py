@@ -6,7 +6,6 @@ without a cursor have no position. Values are in MySQL's form, as defined by `mo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -16,8 +15,6 @@ import pyarrow.compute as pc
 
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
-
-_MEMBER = re.compile(r"'((?:[^']|'')*)'")
 
 
 class Extremes:
@@ -88,18 +85,11 @@ def _value(column: Column, scalar: pa.Scalar[Any]) -> Value:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if column.data_type == "enum":
-        names = members(column)
-        return names.index(value) + 1 if value in names else 0
+        return column.members.index(value) + 1 if value in column.members else 0
     if column.data_type == "set":
-        names = members(column)
-        return sum(1 << names.index(v) for v in value.split(",")) if value else 0
+        return sum(1 << column.members.index(v) for v in value.split(",")) if value else 0
     if isinstance(value, int):
         return int(value)
     if pa.types.is_decimal(scalar.type) and column.data_type != "decimal":
         return int(value)  # BIGINT UNSIGNED, BIT(64)
     return format(value, "f") if isinstance(value, Decimal) else str(value)
-
-
-def members(column: Column) -> list[str]:
-    """The members of an ENUM or SET, in order."""
-    return [m.replace("''", "'") for m in _MEMBER.findall(column.type)]

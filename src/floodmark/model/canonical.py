@@ -223,11 +223,16 @@ class Scope:
         )
 
 
-_MEMBER = re.compile(r"'((?:[^']|'')*)'")
+_DAY = r"\d{4}-\d\d-\d\d"
+_TIMES = {
+    "day": re.compile(_DAY),
+    "moment": re.compile(_DAY + r" \d\d:\d\d:\d\d(\.\d+)?"),
+    "instant": re.compile(_DAY + r" \d\d:\d\d:\d\d(\.\d+)?"),
+}
 
 
 def key_of(scope: Scope, printed: Sequence[str | None]) -> Key:
-    """A printed key as MySQL values."""
+    """A printed key as MySQL values; DataError if the source's column can't hold such a value."""
     return tuple(_value(f, text) for f, text in zip(scope.keys, printed, strict=True))
 
 
@@ -246,11 +251,17 @@ def printed(one: Form, values: Any) -> list[str | None]:
 
 def _finite(one: Form, numbers: Any, infinity: int) -> None:
     """Refuses DuckDB's infinite dates and times, which MySQL has not."""
-    if pc.any(pc.is_in(numbers, value_set=pa.array([infinity, -infinity], numbers.type))).as_py():
-        raise DataError(
-            f"the target has a row whose key is infinite in column {one.field.target}: no source row can have it",
-            hint="delete that row in the warehouse",
-        )
+    for text, number in (("infinity", infinity), ("-infinity", -infinity)):
+        if pc.any(pc.equal(numbers, number)).as_py():
+            raise _impossible(one, text)
+
+
+def _impossible(one: Form, text: str) -> DataError:
+    """For a row of the target whose key no source row can have: it can't be looked up."""
+    return DataError(
+        f"the target has a row with {text} in the key column {one.field.target}: no source row can have that",
+        hint="delete that row in the warehouse",
+    )
 
 
 def _text(one: Form, value: Any) -> str:
@@ -271,10 +282,9 @@ def _value(one: Form, text: str | None) -> Value | None:
     if text is None:
         return None
     if column.data_type in ("enum", "set"):
-        members = [m.replace("''", "'") for m in _MEMBER.findall(column.type)]
-        if column.data_type == "enum":
-            return members.index(text) + 1 if text in members else 0
-        return sum(1 << members.index(v) for v in text.split(",")) if text else 0
+        return _member(one, text)
+    if (form := _TIMES.get(one.print)) is not None and not form.fullmatch(text):
+        raise _impossible(one, text)
     match one.print:
         case "number" | "flag":
             # A DECIMAL without a scale stays text, as in a position.
@@ -284,3 +294,16 @@ def _value(one: Form, text: str | None) -> Value | None:
         case "bytes":
             return "0x" + text.lower()
     return text
+
+
+def _member(one: Form, text: str) -> int:
+    """The number of an ENUM's member, or the bits of a SET's; 0: none."""
+    column = one.column
+    if column.data_type == "enum" and text in column.members:
+        return column.members.index(text) + 1
+    if not text:
+        return 0
+    chosen = text.split(",")
+    if column.data_type == "enum" or any(name not in column.members for name in chosen):
+        raise _impossible(one, text)
+    return sum(1 << column.members.index(name) for name in chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,11 @@ from pydantic import Field
 from floodmark.model.json import Flat
 
 Mode = Literal["upsert", "append", "full"]
+
+
+_MEMBER = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"''|\\(.)")
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,15 @@ class Column:
     def maintained(self) -> bool:
         """Whether the server sets it to the current time whenever a row changes."""
         return "on update current_timestamp" in self.extra.lower()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members of an ENUM or SET, in order; the type has them quoted and with backslashes."""
+
+        def plain(found: re.Match[str]) -> str:
+            return _ESCAPES.get(found[1], found[1]) if found[1] else "'"
+
+        return tuple(_ESCAPED.sub(plain, member) for member in _MEMBER.findall(self.type))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ judged by its key alone. Nothing is reported until both sides have been queried 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.commit import system
@@ -103,16 +103,16 @@ def compare(
     )
     if found.suspicious and table.key and not only_keys and _changed(services, table, state):
         raise _changing(table)
-    suspects = list(found.suspects)
+    suspects = found.suspects
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
-        confirmed = _confirmed(services, table, state, sample, only_keys, also)
+        confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
     return replace(
         confirmed,
         rows_source=differences.rows_source,
         rows_warehouse=differences.rows_warehouse,
         left_out=differences.left_out,
-        agree=differences.agree,
+        agree=differences.agree and confirmed.agree,
         notes=differences.notes,
         low=differences.low,
         high=differences.high,
@@ -238,7 +238,7 @@ def _misread(services: Services, scope: Scope, state: State, sample: Sequence[Pr
     some = sample[:: max(1, -(-len(sample) // AT_ONCE))]
     if not some or _loaded(services, scope.table, state) is None:
         return []
-    found = _differences(services, scope, some)
+    found, _ = _differences(services, scope, some)
     return list(some) if found else []
 
 
@@ -246,11 +246,16 @@ def _confirmed(
     services: Services,
     table: Table,
     state: State,
-    keys: Sequence[Printed],
+    suspects: Mapping[Printed, bool],
     only_keys: bool,
     also: Sequence[str] = (),
 ) -> Differences:
-    """The suspects that really differ, judged at a moment when no other run is changing the table."""
+    """The suspects that really differ, judged at a moment when no other run is changing the table.
+
+    A row that the warehouse has listed and that neither side has under its key, though no run has changed the
+    table since, can't be named, but differs.
+    """
+    seen = state
     for number in range(TRIES):
         if number:
             time.sleep(PAUSE)
@@ -259,8 +264,11 @@ def _confirmed(
         if before is None:
             continue
         scope, _ = scope_of(services, table, state, only_keys, also)
-        found = _differences(services, scope, keys)
-        if not found or _loaded(services, table, Log(services.store, table.name).read()) == before:
+        found, nowhere = _differences(services, scope, list(suspects))
+        if not found:
+            lost = any(suspects[key] for key in nowhere) and not _changed(services, table, seen)
+            return replace(found, agree=not lost)
+        if _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found
     raise _changing(table)
 
@@ -296,7 +304,11 @@ def waiting(services: Services, table: Table, state: State) -> int:
     return sum(max(1, d.rows) for d in pending(data, ledger, state.load_epoch))
 
 
-def _differences(services: Services, scope: Scope, keys: Sequence[Printed]) -> Differences:
+def _differences(
+    services: Services, scope: Scope, keys: Sequence[Printed]
+) -> tuple[Differences, list[Printed]]:
+    """How the rows with these keys differ now, and the keys that neither side has."""
+    nowhere: list[Printed] = []
     missing: list[Key] = []
     extra: list[Key] = []
     different: dict[Key, tuple[str, ...]] = {}
@@ -314,8 +326,10 @@ def _differences(services: Services, scope: Scope, keys: Sequence[Printed]) -> D
                         # of date.
                         different[key_of(scope, row.key)] = _columns(scope, row, stored[0])
                         continue
-                if row is None:
-                    extra += [key_of(scope, key)] * bool(stored)
+                if row is None and not stored:
+                    nowhere.append(key)
+                elif row is None:
+                    extra.append(key_of(scope, key))
                 elif row.place != "in":
                     continue
                 elif not stored:
@@ -326,11 +340,12 @@ def _differences(services: Services, scope: Scope, keys: Sequence[Printed]) -> D
                     )
                 elif len(stored) > 1:
                     different[key_of(scope, key)] = ()
-    return Differences(
+    found = Differences(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
         tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
     )
+    return found, nowhere
 
 
 def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:

@@ -272,8 +272,8 @@ def joined(some: Sequence[Rows]) -> Rows:
     )
 
 
-def differing(scope: Scope, mine: Rows, theirs: Rows) -> tuple[list[Printed], int]:
-    """The keys whose rows differ between the two sides, and how many of them the warehouse does not have.
+def differing(scope: Scope, mine: Rows, theirs: Rows) -> dict[Printed, bool]:
+    """The keys whose rows differ between the two sides, and whether the warehouse has a row with it.
 
     Rows outside the scope are ignored, whatever the warehouse has of them.
     """
@@ -285,8 +285,8 @@ def differing(scope: Scope, mine: Rows, theirs: Rows) -> tuple[list[Printed], in
         own, other = pc.or_(own, among(mine.hashes, more)), pc.or_(other, among(theirs.hashes, more))
     ours, stored_keys = mine.keys(scope, own), theirs.keys(scope, other)
     passed = set(_printed(scope, mine.passed)) if mine.passed is not None and (ours or stored_keys) else set()
-    missing = set(ours) - set(stored_keys)
-    return [key for key in dict.fromkeys([*ours, *stored_keys]) if key not in passed], len(missing)
+    found = dict.fromkeys(ours, False) | dict.fromkeys(stored_keys, True)
+    return {key: there for key, there in found.items() if key not in passed}
 
 
 def _more_often(mine: Any, theirs: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TypeVar
 
-from floodmark.model.canonical import Digest, Entry, Part, Span
+from floodmark.model.canonical import Digest, Entry, Part, Scope, Span
 from floodmark.verify.hashed import Printed
 
 T = TypeVar("T")
@@ -43,6 +44,17 @@ def suspects(listed: Iterable[Entry], stored: Iterable[tuple[Printed, str]]) -> 
         counts = (Counter(mine), Counter(theirs))
         differing |= {row for row in once[0] & once[1] if counts[0][row] != counts[1][row]}
     yield from {key: None for key, _ in differing if key not in passed}
+
+
+def in_key_order(scope: Scope, parts: Iterable[Part]) -> list[Part]:
+    """The parts by their ranges, in the order of their keys: numbers, or times of equal length."""
+
+    def place(part: Part) -> tuple[bool, list[Decimal | str]]:
+        after = zip(scope.keys, part.span.after or (), strict=False)
+        numbers = ("number", "decimal")
+        return bool(part.span.after), [Decimal(str(v)) if f.print in numbers else str(v) for f, v in after]
+
+    return sorted(parts, key=place)
 
 
 def listings(parts: Sequence[Part]) -> Iterator[tuple[Span, ...]]:

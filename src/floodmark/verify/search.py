@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,16 @@ from floodmark.services.warehouse.canonical import TargetSql
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Printed, Stopped, never
-from floodmark.verify.portions import LEFT_OUT, RANGES, chunks, listings, most_rows, summed, suspects
+from floodmark.verify.portions import (
+    LEFT_OUT,
+    RANGES,
+    chunks,
+    in_key_order,
+    listings,
+    most_rows,
+    summed,
+    suspects,
+)
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
@@ -63,7 +72,7 @@ PAUSE = 1.0
 class SearchResult:
     """What a search has found."""
 
-    suspects: dict[Printed, None] = field(default_factory=dict)
+    suspects: dict[Printed, bool] = field(default_factory=dict)  # and whether the warehouse has listed it
     sample: list[Printed] = field(default_factory=list)  # keys of some rows that we have hashed
     source: Digest = field(default_factory=Digest)
     warehouse: Digest = field(default_factory=Digest)
@@ -231,12 +240,12 @@ class Search:
 
     def _list_ranges(self, leaves: Sequence[Part]) -> None:
         source = self.services.config.source
-        jobs = [EntriesJob(source, self.scope, spans) for spans in listings(leaves)]
+        jobs = [EntriesJob(source, self.scope, spans) for spans in listings(in_key_order(self.scope, leaves))]
         unexplained: list[Span] = []
         for listing in self._listed(jobs):
             if listing.rows is not None:
                 theirs = hashed.stored(self._handing_out, self.scope, listing.spans)
-                some = self._suspected(*hashed.differing(self.scope, listing.rows, theirs))
+                some = self._suspected(hashed.differing(self.scope, listing.rows, theirs))
             else:
                 some = self._suspect(listing.entries, self._entries(listing.spans))
             unexplained += () if some else listing.spans
@@ -332,9 +341,7 @@ class Search:
             jobs = [EntriesJob(source, self.scope, (span,), tuple(some)) for span in spans]
             mine = hashed.joined([found.rows for found in self._listed(jobs) if found.rows is not None])
             theirs = hashed.stored(self._handing_out, self.scope, (), some)
-            unexplained |= (
-                set() if self._suspected(*hashed.differing(self.scope, mine, theirs)) else set(some)
-            )
+            unexplained |= set() if self._suspected(hashed.differing(self.scope, mine, theirs)) else set(some)
         return unexplained
 
     def _width(self) -> int:
@@ -412,19 +419,14 @@ class Search:
 
     def _suspect(self, listed: Sequence[Entry], stored: Iterable[Sequence[object]]) -> bool:
         theirs = [(tuple(None if k is None else str(k) for k in keys), str(h)) for h, *keys in stored]
-        found = dict.fromkeys(suspects(listed, theirs))
-        if self._most is not None:
-            there = {key for key, _ in theirs}
-            self._missing += sum(1 for key in found if key not in there)
-            self._check(self._missing)
+        found = dict.fromkeys(suspects(listed, theirs), False)
+        return self._suspected(found | {key: True for key, _ in theirs if key in found})
+
+    def _suspected(self, found: Mapping[Printed, bool]) -> bool:
+        self._missing += sum(not there for there in found.values())
+        self._check(self._missing)
         self.found.suspects |= found
         return bool(found)
-
-    def _suspected(self, keys: Sequence[Printed], missing: int) -> bool:
-        self._missing += missing
-        self._check(self._missing)
-        self.found.suspects |= dict.fromkeys(keys)
-        return bool(keys)
 
     def _check(self, missing: int) -> None:
         if self._most is not None and missing > self._most:

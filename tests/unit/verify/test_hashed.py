@@ -138,12 +138,10 @@ def test_keys_differ_by_their_hashes_however_often_they_occur() -> None:
     seen = scope(SMALL)
     mine = rows((1, "a"), (2, "b"), (3, "c"), (5, "e"), passed=[4, 7])
     theirs = rows((1, "a"), (2, "other"), (4, "old"), (5, "e"), (5, "e"), (6, "f"))
-    keys, missing = hashed.differing(seen, mine, theirs)
-    assert sorted(keys) == [("2",), ("3",), ("5",), ("6",)] and missing == 1
-    assert hashed.differing(seen, mine, mine) == ([], 0)
-    assert hashed.differing(seen, rows(), rows()) == ([], 0)
-    none, gone = hashed.differing(seen, mine, rows())
-    assert len(none) == gone == 4
+    found = hashed.differing(seen, mine, theirs)
+    assert found == {("2",): True, ("3",): False, ("5",): True, ("6",): True}
+    assert hashed.differing(seen, mine, mine) == hashed.differing(seen, rows(), rows()) == {}
+    assert list(hashed.differing(seen, mine, rows()).values()) == [False] * 4
     assert hashed.joined([mine, theirs]).compared.num_rows == 10
 
 

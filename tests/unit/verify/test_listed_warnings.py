@@ -58,5 +58,5 @@ def test_an_infinite_key_of_the_warehouse_is_refused_in_plain_words(kind: str) -
         else:
             values = pa.array([5, None, end * (2**63 - 1)], pa.int64()).view(pa.timestamp("us"))
         assert len(printed(form, values[:2])) == 2
-        with pytest.raises(DataError, match="infinite in column k"):
+        with pytest.raises(DataError, match="infinity in the key column k"):
             printed(form, values)

@@ -18,6 +18,7 @@ from floodmark.model.table import Column, Table
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify import search
 from floodmark.verify.hashed import Rows
+from floodmark.verify.portions import in_key_order
 from floodmark.verify.search import Search
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 from tests.support.described import described
@@ -50,7 +51,7 @@ class Source:
     def submit(self, jobs: Sequence[DigestJob | EntriesJob], table: str) -> Iterator[Digested | Listing]:
         for job in jobs:
             if isinstance(job, EntriesJob):
-                columns = self.columns(Span(job.spans[0].after, job.spans[-1].upto))
+                columns = [pa.concat_arrays(c) for c in zip(*map(self.columns, job.spans), strict=True)]
                 listed = pa.table({"key0": columns[0], "hash": hashes(columns, KEY)})
                 if job.prefixes:
                     wanted = [int(prefix, 16) for prefix in job.prefixes]
@@ -119,6 +120,14 @@ def test_sums_that_differ_once_are_computed_again(path: Path) -> None:
     assert not one.found.suspicious and not one.found.suspects
 
 
+def test_ranges_are_listed_and_settled_in_the_order_of_their_keys(path: Path) -> None:
+    """They are found level by level, so that the last of all may come first."""
+    loaded(path, "INTEGER")
+    one = Source(NUMBERED, path).search()
+    one._list_ranges([Part(SPANS[2], Digest(39)), Part(SPANS[0], Digest(31))])
+    assert not one.found.suspicious and not one.found.suspects
+
+
 @pytest.mark.parametrize(("wrong", "suspicious"), [(0, False), (2, False), (99, True)])
 def test_the_same_holds_for_groups(path: Path, wrong: int, suspicious: bool) -> None:
     loaded(path, "VARCHAR")
@@ -135,3 +144,24 @@ def test_a_table_without_a_key_is_hashed_by_the_servers(path: Path) -> None:
         one = Source(described("s", "t", (ID, NAME), key, None, "full", "t"), path).search()
         one.services.config = cast(Any, SimpleNamespace(source=SimpleNamespace(hash_on_server=False)))
         assert one._hands_out_rows() is bool(key)
+
+
+def test_ranges_are_ordered_as_their_keys_are() -> None:
+    table = described(
+        "s",
+        "t",
+        (Column("n", "decimal(9,1)", "decimal", scale=1), Column("day", "date", "date")),
+        ("n", "day"),
+        None,
+        "full",
+        "t",
+    )
+    cuts = [
+        None,
+        ("-7.5", "2025-01-01"),
+        ("9.5", "2024-12-31"),
+        ("9.5", "2025-01-01"),
+        ("10.0", "0000-01-01"),
+    ]
+    parts = [Part(Span(cut), Digest()) for cut in cuts]
+    assert in_key_order(Scope(table, forms(table, redshift=False)), [*parts[2:], *parts[:2]]) == parts

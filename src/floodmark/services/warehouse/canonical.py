@@ -67,7 +67,8 @@ DUCKDB = Dialect(
     float=_duckdb_float,
     day="strftime({}, '%Y-%m-%d')",
     moment="strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
-    instant="strftime(make_timestamp(epoch_us({})), '%Y-%m-%d %H:%M:%S.%f')",
+    # An infinite time has no number, and would be printed as if it were NULL.
+    instant="coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
     bytes="hex({})",
     length="strlen({})",
     hash=f"substring(sha256({{}}), 1, {DIGITS})",
