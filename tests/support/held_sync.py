@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,22 @@ def _processes() -> Iterator[Process]:
         if fields[0] not in "ZX":
             name = text[text.index("(") + 1 : text.rindex(")")]
             yield Process(int(stat.parent.name), int(fields[1]), name, fields[19])
+
+
+def connected(port: int) -> Process:
+    """The process on this machine whose TCP connection has this local port."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    [socket] = [
+        f"socket:[{line[9]}]" for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "01"
+    ]
+
+    def has(process: Process) -> bool:
+        with suppress(OSError):
+            return any(os.readlink(fd) == socket for fd in Path(f"/proc/{process.pid}/fd").iterdir())
+        return False
+
+    [found] = [process for process in _processes() if has(process)]
+    return found
 
 
 def descendants(pid: int) -> list[Process]:

@@ -67,7 +67,8 @@ class SharedSnapshotJob:
                 return ()
             hold(session, self.table)
             guest.tell({})
-            return self._read(guest, session, told)
+            with guest.showing_life():
+                return self._read(guest, session, told)
 
     def _read(self, guest: Guest, session: Session, told: Callable[[int], None]) -> tuple[SliceResult, ...]:
         done: list[SliceResult] = []

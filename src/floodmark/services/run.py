@@ -6,13 +6,14 @@ A run with nothing to do starts no Spark and touches no warehouse. Whatever is o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TypeVar
 from weakref import WeakSet
 
 from floodmark.config.load import Config
+from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import Progress
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.mysql.session import Session
@@ -127,15 +128,20 @@ class Services:
         return self._spark.get()
 
     def submit(
-        self, jobs: Sequence[Job[R]], group: str, underway: Callable[[int], None] | None = None
-    ) -> Iterator[R]:
+        self,
+        jobs: Sequence[Job[R]],
+        group: str,
+        underway: Callable[[int], None] | None = None,
+        failed: Callable[[], FloodmarkError | None] = lambda: None,
+    ) -> Generator[R, None, None]:
         """Runs the jobs as Spark tasks and yields results as they finish, within this run's limits on the source.
 
-        `underway` receives the number of rows read so far by unfinished jobs.
+        `underway` receives the number of rows read so far by unfinished jobs. `failed` is asked now and then for an
+        error that ends them all, though no task has one.
         """
         table = jobs[0].table.name if jobs else ""
         note = partial(self.progress.note, table)
-        return self.spark().submit(jobs, group, self.throttle, underway, note)
+        return self.spark().submit(jobs, group, self.throttle, underway, note, failed)
 
     def warehouse(self) -> Warehouse:
         """The warehouse that this pipeline fills."""

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from floodmark.extract.shared_snapshot import Share, SharedSnapshotJob
@@ -44,6 +44,8 @@ COMING = 10.0
 GRACE = 1.0
 # Seconds that the results of attempts that have done their work may take, until speculative ones are let go.
 RETURNING = 15.0
+# Seconds after which a task that has not returned its results is frozen.
+RETURNED = 120.0
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Outcome:
     members: dict[int, str] = field(default_factory=dict)  # the attempts that took part
     obstacle: Obstacle | None = None
     error: BaseException | None = None
+    over: bool = False  # the error has ended the meeting
+    read_at: float | None = None  # when all slices were read
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ def _met(
             outcome.connections = len(came)
             outcome.members = {member.number: member.attempt for member in came}
             outcome.given = meeting.share_out(came, range(len(pieces)))
+            outcome.read_at = time.monotonic()
             if spark.speculates:  # a speculative attempt that returned before the first one would replace it
                 ended.wait(RETURNING)
             meeting.let_go()
@@ -160,7 +165,14 @@ def _met(
                 if services.interrupted:
                     raise Interrupted("stopped", table=table.name)
             if outcome.error is None:
-                shares += services.submit(members, table.name, underway)
+                submitted = services.submit(
+                    members, table.name, underway, lambda: failed(outcome, time.monotonic())
+                )
+                with closing(submitted):
+                    for share in submitted:
+                        shares.append(share)
+                        if gathered(outcome, shares, len(jobs)) is not None:
+                            break  # whoever has not come by now is not needed
         except (MeetingOver, TransientError) as error:
             lost = error
         finally:
@@ -184,7 +196,15 @@ def conducted(
         outcome.error = error
         ready.set()
         ended.wait(GRACE)
+        outcome.over = True
         meeting.close()
+
+
+def failed(outcome: Outcome, now: float) -> FloodmarkError | None:
+    """The error of a meeting that has failed, or whose results don't come back, though no task has failed. Pure."""
+    if outcome.over or (outcome.read_at is not None and now - outcome.read_at > RETURNED):
+        return MeetingOver("the meeting of the tasks is over", hint="run the command again")
+    return None
 
 
 def starts_over(lost: FloodmarkError, interrupted: bool, alive: bool) -> bool:

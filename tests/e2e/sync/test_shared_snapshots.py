@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from floodmark.services.mysql.session import LABEL
+from floodmark.services.spark import meeting
 from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import DatabaseServer
 from tests.conftest import BOTH, NO_MYSQL, PATIENT, SERVERS, Workspace, lasting_workspace
 from tests.support import transfers
-from tests.support.held_sync import Gate, batches, commits, until
+from tests.support.held_sync import Gate, batches, commits, connected, until
 from tests.support.table_shapes import configured, same
 
 SLICE = 250
@@ -95,6 +98,33 @@ def test_a_lost_session_begins_the_whole_snapshot_anew(accounts: Workspace, conn
     assert same(accounts, "accounts") and not report["notes"]
     [batch] = batches(accounts, "accounts")
     assert sum(file["rows"] for file in batch["files"]) == 2 * transfers.ROWS
+
+
+def test_a_worker_that_is_frozen_ends_the_snapshot_and_is_killed(
+    accounts: Workspace, connections: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine keeps the connection to the driver alive, and Spark waits for it: only its silence shows it."""
+    monkeypatch.setattr(meeting, "SIGN_EVERY", 0.3)
+    monkeypatch.setattr(meeting, "SILENCE", 6.0)
+    execute = accounts.execute
+    with Gate(accounts, 10) as gate, ThreadPoolExecutor(1) as pool:
+        configured(accounts, "accounts", mode="full", slice_rows=SLICE, where=gate.where)
+        gate.close()
+        running = pool.submit(accounts.synced, "accounts")
+        until(lambda: len(execute(READING)) == 2)
+        [(host,), _] = execute(READING.replace("SELECT ID", "SELECT HOST"))
+        frozen = connected(int(host.rpartition(":")[2]))
+        os.kill(frozen.pid, signal.SIGSTOP)
+        gate.open()
+        try:
+            report = running.result(120)
+        finally:
+            ended = not frozen.alive
+            if not ended:
+                os.kill(frozen.pid, signal.SIGCONT)
+    assert ended, "Spark has killed it"
+    assert len(connections()) == 1, "the second snapshot counts, however many connections came in time"
+    assert same(accounts, "accounts") and not report["notes"]
 
 
 def test_a_source_without_a_binary_log_is_read_with_one_connection_and_a_note(

@@ -19,7 +19,16 @@ from floodmark.model.window import Slice
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.spark.meeting import Guest, Meeting, MeetingOver
-from floodmark.sync.shared_snapshot import Outcome, _open_all, _turn, conducted, gathered, starts_over
+from floodmark.sync.shared_snapshot import (
+    RETURNED,
+    Outcome,
+    _open_all,
+    _turn,
+    conducted,
+    failed,
+    gathered,
+    starts_over,
+)
 from tests.support.samples import RUN, TABLE
 
 
@@ -65,7 +74,14 @@ def test_whatever_fails_in_the_conductor_ends_the_meeting_and_is_kept() -> None:
         conducted(fails, meeting, outcome, ready, ended)
         with pytest.raises(MeetingOver):
             waiting.told()
-    assert isinstance(outcome.error, KeyError) and ready.is_set()
+    assert isinstance(outcome.error, KeyError) and ready.is_set() and outcome.over
+
+
+def test_tasks_that_do_not_come_back_fail_the_meeting_in_the_end() -> None:
+    assert failed(Outcome(read_at=100.0), 100.0 + RETURNED) is None
+    assert isinstance(failed(Outcome(read_at=100.0), 101.0 + RETURNED), MeetingOver)
+    assert failed(Outcome(error=KeyError()), 1e9) is None, "a task's own error may still come"
+    assert isinstance(failed(Outcome(error=KeyError(), over=True), 0.0), MeetingOver)
 
 
 class Server:

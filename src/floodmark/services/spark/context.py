@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -175,11 +175,13 @@ class Spark:
         throttle: Throttle | None = None,
         underway: Callable[[int], None] | None = None,
         note: Callable[[str], None] = log.warning,
-    ) -> Iterator[R]:
+        failed: Callable[[], FloodmarkError | None] = lambda: None,
+    ) -> Generator[R, None, None]:
         """The jobs' results as they finish, in any order; the first error ends them all and is raised.
 
         `underway` receives the rows of unfinished jobs whenever they change, from other threads. `note`
-        receives word of executors that a cluster has lost; their slices run again.
+        receives word of executors that a cluster has lost; their slices run again. `failed` may end them all: it
+        is asked while no job ends.
         """
         if not jobs:
             return
@@ -213,6 +215,8 @@ class Spark:
                     yield result
                 if not done and not self.alive:
                     raise self._lost(RuntimeError(), jobs[0].table.name)
+                if not done and (error := failed()) is not None:
+                    raise error
                 watched = self._executors
                 alone = None if done else watched.alone(self._context, self.settings, alone, note)
                 if alone is not None:

@@ -3,8 +3,8 @@
 Each task connects to the driver over TCP, and follows it until it is dismissed. The driver waits for those that come in time,
 and never for one that Spark has no room for. Of several attempts at one task, only the first takes part;
 a speculative one just waits until Spark ends it. Where Spark doesn't speculate, a second attempt means that the
-first is lost. A lost task ends the meeting for all. Messages are lines of JSON; only tasks with the meeting's
-token take part.
+first is lost. A lost task ends the meeting for all, and so does one that is silent for too long while it works: its
+process is frozen, and nothing else would notice. Messages are lines of JSON; only tasks with the meeting's token take part.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,9 @@ WELCOME = 10.0
 ARRIVALS = 64
 # Seconds that a member may take for a step that all do together.
 STEP = 60.0
+# Seconds between two signs of life of a member that works, and without one until it counts as lost.
+SIGN_EVERY = 10.0
+SILENCE = 120.0
 # Seconds between two looks whether the meeting is over.
 LOOK_EVERY = 0.5
 # A silent peer is asked after so many seconds whether it is there, then every few seconds, so many times.
@@ -51,6 +54,7 @@ class Invitation:
     port: int
     token: str
     number: int
+    sign_every: float
 
 
 # ---------------------------------------------------------------- the task's side
@@ -61,6 +65,8 @@ class Guest:
 
     def __init__(self, invitation: Invitation) -> None:
         self.attempt = secrets.token_hex(8)
+        self._sign_every = invitation.sign_every
+        self._sending = threading.Lock()
         try:
             self._line = _Line(socket.create_connection((invitation.host, invitation.port), WELCOME))
         except OSError as error:
@@ -71,7 +77,8 @@ class Guest:
     def tell(self, message: Message) -> None:
         """Sends the driver a message."""
         try:
-            self._line.send(message)
+            with self._sending:
+                self._line.send(message)
         except OSError as error:
             raise _over("the driver has ended it") from error
 
@@ -84,6 +91,22 @@ class Guest:
         if message is None:
             raise _over("the driver has ended it")
         return message
+
+    @contextmanager
+    def showing_life(self) -> Iterator[None]:
+        """Tells the driver every few seconds that this process is not frozen."""
+        over = threading.Event()
+
+        def show() -> None:
+            with suppress(MeetingOver):
+                while not over.wait(self._sign_every):
+                    self.tell({"do": "live"})
+
+        threading.Thread(target=show, name="sign of life", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def close(self) -> None:
         self._line.close()
@@ -131,7 +154,7 @@ class Meeting:
         threading.Thread(target=self._accept, name="meeting", daemon=True).start()
 
     def invitation(self, number: int) -> Invitation:
-        return Invitation(self._host, int(self._socket.getsockname()[1]), self._token, number)
+        return Invitation(self._host, int(self._socket.getsockname()[1]), self._token, number, SIGN_EVERY)
 
     def begin(self, room: Callable[[], int], patience: float, gone: Callable[[], bool]) -> list[Member]:
         """Those who came: all for whom there is `room` now, or as many as came within `patience` seconds of the first.
@@ -178,16 +201,25 @@ class Meeting:
                 line.send({"do": "leave"})
 
     def share_out(self, members: Sequence[Member], work: Sequence[int]) -> dict[int, list[int]]:
-        """Gives each member one piece of work whenever it asks, until there is none; returns who got what."""
+        """Gives each member one piece of work whenever it asks, until there is none; returns who got what.
+
+        Raises MeetingOver, also if one of them has shown no sign of life for too long.
+        """
         left = list(reversed(work))
         given: dict[int, list[int]] = {member.number: [] for member in members}
         here = list(members)
+        heard = dict.fromkeys(given, time.monotonic())
         try:
             while here:
                 if self._closed:
                     raise _over("the driver has ended it")
+                if any(time.monotonic() - heard[member.number] > SILENCE for member in here):
+                    raise _over(f"a task has not moved for {SILENCE:.0f} seconds")
                 for member in _speaking(here, LOOK_EVERY):
-                    _some(member.line.receive())
+                    said = _some(member.line.receive())
+                    heard[member.number] = time.monotonic()
+                    if said.get("do") == "live":
+                        continue
                     if not left:
                         member.line.send({"do": "end"})
                         here.remove(member)

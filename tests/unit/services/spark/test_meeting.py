@@ -92,6 +92,32 @@ def test_a_slow_member_gets_less_work(meeting: Meeting, pool: ThreadPoolExecutor
     assert all(tasks[n].result(5) == given[n] for n in range(2))
 
 
+def test_a_member_that_is_frozen_ends_the_meeting_and_one_that_is_slow_does_not(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SIGN_EVERY", 0.05)
+    monkeypatch.setattr(module, "SILENCE", 0.5)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+
+    def works(guest: Guest, seconds: float) -> str:
+        with guest.showing_life():
+            guest.tell({"do": "next"})
+            guest.told()
+            time.sleep(seconds)
+            guest.tell({"do": "next"})
+            return str(guest.told()["do"])
+
+    with Meeting("127.0.0.1", "127.0.0.1") as meeting, Guest(meeting.invitation(0)) as slow:
+        members = meeting.begin(lambda: 1, 5.0, never)
+        working = pool.submit(works, slow, 1.5)
+        assert meeting.share_out(members, [7]) == {0: [7]} and working.result(5) == "end"
+    with Meeting("127.0.0.1", "127.0.0.1") as meeting, Guest(meeting.invitation(0)) as frozen:
+        members = meeting.begin(lambda: 1, 5.0, never)
+        frozen.tell({"do": "next"})
+        with pytest.raises(MeetingOver, match="has not moved"):
+            meeting.share_out(members, [7])
+
+
 def test_it_begins_without_those_for_whom_there_is_no_room_and_sends_them_home_later(
     meeting: Meeting, pool: ThreadPoolExecutor
 ) -> None:
