@@ -15,7 +15,7 @@ demo: setup ## a throw-away MySQL, S3 and warehouse: sync, change, crash, recove
 	@$(BIN)/floodmark demo $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 test: setup ## all tests, four at a time (a quarter of an hour on two cores); ARGS="tests/unit -k ties" for some, FLOODMARK_LONG=1 for the long ones too
-	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 check: setup ## ruff, mypy --strict (src and tests), import-linter
 	$(BIN)/ruff check .
