@@ -49,23 +49,34 @@ NEVER_SENT = {
 
 def unsent(statements: Iterable[str]) -> set[str]:
     """The pieces that none of the statements contains, with their modules."""
-    sent = "\n".join(statements)
+    sent = {statement.replace("\n", " ") for statement in statements}
     return {
         f"{module.__name__.rpartition('.')[2]}: {written}"
         for module in MODULES
-        for written, pattern in _pieces(module)
-        if written not in NEVER_SENT and not re.search(pattern, sent)
+        for written in _pieces(module)
+        if written not in NEVER_SENT
+        and not any(_contains(statement, written.replace("\n", " ")) for statement in sent)
     }
 
 
-def _pieces(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Each piece as written, with {} for values, and as a pattern."""
+def _contains(statement: str, written: str) -> bool:
+    """Whether the parts of a piece come in a statement in their order, with anything between them."""
+    at = 0
+    for part in written.split("{}"):
+        if (found := statement.find(part, at)) < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def _pieces(module: ModuleType) -> Iterator[str]:
+    """Each piece as written, with {} for values."""
     for node in _texts(ast.parse(inspect.getsource(module))):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         known = [_known(part, module) for part in parts]
         written = "".join("{}" if text is None else text for text in known)
         if re.search(r"\b[A-Z]{3,}\b", written):
-            yield written, re.escape(written).replace(r"\{\}", ".*?")
+            yield written
 
 
 def _known(part: ast.expr, module: ModuleType) -> str | None:
