@@ -288,6 +288,11 @@ class Workspace:
         assert report.ok, table["error"]
         return dict(table)
 
+    def verified(self, table: str, **options: Any) -> dict[str, Any]:
+        """A `verify` in this process, on the shared Spark; returns the table's part of its result."""
+        (found,) = self.pipeline.verify(self.full_name(table), spark=self.spark(), **options)["tables"]
+        return dict(found)
+
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements on the source."""
         return self.database.execute(*statements)

@@ -181,7 +181,7 @@ def test_the_watermark_is_shown_within_seconds_even_if_redshift_does_not_answer(
     between = Proxy(port)
     try:
         orders.write(warehouse={"url": url.replace(f":{port}/", f":{between.port}/")})
-        orders.run("sync", "-t", "orders").ok()
+        orders.synced("orders")
         seen = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
         assert (seen["redshift_status"], seen["redshift_rows_loaded"]) == ("success", 20)
         between.arm(Trouble("stall", 0, lasting=True))

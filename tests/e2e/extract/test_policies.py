@@ -71,10 +71,9 @@ def test_text_that_redshift_cannot_hold_is_refused_with_key_and_column(
 
 def test_text_is_cut_at_a_whole_character_and_counted(long: Workspace, redshift: RedshiftStandIn) -> None:
     configured(long, overflow="truncate")
-    result = long.run("sync", "-t", "t").ok()
-    assert (
-        "changed_values: column body: 2 values were too large for the warehouse: truncated" in result.stdout
-    )
+    (found,) = long.synced("t")["findings"]
+    assert found["kind"] == "changed_values"
+    assert "column body: 2 values were too large for the warehouse: truncated" in found["detail"]
     rows = asked(long, redshift, "SELECT id, body FROM {t} ORDER BY id")
     assert [(key, body and len(body.encode())) for key, body in rows] == [
         (1, MOST), (2, MOST - 1), (3, MOST - 3), (4, None),

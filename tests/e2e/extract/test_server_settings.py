@@ -94,7 +94,7 @@ def test_global_server_settings_lose_no_row(orders: Workspace, kind: str, settin
     orders.execute("UPDATE orders SET note = '\\\\ \"it''s\" ä' WHERE id % 3 = 0")
     with for_everybody(orders.database, **settings):
         assert orders.synced("orders")["rows_loaded"] == 300
-        assert orders.run("verify", "-t", "orders").code == 0
+        assert orders.verified("orders")["ok"]
     assert orders.compare("orders").equal
 
 
@@ -120,7 +120,7 @@ def test_dates_that_strict_modes_forbid_are_still_read(orders: Workspace) -> Non
     orders.write(tables={orders.full_name("t"): {"zero_dates": "keep", "start": None}})
     with for_everybody(orders.database, sql_mode=STRICT):
         assert orders.synced("t")["ok"]
-        assert orders.run("verify", "-t", "t").code == 0
+        assert orders.verified("t")["ok"]
     assert orders.query("SELECT id, d__raw FROM t ORDER BY id") == [
         (1, "0000-00-00"), (2, "2025-02-30"), (3, None),
     ]  # fmt: skip

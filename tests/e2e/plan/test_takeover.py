@@ -107,8 +107,7 @@ def test_rows_that_the_older_tool_loaded_stay_and_are_merged_by_key(orders: Work
     older(orders)
     orders.synced("orders")
     assert orders.compare("orders").equal
-    (found,) = json.loads(orders.run("--json", "verify", "-t", "orders").stdout)["tables"]
-    assert found["notes"] == [
+    assert orders.verified("orders")["notes"] == [
         "the position was taken over from another tool: rows up to 2025-03-01 00:59:59.999999 are not compared"
     ]
 

@@ -128,7 +128,7 @@ def test_a_lagging_replica_is_retried_and_once_promoted_read_without_loss(
     workspace.write(source={"url": new.url("shop", "asks", "asks-pw")})
     table = workspace.synced("orders")
     assert table["rows_loaded"] == 10 and trusted(new, "asks").complete
-    assert workspace.run("verify", "-t", "orders").code == 0
+    assert workspace.verified("orders")["ok"]
     assert workspace.compare("orders").equal
 
 
@@ -163,6 +163,6 @@ def test_syncs_may_alternate_between_replicas_a_lagging_one_is_retried_and_refus
     assert code(new) == 6 and code(pair.primary) == 0
     workspace.run("watermark", "accept", "-t", "orders").ok()
     assert code(new) == 0
-    workspace.run("verify", "-t", "orders", "--repair").ok()
+    assert workspace.verified("orders", repair=True)["ok"]
     workspace.database = Database(new, "shop")
     assert workspace.compare("orders").equal

@@ -144,7 +144,7 @@ def test_a_dropped_target_column_is_reported_and_the_hint_repairs_it(orders: Ord
     assert statement is not None
     orders.run(statement[0])
     orders.sync()
-    orders.workspace.run("verify", "-t", "orders", "--repair").ok()
+    assert orders.workspace.verified("orders", repair=True)["ok"]
     assert orders.differences() == ()
 
 

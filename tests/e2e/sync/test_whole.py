@@ -27,8 +27,7 @@ PRINTED = "id, code, amount, body, day, update_at"
 def test_a_table_is_synced_changed_damaged_found_and_repaired(workspace: Workspace) -> None:
     workspace.write(tables={"orders": {"deletes": "hard", "deletes_every": "0s"}})
     workspace.execute(create_orders(COLUMNS, "DATETIME(6)"), ROWS)
-    run = workspace.run
-    run("sync", "-t", "orders").ok()
+    workspace.synced("orders")
     assert same(workspace, "orders", PRINTED)
     workspace.execute(
         "INSERT INTO orders (code, amount) VALUES ('new', 1), ('newer', NULL)",
@@ -36,16 +35,16 @@ def test_a_table_is_synced_changed_damaged_found_and_repaired(workspace: Workspa
         "UPDATE orders SET id = 9000 WHERE id = 7",
         "DELETE FROM orders WHERE id BETWEEN 20 AND 25",
     )
-    run("sync", "-t", "orders").ok()
+    workspace.synced("orders")
     assert same(workspace, "orders", PRINTED)
-    run("verify", "-t", "orders").ok()
+    assert workspace.verified("orders")["ok"]
     with duckdb.connect(str(workspace.warehouse)) as link:
         link.execute("UPDATE orders SET ratio = nextafter(ratio, 1e9) WHERE id = 100")
         link.execute("DELETE FROM orders WHERE id = 101")
         link.execute("INSERT INTO orders SELECT * REPLACE (77777 AS id) FROM orders WHERE id = 102")
-    assert run("verify", "-t", "orders").code == 7
-    run("verify", "-t", "orders", "--repair").ok()
-    run("verify", "-t", "orders").ok()
+    assert not workspace.verified("orders")["ok"]
+    assert workspace.verified("orders", repair=True)["ok"]
+    assert workspace.verified("orders")["ok"]
     assert same(workspace, "orders", PRINTED)
 
 
