@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from floodmark.model.run import new_run
 from floodmark.verify.run import verify
 from tests.conftest import Silent, Workspace
 
+# For tests of what doesn't depend on the warehouse: on DuckDB, and with FLOODMARK_LONG=1 on the stand-in as well.
+MAINLY_DUCKDB = pytest.mark.parametrize(
+    "place", ["duckdb", pytest.param("redshift", marks=pytest.mark.long)], indirect=True
+)
 READINGS = """CREATE TABLE readings (
   id BIGINT AUTO_INCREMENT PRIMARY KEY, site VARCHAR(20) NOT NULL, value FLOAT, exact DOUBLE, note VARCHAR(40),
   taken DATETIME(6) NOT NULL, seen TIMESTAMP(6) NULL, price DECIMAL(12,4),

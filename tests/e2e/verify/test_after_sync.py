@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import Workspace
-from tests.support.tampered_warehouse import FILL, READINGS, Verifying
+from tests.support.tampered_warehouse import FILL, MAINLY_DUCKDB, READINGS, Verifying
 
 
 def verified(workspace: Workspace, **options: Any) -> tuple[int, list[str], list[str]]:
@@ -28,6 +28,7 @@ def test_rows_loaded_by_a_run_agree_with_the_source(place: Verifying) -> None:
     assert verified(workspace, since="2025-03-01", until="2025-03-01 00:00:10")[:2] == (0, [])
 
 
+@MAINLY_DUCKDB
 def test_a_row_that_is_lost_on_the_way_fails_the_run(place: Verifying) -> None:
     workspace = place.workspace
     workspace.execute(READINGS, FILL.format(n=2000))
