@@ -31,7 +31,14 @@ def mariadb(either_mariadb: MariaDB) -> MariaDB:
     return either_mariadb
 
 
-@pytest.fixture(params=["prepared", "as text", "prepared, with TLS", "as text, with TLS"])
+@pytest.fixture(
+    params=[
+        pytest.param("prepared", marks=pytest.mark.long),
+        "as text",
+        "prepared, with TLS",
+        pytest.param("as text, with TLS", marks=pytest.mark.long),
+    ]
+)
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

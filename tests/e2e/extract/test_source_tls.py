@@ -21,7 +21,7 @@ from tests.support.certificates import authority, issued, openssl
 from tests.support.described import described
 from tests.support.orders import create_orders, fill_orders
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.source  # what a server answers by itself is tried on both
 
 Start = Callable[[str | None], SourceSpec]
 
@@ -103,6 +103,7 @@ Mode = Literal["required", "verify_ca", "verify_identity"]
 ENCRYPTING = ("required", "verify_ca", "verify_identity")
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize("mode", ENCRYPTING)
 def test_a_right_certificate_is_accepted(right: SourceSpec, pems: Path, mode: Mode) -> None:
     assert cipher(right, Tls(mode, ca=pems / "ca.pem"))
@@ -112,6 +113,7 @@ def test_the_host_may_be_a_name(right: SourceSpec, pems: Path) -> None:
     assert cipher(replace(right, host="localhost"), Tls("verify_identity", ca=pems / "ca.pem"))
 
 
+@pytest.mark.both_servers
 def test_without_a_tls_setting_tls_is_used_if_the_server_has_it(right: SourceSpec, plain: SourceSpec) -> None:
     assert cipher(right, None)
     assert not cipher(plain, None)
@@ -148,16 +150,19 @@ def test_a_server_without_tls_is_refused(plain: SourceSpec, pems: Path, mode: Mo
         cipher(plain, Tls(mode, ca=pems / "ca.pem" if with_ca else None))
 
 
+@pytest.mark.both_servers
 def test_a_server_that_insists_on_tls_refuses_plain_text(right: SourceSpec) -> None:
     with pytest.raises(ConfigError) as error:
         cipher(right, Tls("disabled"))
     assert "tls" in (error.value.hint or "")
 
 
+@pytest.mark.both_servers
 def test_disabled_is_plain_text(plain: SourceSpec) -> None:
     assert not cipher(plain, Tls("disabled"))
 
 
+@pytest.mark.both_servers
 def test_a_client_certificate_is_presented(right: SourceSpec, pems: Path) -> None:
     files = {"ca": pems / "ca.pem", "cert": pems / "client.pem", "key": pems / "client.key"}
     root = replace(right, tls=Tls("verify_identity", **files))
@@ -175,6 +180,7 @@ def test_a_missing_certificate_file_is_named(right: SourceSpec, pems: Path) -> N
         cipher(right, Tls("verify_ca", ca=pems / "nowhere.pem"))
 
 
+@pytest.mark.both_servers
 def test_passwords_and_names_may_be_any_text(right: SourceSpec) -> None:
     with Session(right) as session:
         session.rows("SET SESSION TRANSACTION READ WRITE")
@@ -199,6 +205,7 @@ def test_a_key_with_a_passphrase_is_refused_without_a_prompt(right: SourceSpec, 
         cipher(right, Tls("required", ca=pems / "ca.pem", cert=pems / "client.pem", key=locked))
 
 
+@pytest.mark.both_servers
 def test_a_session_ended_by_the_server_says_so(right: SourceSpec) -> None:
     with Session(right) as other, Session(replace(right, tls=Tls("required"))) as session:
         other.rows("SET SESSION TRANSACTION READ WRITE")

@@ -26,7 +26,7 @@ from tests.support.open_transactions import (
 )
 from tests.support.orders import NOTE, create_orders
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.source  # what the servers list of open work differs: tests of that have both
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def orders(workspace: Workspace) -> Workspace:
     return workspace
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize("digits", ["", "(6)"])
 def test_a_transaction_open_during_planning_holds_back_later_rows(workspace: Workspace, digits: str) -> None:
     workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(3))
@@ -50,6 +51,7 @@ def test_a_transaction_open_during_planning_holds_back_later_rows(workspace: Wor
     equal(workspace, 5)
 
 
+@pytest.mark.both_servers
 def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None:
     with transaction(orders, "INSERT INTO orders (note) VALUES ('undone')") as undone:
         time.sleep(1.1)
@@ -60,6 +62,7 @@ def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None
     equal(orders, 1)
 
 
+@pytest.mark.both_servers
 def test_a_statement_waiting_for_a_metadata_lock_holds_back_later_rows(orders: Workspace) -> None:
     orders.execute("CREATE TABLE other (a INT)", "INSERT INTO other VALUES (1)")
     with (
@@ -75,6 +78,7 @@ def test_a_statement_waiting_for_a_metadata_lock_holds_back_later_rows(orders: W
     equal(orders, 2)
 
 
+@pytest.mark.both_servers
 @pytest.mark.parametrize(
     "statement",
     [
@@ -121,6 +125,7 @@ def test_a_statement_counts_from_the_start_of_its_clock_tick(workspace: Workspac
     equal(workspace, 3)
 
 
+@pytest.mark.both_servers
 def test_a_detached_prepared_transaction_holds_rows_back(orders: Workspace) -> None:
     with transaction(
         orders,
@@ -141,6 +146,7 @@ def test_a_detached_prepared_transaction_holds_rows_back(orders: Workspace) -> N
     equal(orders, 2)
 
 
+@pytest.mark.both_servers
 def test_read_only_sessions_hold_nothing_back(orders: Workspace) -> None:
     orders.execute(old_rows(2))
     slow = "SELECT SLEEP(60) FROM orders LIMIT 1"
@@ -169,6 +175,7 @@ while True:
 """
 
 
+@pytest.mark.both_servers
 def test_a_stale_transaction_list_is_not_trusted(
     orders: Workspace,
 ) -> None:
@@ -243,6 +250,7 @@ def test_a_time_zone_change_during_planning_is_noticed(orders: Workspace) -> Non
 # ---------------------------------------------------------------- ids
 
 
+@pytest.mark.both_servers
 def test_an_id_is_held_back_while_a_smaller_one_can_still_commit(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
     workspace.execute("INSERT INTO log (note) VALUES ('a'), ('b')")

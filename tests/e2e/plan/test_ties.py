@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import PATIENT, Workspace
 
-pytestmark = pytest.mark.both_servers
+pytestmark = pytest.mark.source
 
 # One nightly job has written them all. Keys lie in no order of the rows' arrival.
 ONE = "2025-03-01 03:00:00"
@@ -41,7 +41,7 @@ def arrived_once(workspace: Workspace, rows: int) -> None:
 
 
 def test_many_rows_on_one_timestamp_arrive_once_under_a_repeated_limit(workspace: Workspace) -> None:
-    rows = 200_000 if PATIENT else 40_000
+    rows = 200_000 if PATIENT else 10_000
     filled(workspace, rows)
     for n in itertools.count(1):
         table = workspace.synced("jobs", limit=rows // 5)
@@ -52,7 +52,7 @@ def test_many_rows_on_one_timestamp_arrive_once_under_a_repeated_limit(workspace
 
 
 def test_rows_on_one_timestamp_arrive_once_whenever_a_limited_run_is_killed(workspace: Workspace) -> None:
-    filled(workspace, 20_000)
+    filled(workspace, 8_000)
     dice = random.Random(20250301)
     for _ in range(3 if PATIENT else 1):
         before = commits(workspace)
@@ -66,9 +66,9 @@ def test_rows_on_one_timestamp_arrive_once_whenever_a_limited_run_is_killed(work
             os.killpg(process.pid, signal.SIGKILL)
         assert process.communicate() and process.returncode in (0, -signal.SIGKILL)
     assert commits(workspace) > 3
-    while workspace.synced("jobs", limit=5000)["rows_extracted"]:
+    while workspace.synced("jobs", limit=2000)["rows_extracted"]:
         pass
-    arrived_once(workspace, 20_000)
+    arrived_once(workspace, 8_000)
 
 
 @pytest.mark.parametrize("number", ["INT", "DECIMAL(10,2)"])

@@ -16,7 +16,10 @@ def orders(workspace: Workspace) -> Workspace:
     return workspace
 
 
-@pytest.mark.parametrize("strategy", ["auto", "sequential", "inter-table", "intra-table"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["auto", "sequential", pytest.param("inter-table", marks=pytest.mark.long), "intra-table"],
+)
 def test_limit_50_and_3_chunks_are_exactly_150_rows_in_position_order(
     orders: Workspace, strategy: str
 ) -> None:
@@ -29,7 +32,7 @@ def test_limit_50_and_3_chunks_are_exactly_150_rows_in_position_order(
     assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(200, 200)]
 
 
-@pytest.mark.parametrize("rows", [3000, 1500, 430, 190])
+@pytest.mark.parametrize("rows", [3000, pytest.param(1500, marks=pytest.mark.long), 430, 190])
 def test_1_2_7_and_16_slices_give_identical_content(orders: Workspace, rows: int) -> None:
     orders.write(defaults={"slice_rows": rows})
     table = orders.synced("orders", strategy="intra-table")
