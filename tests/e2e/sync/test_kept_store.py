@@ -47,7 +47,14 @@ COUNTED = {
 }
 
 
-@pytest.fixture(params=[(v, layout) for v in versions() for layout in LAYOUTS], ids="-".join)
+@pytest.fixture(
+    params=[  # what a folder and S3 have in common, tests/contract/store shows
+        pytest.param((version, layout), marks=() if layout == "s3" else pytest.mark.long)
+        for version in versions()
+        for layout in LAYOUTS
+    ],
+    ids="-".join,
+)
 def kept(request: pytest.FixtureRequest) -> Kept:
     return Kept(*request.param)
 
