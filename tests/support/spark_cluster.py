@@ -22,6 +22,8 @@ from floodmark.services.spark.jvm import spark_home
 from floodmark.setup.services.process import HOST, Server, free_ports
 
 START_SECONDS = 180.0
+# For JVMs that live for seconds.
+BRIEFLY = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 # Starts a worker: Spark under another path, then the folders to cover with empty ones up to "--", then the worker.
 _ELSEWHERE = """set -e
 mount -o bind,ro "$1" "$2"; shift 2
@@ -71,7 +73,8 @@ class _Daemon(Server):
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": self.host,
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",
+            "SPARK_DAEMON_JAVA_OPTS": BRIEFLY,
+            "SPARK_LAUNCHER_OPTS": BRIEFLY,
             "HOME": str(self.folder),
             # A killed executor leaves behind what it had fetched.
             "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._temporary}",

@@ -24,7 +24,7 @@ from floodmark.services.store.store import Store
 from tests.conftest import Workspace
 from tests.support.held_sync import Gate, all_gone, descendants, until
 from tests.support.orders import create_orders, fill_orders
-from tests.support.spark_cluster import SparkCluster, can_hide
+from tests.support.spark_cluster import BRIEFLY, SparkCluster, can_hide
 from tests.support.sshd import Sshd
 
 ROWS = 800
@@ -92,6 +92,7 @@ def orders(
 ) -> Iterator[Workspace]:
     """A table behind a bastion, its key and known hosts in the driver's folder; Python's packages are shipped."""
     monkeypatch.setenv("SPARK_SECRET", ENCRYPTED["spark.authenticate.secret"])
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", BRIEFLY)
     database = s3_workspace.database
     database.execute(create_orders(), fill_orders(ROWS))
     user, password = f"u_{secrets.token_hex(4)}", f"pw-{secrets.token_hex(8)}"
@@ -117,6 +118,7 @@ def orders(
                     "spark.archives": f"{environment}#environment",
                     "spark.pyspark.python": "./environment/bin/python",
                     "spark.driver.host": "127.0.0.1",
+                    "spark.driver.extraJavaOptions": BRIEFLY,
                     "spark.executor.memory": "512m",
                     "spark.ui.enabled": "true",
                     "spark.ui.port": "0",

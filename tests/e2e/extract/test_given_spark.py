@@ -13,6 +13,7 @@ import pytest
 
 from floodmark.services.spark.jvm import spark_home
 from tests.conftest import Workspace
+from tests.support.spark_cluster import BRIEFLY
 
 pytestmark = pytest.mark.e2e
 JOB = Path(__file__).parents[3] / "docs" / "examples" / "floodmark_job.py"
@@ -20,7 +21,9 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": BRIEFLY,
 }
+ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LAUNCHER_OPTS": BRIEFLY}
 
 
 def prepared(workspace: Workspace) -> None:
@@ -50,7 +53,7 @@ def test_a_spark_session_that_is_passed_or_already_active_is_used_and_left_runni
         again = Pipeline("floodmark.yaml").sync(name)["tables"][0]["rows_loaded"]  # nobody handed it over
         assert logging.getLogger("py4j").level == level
         assert not [t.name for t in threading.enumerate() if t.name == "reports"]
-        print(json.dumps([first, again, session.range(5).count()]))
+        print(json.dumps([first, again, session.sparkContext.parallelize(range(5), 1).count()]))
         session.stop()
         try:
             pipeline.sync(name)
@@ -60,7 +63,7 @@ def test_a_spark_session_that_is_passed_or_already_active_is_used_and_left_runni
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=workspace.folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=ENVIRONMENT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     counts, stopped = map(json.loads, done.stdout.splitlines())
@@ -75,7 +78,7 @@ def test_under_spark_submit_the_submitted_spark_runs_the_slices(workspace: Works
     done = subprocess.run(
         [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(JOB), "--json", "sync", "--all"],
         cwd=workspace.folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        env={**ENVIRONMENT, "PYSPARK_DRIVER_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout[done.stdout.index("{") :])
@@ -100,7 +103,7 @@ def test_a_child_process_of_a_submitted_driver_starts_its_own_spark(workspace: W
     done = subprocess.run(
         [str(spark_home() / "bin" / "spark-submit"), "--master", "local[1]", *conf, str(job)],
         cwd=workspace.folder, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        env={**ENVIRONMENT, "PYSPARK_DRIVER_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert workspace.compare("t").equal
@@ -120,7 +123,7 @@ def test_a_pyspark_whose_inside_we_don_t_know_is_started_by_its_own_launcher(wor
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=workspace.folder, capture_output=True, text=True, timeout=900,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env=ENVIRONMENT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert workspace.compare("t").equal
