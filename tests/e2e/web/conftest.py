@@ -69,12 +69,15 @@ class Watched:
         """Nothing was logged to the console, and no request has left this machine."""
         assert (self.console, self.elsewhere) == ([], [])
 
-    def defects(self) -> list[str]:
-        """Serious accessibility defects that axe finds on the page as it is."""
+    def defects(self, *rules: str) -> list[str]:
+        """Serious accessibility defects that axe finds on the page as it is, by some of its rules or by all."""
         if not AXE:
             pytest.skip("axe-core is not there: make setup fetches it from npm")
         self.page.evaluate(AXE[-1].read_text())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        chosen = {"runOnly": list(rules)} if rules else {}
+        found = self.page.evaluate(
+            "options => axe.run(document, options)", {"resultTypes": ["violations"], **chosen}
+        )
         return [
             f"{one['id']}: {one['nodes'][0]['html'][:120]}"
             for one in found["violations"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,12 @@ def test_the_page_explains_every_field_and_no_other() -> None:
     assert explained == used | every_line
 
 
-def calls() -> Iterator[tuple[Path, ast.Call]]:
+@cache
+def calls() -> tuple[tuple[Path, ast.Call], ...]:
+    return tuple(_calls())
+
+
+def _calls() -> Iterator[tuple[Path, ast.Call]]:
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text()
         if not any(mark in text for mark in ("import events", "SilentProgress")) and path.name != "events.py":
