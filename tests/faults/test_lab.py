@@ -42,7 +42,9 @@ def services() -> Iterator[Services]:
         ("fences:folder/load without a key, by another/", 2 if PATIENT else 1),
         ("writers:folder/a long statement/", 1),
         ("network:mysql/tcp/incremental sync/cut/", 2 if PATIENT else 1),
-        ("changes:recipe, upsert/", 1),
+        pytest.param(  # tests/e2e/plan/test_recipe.py has the changes, without a fault between them
+            "changes:recipe, upsert/", 1, marks=pytest.mark.long
+        ),
         pytest.param(  # test_crashes.py kills one, too
             "spark:folder/events-synced/a worker killed in mid-slice/", 1, marks=pytest.mark.long
         ),
@@ -55,7 +57,7 @@ def test_nothing_is_lost_or_duplicated_whatever_dies(services: Services, only: s
     assert not [(o.replay, o.problems) for o in outcomes if caught(o)]
 
 
-@pytest.mark.parametrize("name", ["session-zone", "ledger-outside"])
+@pytest.mark.parametrize("name", ["session-zone", pytest.param("ledger-outside", marks=pytest.mark.long)])
 def test_the_laboratory_catches_a_build_that_is_broken(services: Services, name: str) -> None:
     assert catch(services, name, SEED, 60)[0] is not None
 
