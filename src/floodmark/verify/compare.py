@@ -33,7 +33,8 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.verify.hashed import Printed
-from floodmark.verify.search import Search, ask
+from floodmark.verify.search import Search
+from floodmark.verify.sides import ask
 from floodmark.verify.task import entry
 
 # Suspects per query to either side.

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
 
 import duckdb
 import pytest
@@ -23,8 +22,9 @@ from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
 from floodmark.verify.after_sync import before
 from floodmark.verify.compare import Differences, check_compared
+from floodmark.verify.gathered import Gathering
 from floodmark.verify.portions import LEFT_OUT, chunks, listings, most_rows, summed, suspects
-from floodmark.verify.search import Search, _beside
+from floodmark.verify.sides import beside
 from tests.support.described import changed, described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
@@ -188,17 +188,16 @@ def test_rows_that_have_changed_since_are_not_suspect() -> None:
 
 
 def test_a_search_gives_up_before_it_holds_more_missing_rows_than_it_may() -> None:
-    nobody = cast(Any, None)
-    search = Search(nobody, scope(), lambda source, warehouse: None, most=2)
+    search = Gathering(TABLE, lambda source, warehouse: None, most=2)
     gone = [("h", str(n), "1") for n in range(9)]
-    search._suspect([Entry(("1", "1"), "a"), Entry(("20", "1"), "a")], gone)
+    search.suspect([Entry(("1", "1"), "a"), Entry(("20", "1"), "a")], gone)
     assert len(search.found.suspects) == 10, "deleted rows are no missing ones"
     with pytest.raises(DataError, match=r"at least 3 rows that were read are missing from t\b"):
-        search._suspect([Entry(("21", "1"), "a"), Entry(("22", "1"), "a")], [])
+        search.suspect([Entry(("21", "1"), "a"), Entry(("22", "1"), "a")], [])
     search.found.source, search.found.warehouse = Digest(1003), Digest(1000)
     with pytest.raises(DataError):  # before any key is fetched
-        search._tell()
-    Search(nobody, scope(), lambda source, warehouse: None)._suspect([Entry(("9", "1"), "a")] * 3, [])
+        search.tell()
+    Gathering(TABLE, lambda source, warehouse: None).suspect([Entry(("9", "1"), "a")] * 3, [])
 
 
 def test_rows_skipped_by_a_position_set_by_hand_are_not_compared() -> None:
@@ -293,9 +292,9 @@ def test_a_question_beside_ends_when_nobody_waits_for_it_any_more() -> None:
             time.sleep(0.01)
         ended.set()
 
-    with pytest.raises(DataError), _beside(question):
+    with pytest.raises(DataError), beside(question):
         assert asked.wait(20)
         raise DataError("the source's side has failed")
     assert ended.wait(20)
-    with _beside(lambda stop: stop()) as answer:
+    with beside(lambda stop: stop()) as answer:
         assert answer.result() is False

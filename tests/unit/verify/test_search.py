@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -17,9 +17,12 @@ from floodmark.model.row_hash import Sums, groups, hashes
 from floodmark.model.table import Column, Table
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify import search
+from floodmark.verify.gathered import Gathering, SearchResult
+from floodmark.verify.groups import GroupSearch
 from floodmark.verify.hashed import Rows
 from floodmark.verify.portions import in_key_order
-from floodmark.verify.search import Search
+from floodmark.verify.search import RangeSearch, Search
+from floodmark.verify.sides import Sides
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 from tests.support.described import described
 
@@ -72,16 +75,30 @@ class Source:
             first = next(iter(found))
             yield Digested((), found | {first: found[first] + off})
 
-    def search(self) -> Search:
-        services = SimpleNamespace(
+    @property
+    def services(self) -> Any:
+        return SimpleNamespace(
             warehouse=lambda: DuckDB(self.path),
-            config=SimpleNamespace(source=None),
+            config=SimpleNamespace(source=SimpleNamespace(hash_on_server=False)),
             submit=self.submit,
             workers_hash=True,
             progress=SimpleNamespace(advance=lambda *values: None),
         )
-        scope = Scope(self.table, forms(self.table, redshift=False), hash_key=KEY)
-        return Search(cast(Any, services), scope, lambda source, warehouse: None)
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.table, forms(self.table, redshift=False), hash_key=KEY)
+
+    def sides(self) -> Sides:
+        return Sides(self.services, self.scope)
+
+    def gathering(self) -> Gathering:
+        return Gathering(self.table, lambda source, warehouse: None)
+
+    def by_ranges(self, spans: Sequence[Span]) -> SearchResult:
+        found = self.gathering()
+        RangeSearch(self.sides(), found).go(spans)
+        return found.found
 
 
 @pytest.fixture
@@ -101,48 +118,50 @@ def loaded(path: Path, kind: str, *more: str) -> None:
 @pytest.mark.parametrize("spans", [SPANS, [Span()]], ids=["ranges", "one range"])
 def test_a_row_of_the_warehouse_without_a_key_is_suspect(path: Path, spans: list[Span]) -> None:
     loaded(path, "INTEGER", "NULL, 'x'")
-    one = Source(NUMBERED, path).search()
-    one._by_ranges(spans)
-    assert list(one.found.suspects) == [(None,)] and one.found.warehouse.rows == 101
+    found = Source(NUMBERED, path).by_ranges(spans)
+    assert list(found.suspects) == [(None,)] and found.warehouse.rows == 101
 
 
 def test_sums_that_differ_for_good_are_no_agreement_even_if_no_row_is_suspect(path: Path) -> None:
     loaded(path, "INTEGER")
-    one = Source(NUMBERED, path, wrong=99).search()
-    one._by_ranges(SPANS)
-    assert one.found.suspicious and not one.found.suspects
+    found = Source(NUMBERED, path, wrong=99).by_ranges(SPANS)
+    assert found.suspicious and not found.suspects
 
 
 def test_sums_that_differ_once_are_computed_again(path: Path) -> None:
     loaded(path, "INTEGER")
-    one = Source(NUMBERED, path, wrong=2).search()
-    one._by_ranges(SPANS)
-    assert not one.found.suspicious and not one.found.suspects
+    found = Source(NUMBERED, path, wrong=2).by_ranges(SPANS)
+    assert not found.suspicious and not found.suspects
 
 
 def test_ranges_are_listed_and_settled_in_the_order_of_their_keys(path: Path) -> None:
     """They are found level by level, so that the last of all may come first."""
     loaded(path, "INTEGER")
-    one = Source(NUMBERED, path).search()
-    one._list_ranges([Part(SPANS[2], Digest(39)), Part(SPANS[0], Digest(31))])
-    assert not one.found.suspicious and not one.found.suspects
+    source = Source(NUMBERED, path)
+    gathering = source.gathering()
+    RangeSearch(source.sides(), gathering)._list_ranges(
+        [Part(SPANS[2], Digest(39)), Part(SPANS[0], Digest(31))]
+    )
+    assert not gathering.found.suspicious and not gathering.found.suspects
 
 
 @pytest.mark.parametrize(("wrong", "suspicious"), [(0, False), (2, False), (99, True)])
 def test_the_same_holds_for_groups(path: Path, wrong: int, suspicious: bool) -> None:
     loaded(path, "VARCHAR")
-    one = Source(NAMED, path, wrong=wrong).search()
-    one._by_groups(SPANS, 1)
-    assert one.found.suspicious is suspicious and not one.found.suspects
-    assert one.found.source.rows == one.found.warehouse.rows == 100
+    source = Source(NAMED, path, wrong=wrong)
+    gathering = source.gathering()
+    GroupSearch(source.sides(), gathering, search.TRIES, 0).go(SPANS, 1)
+    found = gathering.found
+    assert found.suspicious is suspicious and not found.suspects
+    assert found.source.rows == found.warehouse.rows == 100
 
 
 def test_a_table_without_a_key_is_hashed_by_the_servers(path: Path) -> None:
     """Our reader is checked by rows that the servers print, and without a key none can be looked up."""
     loaded(path, "INTEGER")
     for key in (("id",), ()):
-        one = Source(described("s", "t", (ID, NAME), key, None, "full", "t"), path).search()
-        one.services.config = cast(Any, SimpleNamespace(source=SimpleNamespace(hash_on_server=False)))
+        source = Source(described("s", "t", (ID, NAME), key, None, "full", "t"), path)
+        one = Search(source.services, source.scope, lambda source, warehouse: None)
         assert one._hands_out_rows() is bool(key)
 
 
