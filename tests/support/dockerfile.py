@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from tests.support.pages import ROOT
@@ -22,6 +23,16 @@ from tests.support.pages import ROOT
 LIBRARIES = "ca-certificates libbz2-1.0 libffi8 libgdbm6 liblzma5 libncursesw6 libreadline8 libsqlite3-0 libssl3 libuuid1 netbase tzdata zlib1g"
 PATHS = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 RELEASE = "bookworm"
+
+
+class Health(BaseHTTPRequestHandler):
+    """What a health check asks: /healthz is well, any other page is not."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
 
 
 def instructions() -> list[tuple[str, str]]:

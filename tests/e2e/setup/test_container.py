@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,7 +21,7 @@ import yaml
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.conftest import Floodmark
-from tests.support.dockerfile import instructions, only
+from tests.support.dockerfile import Health, instructions, only
 from tests.support.pages import ROOT
 from tests.support.pythons import python
 from tests.support.scripts import script
@@ -88,14 +87,7 @@ def test_the_health_check_believes_the_address_that_it_is_given(image: Path) -> 
         command = [image / "opt/floodmark/bin" / check[0], *check[1:]]
         return subprocess.run(command, env={**os.environ, **env}, stderr=subprocess.DEVNULL).returncode
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/healthz" else 503)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with serving(Answers) as address:
+    with serving(Health) as address:
         assert code(HEALTH_URL=f"{address}/healthz") == 0
         assert code(HEALTH_URL=f"{address}/ill") != 0
     assert code(HEALTH_URL=f"{address}/healthz") != 0

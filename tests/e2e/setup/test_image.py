@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from floodmark.setup.services.databases import DatabaseServer
-from tests.support.dockerfile import Image, debootstrap, mirror, only
+from tests.support.dockerfile import Health, Image, debootstrap, mirror, only
 from tests.support.pythons import python
 from tests.support.scripts import script
 from tests.support.spark_cluster import can_hide
@@ -57,14 +56,7 @@ def test_java_the_compiled_reader_and_the_dashboard_are_there(image: Image) -> N
 def test_the_health_check_asks_the_address_that_it_is_given(image: Image) -> None:
     check = json.loads(only("HEALTHCHECK").partition(" CMD ")[2])
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/healthz" else 503)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with serving(Answers) as address:
+    with serving(Health) as address:
         codes = [image.run(*check, env={"HEALTH_URL": f"{address}/{path}"}).returncode for path in ("healthz", "ill")]  # fmt: skip
     assert codes[0] == 0 != codes[1]
     assert image.run(*check).returncode == 0
