@@ -15,8 +15,8 @@ from floodmark.model.canonical import Digest, Part, Scope, Span
 from floodmark.model.position import Position
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
-from floodmark.services.warehouse.canonical import TargetSql
 from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.services.warehouse.row_text import TargetSql
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows, Stopped, never
 from floodmark.verify.portions import LEFT_OUT, RANGES, summed

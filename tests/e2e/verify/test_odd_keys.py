@@ -8,8 +8,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from floodmark.services.warehouse.canonical import DUCKDB
 from floodmark.services.warehouse.duckdb import warehouse as duckdb_warehouse
+from floodmark.services.warehouse.row_text import DUCKDB
 from tests.conftest import Workspace
 from tests.support.tampered_warehouse import Verifying
 

@@ -18,7 +18,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Table
 from floodmark.services.mysql import canonical as source
 from floodmark.services.mysql import ranges as edges
-from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse import canonical, row_text
 from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
 from floodmark.verify.after_sync import before
 from floodmark.verify.compare import Differences, check_compared
@@ -65,7 +65,7 @@ def test_a_table_of_a_thousand_columns_is_compared_in_duckdb() -> None:
     named = ", ".join(f"c{i} INT" for i in range(1000))
     target.execute(f'CREATE TABLE t (id BIGINT, part INT, "at" TIMESTAMPTZ, {named})')
     target.execute(f"INSERT INTO t VALUES (1, 2, '2025-01-15 00:00:00Z', {', '.join(map(str, range(1000)))})")
-    place = canonical.TargetSql(canonical.DUCKDB, "t", {})
+    place = row_text.TargetSql(row_text.DUCKDB, "t", {})
     [(_, rows, total)] = target.execute(*canonical.digests(place, wide, [Span()])).fetchall()
     printed = ",".join(["1", "2", "2025-01-15 00:00:00.000000", *map(str, range(1000))])
     assert rows == 1 and total == int(_hashed(wide, printed)[:15], 16)
@@ -123,7 +123,7 @@ WIDE = changed(TABLE, columns=(ID, PART, AT, *MANY))
 
 def test_two_thousand_keys_of_a_wide_table_are_queried_in_statements_that_the_data_api_accepts() -> None:
     seen = scope(WIDE, redshift=True)
-    free = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {})
+    free = row_text.TargetSql(row_text.REDSHIFT, '"public"."t"', {})
     bound = replace(free, longest=MOST_BYTES)
     keys = [(str(10**12 + n), str(n)) for n in range(2000)]
     [whole] = canonical.rows(free, seen, keys)
@@ -148,7 +148,7 @@ def test_two_thousand_keys_of_a_wide_table_are_queried_in_statements_that_the_da
 
 def test_a_table_with_too_many_columns_for_one_statement_is_refused_with_another_transport() -> None:
     many = tuple(replace(column, name=f"{column.name}_{i}") for column in MANY for i in range(20))
-    place = canonical.TargetSql(canonical.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
+    place = row_text.TargetSql(row_text.REDSHIFT, '"public"."t"', {}, MOST_BYTES)
     with pytest.raises(DataError, match="too many columns") as refused:
         canonical.digests(
             place, scope(changed(TABLE, columns=(ID, PART, AT, *many)), redshift=True), [Span()]
@@ -163,7 +163,7 @@ def test_sums_are_the_same_in_one_statement_and_in_many(longest: int | None) -> 
     for n in range(40):
         target.execute(f"INSERT INTO t VALUES ({n}, {n % 3}, 'x{n}', '2025-01-15 00:00:00Z')")
     seen = scope(changed(TABLE, columns=(ID, PART, NAME, AT)))
-    place = canonical.TargetSql(canonical.DUCKDB, "t", {}, longest)
+    place = row_text.TargetSql(row_text.DUCKDB, "t", {}, longest)
     gone = [canonical.hash_of(seen, (str(n), str(n % 3))) for n in range(5, 35)]
     spans = [Span((n - 1, 9), (n + 3, 9)) for n in range(0, 40, 4)]
 
@@ -239,8 +239,8 @@ def test_the_place_before_the_first_row_is_below_its_cursor() -> None:
 def test_the_queries_are_valid_sql_of_their_dialects() -> None:
     for redshift, dialect in ((False, "duckdb"), (True, "redshift")):
         asked = scope(redshift=redshift)
-        words = canonical.REDSHIFT if redshift else canonical.DUCKDB
-        place = canonical.TargetSql(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
+        words = row_text.REDSHIFT if redshift else row_text.DUCKDB
+        place = row_text.TargetSql(words, '"s"."t"', {"_deleted_at": "timestamp", "id": "decimal(20,2)"})
         spans = [Span(None, (5, 1)), Span((5, 1), (9, 2)), Span((20, 1), None)]
         for sql in (
             *canonical.digests(place, asked, spans, ["00ff" * 8]),

@@ -17,7 +17,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
-from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse import canonical, row_text
 from floodmark.services.warehouse.duckdb import handing_out
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
@@ -252,7 +252,7 @@ def test_portions_hand_out_every_row_once(
         con.execute("DELETE FROM t WHERE id % 3 = 0")
     asked, ids = list[str](), list[Any]()
 
-    def words(place: canonical.TargetSql) -> str:
+    def words(place: row_text.TargetSql) -> str:
         asked.append(place.table)
         return f"SELECT id FROM {place.table} WHERE id < 15000"
 

@@ -1,4 +1,4 @@
-"""The target's rows as canonical text, their hashes, and the queries for digests and rows. Pure SQL.
+"""The queries for digests and rows of a target, by its rows' canonical text (`row_text`). Pure SQL.
 
 The counterpart of `mysql/canonical.py` for DuckDB and Redshift. Only counts, sums and hashes leave the
 warehouse, plus the keys of rows in ranges that differ. A query too long for the warehouse is split into
@@ -15,158 +15,18 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from floodmark.model.canonical import DIGITS, PIECE, Form, Scope, Span, groups
+from floodmark.model.canonical import DIGITS, Form, Scope, Span
 from floodmark.model.position import Position, Value
 from floodmark.services.warehouse.columns import parsed
 from floodmark.services.warehouse.protocol import DELETED_AT, quote
+from floodmark.services.warehouse.row_text import TargetSql
 from floodmark.services.warehouse.statement_length import checked, cut, portioned
 
 T = TypeVar("T")
 
-FLAT = 16  # texts joined without parentheses
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 # The type that a printed value is cast to when it is compared with a column.
 _TYPES = {"day": "DATE", "moment": "TIMESTAMP", "instant": "TIMESTAMPTZ"}
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """One warehouse's SQL; `{}` stands for the column or the text."""
-
-    text: str  # a number as text
-    float: Callable[[str], str]
-    day: str
-    moment: str
-    instant: str
-    bytes: str
-    length: str  # in bytes
-    hash: str  # of a text, or of bytes where the warehouse can
-    number: str  # the first 15 hexadecimal digits of a hash
-    bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
-
-
-def _duckdb_float(name: str) -> str:
-    """The eight bytes in hex, lowest first."""
-    whole = f"hex(CAST(CAST(CAST({name} AS DOUBLE) AS BIT) AS BLOB))"
-    return "(" + " || ".join(f"substr({whole}, {at}, 2)" for at in range(15, 0, -2)) + ")"
-
-
-def _redshift_float(name: str) -> str:
-    """The eight bytes in hex, from a point's WKB: one byte and one word precede its two coordinates."""
-    return f"SUBSTRING(ST_AsHexWKB(ST_Point(CAST({name} AS DOUBLE PRECISION), 0)), 11, 16)"
-
-
-def _with_year_0(words: str, first: str) -> str:
-    """TO_CHAR has no year 0: it prints the year before year 1 as 1 as well."""
-    return f"CASE WHEN {{0}} < {first} THEN '0000' || SUBSTRING({words}, 5) ELSE {words} END"
-
-
-_US = "TO_CHAR({}, 'YYYY-MM-DD HH24:MI:SS.US')"
-DUCKDB = Dialect(
-    text="CAST({} AS VARCHAR)",
-    float=_duckdb_float,
-    day="strftime({}, '%Y-%m-%d')",
-    moment="strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
-    # An infinite time has no number, and would be printed as if it were NULL.
-    instant="coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
-    bytes="hex({})",
-    length="strlen({})",
-    hash=f"substring(sha256({{}}), 1, {DIGITS})",
-    number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
-    bare=True,
-)
-REDSHIFT = Dialect(
-    text="CAST({} AS VARCHAR(48))",
-    float=_redshift_float,
-    day=_with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
-    moment=_with_year_0(_US.format("{0}"), "CAST('0001-01-01' AS TIMESTAMP)"),
-    instant=_US.format("{} AT TIME ZONE 'UTC'"),
-    bytes="UPPER(TO_HEX({}))",
-    length="OCTET_LENGTH({})",
-    hash=f"LOWER(SUBSTRING(SHA2({{}}, 256), 1, {DIGITS}))",  # AWS does not document upper or lower case
-    number="STRTOL(SUBSTRING({}, 1, 15), 16)",
-)
-
-
-@dataclass(frozen=True)
-class TargetSql:
-    """A target in one warehouse's SQL."""
-
-    dialect: Dialect
-    table: str  # quoted, with its schema
-    types: Mapping[str, str]  # of the target's columns
-    longest: int | None = None  # the longest statement allowed, in bytes
-
-    def column(self, form: Form) -> str:
-        return quote(form.field.target)
-
-    def printed(self, form: Form) -> str:
-        """The value as its canonical text; NULL stays NULL."""
-        name, words = self.column(form), self.dialect
-        match form.print:
-            case "number" | "decimal":
-                return self._digits(form, name)
-            case "flag":
-                return words.text.format(f"CAST({name} AS INTEGER)")
-            case "float":
-                return words.float(name)
-            case "day":
-                return words.day.format(name)
-            case "moment":
-                return words.moment.format(name)
-            case "instant":
-                return words.instant.format(name)
-            case "bytes":
-                return words.bytes.format(name)
-            case "text digest" | "bytes digest":
-                return words.hash.format(name)
-            case "pieces":
-                cuts = (f"SUBSTRING({name}, {i * PIECE + 1}, {PIECE})" for i in range(form.pieces))
-                hashed = [words.hash.format(words.bytes.format(cut)) for cut in cuts]
-                return " || ".join([words.text.format(words.length.format(name)), *hashed])
-        return name
-
-    def _digits(self, form: Form, name: str) -> str:
-        """A number cut to the source's scale where the target's type has more decimals."""
-        family, sizes = parsed(self.types.get(form.field.target, ""))
-        text = self.dialect.text.format(name)
-        if family != "DECIMAL" or len(sizes) != 2:
-            return text
-        if self.dialect.bare and sizes[0] == sizes[1]:
-            text = f"CASE WHEN {name} < 0 THEN '-0' || substr({text}, 2) ELSE '0' || {text} END"
-        scale = form.column.scale or 0 if form.print == "decimal" else 0
-        tail = "0" * (sizes[1] - scale)
-        if not scale and tail:
-            tail = f".{tail}"
-        if not tail:
-            return text
-        cut = f"SUBSTRING({text}, 1, LENGTH({text}) - {len(tail)})"
-        return f"CASE WHEN {text} LIKE '%{tail}' THEN {cut} ELSE {text} END"
-
-    def element(self, form: Form) -> str:
-        """The value as one element of the row's text."""
-        value = self.printed(form)
-        if form.print == "text":
-            length = self.dialect.text.format(self.dialect.length.format(value))
-            return f"coalesce({length} || ':' || {value}, 'N')"
-        return f"coalesce({value}, 'N')"
-
-    def hashed(self, chosen: Sequence[Form]) -> str:
-        """The hash of the columns' text; if one text can't hold them all, the hash of its parts' hashes."""
-        hashed = self.dialect.hash.format
-        made = [hashed(_joined([self.element(f) for f in g], _COMMA)) for g in groups(chosen)]
-        return made[0] if len(made) == 1 else hashed(_joined(made, " || "))
-
-
-_COMMA = " || ',' || "
-
-
-def _joined(texts: Sequence[str], between: str) -> str:
-    """The texts concatenated, as a balanced tree: warehouses limit how deep an expression may nest."""
-    if len(texts) <= FLAT:
-        return between.join(texts)
-    middle = len(texts) // 2
-    return f"({_joined(texts[:middle], between)}){between}({_joined(texts[middle:], between)})"
 
 
 # ---------------------------------------------------------------- queries

@@ -22,9 +22,9 @@ from floodmark.services.store.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from floodmark.services.warehouse.canonical import TargetSql
     from floodmark.services.warehouse.columns import Change
     from floodmark.services.warehouse.freshness import Freshness
+    from floodmark.services.warehouse.row_text import TargetSql
 
 LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch

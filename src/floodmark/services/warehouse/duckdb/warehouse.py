@@ -25,7 +25,6 @@ from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
-from floodmark.services.warehouse.canonical import DUCKDB, TargetSql
 from floodmark.services.warehouse.column_mapping import (
     arrived,
     constants,
@@ -47,6 +46,7 @@ from floodmark.services.warehouse.duckdb.ledger import LedgerTables
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
+from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
 class DuckDB:

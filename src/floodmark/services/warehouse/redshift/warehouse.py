@@ -18,7 +18,6 @@ from floodmark.model.run import Finding, StepKind, Wait
 from floodmark.model.run import Step as Doing
 from floodmark.model.table import Table
 from floodmark.model.types import fields
-from floodmark.services.warehouse.canonical import REDSHIFT, TargetSql
 from floodmark.services.warehouse.column_mapping import arrived, may_be_null, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, check_nullable, check_strangers
 from floodmark.services.warehouse.decide import (
@@ -66,6 +65,7 @@ from floodmark.services.warehouse.redshift.steps import (
     Transport,
 )
 from floodmark.services.warehouse.redshift.transaction import Tries
+from floodmark.services.warehouse.row_text import REDSHIFT, TargetSql
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any
 
 from floodmark.model.canonical import DIGITS, MOST_PIECES, PIECE, Form, Scope, Span, forms, groups
 from floodmark.model.table import Column, Table
-from floodmark.services.warehouse.canonical import TargetSql, digests
+from floodmark.services.warehouse.canonical import digests
+from floodmark.services.warehouse.row_text import TargetSql
 from floodmark.setup.doctor.live.loads import ID, NAME, Log, live_table
 from floodmark.setup.doctor.live.place import Live
 from floodmark.setup.doctor.live.probe import Answer, Probe, Unknown
