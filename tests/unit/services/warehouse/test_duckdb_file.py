@@ -135,6 +135,20 @@ def test_a_file_held_by_another_process_is_a_transient_error(path: Path) -> None
         pass
 
 
+def test_a_file_in_constant_use_stays_open_a_while_if_nobody_is_seen_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_file, "HOLD", 0.0)
+    file = lingering(path)
+    rows(file)
+    rows(file)
+    assert not free(path)
+    monkeypatch.setattr(duckdb_file, "HOLD_AT_MOST", 0.0)
+    rows(file)
+    assert free(path)
+    file.close()
+
+
 def test_a_process_that_waits_for_a_file_gets_it_before_the_one_that_just_released_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,10 @@ ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group partly filled; at a checkpoint DuckDB merges such groups,
 # which costs as much as writing them. With this many rows per thread, there are too few to be merged.
 THREAD_ROWS = 4 * ROW_GROUP
-# A file in constant use is released after this long, for anyone who is waiting.
+# A file in constant use is released after this long if a process stands in the turnstile, and in any case after
+# this long, for those who can't be seen waiting: DuckDB's own shell, or another user.
 HOLD = 2.0
+HOLD_AT_MOST = 10.0
 # Seconds between attempts to open a file that someone else holds.
 TRY_EVERY = 0.05
 # A statement on fewer rows ends too soon to need progress.
@@ -271,11 +273,15 @@ class DatabaseFile:
             self._users.remove(thread)
             self._used = time.monotonic()
             if not self._users:
-                if self._failed or self._linger <= 0 or self._used - self._opened > HOLD:
+                if self._failed or self._linger <= 0 or self._held_enough(self._used - self._opened):
                     self._close()
                 elif self._timer is None:
                     self._rest_after(self._linger)
             self._change.notify_all()
+
+    def _held_enough(self, seconds: float) -> bool:
+        """Whether others get the file now: reopening it costs 50 ms of CPU, so not without need."""
+        return seconds > HOLD_AT_MOST or (seconds > HOLD and _awaited(self.path))
 
     def _rest_after(self, seconds: float) -> None:
         # Not a daemon: native code must not still be running when the interpreter exits.
