@@ -80,6 +80,11 @@ def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
         return ConfigError(said, hint="check the names and the `where` in the configuration")
     if code in _TOO_LARGE:
         return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
+    if code == 3854:
+        return DataError(
+            said,
+            hint="a text in the `where`, or in a key of the warehouse, has characters that the column can't hold: correct it there",
+        )
     if code in _UNREACHABLE:
         said = f"{where} can't be reached: {text} ({code})"
         return TransientError(said, hint="check source.url and that the server is running, then try again")

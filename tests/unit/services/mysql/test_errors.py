@@ -21,7 +21,7 @@ SPEC = SourceSpec("db", 3306, "reader", "hunter2")
         (2002, TransientError), (2003, TransientError), (2005, TransientError), (2006, TransientError),
         (2013, TransientError), (1040, TransientError), (1205, TransientError), (1213, TransientError),
         (1317, TransientError), (1927, TransientError), (1969, TransientError), (9999, TransientError),
-        (1153, DataError), (2020, DataError),
+        (1153, DataError), (2020, DataError), (3854, DataError),
     ],
 )  # fmt: skip
 def test_a_code_says_what_the_operator_does_next(code: int, kind: type[FloodmarkError]) -> None:
