@@ -17,7 +17,7 @@ from floodmark.commit.load_status import accounts_for_older
 from floodmark.commit.log import Log
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
 from floodmark.model import events
-from floodmark.model.commit import Commit, WithFiles, by_key, files_of
+from floodmark.model.commit import WIDE_ROW, Commit, WithFiles, by_key, files_of
 from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.ledger import Ledger, LedgerRow, Part
 from floodmark.model.run import Finding, Step
@@ -195,8 +195,9 @@ def groups(
     *,
     max_rows: int = MAX_ROWS,
     max_bytes: int = MAX_BYTES,
+    wide_bytes: int | None = None,
 ) -> tuple[tuple[DataCommit, ...], ...]:
-    """The commits in groups that each load in one transaction.
+    """The commits in groups that each load in one transaction; `wide_bytes`: at most so many bytes of wide rows.
 
     Commits of a group have the same shape and load the same way. A snapshot makes everything before it
     pointless, so all of that is one group with it, of which only the snapshot's files are read.
@@ -205,10 +206,13 @@ def groups(
     made = [list(commits[:snapshot])] if snapshot else []
     group: list[DataCommit] = []
     for commit in commits[snapshot:]:
+        rows = sum(d.rows for d in group) + commit.rows
+        size = sum(d.bytes for d in group) + commit.bytes
+        most = max_bytes if wide_bytes is None or size < rows * WIDE_ROW else wide_bytes
         full = group and (
             (shape(commit), commit.load_as) != (shape(group[0]), group[0].load_as)
-            or sum(d.rows for d in group) + commit.rows > max_rows
-            or sum(d.bytes for d in group) + commit.bytes > max_bytes
+            or rows > max_rows
+            or size > most
         )
         if full:
             made.append(group)
@@ -266,7 +270,7 @@ def load_pending(
     retake = choice.retake
     before, shape_before = loaded_as(log, state, ledger), shaped(log, state, ledger)
     kept = _kept(state, data, ledger, retake)
-    for group in groups(choice.commits, shape):
+    for group in groups(choice.commits, shape, wide_bytes=warehouse.wide_bytes):
         request = LoadRequest(
             pipeline=pipeline,
             log=state.log,

@@ -32,6 +32,9 @@ class DataFile:
     etag: str | None = None  # as returned by the store when the file was put
 
 
+# Bytes per row in files, on average, from which rows are wide: commits and loads then have fewer of them.
+WIDE_ROW = 16_384
+
 # Commit numbers from the first to the last, both included.
 Span = tuple[int, int]
 

@@ -18,6 +18,7 @@ from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
 from floodmark.model.times import cursor_value, temporal
+from floodmark.model.types import fields
 from floodmark.model.window import Window
 from floodmark.plan import window as cutting
 from floodmark.plan.again import Again, read_again
@@ -59,6 +60,7 @@ def survey(
     tables. `waiting` receives what the plan is waiting for.
     """
     looks = looks or SharedLooks()
+    request = _by_bytes(session, found.table, request)
     state = restarted_by(state, found.table)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
@@ -182,6 +184,13 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     else:
         found = _walk(source, low, high, request)
     return cutting.opened(request, low, settled, high, by, found, size.rows)
+
+
+def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptions:
+    """The request with smaller slices if the table's rows are wide; a snapshot is loaded whole anyway."""
+    if table.mode == "full" or sum(field.max_bytes for field in fields(table)) < cutting.WIDE_ROW:
+        return request
+    return cutting.by_bytes(request, *edges.stored_bytes(session, table))
 
 
 def _walk(source: Source, low: Position | None, high: Position, request: SyncOptions) -> tuple[Position, ...]:

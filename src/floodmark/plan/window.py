@@ -28,6 +28,12 @@ COUNT_EXACTLY_BELOW = 2_000_000
 # InnoDB never estimates a range at more than half of the table; from this share on, assume all of it.
 HALF = 0.45
 
+# Rows of this many bytes on average are wide; a slice has at most so many bytes of them, unless that makes more
+# slices than a claim should list.
+WIDE_ROW = 65_536
+SLICE_BYTES = 64 << 20
+MOST_SLICES = 2000
+
 # The n-th position after the first one and up to the second, if there are that many.
 Nth = Callable[[Position | None, Position | None, int], Position | None]
 
@@ -197,6 +203,17 @@ def cut_by(request: SyncOptions, table: Table, share: float, rows: int) -> Liter
 def rows_of_a_slice(request: SyncOptions) -> int:
     """How many rows a slice along the cursor has."""
     return min(request.chunk or request.slice_rows, request.slice_rows)
+
+
+def by_bytes(request: SyncOptions, width: int, size: int) -> SyncOptions:
+    """The request with slices of fewer rows if rows are wide: of so many bytes each, and so many in all.
+
+    A commit has at least one slice, and a load at least one commit. How much a bounded run reads is up to the user.
+    """
+    if width < WIDE_ROW or request.most is not None:
+        return request
+    rows = max(SLICE_BYTES, size // MOST_SLICES) // width
+    return replace(request, slice_rows=max(1, min(request.slice_rows, rows)))
 
 
 def parts_of_the_key(request: SyncOptions, rows: int) -> int:

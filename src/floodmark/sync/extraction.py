@@ -18,7 +18,7 @@ from floodmark.extract.jobs import jobs
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
-from floodmark.model.commit import Batch, Commit, LoadAs, WithFiles, files_of
+from floodmark.model.commit import WIDE_ROW, Batch, Commit, LoadAs, WithFiles, files_of
 from floodmark.model.errors import TransientError
 from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
@@ -37,6 +37,8 @@ from floodmark.sync.snapshots import mark
 log = logging.getLogger("floodmark")
 
 COMMIT_EVERY = 2.0
+# Bytes of wide rows in one commit: a commit is never split over several loads, and a load is held in memory.
+WIDE_BYTES = 16_000_000
 # How often a snapshot is begun with several connections, if tasks are lost; then with one.
 SHARED = 2
 
@@ -136,7 +138,7 @@ class Extraction:
         waiting: list[SliceResult] = []
         for result in self._slices(plan, pieces):
             waiting.append(result)
-            if time.monotonic() - self._held.last_commit >= COMMIT_EVERY:
+            if time.monotonic() - self._held.last_commit >= COMMIT_EVERY or _wide(waiting):
                 commit(plan, waiting)
                 waiting = []
         if waiting:
@@ -246,3 +248,9 @@ class Extraction:
         )  # rows that the load must see as well
         if (files or plan.gives_way) and not more and not self._asked.backup_only:
             self._loader.offer(self._held.state, plan.table)
+
+
+def _wide(results: Sequence[SliceResult]) -> bool:
+    """Whether these are wide rows, and enough of them for a commit."""
+    size = sum(r.bytes for r in results)
+    return size >= WIDE_BYTES and size >= sum(r.rows for r in results) * WIDE_ROW

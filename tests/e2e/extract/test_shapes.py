@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import subprocess
 import sys
 
@@ -119,6 +120,23 @@ def test_rows_of_a_megabyte_pass_in_bounded_memory(workspace: Workspace) -> None
     # The task again, in a process that did nothing else: rows of 300 MB, and 100 MB are Python and Arrow. Held all
     # at once they would take 400 MB and more; what is held takes 200 to 280, as the allocator likes.
     assert peak(workspace, "t") < 330 << 20
+
+
+@pytest.mark.long
+def test_commits_and_loads_of_wide_rows_are_bounded_by_bytes(workspace: Workspace) -> None:
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, body LONGTEXT, {AT})")
+    for n in range(0, 240, 8):
+        rows = (f"({i}, '{random.Random(i).randbytes(500_000).hex()}')" for i in range(n, n + 8))
+        workspace.execute(f"INSERT INTO t (id, body) VALUES {', '.join(rows)}")
+    workspace.execute("ANALYZE TABLE t")  # the server's statistics say how wide rows are
+    report = workspace.synced("t")
+    assert report["rows_loaded"] == 240 and len(report["commits"]) >= 3
+    found = "SELECT count(DISTINCT row_group_id), max(count) FROM pragma_storage_info('t')"
+    ((groups, most),) = workspace.query(found)
+    assert groups >= 3 and most <= 120
+    assert workspace.query("SELECT id, sha256(body) FROM t ORDER BY id") == workspace.execute(
+        "SELECT id, SHA2(body, 256) FROM t ORDER BY id"
+    )
 
 
 def test_more_wide_rows_than_the_warehouse_holds_at_once_are_loaded(workspace: Workspace) -> None:

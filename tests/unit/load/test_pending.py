@@ -107,6 +107,14 @@ def test_groups_are_bounded_but_a_commit_is_never_split() -> None:
     assert groups([]) == ()
 
 
+def test_wide_rows_load_in_smaller_groups_where_the_warehouse_asks_for_it() -> None:
+    wide = [data(n, 10, bytes=1_000_000) for n in range(2, 6)]
+    narrow = [data(n, 1000, bytes=1_000_000) for n in range(6, 9)]
+    assert [numbers(g) for g in groups(wide + narrow)] == [[2, 3, 4, 5, 6, 7, 8]]
+    bounded = groups(wide + narrow, wide_bytes=2_000_000)
+    assert [numbers(g) for g in bounded] == [[2, 3], [4, 5, 6, 7, 8]]
+
+
 def test_a_snapshot_takes_everything_before_it_into_its_group() -> None:
     commits = [
         data(2),

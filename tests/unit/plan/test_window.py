@@ -21,6 +21,7 @@ from floodmark.plan.window import (
     Chosen,
     Nth,
     Size,
+    by_bytes,
     cut_by,
     finer,
     in_place_of_all,
@@ -292,3 +293,23 @@ def test_several_connections_read_a_snapshot_of_more_than_one_slice(
     request_: SyncOptions, rows: int, expected: bool
 ) -> None:
     assert shared(request_, rows) is expected
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "slice_rows"),
+    [
+        (200, 10**12, 250_000),  # ordinary rows, however many
+        (65_536, 0, 1024),
+        (1_000_000, 2 * 10**9, 67),
+        (1_000_000, 10**12, 500),  # more slices than a claim should list
+        (2**32, 2**40, 1),
+    ],
+)
+def test_a_slice_of_wide_rows_is_bounded_by_bytes(width: int, size: int, slice_rows: int) -> None:
+    assert by_bytes(SyncOptions(), width, size).slice_rows == slice_rows
+
+
+def test_a_slice_has_no_more_rows_than_configured_and_a_bounded_run_reads_what_was_asked() -> None:
+    assert by_bytes(SyncOptions(slice_rows=10), 1_000_000, 0).slice_rows == 10
+    bounded = SyncOptions(max_chunks=3)
+    assert by_bytes(bounded, 1_000_000, 0) == bounded

@@ -206,10 +206,20 @@ def test_batches_are_bounded_by_bytes_however_wide_the_rows(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("width", "rows"), [(0, 16_384), (3000, 16_384), (10_000, 6144), (50_000, 2048), (2**32, 2048)]
+    ("width", "seen", "rows"),
+    [
+        (0, 0, 16_384),
+        (3000, 9, 16_384),
+        (10_000, 9, 6144),
+        (31_250, 0, 2048),
+        (2**32, 0, 128),
+        (2**32, 200, 2048),
+        (2**32, 1_000_000, 64),
+        (2**32, 2**31, 1),
+    ],
 )
-def test_the_rows_of_a_batch_by_the_width_of_a_row(width: int, rows: int) -> None:
-    assert batch_rows(width) == rows
+def test_the_rows_of_a_batch_by_the_width_of_a_row(width: int, seen: int, rows: int) -> None:
+    assert batch_rows(width, seen) == rows
 
 
 def test_an_error_of_a_running_query_is_translated(tmp_path: Path) -> None:
@@ -235,6 +245,8 @@ def test_portions_are_as_long_as_a_second_and_whole_vectors() -> None:
     assert Portion(0, 20_480).next(0.5) == Portion(20_480, 40_960)
     assert Portion(4096, 20_480).next(0.0) == Portion(24_576, 163_840)
     assert Portion(4096, 20_480).next(100.0) == Portion(24_576, 2048)
+    assert Portion(0, 2048, 7).next(1.0, 5) == Portion(2048, 2048, 7)
+    assert Portion(0, 2048, 7).next(1.0, 9) == Portion(2048, 2048, 9)
     assert Portion(0, 2048).of("t", True) == "t"
     assert Portion(0, 2048).of("t", False) == "(SELECT * FROM t WHERE rowid < 2048)"
 

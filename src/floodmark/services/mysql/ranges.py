@@ -207,6 +207,16 @@ def table_rows(session: Session, table: Table) -> int:
     return max(1, estimate(session, table, table.source.key_index, ()))
 
 
+def stored_bytes(session: Session, table: Table) -> tuple[int, int]:
+    """The bytes of a row on average, and of all rows, according to the statistics; 0 if there are none."""
+    schema, name = sql.text(table.source.schema), sql.text(table.source.table)
+    found = session.rows(
+        "SELECT AVG_ROW_LENGTH, DATA_LENGTH FROM information_schema.TABLES "
+        f"WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
+    )
+    return (int(found[0][0] or 0), int(found[0][1] or 0)) if found else (0, 0)
+
+
 def split_key(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
     """Edges that cut the whole key into parts of roughly equal size."""
     if parts <= 1:

@@ -29,6 +29,8 @@ SAMPLE_ROWS = 60_000
 SAMPLE_BYTES = 64 << 20
 # Files smaller than this have no column with enough bytes to judge by.
 FEW_BYTES = 1 << 20
+# Values of this many bytes on average count as different, without comparing them: no dictionary takes longer ones.
+LONG = 4096
 # Values hardly repeat if at least this share of them is distinct.
 DIFFERENT = 0.8
 
@@ -119,6 +121,8 @@ def hardly_repeats(paths: Sequence[Path], column: str) -> bool:
                 chunk = file.metadata.row_group(group).column(names.index(column))
                 if chunk.has_dictionary_page:
                     return False  # the writer saw that they repeat
+                if chunk.num_values and chunk.total_uncompressed_size >= chunk.num_values * LONG:
+                    return True
                 values = file.read_row_group(group, [column], use_threads=False).column(column)
                 taken += values.slice(0, SAMPLE_ROWS - rows).chunks
                 rows, size = sum(len(values) for values in taken), size + chunk.total_uncompressed_size

@@ -122,6 +122,8 @@ class Warehouse(Protocol):
     """Loads commits, each exactly once."""
 
     schema: str
+    # Bytes in files of wide rows that one load should have at most; None: wide rows need no smaller loads.
+    wide_bytes: int | None
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""

@@ -58,3 +58,8 @@ def test_few_values_prove_nothing_unless_they_are_long(
     assert not hardly_repeats([], "v")
     monkeypatch.setattr(files, "SAMPLE_BYTES", 50_000)
     assert hardly_repeats(paths, "v")
+
+
+def test_long_values_are_not_read_to_be_compared(tmp_path: Path) -> None:
+    assert hardly_repeats(written(tmp_path, [text + "x" * 5000 for text in different(2)]), "v")
+    assert not hardly_repeats(written(tmp_path, []), "v")

@@ -34,6 +34,10 @@ ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group partly filled; at a checkpoint DuckDB merges such groups,
 # which costs as much as writing them. With this many rows per thread, there are too few to be merged.
 THREAD_ROWS = 4 * ROW_GROUP
+# Bytes of a row from which COMMIT writes to the file at once: the log would need two more copies of a vector.
+WIDE = 16_384
+# The targets whose rows are so wide that a vector of them hardly fits into memory; there only if there are any.
+APART = "floodmark_wide"
 # A file in constant use is released after this long if a process stands in the turnstile, and in any case after
 # this long, for those who can't be seen waiting: DuckDB's own shell, or another user.
 HOLD = 2.0
@@ -242,6 +246,8 @@ class DatabaseFile:
                     self._anchor = self._connect(read_only, give_up)
                 self._writable, self._failed, self._limit = not read_only, False, self._memory
                 self._opened, self._inode = time.monotonic(), self._identity()
+                if self._writable:
+                    self._keep_apart(self._anchor)
             try:
                 con = self._connect(not self._writable, time.monotonic() + self._lock_seconds)
             except BaseException:
@@ -339,13 +345,42 @@ class DatabaseFile:
         yield
         con.execute("RESET threads")
 
-    def make_room(self, con: Connection, width: int) -> None:
-        """Raise the memory limit if one batch of DuckDB's would not fit into it with rows this wide."""
+    @contextlib.contextmanager
+    def room_for(self, con: Connection, rows: int, width: int) -> Iterator[None]:
+        """Settings for a load of so many rows of so many bytes each.
+
+        COMMIT holds a vector of them twice. So the memory limit is raised if that would not fit into it, and wide
+        rows don't go through the log, which would hold the vector twice more. A failure needs no reset.
+        """
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        needed = max(self._memory, min(2 * VECTOR * width, machine * 8 // 10))
+        needed = max(self._memory, min(2 * min(VECTOR, rows) * width, machine * 8 // 10))
         if needed != self._limit:
             con.execute(f"SET memory_limit = '{needed}B'")
             self._limit = needed
+        if width < WIDE:
+            yield
+            return
+        con.execute("SET threads = 1")
+        con.execute("SET checkpoint_threshold = '1B'; SET auto_checkpoint_skip_wal_threshold = 0")
+        yield
+        con.execute("RESET auto_checkpoint_skip_wal_threshold; RESET checkpoint_threshold; RESET threads")
+
+    def set_apart(self, con: Connection, target: str, width: int) -> None:
+        """Keep row groups as they are loaded, from now on, if a vector of the target's rows is too large.
+
+        A checkpoint merges small row groups of any table, whoever has written them, and needs memory for whole
+        vectors. DuckDB can't be told to leave out a table, so no row groups of the file are merged any more.
+        """
+        if 2 * VECTOR * width <= self._memory:
+            return
+        con.execute(f"CREATE TABLE IF NOT EXISTS main.{APART} (target VARCHAR PRIMARY KEY, row_bytes BIGINT)")
+        con.execute(f"INSERT OR REPLACE INTO main.{APART} VALUES ($1, $2)", [target, width])
+        con.execute("SET max_vacuum_tasks = 0")
+
+    def _keep_apart(self, con: Connection) -> None:
+        with contextlib.suppress(duckdb.CatalogException):  # no such table
+            if con.execute(f"SELECT 1 FROM main.{APART} LIMIT 1").fetchone():
+                con.execute("SET max_vacuum_tasks = 0")
 
     def _settings(self) -> dict[str, Any]:
         return {

@@ -52,6 +52,9 @@ from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 class DuckDB:
     """The Warehouse in a DuckDB file. Threads may share one object; loads take turns."""
 
+    # A load is held in memory twice, uncompressed, and makes one row group.
+    wide_bytes: int | None = 16_000_000
+
     def __init__(
         self,
         path: Path,
@@ -184,15 +187,17 @@ class DuckDB:
                 [highest] = con.execute(f"SELECT max(rowid) FROM {found.sql}").fetchone() or (None,)
                 last = highest is None or portion.first + portion.rows > highest
                 rows = portion.of(found.sql, last)
-            began = time.monotonic()
+            began, widest = time.monotonic(), 0
+            size = batch_rows(width, portion.seen if portion else 0)
             sql = words(TargetSql(DUCKDB, rows, types))
             con.execute("SET arrow_large_buffer_size = true")  # else no column of a batch may exceed 2 GiB
             with events.statement("duckdb", sql):
-                for batch in streamed(con.sql(sql).to_arrow_reader(batch_rows(width))):
+                for batch in streamed(con.sql(sql).to_arrow_reader(size)):
+                    widest = max(widest, batch.nbytes // max(1, batch.num_rows))
                     each(batch)
                     if stop():
                         return None
-        return None if portion is None or last else portion.next(time.monotonic() - began)
+        return None if portion is None or last else portion.next(time.monotonic() - began, widest)
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -262,9 +267,14 @@ class DuckDB:
         self, request: LoadRequest, decision: Decision, staged: put.Staged, loaded: tuple[LedgerRow, ...]
     ) -> None:
         """Write rows and ledger rows, or neither; _Unanswered when COMMIT fails."""
-        count = sum(commit.rows for commit, _ in staged.commits)
-        with self._file.writing() as con, self._file.threads_for(con, count):
+        count, width = sum(commit.rows for commit, _ in staged.commits), put.widest(staged)
+        with (
+            self._file.writing() as con,
+            self._file.threads_for(con, count),
+            self._file.room_for(con, count, width),
+        ):
             con.execute("BEGIN")
+            self._file.set_apart(con, f"{self.schema}.{request.target}", width)
             tables = LedgerTables(con, self.schema).create()
             rows = put.Target(con, self.schema, request.target).count()
             ledger = tables.read(request.log, request.target, request.part)
@@ -313,7 +323,6 @@ class DuckDB:
         staged = replace(
             staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
         )
-        self._file.make_room(con, put.widest(staged))
         target = replace(target, at_work=request.at_work)
         try:
             match decision.way:

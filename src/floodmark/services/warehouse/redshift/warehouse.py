@@ -80,6 +80,8 @@ class _Tried:
 class Redshift:
     """The Warehouse in a Redshift database. Threads may share it: every call opens its own session."""
 
+    wide_bytes: int | None = None
+
     def __init__(
         self,
         transport: Transport,
