@@ -42,9 +42,6 @@ TOUCHED: dict[tuple[str, str], Callable[[], bool]] = {
     ("cli/main.py", "_run_exitfuncs"): lambda: callable(getattr(atexit, "_run_exitfuncs", None)),
     ("services/mysql/log_in.py", "_auth"): lambda: callable(_auth.sha2_rsa_encrypt),
     ("services/mysql/log_in.py", "_have_cryptography"): lambda: isinstance(_auth._have_cryptography, bool),
-    ("services/mysql/log_in.py", "_result"): lambda: (
-        sets(MySQL, "_result") and sets(pymysql.connections.MySQLResult, "has_next")
-    ),
     ("services/mysql/log_in.py", "_sock"): lambda: sets(MySQL, "_sock"),
     ("services/mysql/log_in.py", "_rfile"): lambda: sets(MySQL, "_rfile"),
     ("services/mysql/log_in.py", "_read_bytes"): lambda: takes(MySQL._read_bytes, "num_bytes"),

@@ -1,6 +1,6 @@
 """Logs in to MySQL: with TLS as configured, and so that no eavesdropper can read the password.
 
-PyMySQL logs in, over our own socket and TLS context, so that rows can later be read off the same connection.
+PyMySQL logs in, over our own socket and TLS context; statements and rows then go over the same connection without it.
 The server's greeting decides before we send anything: if TLS is required and not offered, the server gets
 nothing. By design of caching_sha2_password and sha256_password the server itself learns the password, even
 one with an unverified certificate; a plug-in that sends it in clear text is used only if the configuration
@@ -21,6 +21,7 @@ from typing import Any
 
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
+from floodmark.services.mysql.rows import small
 from floodmark.services.mysql.rows import text as wire
 
 Address = tuple[str, int] | str
@@ -80,36 +81,28 @@ pymysql = _import()
 
 
 class Link:
-    """A logged-in connection: PyMySQL's for queries, its socket for reading rows."""
+    """A logged-in connection: PyMySQL's log-in, then its socket for statements and rows."""
 
     def __init__(self, connection: Any, socket: socket.socket) -> None:
         self.socket = socket  # free for others once a statement is answered, until the next statement
         self._connection = connection
-        self._cursor: Any = None
+        self._warnings = 0
 
-    def ask(self, sql: bytes) -> tuple[list[str], list[Any]]:
-        """The column names and rows of a small result; empty for a statement without one."""
+    def ask(self, sql: bytes) -> small.Result:
+        """The whole answer to a statement with a small result, or with none; raises MySQLError."""
         try:
-            self._cursor = self._connection.cursor()
-            self._cursor.execute(sql)
-            about, rows = self._cursor.description, self._cursor.fetchall()
-            more = self._connection._result.has_next  # with more results, PyMySQL would keep reading
-        except pymysql.MySQLError as error:
-            code, text = _parts(error)
-            raise (wire.MySQLError(code, text) if _is_servers(code) else wire.lost()) from error
-        except Exception as error:  # a malformed packet can raise anything in its parser
+            result = small.ask(self.socket, sql)
+        except small.Refused:
+            raise
+        except wire.MySQLError:
             self.close()
-            raise wire.malformed() from error
-        if more or (about is not None and any(len(row) != len(about) for row in rows)):
-            self.close()
-            raise wire.malformed()
-        if about is None:
-            return [], []
-        return [str(column[0]) for column in about], list(rows)
+            raise
+        self._warnings = result.warnings
+        return result
 
     def warnings(self) -> int:
-        """How many warnings the last query left."""
-        return int(self._cursor.warning_count)
+        """How many warnings the last statement left."""
+        return self._warnings
 
     @property
     def number(self) -> int:

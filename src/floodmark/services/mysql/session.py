@@ -1,13 +1,13 @@
 """Connections to the source: read-only sessions with fixed settings, enforced TLS, and bounded waits.
 
-Small results come through the driver, as bytes of MySQL's text protocol; large ones bypass it and arrive as
-columns. Every failure becomes a Floodmark error here, so no caller sees the driver. `log_in` handles the
-log-in.
+The driver only logs in (`log_in`). Small results arrive whole, as bytes of MySQL's text protocol; large ones
+arrive as columns. Every failure becomes a Floodmark error here, so no caller sees the driver.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +20,7 @@ from floodmark.model import events
 from floodmark.model.errors import TransientError
 from floodmark.services import ssh as tunnel
 from floodmark.services.mysql.errors import translated
+from floodmark.services.mysql.rows.small import Result
 from floodmark.services.mysql.rows.stream import Answer
 from floodmark.services.mysql.rows.text import Array, MySQLError
 from floodmark.services.mysql.settings import settings
@@ -46,11 +47,19 @@ class Session:
         zone: str = "+00:00",
         purpose: str = "query",
         closed: Callable[[], None] = lambda: None,
+        keep: Callable[[Session], bool] = lambda session: False,
     ) -> None:
-        """`closed` is called at the end, possibly twice."""
+        """`closed` is called at the end, possibly twice.
+
+        `keep` is called when the session's block has ended without an error; it may keep the connection for
+        another block, and then returns True.
+        """
         self.spec = spec
-        self._closed = closed
-        self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
+        # Offsets of the server's time zones at moments in the past and future, by the zone's name.
+        self.zone_offsets: dict[bytes | None, dict[int, int]] = {}
+        self._once: dict[str, list[Row]] = {}
+        self._keep = keep
+        self.use_for(purpose, closed)
         self._read_timeout = read_timeout
         self._answer: Answer | None = None  # to the last statement, if it bypassed the driver
         self._link: Link = _connect(spec, read_timeout, connect_timeout)
@@ -63,6 +72,20 @@ class Session:
             self.close()
             raise
 
+    def use_for(self, purpose: str, closed: Callable[[], None] = lambda: None) -> Session:
+        """The session, for another block of queries."""
+        self._label = f"{LABEL}{purpose.replace('*/', '* /')} */ "
+        self._closed = closed
+        return self
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the connection waits for a statement: the server has neither closed it nor sent anything."""
+        try:
+            return not select.select([self._wire], [], [], 0)[0]
+        except (OSError, ValueError):  # closed by us
+            return False
+
     @property
     def connection_id(self) -> int:
         """The server's id of this connection."""
@@ -70,30 +93,45 @@ class Session:
 
     def rows(self, sql: str) -> list[Row]:
         """All rows of a small result; empty for statements without one."""
-        return self._stored(sql)[1]
+        return self._stored(sql).rows
+
+    def once(self, sql: str) -> list[Row]:
+        """The same for a question whose answer can't change while the connection lives: it is asked only once."""
+        if sql not in self._once:
+            self._once[sql] = self.rows(sql)
+        return self._once[sql]
 
     def named(self, sql: str) -> list[dict[str, str | None]]:
         """All rows of a small result, as text by column name."""
-        names, rows = self._stored(sql)
+        found = self._stored(sql)
+        names = self._names(found)
         return [
             {
                 n: None if cell is None else cell.decode(errors="replace")
                 for n, cell in zip(names, row, strict=True)
             }
-            for row in rows
+            for row in found.rows
         ]
 
     def records(self, sql: str) -> list[dict[str, bytes | None]]:
         """The same by lower-case column name, as bytes: for results whose columns differ between servers."""
-        names, rows = self._stored(sql)
-        return [dict(zip([name.lower() for name in names], row, strict=True)) for row in rows]
+        found = self._stored(sql)
+        names = [name.lower() for name in self._names(found)]
+        return [dict(zip(names, row, strict=True)) for row in found.rows]
 
-    def _stored(self, sql: str) -> tuple[list[str], list[Row]]:
-        """The column names and all rows of a small result."""
+    def _stored(self, sql: str) -> Result:
+        """A small result as a whole."""
         with events.statement("mysql", self._label + sql):
             return self._ask(sql)
 
-    def _ask(self, sql: str) -> tuple[list[str], list[Row]]:
+    def _names(self, found: Result) -> list[str]:
+        try:
+            return found.names()
+        except MySQLError as error:
+            self.close()
+            raise translated(error, self.spec) from error
+
+    def _ask(self, sql: str) -> Result:
         self._answer = None
         try:
             return self._link.ask((self._label + sql).encode())
@@ -133,7 +171,13 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        # Whoever gets the session next sets another `closed`, perhaps before this one was called.
+        closed, self._closed = self._closed, lambda: None
+        try:
+            if error[0] is not None or self._answer is not None or not self._keep(self):
+                self.close()
+        finally:
+            closed()
 
 
 class Stream:

@@ -137,7 +137,8 @@ def ask(link: socket.socket) -> tuple[list[str], list[Any]]:
     """A query over a logged-in connection."""
     connection = pymysql.Connection(defer_connect=True, conv={}, use_unicode=False, ssl_disabled=True)
     connection._sock, connection._rfile, connection._current_timeout = link, link.makefile("rb"), None
-    return Link(connection, link).ask(b"SELECT 1")
+    found = Link(connection, link).ask(b"SELECT 1")
+    return found.names(), found.rows
 
 
 def test_any_answer_to_a_query_is_rows_of_its_columns_or_an_error() -> None:

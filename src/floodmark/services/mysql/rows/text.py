@@ -129,7 +129,7 @@ def _after_number(packet: bytes, at: int) -> int:
     return at + {_TWO: 3, _THREE: 4, _EIGHT: 9}.get(packet[at], 1)
 
 
-def length_at(buffer: bytearray, at: int) -> int:
+def length_at(buffer: bytes | bytearray, at: int) -> int:
     """The length of the packet that begins here, without its four-byte header."""
     return int(_LENGTH.unpack_from(buffer, at)[0]) & FULL
 
