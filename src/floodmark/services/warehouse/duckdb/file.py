@@ -141,6 +141,12 @@ def _awaited(path: Path) -> bool:
     return False
 
 
+def _quiet(con: Connection) -> Connection:
+    """The connection without a progress bar, which notebooks turn on: stdout is not DuckDB's."""
+    con.execute("SET enable_progress_bar = false")
+    return con
+
+
 class _Timed:
     """A connection whose statements are logged with their times (`--debug`)."""
 
@@ -249,7 +255,7 @@ class DatabaseFile:
                 if self._writable:
                     self._keep_apart(self._anchor)
             try:
-                con = self._connect(not self._writable, time.monotonic() + self._lock_seconds)
+                con = _quiet(self._anchor.cursor())  # a connection of its own, at a fraction of the cost
             except BaseException:
                 if not self._users:
                     self._close()
@@ -317,8 +323,7 @@ class DatabaseFile:
         waited = False
         while True:
             try:
-                con = duckdb.connect(self.path, read_only=read_only, config=self._settings())
-                con.execute("SET enable_progress_bar = false")  # on in notebooks; stdout is not DuckDB's
+                con = _quiet(duckdb.connect(self.path, read_only=read_only, config=self._settings()))
                 if waited:
                     self._waits(None)
                 return con

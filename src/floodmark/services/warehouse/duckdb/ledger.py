@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from floodmark.model.errors import ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, TargetFiller, summed
@@ -50,6 +52,12 @@ def _listed_as(con: Connection, schema: str, name: str) -> str | None:
     return str(found[0]) if found else None
 
 
+def _places(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+# A log, its target, and which part of its ledger is wanted.
+Question = tuple[str, str, Part | None]
 _TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
 
 
@@ -73,13 +81,20 @@ class LedgerTables:
 
     def read(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger says about a log and a target; its tables must exist."""
-        if part is None:
-            rows = self._rows("log_id = ?", [log])
-        else:
-            wanted = "log_id = ? AND epoch = ? AND n > ?"
-            rows = (*self._sums(log, part), *self._rows(wanted, [log, part.epoch, part.after]))
-        about = self.about(log, target)
-        return replace(about, rows=rows, part=part, counted=self._counted(log, target, about.epoch))
+        [found] = self.read_all([(log, target, part)])
+        return replace(found, counted=self._counted(log, target, found.epoch))
+
+    def read_all(self, questions: Sequence[Question]) -> list[Ledger]:
+        """The same for several logs and targets, without the counts; its tables must exist."""
+        logs = [log for log, _, part in questions if part is None]
+        rows = self._rows_of(logs) if logs else {}
+        about = self._about([log for log, _, _ in questions], [target for _, target, _ in questions])
+        found = []
+        for log, target, part in questions:
+            told = [one for one in about if log == one[2] or target == one[0]]
+            mine = rows.get(log, ()) if part is None else self._part(log, part)
+            found.append(replace(Ledger.about(told, log, target), rows=tuple(mine), part=part))
+        return found
 
     def counted(self, log: str, target: str) -> int | None:
         """How many rows the last load left in the target; None: not counted. The tables must exist."""
@@ -111,13 +126,24 @@ class LedgerTables:
             {"target": target, "log": log, "epoch": epoch, "rows": rows},
         )
 
-    def _rows(self, where: str, values: list[object]) -> tuple[LedgerRow, ...]:
-        found = self.con.execute(
-            f"SELECT n, digest, epoch, rows, files, strftime(loaded_at, '{STAMP}'), target, 1, false, '' "
+    def _rows_of(self, logs: Sequence[str]) -> dict[str, list[LedgerRow]]:
+        """All rows of each log."""
+        found: dict[str, list[LedgerRow]] = {}
+        for log, *row in self._rows(f"log_id IN ({_places(logs)})", logs):
+            found.setdefault(log, []).append(LedgerRow._make(row))
+        return found
+
+    def _part(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
+        recent = self._rows("log_id = ? AND epoch = ? AND n > ?", [log, part.epoch, part.after])
+        return (*self._sums(log, part), *(LedgerRow._make(row[1:]) for row in recent))
+
+    def _rows(self, where: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """A row's log, and the row."""
+        return self.con.execute(
+            f"SELECT log_id, n, digest, epoch, rows, files, strftime(loaded_at, '{STAMP}'), target, 1, false, '' "
             f"FROM {quote(self.schema, LEDGER)} WHERE {where} ORDER BY epoch, n, digest",
-            values,
+            list(values),
         ).fetchall()
-        return tuple(map(LedgerRow._make, found))
 
     def _sums(self, log: str, part: Part) -> tuple[LedgerRow, ...]:
         """Sums of the rows that are not read one by one."""
@@ -135,12 +161,15 @@ class LedgerTables:
 
     def about(self, log: str, target: str) -> Ledger:
         """The load epoch of a log, and who fills a target."""
-        targets = self.con.execute(
+        return Ledger.about(self._about([log], [target]), log, target)
+
+    def _about(self, logs: Sequence[str], targets: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows of TARGETS that concern any of them."""
+        return self.con.execute(
             f"SELECT target, pipeline_id, log_id, source_table, epoch FROM {quote(self.schema, TARGETS)} "
-            "WHERE target = ? OR log_id = ?",
-            [target, log],
+            f"WHERE target IN ({_places(targets)}) OR log_id IN ({_places(logs)})",
+            [*targets, *logs],
         ).fetchall()
-        return Ledger.about(targets, log, target)
 
     def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
         """Write the ledger rows of a load, and delete those that it takes back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
+from floodmark.services.together import Together
 from floodmark.services.warehouse.column_mapping import (
     arrived,
     constants,
@@ -38,11 +39,11 @@ from floodmark.services.warehouse.decide import Decision, check_new_epoch, count
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
-from floodmark.services.warehouse.duckdb.errors import AlreadyThere, translated
+from floodmark.services.warehouse.duckdb.errors import AlreadyThere, NotThere, translated
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
-from floodmark.services.warehouse.duckdb.ledger import LedgerTables
+from floodmark.services.warehouse.duckdb.ledger import LedgerTables, Question
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
@@ -68,12 +69,19 @@ class DuckDB:
         self.path = path
         self.schema = schema
         self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger, waits=waits)
+        self._ledger = Together(self._ledgers)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
+        return self._ledger.ask((log, target, part))
+
+    def _ledgers(self, questions: Sequence[Question]) -> list[Ledger]:
+        """The same for the tables of several threads; without the counts, which a load asks for itself."""
         with self._file.reading() as con:
-            tables = LedgerTables(con, self.schema) if con else None
-            return tables.read(log, target, part) if tables and tables.there() else Ledger()
+            if con is not None:
+                with suppress(NotThere):
+                    return LedgerTables(con, self.schema).read_all(questions)
+        return [Ledger()] * len(questions)
 
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; opens the file for 100 ms at most, if it is free."""
