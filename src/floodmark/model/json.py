@@ -45,6 +45,11 @@ def dump(value: object) -> bytes:
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def dump_quickly(value: object) -> bytes:
+    """The same JSON in a third of the time, but not always the same bytes: some numbers are written differently."""
+    return _adapter(type(value)).dump_json(value, by_alias=True)
+
+
 def load(kind: type[T], data: bytes) -> T:
     """The value that `dump` wrote; ValueError if the bytes hold anything else."""
     result: T = _adapter(kind).validate_json(data)

@@ -50,8 +50,9 @@ class Work:
         futures = [pool.submit(run) for run in runs]
         try:
             # Short waits let the main thread handle signals.
-            while not all(f.done() for f in futures):
-                wait(futures, timeout=0.5, return_when=FIRST_EXCEPTION)
+            left = set(futures)
+            while left:
+                left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION).not_done
         except (Interrupted, KeyboardInterrupt):
             pool.shutdown(wait=False, cancel_futures=True)
             self.services.interrupt()
