@@ -20,8 +20,8 @@ from floodmark.model.run import Lag
 from floodmark.model.table import Table
 from floodmark.model.times import parse_time, temporal
 from floodmark.model.zones import FUTURE_SLACK
-from floodmark.services.mysql import open_work, time_zones
 from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql import time_zones
 from floodmark.services.mysql.session import Session
 
 log = logging.getLogger("floodmark")
@@ -79,9 +79,9 @@ def cursor_now(session: Session, table: Table, timezone: str, ahead: float = 0.0
     """The server's clock, `ahead` seconds later, in the terms of the table's cursor."""
     assert table.cursor is not None
     kind = table.column(table.cursor).data_type
-    moment = open_work.now(session) + ahead
-    offset = time_zones.zone_offsets(session, "UTC" if kind == "timestamp" else timezone)([int(moment)])[0]
-    value = clock.text(moment, offset)
+    zoned = time_zones.ZoneClock(session, "UTC" if kind == "timestamp" else timezone)
+    moment = zoned.now() + ahead
+    value = clock.sample(zoned.offsets, moment).at(moment)
     return value[:10] if kind == "date" else value
 
 

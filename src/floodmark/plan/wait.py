@@ -84,8 +84,10 @@ def settle(source: Source, expected: Callable[[], None] = lambda: None) -> Settl
 def _times(source: Source, expected: Callable[[], None]) -> Settled:
     """Settles cursors that are times in a zone."""
     reading = source.reading
-    offsets = time_zones.zone_offsets(source.session, reading.zone)
-    aim = bound.aim(reading, source.now(), time.time())
+    # Its first and its last reading show whether the zone was the same all the time.
+    zoned = time_zones.ZoneClock(source.session, reading.zone)
+    offsets = zoned.offsets
+    aim = bound.aim(reading, zoned.now(), time.time())
     newest = last = source.last()
     wall = clock.sample(offsets, aim.top, aim.aged)
     top = bound.ceiling(reading, wall, aim.top)
@@ -105,7 +107,7 @@ def _times(source: Source, expected: Callable[[], None]) -> Settled:
     moment = bound.lowered(aim, look)
     value = bound.ceiling(reading, clock.sample(offsets, moment), moment)
     high = source.last(below=value) if ask_again or bound.at_or_behind(last, value) else last
-    now = source.now()
+    now = zoned.now()
     zones = _zones(source, offsets, bound.moments(reading, aim, moment, now), now)
     settled = bound.settled(reading, aim, look, zones, high, newest)
     return _below_uncommitted(source, settled, look, now)

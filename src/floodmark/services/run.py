@@ -68,6 +68,7 @@ class Services:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.throttle.drop_kept()
         self.stop()
         if self._warehouse is not None:
             self._warehouse.close()
@@ -91,10 +92,15 @@ class Services:
             self._spark.stop()
 
     def session(self, purpose: str) -> Session:
-        """A connection to the source, for queries."""
+        """A connection to the source, for queries: one that another table has done with, or a new one."""
         leave = self.throttle.enter()
         try:
-            return self._opened(purpose, leave)
+            session = self.throttle.kept()
+            return (
+                session.use_for(purpose, leave)
+                if session
+                else self._opened(purpose, leave, self.throttle.keep)
+            )
         except BaseException:
             leave()
             raise
@@ -104,10 +110,18 @@ class Services:
         """Several connections to the source, which count as soon as there is room for all of them."""
         with ExitStack() as open_ones:
             open_ones.callback(self.throttle.enter(count))
+            self.throttle.drop_kept()
             yield [open_ones.enter_context(self._opened(purpose, lambda: None)) for _ in range(count)]
 
-    def _opened(self, purpose: str, closed: Callable[[], None]) -> Session:
-        session = Session(self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=closed)
+    def _opened(
+        self,
+        purpose: str,
+        closed: Callable[[], None],
+        keep: Callable[[Session], bool] = lambda session: False,
+    ) -> Session:
+        session = Session(
+            self.config.source, purpose=purpose, read_timeout=PATIENCE, closed=closed, keep=keep
+        )
         with self._lock:
             self._sessions.add(session)
         if self.interrupted:

@@ -236,15 +236,19 @@ def test_a_second_is_read_only_once_it_has_passed(workspace: Workspace) -> None:
 def test_a_time_zone_change_during_planning_is_noticed(orders: Workspace) -> None:
     """A bound in the one zone and a newest row in the other would pass over rows, for good."""
     with closing(Session(orders.settings.source)) as session:
-        offsets = time_zones.zone_offsets(session, "server")
-        before = offsets([0])
+        zoned = time_zones.ZoneClock(session, "server")
+        changed = "time zone changed to -07:00 while it was being read"
+        before = zoned.offsets([0])
         try:
             orders.execute("SET GLOBAL time_zone = '-07:00'")
-            with pytest.raises(TransientError, match="time zone changed to -07:00 while it was being read"):
-                offsets([0])
+            with pytest.raises(TransientError, match=changed):
+                zoned.now()
+            with pytest.raises(TransientError, match=changed):
+                zoned.offsets([900])
+            assert time_zones.ZoneClock(session, "server").offsets([0]) == [-7 * 3600]
         finally:
             orders.execute("SET GLOBAL time_zone = 'SYSTEM'")
-        assert offsets([0]) == before
+        assert zoned.now() and zoned.offsets([0]) == before
 
 
 # ---------------------------------------------------------------- ids

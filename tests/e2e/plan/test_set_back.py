@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from floodmark.services.mysql import open_work
+from floodmark.services.mysql.time_zones import ZoneClock
 from tests.conftest import Workspace
 from tests.support.open_transactions import ORDERS, old_rows
 
@@ -89,9 +90,10 @@ def test_without_a_key_a_clock_that_was_set_back_is_reported(
         "INSERT INTO events (n) SELECT seq FROM seq_1_to_10",
     )
     workspace.synced("events")
-    right = open_work.now
+    right, zoned = open_work.now, ZoneClock.now
     with monkeypatch.context() as patch:
         patch.setattr(open_work, "now", lambda session: right(session) - 3600)
+        patch.setattr(ZoneClock, "now", lambda clock: zoned(clock) - 3600)
         report = workspace.sync("events")
     error = report.tables[0].error
     assert report.exit_code == 6 and error is not None and "clock was set back" in error.message

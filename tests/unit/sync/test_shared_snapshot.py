@@ -90,6 +90,9 @@ class Server:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        return self.rows(sql)
+
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
         return [(b"server_uuid", self.name.encode())] if sql.startswith("SHOW GLOBAL") else []
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from floodmark.config.load import TableOptions
 from floodmark.model import times
 from floodmark.model.table import Table
-from floodmark.services.mysql import open_work, time_zones
+from floodmark.services.mysql import time_zones
 from floodmark.services.mysql.session import Session
 
 _HOUR = 3600
@@ -29,8 +29,8 @@ class Reading:
         self._kind = table.column(table.cursor).data_type
         # TIMESTAMPs are stored in UTC, but the older tool printed them in the server's zone.
         zone = "server" if self._kind == "timestamp" else options.cursor_timezone
-        self._zone = time_zones.zone_offsets(session, zone)
-        self._now = open_work.now(session)
+        zoned = time_zones.ZoneClock(session, zone)
+        self._now, self._zone = zoned.now(), zoned.offsets
 
     def plain(self, moment: datetime) -> str:
         """The digits, unconverted."""

@@ -23,6 +23,8 @@ LOOK_EVERY = 1.0
 LONGEST_PAUSE = 600.0
 # Seconds that a query to the source waits for tasks to free a connection; then it proceeds anyway.
 PATIENCE = 30.0
+# Seconds that a session without work stays open for the next table.
+KEPT = 5.0
 
 
 class Throttle:
@@ -40,6 +42,7 @@ class Throttle:
         self._looked = float("-inf")
         self._answer: str | None = None
         self._paused: float | None = None  # start of the pause
+        self._idle: list[tuple[Session, float]] = []  # sessions without work, and since when
 
     # connections
 
@@ -71,6 +74,37 @@ class Throttle:
 
         return leave
 
+    def keep(self, session: Session) -> bool:
+        """Keeps the session of a thread that is about to release it, for another one; False if it must be closed.
+
+        A log-in costs as much as a dozen questions. Kept sessions count towards the limit: there are none while a
+        task runs.
+        """
+        with self._change:
+            room = self._tasks + self._sessions + len(self._idle) <= self._source.max_connections
+            if self._tasks or not room:
+                return False
+            self._idle.append((session, time.monotonic()))
+        return True
+
+    def kept(self) -> Session | None:
+        """A kept session that still works, for a thread that has reserved a connection."""
+        while True:
+            with self._change:
+                if not self._idle:
+                    return None
+                session, since = self._idle.pop()
+            if time.monotonic() - since < KEPT and session.at_rest:
+                return session
+            session.close()
+
+    def drop_kept(self) -> None:
+        """Closes all kept sessions."""
+        with self._change:
+            dropped, self._idle = self._idle, []
+        for session, _ in dropped:
+            session.close()
+
     def _room_to_ask(self, count: int) -> bool:
         return self._tasks + self._sessions + count <= self._source.max_connections
 
@@ -91,6 +125,7 @@ class Throttle:
                 if stopped():
                     raise Interrupted("stopped")
             self._tasks += attempts
+        self.drop_kept()
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from floodmark.config.load import TableOptions
@@ -30,6 +31,8 @@ INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
 _ORDERED = CLOCKS | INTEGERS | {"date", "decimal"}
 _SYSTEM = "('information_schema', 'mysql', 'performance_schema', 'sys')"
 _TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
+# Servers allow 4,096 columns in a result.
+_FEW_COLUMNS = 1000
 
 
 def list_tables(session: Session, database: str | None) -> list[str]:
@@ -73,9 +76,9 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     key, key_index = _key(columns, found, options, notes)
     excluded = {column.lower() for column in options.exclude}
     unseen = [e for e in options.exclude if e.lower() not in {c.name.lower() for c in columns}]
-    all_seen = sees_all(session, schema, name)
     # MySQL doesn't show columns that the user may not read; excluding one by name confirms that this is
     # intended.
+    all_seen = sees_all(session, schema, name) if unseen else None
     for column in (*(unseen if all_seen else ()), *((options.cursor,) if options.cursor else ())):
         _named(columns, column)
     cursor, mode = _reading(columns, key, options, notes)
@@ -100,7 +103,10 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     sorted_ = {i for i, order in along if i and needs_sorting(found, i, [table.column(c) for c in order])}
     source = replace(table.source, cursor_index=index, needs_sort=tuple(sorted(sorted_)))
     table = replace(table, source=source)
-    _check_readable(session, table)
+    if all_seen is None:
+        all_seen = _reads_all(session, table)
+    else:
+        _check_readable(session, table)
     if not all_seen:
         notes.append(Note("hidden_columns"))
         if unseen:
@@ -316,13 +322,23 @@ def proposed_cursor(table: Table) -> Column | None:
 # ---------------------------------------------------------------- checks and notes
 
 
-def _check_readable(session: Session, table: Table) -> None:
+def _check_readable(session: Session, table: Table, also: str = "") -> None:
     """Selects all columns with the `where` but no rows, so that missing rights and wrong names show now."""
     where = f" WHERE ({table.recipe.where}\n)" if table.recipe.where else ""
     names = ", ".join(f.select for f in fields(table))
     session.rows(
-        f"SELECT {names} FROM {quote(table.source.schema)}.{quote(table.source.table)}{where} LIMIT 0"
+        f"SELECT {also}{names} FROM {quote(table.source.schema)}.{quote(table.source.table)}{where} LIMIT 0"
     )
+
+
+def _reads_all(session: Session, table: Table) -> bool:
+    """Checks the same, and whether the user sees every column: in one question, if nothing is wrong."""
+    if len(table.columns) <= _FEW_COLUMNS:
+        with suppress(ConfigError):
+            _check_readable(session, table, "*, ")
+            return True
+    _check_readable(session, table)
+    return sees_all(session, table.source.schema, table.source.table)
 
 
 def sees_all(session: Session, schema: str, table: str) -> bool:

@@ -36,7 +36,7 @@ class Index:
 
 def indexes(session: Session, schema: str, table: str) -> list[Index]:
     """The table's indexes, primary key first. Ignored and invisible ones can't be used and are left out."""
-    switches = session.rows(
+    switches = session.once(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
         " AND TABLE_NAME = 'STATISTICS' AND COLUMN_NAME IN ('IGNORED', 'IS_VISIBLE')"
     )

@@ -39,6 +39,9 @@ _READ_LOCKS = "('INTENTION_EXCLUSIVE', 'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_REA
 # Isolation levels that a transaction which loads a table's definition never has.
 _OWN_SNAPSHOT = ("REPEATABLE READ", "SERIALIZABLE")
 
+# The server's clock when the statement gets there, not when it began.
+CLOCK = "UNIX_TIMESTAMP(SYSDATE(6))"
+
 Name = tuple[str, str]  # schema and table, in lower case
 
 
@@ -273,7 +276,7 @@ def _lost(session: Session) -> bool:
 
 def now(session: Session) -> float:
     """The server's clock."""
-    return float(session.rows("SELECT UNIX_TIMESTAMP(SYSDATE(6))")[0][0] or 0)
+    return float(session.rows(f"SELECT {CLOCK}")[0][0] or 0)
 
 
 def _text(cell: bytes | None) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from floodmark.model import zones as clock
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.times import parse_time
+from floodmark.services.mysql import open_work
 from floodmark.services.mysql.session import Session
 
 
@@ -29,35 +30,51 @@ def _wall_seconds(cell: bytes) -> int:
     return int((wall - datetime(1970, 1, 1)).total_seconds())
 
 
-def zone_offsets(session: Session, zone: str) -> clock.Offsets:
-    """The offsets of a cursor's zone: the server's default for DATETIME, or the one the user named."""
-    if zone.upper() == "UTC":
-        return clock.utc
-    if zone != "server":
-        return clock.named(zone)
+class ZoneClock:
+    """The source's clock, and the offsets of its cursors' zone: the server's default for DATETIME, or another.
 
-    named: list[bytes | None] = []
-    known: dict[int, int] = {}  # of the zone that was named first
+    The server's default may be changed at any time. Its name is asked with every reading of the clock, and the
+    offsets are those of the name asked first: if another name shows up, rows may have cursors in either zone. So what
+    was worked out between two readings of the clock holds for one zone.
+    """
 
-    def check(name: bytes | None) -> None:
-        named.append(name)
-        if named[0] != name:
+    def __init__(self, session: Session, zone: str) -> None:
+        self._session = session
+        self._server = zone == "server"
+        self._fixed = clock.utc if zone.upper() == "UTC" or self._server else clock.named(zone)
+        self._name: list[bytes | None] = []  # of the server's default, once it is known
+
+    def now(self) -> float:
+        """The server's clock."""
+        if not self._server:
+            return open_work.now(self._session)
+        [(now, name)] = self._session.rows(f"SELECT {open_work.CLOCK}, @@global.time_zone")
+        self._check(name)
+        return float(now or 0)
+
+    def offsets(self, moments: Sequence[int]) -> list[int]:
+        """The zone's offsets at these moments; the server is asked for those that the session has not met yet."""
+        if not self._server:
+            return self._fixed(moments)
+        if not self._name:
+            self._check(self._session.rows("SELECT @@global.time_zone")[0][0])
+        # A server reads a zone's rules only once, so they hold as long as the connection.
+        known = self._session.zone_offsets.setdefault(self._name[0], {})
+        if new := [m for m in moments if m not in known]:
+            with _inside(self._session, "@@global.time_zone"):
+                name, found = _named_offsets(self._session, new)
+            self._check(name)
+            known.update(zip(new, found, strict=True))
+        return [known[m] for m in moments]
+
+    def _check(self, name: bytes | None) -> None:
+        if not self._name:
+            self._name.append(name)
+        if self._name[0] != name:
             raise TransientError(
                 f"the source's time zone changed to {(name or b'').decode()} while it was being read",
                 hint="try again; rows written in between may have cursors in either zone",
             )
-
-    def of_server(moments: Sequence[int]) -> list[int]:
-        if new := [m for m in moments if m not in known]:
-            with _inside(session, "@@global.time_zone"):
-                name, found = _named_offsets(session, new)
-            check(name)
-            known.update(zip(new, found, strict=True))
-        else:
-            check(session.rows("SELECT @@global.time_zone")[0][0])
-        return [known[m] for m in moments]
-
-    return of_server
 
 
 @contextmanager

@@ -37,4 +37,4 @@ def parsed(text: str) -> Version:
 
 
 def version(session: Session) -> Version:
-    return parsed((session.rows("SELECT VERSION()")[0][0] or b"").decode(errors="replace"))
+    return parsed((session.once("SELECT VERSION()")[0][0] or b"").decode(errors="replace"))

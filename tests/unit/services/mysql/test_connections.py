@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from floodmark.config.load import SourceSpec
 from floodmark.model.errors import Interrupted
 from floodmark.services.mysql import connections as module
 from floodmark.services.mysql.connections import Throttle
+from floodmark.services.mysql.session import Session
 
 
 def throttle(connections: int) -> Throttle:
@@ -173,3 +175,50 @@ def test_a_stop_ends_the_wait() -> None:
         stop.set()
         with pytest.raises(Interrupted):
             waiting.result(10)
+
+
+# ---------------------------------------------------------------- sessions kept for the next table
+
+
+class Kept:
+    """Stands for a session: whether its server still waits for a statement, and whether it was closed."""
+
+    def __init__(self, at_rest: bool = True) -> None:
+        self.at_rest, self.closed = at_rest, False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def kept(shared: Throttle, *sessions: Kept) -> list[bool]:
+    return [shared.keep(cast(Session, session)) for session in sessions]
+
+
+def test_a_session_is_kept_for_the_next_query_unless_its_server_has_hung_up() -> None:
+    shared, good, gone = throttle(8), Kept(), Kept(at_rest=False)
+    assert kept(shared, good, gone) == [True, True]
+    assert shared.kept() is cast(Session, good)
+    assert gone.closed and not good.closed
+    assert shared.kept() is None
+
+
+def test_a_session_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, old = throttle(8), Kept()
+    monkeypatch.setattr(module, "KEPT", 0.0)
+    assert kept(shared, old) == [True] and shared.kept() is None and old.closed
+
+
+def test_kept_sessions_count_towards_the_limit_and_give_way_to_tasks() -> None:
+    shared = throttle(3)
+    leave = [shared.enter() for _ in range(3)]
+    first, second = Kept(), Kept()
+    assert kept(shared, first) == [True]  # the third connection is about to be released in its favour
+    assert kept(shared, second) == [False], "a fourth connection"
+    for each in leave:
+        each()
+    with shared.task(None, never):
+        assert first.closed
+        assert kept(shared, second) == [False], "beside a task"
+    assert kept(shared, second) == [True]
+    shared.drop_kept()
+    assert second.closed and shared.kept() is None

@@ -113,6 +113,9 @@ class Server:
         self.answers = {name.replace("_", " "): list(each) for name, each in answers.items()}
         self.asked: list[str] = []
 
+    def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        return self.rows(sql)
+
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
         self.asked.append(sql)
         for words, answers in self.answers.items():

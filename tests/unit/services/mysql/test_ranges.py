@@ -16,6 +16,9 @@ class Server:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
+    def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        return self.rows(sql)
+
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
         self.asked.append(sql)
         return []
