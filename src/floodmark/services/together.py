@@ -32,19 +32,28 @@ class Together(Generic[Q, A]):
         self._waiting: list[_Asked[Q, A]] = []
 
     def ask(self, question: Q) -> A:
-        """The answer to a question. If it fails, so does only this call: the others ask again."""
+        """The answer to a question. If several fail together, each is asked by itself: it may be one that is bad."""
         mine: _Asked[Q, A] = _Asked(question)
         with self._gathering:
             self._waiting.append(mine)
         with self._turn:
             if not mine.answers:
-                with self._gathering:
-                    asked, self._waiting = self._waiting, []
-                try:
-                    for one, answer in zip(asked, self._answer([a.question for a in asked]), strict=True):
-                        one.answers.append(answer)
-                except BaseException:
-                    with self._gathering:
-                        self._waiting += [one for one in asked if one is not mine and not one.answers]
-                    raise
+                self._together(mine)
+            if not mine.answers:
+                mine.answers += self._answer([question])
         return mine.answers[0]
+
+    def _together(self, mine: _Asked[Q, A]) -> None:
+        """Answers all questions that wait; if that fails, each thread has to ask its own alone."""
+        with self._gathering:
+            if mine not in self._waiting:
+                return  # it was asked with others, and that failed
+            asked, self._waiting = self._waiting, []
+        try:
+            answers = self._answer([one.question for one in asked])
+        except Exception:
+            if len(asked) == 1:
+                raise
+            return
+        for one, answer in zip(asked, answers, strict=True):
+            one.answers.append(answer)

@@ -23,7 +23,8 @@ LOOK_EVERY = 1.0
 LONGEST_PAUSE = 600.0
 # Seconds that a query to the source waits for tasks to free a connection; then it proceeds anyway.
 PATIENCE = 30.0
-# Seconds that a session without work stays open for the next table.
+# Seconds after its log-in for which a session may serve other tables. A session that is used for longer would stay
+# with a server that has been replaced meanwhile, which new ones would not reach any more.
 KEPT = 5.0
 
 
@@ -42,7 +43,7 @@ class Throttle:
         self._looked = float("-inf")
         self._answer: str | None = None
         self._paused: float | None = None  # start of the pause
-        self._idle: list[tuple[Session, float]] = []  # sessions without work, and since when
+        self._idle: list[Session] = []  # sessions without work
 
     # connections
 
@@ -80,11 +81,13 @@ class Throttle:
         A log-in costs as much as a dozen questions. Kept sessions count towards the limit: there are none while a
         task runs.
         """
+        if not _usable(session):
+            return False
         with self._change:
             room = self._tasks + self._sessions + len(self._idle) <= self._source.max_connections
             if self._tasks or not room:
                 return False
-            self._idle.append((session, time.monotonic()))
+            self._idle.append(session)
         return True
 
     def kept(self) -> Session | None:
@@ -93,8 +96,8 @@ class Throttle:
             with self._change:
                 if not self._idle:
                     return None
-                session, since = self._idle.pop()
-            if time.monotonic() - since < KEPT and session.at_rest:
+                session = self._idle.pop()
+            if _usable(session):
                 return session
             session.close()
 
@@ -102,7 +105,7 @@ class Throttle:
         """Closes all kept sessions."""
         with self._change:
             dropped, self._idle = self._idle, []
-        for session, _ in dropped:
+        for session in dropped:
             session.close()
 
     def _room_to_ask(self, count: int) -> bool:
@@ -115,6 +118,7 @@ class Throttle:
         `cores` is the maximum number of concurrent tasks, None if unknown. `attempts` at the slice may run side
         by side, each with a connection. Raises Interrupted when stopped.
         """
+        self.drop_kept()  # the look at the server's load needs a connection, too
         self._wait_until_calm(stopped)
         began = time.monotonic()
         with self._change:
@@ -189,3 +193,8 @@ class Throttle:
                 behind, most = duration(lag), duration(when.replica_lag)
                 return f"the source is a replica that is {behind} behind, more than {most}"
         return None
+
+
+def _usable(session: Session) -> bool:
+    """Whether another table may use a session."""
+    return time.monotonic() - session.opened < KEPT and session.at_rest

@@ -104,7 +104,7 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     source = replace(table.source, cursor_index=index, needs_sort=tuple(sorted(sorted_)))
     table = replace(table, source=source)
     if all_seen is None:
-        all_seen = _reads_all(session, table)
+        all_seen = _reads_all(session, table, len(columns))
     else:
         _check_readable(session, table)
     if not all_seen:
@@ -331,9 +331,9 @@ def _check_readable(session: Session, table: Table, also: str = "") -> None:
     )
 
 
-def _reads_all(session: Session, table: Table) -> bool:
+def _reads_all(session: Session, table: Table, columns: int) -> bool:
     """Checks the same, and whether the user sees every column: in one question, if nothing is wrong."""
-    if len(table.columns) <= _FEW_COLUMNS:
+    if columns <= _FEW_COLUMNS:
         with suppress(ConfigError):
             _check_readable(session, table, "*, ")
             return True

@@ -85,6 +85,7 @@ class Link:
 
     def __init__(self, connection: Any, socket: socket.socket) -> None:
         self.socket = socket  # free for others once a statement is answered, until the next statement
+        self.closed = False
         self._connection = connection
         self._warnings = 0
 
@@ -110,6 +111,7 @@ class Link:
         return int(self._connection.thread_id())
 
     def close(self) -> None:
+        self.closed = True
         with suppress(pymysql.MySQLError):
             self._connection.close()
 

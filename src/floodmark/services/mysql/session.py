@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ class Session:
         self._keep = keep
         self.use_for(purpose, closed)
         self._read_timeout = read_timeout
+        self.opened = time.monotonic()
         self._answer: Answer | None = None  # to the last statement, if it bypassed the driver
         self._link: Link = _connect(spec, read_timeout, connect_timeout)
         # Another thread can't end TLS while this one is reading, but it can shut down the socket underneath.
@@ -80,9 +82,9 @@ class Session:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the connection waits for a statement: the server has neither closed it nor sent anything."""
+        """Whether the connection waits for a statement: neither side has closed it, and the server has sent nothing."""
         try:
-            return not select.select([self._wire], [], [], 0)[0]
+            return not self._link.closed and not select.select([self._wire], [], [], 0)[0]
         except (OSError, ValueError):  # closed by us
             return False
 

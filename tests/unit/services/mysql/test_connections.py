@@ -185,6 +185,7 @@ class Kept:
 
     def __init__(self, at_rest: bool = True) -> None:
         self.at_rest, self.closed = at_rest, False
+        self.opened = time.monotonic()
 
     def close(self) -> None:
         self.closed = True
@@ -195,17 +196,32 @@ def kept(shared: Throttle, *sessions: Kept) -> list[bool]:
 
 
 def test_a_session_is_kept_for_the_next_query_unless_its_server_has_hung_up() -> None:
-    shared, good, gone = throttle(8), Kept(), Kept(at_rest=False)
-    assert kept(shared, good, gone) == [True, True]
+    shared, good, gone = throttle(8), Kept(), Kept()
+    assert kept(shared, good, gone, Kept(at_rest=False)) == [True, True, False]
+    gone.at_rest = False
     assert shared.kept() is cast(Session, good)
     assert gone.closed and not good.closed
     assert shared.kept() is None
 
 
-def test_a_session_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, old = throttle(8), Kept()
-    monkeypatch.setattr(module, "KEPT", 0.0)
-    assert kept(shared, old) == [True] and shared.kept() is None and old.closed
+def test_a_session_serves_other_tables_only_for_some_seconds_after_its_log_in_however_often_it_is_used() -> (
+    None
+):
+    shared, session = throttle(8), Kept()
+    assert kept(shared, session) == [True] and shared.kept() is cast(Session, session)
+    assert kept(shared, session) == [True]
+    session.opened -= module.KEPT
+    assert shared.kept() is None and session.closed
+    assert kept(shared, session) == [False]
+
+
+def test_kept_sessions_make_room_for_the_look_at_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, session = throttle(1), Kept()
+    assert kept(shared, session) == [True]
+    monkeypatch.setattr(shared, "_wait_until_calm", lambda stopped: calm.append(session.closed))
+    calm: list[bool] = []
+    with shared.task(None, never):
+        assert calm == [True]
 
 
 def test_kept_sessions_count_towards_the_limit_and_give_way_to_tasks() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,14 @@ class DuckDB:
         """The same for the tables of several threads; without the counts, which a load asks for itself."""
         with self._file.reading() as con:
             if con is not None:
-                with suppress(NotThere):
-                    return LedgerTables(con, self.schema).read_all(questions)
+                tables = LedgerTables(con, self.schema)
+                con.execute("BEGIN TRANSACTION")  # all of one moment
+                try:
+                    return tables.read_all(questions)
+                except NotThere:
+                    con.execute("ROLLBACK")
+                    if tables.there():  # some of them, but not all
+                        raise
         return [Ledger()] * len(questions)
 
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
