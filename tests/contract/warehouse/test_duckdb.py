@@ -19,6 +19,7 @@ from floodmark.services.warehouse.duckdb import file, handing_out
 from floodmark.services.warehouse.duckdb.errors import said_through_arrow, translated
 from floodmark.services.warehouse.duckdb.file import DatabaseFile
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.services.warehouse.protocol import LEDGER
 
 HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 
@@ -62,6 +63,7 @@ LOAD = """
 import sys
 from pathlib import Path
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.services.warehouse.protocol import LEDGER
 print("ready", flush=True)
 sys.stdin.readline()
 DuckDB(Path(sys.argv[1]), lock_seconds=20).set_epoch("p", "log", "s.t", "t", 1)
@@ -110,6 +112,17 @@ def test_nothing_is_kept_open_between_calls(path: Path) -> None:
     DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
     asked = subprocess.run([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.DEVNULL, timeout=30)
     assert asked.returncode == 0
+
+
+def test_a_ledger_of_which_a_table_is_gone_is_an_error_not_an_empty_one(path: Path) -> None:
+    with duckdb.connect(str(path)) as con:
+        con.execute("CREATE TABLE orders (id INT)")
+    assert not DuckDB(path).ledger("log", "t").rows
+    DuckDB(path).set_epoch("p", "log", "s.t", "t", 1)
+    with duckdb.connect(str(path)) as con:
+        con.execute(f"DROP TABLE {LEDGER}")
+    with pytest.raises(FloodmarkError, match=LEDGER):
+        DuckDB(path).ledger("log", "t")
 
 
 def test_others_may_read_while_we_read(path: Path) -> None:
