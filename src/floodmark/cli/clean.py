@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from floodmark.cli.options import Command, Group, Settings, confirm, many_tables, pass_settings
+from floodmark.cli.options import Command, Group, Settings, confirm, many_tables, pass_settings, terminal
 from floodmark.cli.output import clean as output
 from floodmark.cli.output import emit
 from floodmark.config.values import duration
+from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, size
 
 if TYPE_CHECKING:
@@ -231,15 +232,18 @@ def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
     """Asks for confirmation, with the amount to be removed; does not ask if there is nothing to remove."""
 
     def ask(outcomes: Sequence[Outcome]) -> None:
+        files = [f for o in outcomes for f in o.removal.files]
         found = [o for o in outcomes if not o.removal.empty]
-        if not found:
-            return
-        files = [f for o in found for f in o.removal.files]
+        if not found and not force and not terminal():
+            raise ConfigError(
+                f"to remove {what}, confirm on a terminal or use --force; at the moment there are none to remove",
+                hint="scripts need --force from the start: without it, they would fail as soon as there are some",
+            )
         where = found[0].table if len(found) == 1 else counted(len(found), "table")
         again = [note for o in found if o.removal.clean.given_up for note in o.notes]
         much = f"{counted(len(files), 'file')}, {size(sum(f.bytes for f in files))}"
         more = f" {'; '.join(again)}." if again else ""
-        confirm(f"Remove the {what} of {where} ({much})?{more}", force)
+        confirm(f"Remove the {what} of {where} ({much})?{more}", force or not found)
 
     return ask
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import Command, Settings, confirm, many_tables, one_table, pass_settings
+from floodmark.cli.options import Command, Settings, confirm, many_tables, one_table, pass_settings, terminal
 from floodmark.cli.output import emit
 from floodmark.cli.output import history as output
 from floodmark.model.errors import VerificationError
@@ -119,8 +119,8 @@ def cleanup(settings: Settings, days: int, dry_run: bool, force: bool) -> int:
 
     def ask(old: Old) -> None:
         what = f"{counted(len(old.all), 'object')}, {size(old.bytes)}"
-        question = f"Remove the watermark copies older than {counted(days, 'day')} ({what})?"
-        confirm(question, force or not old.all)
+        nothing = not old.all and terminal()
+        confirm(f"Remove the watermark copies older than {counted(days, 'day')} ({what})?", force or nothing)
 
     document = watermark_cleanup(config, days, dry_run, ask)
     settings.result(document, lambda: output.cleanup_lines(document))
