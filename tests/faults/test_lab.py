@@ -42,9 +42,7 @@ def services() -> Iterator[Services]:
         ("fences:folder/load without a key, by another/", 2 if PATIENT else 1),
         ("writers:folder/a long statement/", 1),
         ("network:mysql/tcp/incremental sync/cut/", 2 if PATIENT else 1),
-        pytest.param(  # tests/e2e/plan/test_recipe.py has the changes, without a fault between them
-            "changes:recipe, upsert/", 1, marks=pytest.mark.long
-        ),
+        ("changes:recipe, upsert/", 1),
         pytest.param(  # test_crashes.py kills one, too
             "spark:folder/events-synced/a worker killed in mid-slice/", 1, marks=pytest.mark.long
         ),
