@@ -301,8 +301,8 @@ def _member(one: Form, text: str) -> int:
     column = one.column
     if column.data_type == "enum" and text in column.members:
         return column.members.index(text) + 1
-    if not text:
-        return 0
+    if not text or (column.data_type == "enum" and "?" in column.type):
+        return 0  # the type shows characters beyond the server's catalogue as question marks
     chosen = text.split(",")
     if column.data_type == "enum" or any(name not in column.members for name in chosen):
         raise _impossible(one, text)

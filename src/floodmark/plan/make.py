@@ -187,8 +187,12 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
 
 
 def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptions:
-    """The request with smaller slices if the table's rows are wide; a snapshot is loaded whole anyway."""
-    if table.mode == "full" or sum(field.max_bytes for field in fields(table)) < cutting.WIDE_ROW:
+    """The request with smaller slices if the table's rows are wide; not if it can't be cut, or is loaded whole."""
+    if (
+        table.mode == "full"
+        or not table.key
+        or sum(field.max_bytes for field in fields(table)) < cutting.WIDE_ROW
+    ):
         return request
     return cutting.by_bytes(request, *edges.stored_bytes(session, table))
 

@@ -213,8 +213,6 @@ class Meeting:
             while here:
                 if self._closed:
                     raise _over("the driver has ended it")
-                if any(time.monotonic() - heard[member.number] > SILENCE for member in here):
-                    raise _over(f"a task has not moved for {SILENCE:.0f} seconds")
                 for member in _speaking(here, LOOK_EVERY):
                     said = _some(member.line.receive())
                     heard[member.number] = time.monotonic()
@@ -227,6 +225,9 @@ class Meeting:
                     piece = left.pop()
                     given[member.number].append(piece)
                     member.line.send({"do": "read", "piece": piece})
+                # Only now: if this process itself was stopped, signs of life were waiting.
+                if any(time.monotonic() - heard[member.number] > SILENCE for member in here):
+                    raise _over(f"a task has not moved for {SILENCE:.0f} seconds")
         except (OSError, ValueError) as error:
             raise _over("a task was lost") from error
         return given

@@ -9,7 +9,7 @@ from floodmark.config.load import WarehouseSpec
 from floodmark.model.run import Wait
 from floodmark.services.warehouse.protocol import Warehouse
 
-# How long a run waits for a DuckDB file that another process has open; verify releases it after two seconds.
+# How long a run waits for a DuckDB file that another process has open: several times what one holds it.
 LOCK_SECONDS = 10.0
 
 

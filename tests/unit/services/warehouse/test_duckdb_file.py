@@ -14,7 +14,7 @@ import pytest
 
 from floodmark.model.errors import TransientError
 from floodmark.services.warehouse.duckdb import file as duckdb_file
-from floodmark.services.warehouse.duckdb.file import THREAD_ROWS, DatabaseFile
+from floodmark.services.warehouse.duckdb.file import THREAD_ROWS, DatabaseFile, Volume
 
 
 @pytest.fixture
@@ -246,6 +246,26 @@ def test_few_rows_are_inserted_by_one_thread_and_queries_use_all_of_them_again(p
         assert reader is not None
         assert threads(reader) == every
     file.close()
+
+
+def test_row_groups_of_a_file_are_merged_unless_it_has_a_table_of_very_wide_rows(path: Path) -> None:
+    file = DatabaseFile(path, memory=1_000_000_000, lock_seconds=0.2)
+
+    def merges_after(load: Volume | None) -> bool:
+        with file.writing() as con:
+            if load is not None:
+                file.set_apart(con, "main.t", load)
+        with file.writing() as con:
+            return con.execute("SELECT current_setting('max_vacuum_tasks')").fetchone() != (0,)
+
+    # One long row among short ones, or alone in a small load; many rows that are not wide enough.
+    assert merges_after(Volume(rows=2_000, bytes=20_000_000, widest=5_000_000))
+    assert merges_after(Volume(rows=1, bytes=5_000_000, widest=5_000_000))
+    assert merges_after(Volume(rows=1_000, bytes=100_000_000, widest=100_000))
+    assert not merges_after(Volume(rows=100, bytes=100_000_000, widest=1_000_000))
+    with file.writing() as con:
+        con.execute("DROP TABLE t")
+    assert merges_after(None)
 
 
 def test_no_progress_bar_of_duckdb_gets_into_the_output_of_a_notebook(path: Path) -> None:

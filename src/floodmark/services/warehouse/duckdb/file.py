@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from logging import DEBUG
 from pathlib import Path
 from typing import Any, cast
@@ -34,14 +35,15 @@ ROW_GROUP = 122_880
 # A thread that inserts leaves its last row group partly filled; at a checkpoint DuckDB merges such groups,
 # which costs as much as writing them. With this many rows per thread, there are too few to be merged.
 THREAD_ROWS = 4 * ROW_GROUP
-# Bytes of a row from which COMMIT writes to the file at once: the log would need two more copies of a vector.
+# Bytes of a row, and of a load, from which COMMIT writes to the file at once: the log would need two more copies.
 WIDE = 16_384
+BULKY = 16_000_000
 # The targets whose rows are so wide that a vector of them hardly fits into memory; there only if there are any.
 APART = "floodmark_wide"
 # A file in constant use is released after this long if a process stands in the turnstile, and in any case after
 # this long, for those who can't be seen waiting: DuckDB's own shell, or another user.
 HOLD = 2.0
-HOLD_AT_MOST = 10.0
+HOLD_AT_MOST = 4.0
 # Seconds between attempts to open a file that someone else holds.
 TRY_EVERY = 0.05
 # A statement on fewer rows ends too soon to need progress.
@@ -161,6 +163,24 @@ class _Timed:
         return getattr(self._con, name)
 
 
+@dataclass(frozen=True)
+class Volume:
+    """How much a load has: its rows, their bytes in memory, and bytes per row where they are widest."""
+
+    rows: int
+    bytes: int
+    widest: int
+
+    @property
+    def average(self) -> int:
+        return self.bytes // max(1, self.rows)
+
+    @property
+    def wide(self) -> bool:
+        """Whether its rows are wide and it has many: a few long ones do no harm, wherever they end up."""
+        return self.bytes >= BULKY and self.average >= WIDE
+
+
 class DatabaseFile:
     """Connections to one file. Threads may share it; only one of them writes at a time."""
 
@@ -246,15 +266,15 @@ class DatabaseFile:
                 self._change.wait(TRY_EVERY)
             if self._anchor is not None and not self._fit(read_only):
                 self._close()
-            if self._anchor is None:
+            if opens := self._anchor is None:
                 give_up = time.monotonic() + self._lock_seconds
                 with _turnstile(self.path, give_up):
                     self._anchor = self._connect(read_only, give_up)
                 self._writable, self._failed, self._limit = not read_only, False, self._memory
                 self._opened, self._inode = time.monotonic(), self._identity()
-                if self._writable:
-                    self._keep_apart(self._anchor)
             try:
+                if opens and self._writable:
+                    self._keep_apart(self._anchor)
                 con = _quiet(self._anchor.cursor())  # a connection of its own, at a fraction of the cost
             except BaseException:
                 if not self._users:
@@ -351,18 +371,18 @@ class DatabaseFile:
         con.execute("RESET threads")
 
     @contextlib.contextmanager
-    def room_for(self, con: Connection, rows: int, width: int) -> Iterator[None]:
-        """Settings for a load of so many rows of so many bytes each.
+    def room_for(self, con: Connection, load: Volume) -> Iterator[None]:
+        """Settings for a load.
 
         COMMIT holds a vector of them twice. So the memory limit is raised if that would not fit into it, and wide
         rows don't go through the log, which would hold the vector twice more. A failure needs no reset.
         """
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        needed = max(self._memory, min(2 * min(VECTOR, rows) * width, machine * 8 // 10))
+        needed = max(self._memory, min(2 * min(VECTOR, load.rows) * load.widest, machine * 8 // 10))
         if needed != self._limit:
             con.execute(f"SET memory_limit = '{needed}B'")
             self._limit = needed
-        if width < WIDE:
+        if not load.wide:
             yield
             return
         con.execute("SET threads = 1")
@@ -370,21 +390,23 @@ class DatabaseFile:
         yield
         con.execute("RESET auto_checkpoint_skip_wal_threshold; RESET checkpoint_threshold; RESET threads")
 
-    def set_apart(self, con: Connection, target: str, width: int) -> None:
-        """Keep row groups as they are loaded, from now on, if a vector of the target's rows is too large.
+    def set_apart(self, con: Connection, target: str, load: Volume) -> None:
+        """Keep row groups as they are loaded, from now on, if a vector of the load's rows is too large.
 
         A checkpoint merges small row groups of any table, whoever has written them, and needs memory for whole
         vectors. DuckDB can't be told to leave out a table, so no row groups of the file are merged any more.
         """
-        if 2 * VECTOR * width <= self._memory:
+        if not load.wide or 2 * VECTOR * load.average <= self._memory:
             return
         con.execute(f"CREATE TABLE IF NOT EXISTS main.{APART} (target VARCHAR PRIMARY KEY, row_bytes BIGINT)")
-        con.execute(f"INSERT OR REPLACE INTO main.{APART} VALUES ($1, $2)", [target, width])
+        con.execute(f"INSERT OR REPLACE INTO main.{APART} VALUES ($1, $2)", [target, load.average])
         con.execute("SET max_vacuum_tasks = 0")
 
     def _keep_apart(self, con: Connection) -> None:
+        """The same for a file that was just opened, as long as it has such a target."""
+        names = "SELECT schema_name || '.' || table_name FROM duckdb_tables() WHERE NOT internal"
         with contextlib.suppress(duckdb.CatalogException):  # no such table
-            if con.execute(f"SELECT 1 FROM main.{APART} LIMIT 1").fetchone():
+            if con.execute(f"SELECT 1 FROM main.{APART} WHERE target IN ({names}) LIMIT 1").fetchone():
                 con.execute("SET max_vacuum_tasks = 0")
 
     def _settings(self) -> dict[str, Any]:

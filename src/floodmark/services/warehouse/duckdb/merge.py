@@ -24,7 +24,7 @@ from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.services.warehouse.column_mapping import Constant, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted, same
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable, literal
-from floodmark.services.warehouse.duckdb.file import Connection, counting
+from floodmark.services.warehouse.duckdb.file import Connection, Volume, counting
 from floodmark.services.warehouse.duckdb.files import columns_of, counted, reading
 from floodmark.services.warehouse.duckdb.ledger import kind_of
 from floodmark.services.warehouse.files import ascending, hardly_repeats, key_fields, too_few
@@ -192,11 +192,15 @@ def packed(con: Connection, staged: Staged) -> frozenset[str]:
     return frozenset(field.target for field in texts if hardly_repeats(staged.paths, field.name))
 
 
-def widest(staged: Staged) -> int:
-    """Bytes per row in the row group with the widest rows, on average."""
+def volume(staged: Staged) -> Volume:
+    """How much a load has; its widest rows are those of the row group with the widest ones on average."""
     footers = (pq.read_metadata(path) for path in staged.paths)
-    groups = (footer.row_group(i) for footer in footers for i in range(footer.num_row_groups))
-    return max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    groups = [footer.row_group(i) for footer in footers for i in range(footer.num_row_groups)]
+    return Volume(
+        sum(group.num_rows for group in groups),
+        sum(group.total_byte_size for group in groups),
+        max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0),
+    )
 
 
 def merge(target: Target, staged: Staged, rows: int, *, filled: bool, first: bool = False) -> None:

@@ -281,14 +281,14 @@ class DuckDB:
         self, request: LoadRequest, decision: Decision, staged: put.Staged, loaded: tuple[LedgerRow, ...]
     ) -> None:
         """Write rows and ledger rows, or neither; _Unanswered when COMMIT fails."""
-        count, width = sum(commit.rows for commit, _ in staged.commits), put.widest(staged)
+        count, load = sum(commit.rows for commit, _ in staged.commits), put.volume(staged)
         with (
             self._file.writing() as con,
             self._file.threads_for(con, count),
-            self._file.room_for(con, count, width),
+            self._file.room_for(con, load),
         ):
             con.execute("BEGIN")
-            self._file.set_apart(con, f"{self.schema}.{request.target}", width)
+            self._file.set_apart(con, f"{self.schema}.{request.target}", load)
             tables = LedgerTables(con, self.schema).create()
             rows = put.Target(con, self.schema, request.target).count()
             ledger = tables.read(request.log, request.target, request.part)
