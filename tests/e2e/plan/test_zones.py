@@ -141,7 +141,8 @@ def test_on_the_night_when_the_clocks_go_back_no_row_is_lost_and_none_waits_for_
             assert report.ok
             for name in WRITERS:
                 found = workspace.compare(name)
-                assert found.equal, (name, found.differences)
+                held = [(t.table, t.held_back_by, t.complete_at) for t in report.tables]
+                assert found.equal, (name, found.differences, held)
             reread = {t.table.partition(".")[2]: t.rows_reread for t in report.tables}
             assert reread["clock"] > 0 and reread["moment"] == reread["in_utc"] == reread["in_tokyo"] == 0
             # A row that is written again at a wall clock that was shown before keeps its place in the order.
