@@ -22,7 +22,8 @@ from floodmark.services.run import Services
 
 T = TypeVar("T")
 
-TABLES_AT_ONCE = 8
+# Twice the connections that a run has by default: while some tables are planned, others read their logs and ledgers.
+TABLES_AT_ONCE = 16
 # Seconds that an interrupted run may take to end cleanly.
 GRACE = 5.0
 
