@@ -88,7 +88,10 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @timestamp_option("--since", "Read rows with cursor > TS again, up to the watermark, which does not move.")
 @timestamp_option("--until", "With --since: only rows with cursor <= TS.")
 @click.option(
-    "--max-workers", type=click.IntRange(min=1), metavar="N", help="Sync at most N tables in parallel (16 if not given)."
+    "--max-workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Sync at most N tables in parallel (16 if not given).",
 )
 @duration_option(
     "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
