@@ -17,7 +17,7 @@ from floodmark.commit.load_status import accounts_for_older
 from floodmark.commit.log import Log
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
 from floodmark.model import events
-from floodmark.model.commit import WIDE_ROW, Commit, WithFiles, by_key, files_of
+from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide
 from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.ledger import Ledger, LedgerRow, Part
 from floodmark.model.run import Finding, Step
@@ -208,7 +208,7 @@ def groups(
     for commit in commits[snapshot:]:
         rows = sum(d.rows for d in group) + commit.rows
         size = sum(d.bytes for d in group) + commit.bytes
-        most = max_bytes if wide_bytes is None or size < rows * WIDE_ROW else wide_bytes
+        most = max_bytes if wide_bytes is None or not wide(rows, size) else wide_bytes
         full = group and (
             (shape(commit), commit.load_as) != (shape(group[0]), group[0].load_as)
             or rows > max_rows

@@ -224,11 +224,8 @@ class Scope:
 
 
 _DAY = r"\d{4}-\d\d-\d\d"
-_TIMES = {
-    "day": re.compile(_DAY),
-    "moment": re.compile(_DAY + r" \d\d:\d\d:\d\d(\.\d+)?"),
-    "instant": re.compile(_DAY + r" \d\d:\d\d:\d\d(\.\d+)?"),
-}
+_MOMENT = re.compile(_DAY + r" \d\d:\d\d:\d\d(\.\d+)?")
+_TIMES = {"day": re.compile(_DAY), "moment": _MOMENT, "instant": _MOMENT}
 
 
 def key_of(scope: Scope, printed: Sequence[str | None]) -> Key:

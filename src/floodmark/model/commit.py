@@ -34,6 +34,14 @@ class DataFile:
 
 # Bytes per row in files, on average, from which rows are wide: commits and loads then have fewer of them.
 WIDE_ROW = 16_384
+# Bytes in files of wide rows that a commit has, and a load that is held in memory: a commit is never split over loads.
+WIDE_BYTES = 16_000_000
+
+
+def wide(rows: int, size: int) -> bool:
+    """Whether so many rows, of so many bytes in files, are wide on average."""
+    return size >= rows * WIDE_ROW
+
 
 # Commit numbers from the first to the last, both included.
 Span = tuple[int, int]

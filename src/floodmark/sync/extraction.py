@@ -18,7 +18,7 @@ from floodmark.extract.jobs import jobs
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
-from floodmark.model.commit import WIDE_ROW, Batch, Commit, LoadAs, WithFiles, files_of
+from floodmark.model.commit import WIDE_BYTES, Batch, Commit, LoadAs, WithFiles, files_of, wide
 from floodmark.model.errors import TransientError
 from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
@@ -37,8 +37,6 @@ from floodmark.sync.snapshots import mark
 log = logging.getLogger("floodmark")
 
 COMMIT_EVERY = 2.0
-# Bytes of wide rows in one commit: a commit is never split over several loads, and a load is held in memory.
-WIDE_BYTES = 16_000_000
 # How often a snapshot is begun with several connections, if tasks are lost; then with one.
 SHARED = 2
 
@@ -253,4 +251,4 @@ class Extraction:
 def _wide(results: Sequence[SliceResult]) -> bool:
     """Whether these are wide rows, and enough of them for a commit."""
     size = sum(r.bytes for r in results)
-    return size >= WIDE_BYTES and size >= sum(r.rows for r in results) * WIDE_ROW
+    return size >= WIDE_BYTES and wide(sum(r.rows for r in results), size)

@@ -6,8 +6,10 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,13 +82,20 @@ def test_a_snapshot_is_one_moment_at_every_write_rate(accounts: Workspace, conne
     assert same(accounts, "accounts") and len(batches(accounts, "accounts")[-1]["slices"]) > 1
 
 
-def test_a_lost_session_begins_the_whole_snapshot_anew(accounts: Workspace, connections: Read) -> None:
-    execute = accounts.execute
+@contextmanager
+def reading_twice(accounts: Workspace) -> Iterator[tuple[Gate, Future[Any]]]:
+    """A snapshot that two connections are reading, held at a gate."""
     with Gate(accounts, 10) as gate, ThreadPoolExecutor(1) as pool:
         configured(accounts, "accounts", mode="full", slice_rows=SLICE, where=gate.where)
         gate.close()
         running = pool.submit(accounts.synced, "accounts")
-        until(lambda: len(execute(READING)) == 2)
+        until(lambda: len(accounts.execute(READING)) == 2)
+        yield gate, running
+
+
+def test_a_lost_session_begins_the_whole_snapshot_anew(accounts: Workspace, connections: Read) -> None:
+    execute = accounts.execute
+    with reading_twice(accounts) as (gate, running):
         # From now on, a slice that one of the old snapshots reads would show.
         execute("UPDATE accounts SET moves = moves + 1")
         [(one,), _] = execute(READING)
@@ -106,13 +115,8 @@ def test_a_worker_that_is_frozen_ends_the_snapshot_and_is_killed(
     """Its machine keeps the connection to the driver alive, and Spark waits for it: only its silence shows it."""
     monkeypatch.setattr(meeting, "SIGN_EVERY", 0.3)
     monkeypatch.setattr(meeting, "SILENCE", 6.0)
-    execute = accounts.execute
-    with Gate(accounts, 10) as gate, ThreadPoolExecutor(1) as pool:
-        configured(accounts, "accounts", mode="full", slice_rows=SLICE, where=gate.where)
-        gate.close()
-        running = pool.submit(accounts.synced, "accounts")
-        until(lambda: len(execute(READING)) == 2)
-        [(host,), _] = execute(READING.replace("SELECT ID", "SELECT HOST"))
+    with reading_twice(accounts) as (gate, running):
+        [(host,), _] = accounts.execute(READING.replace("SELECT ID", "SELECT HOST"))
         frozen = connected(int(host.rpartition(":")[2]))
         os.kill(frozen.pid, signal.SIGSTOP)
         gate.open()

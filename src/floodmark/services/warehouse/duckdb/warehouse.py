@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from floodmark.model import events
-from floodmark.model.commit import DataFile, by_key
+from floodmark.model.commit import WIDE_BYTES, DataFile, by_key
 from floodmark.model.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
@@ -54,7 +54,7 @@ class DuckDB:
     """The Warehouse in a DuckDB file. Threads may share one object; loads take turns."""
 
     # A load is held in memory twice, uncompressed, and makes one row group.
-    wide_bytes: int | None = 16_000_000
+    wide_bytes: int | None = WIDE_BYTES
 
     def __init__(
         self,
