@@ -270,6 +270,13 @@ class Fill:
         self.made.append((commit, f"digest-{self.log}-{self.n}"))
         return self.made[-1]
 
+    def window(self, *files: list[dict[str, Any]], load_as: LoadAs = "merge") -> Numbered:
+        """Add a commit of a window's rows."""
+        commit, digest = self.commit(*files, load_as=load_as)
+        assert isinstance(commit, Batch)
+        self.made[-1] = (replace(commit, window_id="w"), digest)
+        return self.made[-1]
+
     def _file(
         self, rows: list[dict[str, Any]], table: Table, load_as: LoadAs, i: int, read: int | None
     ) -> DataFile:

@@ -264,26 +264,26 @@ class Loader:
         def at_work(step: Step, rows: int) -> None:
             self._services.progress.underway(table.name, "load", rows, step)
 
-        with self._turn():
-            if self.ledger is None and self._pipeline.known() is None:
-                # Don't create a pipeline before its warehouse has answered.
-                self.ledger = ledger_for(self._services.warehouse(), state, table.target)
-            result: Loaded = load_pending(
-                self._services.warehouse(),
-                self._log,
-                state,
-                table,
-                pipeline=self._pipeline.begun(stamp()).id,
-                run=self._services.run,
-                manual=manual,
-                limit=self._asked.limit if self._asked.load_only else None,
-                adopt=self._asked.force,
-                repair=self.repairs,
-                ledger=self.ledger,
-                on_choice=chosen,
-                on_group=loaded,
-                on_step=at_work,
-            )
+        if self.ledger is None and self._pipeline.known() is None:
+            # Don't create a pipeline before its warehouse has answered.
+            self.ledger = ledger_for(self._services.warehouse(), state, table.target)
+        result: Loaded = load_pending(
+            self._services.warehouse(),
+            self._log,
+            state,
+            table,
+            pipeline=self._pipeline.begun(stamp()).id,
+            run=self._services.run,
+            manual=manual,
+            limit=self._asked.limit if self._asked.load_only else None,
+            adopt=self._asked.force,
+            repair=self.repairs,
+            ledger=self.ledger,
+            on_choice=chosen,
+            on_group=loaded,
+            on_step=at_work,
+            turn=self._turn,
+        )
         self.ledger, self._loaded = result.ledger, state.digest
         self.loaded += result.commits
         self._add(result.findings)
@@ -299,7 +299,7 @@ class Loader:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One load at a time."""
+        """One load at a time, except those that share a transaction."""
         with self._waiting(Wait("turn")):
             self._services.loading.acquire()
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from floodmark.commit.fold import DataCommit, State
@@ -239,11 +240,13 @@ def load_pending(
     on_choice: Callable[[Choice], None] = lambda choice: None,
     on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
     on_step: Callable[[Step, int], None] = lambda step, rows: None,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Loaded:
     """Loads pending commits group by group; groups already loaded stay loaded if a later one fails.
 
     `table` is the table as it is now (its target and key). With `manual`, only files created after that time
-    (UTC) load. `ledger` is the last known ledger, if it is known to be fresh.
+    (UTC) load. `ledger` is the last known ledger, if it is known to be fresh. `turn`: entered for each load that does
+    not share its transaction.
     """
     if ledger is None:
         ledger = ledger_for(warehouse, state, table.target)
@@ -290,7 +293,8 @@ def load_pending(
             repair=repair,
             at_work=on_step,
         )
-        outcome = warehouse.load(request)
+        with nullcontext() if warehouse.shares(request) else turn():
+            outcome = warehouse.load(request)
         retake = frozenset()
         if not by_key(group[-1].load_as):  # key files bring no columns
             before = request.table

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.model.commit import Batch, LoadAs
 from floodmark.model.errors import DataError
 from floodmark.services.store.store import Store
-from floodmark.services.warehouse.protocol import Numbered
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     EVENTS,
@@ -26,14 +23,6 @@ from tests.support.warehouse_loads import (
     Place,
     row,
 )
-
-
-def window(fill: Fill, *files: list[dict[str, Any]], load_as: LoadAs = "merge") -> Numbered:
-    """A commit of a window's rows."""
-    commit, digest = fill.commit(*files, load_as=load_as)
-    assert isinstance(commit, Batch)
-    fill.made[-1] = (replace(commit, window_id="w"), digest)
-    return fill.made[-1]
 
 
 def test_a_column_that_somebody_dropped_is_refused_and_not_filled_with_null(fill: Fill) -> None:
@@ -109,16 +98,16 @@ def test_a_foreign_column_that_has_the_source_s_values_in_every_row_is_taken_ove
 
 
 def test_a_target_that_somebody_emptied_is_refused_unless_forced_or_repaired(fill: Fill) -> None:
-    fill.load(window(fill, [row(1, "a")]))
+    fill.load(fill.window([row(1, "a")]))
     fill.place.run("DELETE FROM orders")
-    commit = window(fill, [row(2, "b")])
+    commit = fill.window([row(2, "b")])
     with pytest.raises(DataError, match="orders is empty") as refused:
         fill.load(commit, kept=True)
     assert "watermark reset -t shop.orders --redshift-only" in str(refused.value.hint)
     fill.load(commit, kept=True, repair=True)
     assert fill.rows() == [(2, "b")]
     fill.place.run("DELETE FROM orders")
-    fill.load(window(fill, [row(3, "c")]), kept=True, adopt=True)
+    fill.load(fill.window([row(3, "c")]), kept=True, adopt=True)
     assert fill.rows() == [(3, "c")]
 
 
@@ -155,10 +144,10 @@ def test_a_target_that_began_empty_is_loaded_again_from_its_first_file_on(fill: 
 def test_rows_that_somebody_deleted_or_added_are_noticed_before_the_next_load(
     fill: Fill, by_hand: str, said: str
 ) -> None:
-    fill.load(window(fill, [row(1), row(2)]), window(fill, [row(2), row(3)]))
+    fill.load(fill.window([row(1), row(2)]), fill.window([row(2), row(3)]))
     fill.place.run(by_hand)
     with pytest.raises(DataError, match=said) as refused:
-        fill.load(window(fill, [row(4)]))
+        fill.load(fill.window([row(4)]))
     hint = str(refused.value.hint)
     assert "verify -t shop.orders --repair" in hint and "sync -t shop.orders --force" in hint
     assert fill.ledger() == [1, 2]
@@ -166,62 +155,62 @@ def test_rows_that_somebody_deleted_or_added_are_noticed_before_the_next_load(
 
 def test_without_a_key_the_hint_is_not_a_repair(fill: Fill) -> None:
     fill.table = EVENTS
-    fill.load(window(fill, [{"n": 1}, {"n": 1}], load_as="insert"))
+    fill.load(fill.window([{"n": 1}, {"n": 1}], load_as="insert"))
     fill.place.run("INSERT INTO events (n) VALUES (1)")
     with pytest.raises(DataError, match="3 rows, but the last load left 2") as refused:
-        fill.load(window(fill, [{"n": 2}], load_as="insert"))
+        fill.load(fill.window([{"n": 2}], load_as="insert"))
     assert "verify" not in str(refused.value.hint)
 
 
 def test_changes_by_loads_and_deletes_themselves_are_expected(fill: Fill) -> None:
-    fill.load(window(fill, [row(1), row(2)], [row(3)]))
-    fill.load(window(fill, [row(2, "again"), row(4)]))
+    fill.load(fill.window([row(1), row(2)], [row(3)]))
+    fill.load(fill.window([row(2, "again"), row(4)]))
     fill.load(fill.commit([{"id": 1}], load_as="delete"))
     fill.load(fill.commit([{"id": 2}], load_as="mark", at="2025-01-01T00:00:00.000000Z"))
-    fill.load(window(fill, [row(7)], load_as="replace"))
+    fill.load(fill.window([row(7)], load_as="replace"))
     first, *_ = fill.made
     fill.load(first, *fill.made[1:], retake=frozenset((c.n, digest) for c, digest in fill.made))
-    fill.load(window(fill, [row(8)]))
+    fill.load(fill.window([row(8)]))
     assert fill.rows("id") == [(7,), (8,)]
 
 
 def test_a_snapshot_replaces_foreign_changes(fill: Fill) -> None:
-    fill.load(window(fill, [row(1)]))
+    fill.load(fill.window([row(1)]))
     fill.place.run("INSERT INTO orders (id) VALUES (9)")
-    fill.load(window(fill, [row(2)], load_as="replace"))
-    fill.load(window(fill, [row(3)]))
+    fill.load(fill.window([row(2)], load_as="replace"))
+    fill.load(fill.window([row(3)]))
     assert fill.rows("id") == [(2,), (3,)]
 
 
 def test_rows_kept_by_force_are_the_new_baseline(fill: Fill) -> None:
-    fill.load(window(fill, [row(1), row(2)]))
+    fill.load(fill.window([row(1), row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 1")
-    fill.load(window(fill, [row(3)]), adopt=True)
-    fill.load(window(fill, [row(4)]))
+    fill.load(fill.window([row(3)]), adopt=True)
+    fill.load(fill.window([row(4)]))
     assert fill.rows("id") == [(2,), (3,), (4,)]
 
 
 def test_an_interrupted_repair_leaves_the_difference_on_record(fill: Fill) -> None:
-    fill.load(window(fill, [row(1), row(2)]))
+    fill.load(fill.window([row(1), row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 1")
-    fill.load(window(fill, [row(3)]), repair=True)
+    fill.load(fill.window([row(3)]), repair=True)
     fill.load(fill.commit([row(3, "read again")]))  # what moves no position goes in
     with pytest.raises(DataError, match="has 2 rows, but the last load left 3"):
-        fill.load(window(fill, [row(4)]))
+        fill.load(fill.window([row(4)]))
     fill.place.open().recount(fill.pipeline, fill.log, "orders")
     fill.load(fill.made[-1])
     assert fill.rows("id") == [(2,), (3,), (4,)]
 
 
 def test_rows_that_were_deleted_by_hand_and_read_again_are_there_once(fill: Fill) -> None:
-    fill.load(window(fill, [row(1), row(2), row(3)]))
+    fill.load(fill.window([row(1), row(2), row(3)]))
     fill.place.run("DELETE FROM orders WHERE id > 1")
     fill.load(fill.commit([row(2)]))  # as --since and overlaps bring them back
-    commit = window(fill, [row(4)])
+    commit = fill.window([row(4)])
     with pytest.raises(DataError, match="has 2 rows, but the last load left 3"):
         fill.load(commit)
     fill.load(fill.commit([row(3)]))
-    fill.load(window(fill, [row(5)]))
+    fill.load(fill.window([row(5)]))
     assert fill.rows("id") == [(1,), (2,), (3,), (5,)]
 
 
@@ -233,55 +222,55 @@ def test_rows_that_were_deleted_by_hand_and_read_again_are_there_once(fill: Fill
     ],
 )
 def test_deletes_leave_no_false_difference(fill: Fill, by_hand: str, gone: tuple[int, ...]) -> None:
-    fill.load(window(fill, [row(1), row(2), row(3)]))
+    fill.load(fill.window([row(1), row(2), row(3)]))
     fill.place.run(by_hand)
     fill.load(fill.commit([{"id": n} for n in gone], load_as="delete"))
-    fill.load(window(fill, [row(4)]))
+    fill.load(fill.window([row(4)]))
     assert fill.rows("id")[-2:] == [(3,), (4,)]
 
 
 def test_deletes_don_t_hide_what_is_missing(fill: Fill) -> None:
-    fill.load(window(fill, [row(1), row(2), row(3)]))
+    fill.load(fill.window([row(1), row(2), row(3)]))
     fill.place.run("DELETE FROM orders WHERE id = 1")
     fill.load(fill.commit([{"id": 2}], load_as="delete"))
     with pytest.raises(DataError, match="has 1 rows, but the last load left 2"):
-        fill.load(window(fill, [row(4)]))
+        fill.load(fill.window([row(4)]))
 
 
 def test_a_token_of_an_earlier_release_says_nothing_about_rows(fill: Fill, place: Place) -> None:
     if place.kind != "redshift":
         pytest.skip("DuckDB keeps its counts in a table of their own")
-    fill.load(window(fill, [row(1), row(2)]))
+    fill.load(fill.window([row(1), row(2)]))
     place.run("UPDATE floodmark_lock_orders SET token = 'of an earlier release'")
     place.run("DELETE FROM orders WHERE id = 1")
-    fill.load(window(fill, [row(3)]))
+    fill.load(fill.window([row(3)]))
     place.run("INSERT INTO orders (id) VALUES (9)")
     with pytest.raises(DataError, match="has 3 rows, but the last load left 2"):
-        fill.load(window(fill, [row(4)]))
+        fill.load(fill.window([row(4)]))
 
 
 def test_a_lock_table_of_an_earlier_release_has_no_count_to_correct(fill: Fill, place: Place) -> None:
     if place.kind != "redshift":
         pytest.skip("DuckDB keeps its counts in a table of their own")
-    fill.load(window(fill, [row(1), row(2)]))
+    fill.load(fill.window([row(1), row(2)]))
     place.run("ALTER TABLE floodmark_lock_orders DROP COLUMN token")
     place.open().recount(fill.pipeline, fill.log, "orders")
-    fill.load(window(fill, [row(3)]))
+    fill.load(fill.window([row(3)]))
     assert fill.rows("id") == [(1,), (2,), (3,)]
 
 
 def test_a_recreated_target_is_recounted(fill: Fill) -> None:
-    skipped, *later = (window(fill, [row(n), row(n + 10)]) for n in (1, 2, 3))
+    skipped, *later = (fill.window([row(n), row(n + 10)]) for n in (1, 2, 3))
     fill.load(*later)  # as after a manual watermark
     fill.place.run("DROP TABLE orders")
     fill.load(skipped, *later, retake=frozenset((c.n, digest) for c, digest in later))
-    fill.load(window(fill, [row(4)]))
+    fill.load(fill.window([row(4)]))
     assert len(fill.rows("id")) == 7
 
 
 def test_a_ledger_changed_by_hand_is_not_blamed_on_the_rows(fill: Fill) -> None:
-    fill.load(window(fill, [row(1)]))
-    fill.load(window(fill, [row(2)]))
+    fill.load(fill.window([row(1)]))
+    fill.load(fill.window([row(2)]))
     fill.place.run("DELETE FROM orders WHERE id = 2")
     fill.place.run("DELETE FROM floodmark_ledger WHERE n = 2")
     fill.load(*fill.made)
@@ -294,23 +283,23 @@ def duck(tmp_path: Path) -> Fill:
 
 
 def test_a_warehouse_without_row_counts_accepts_loads(duck: Fill) -> None:
-    duck.load(window(duck, [row(1), row(2)]))
+    duck.load(duck.window([row(1), row(2)]))
     duck.place.run("DROP TABLE floodmark_counts")  # as an earlier version leaves it
     duck.place.run("DELETE FROM orders WHERE id = 1")
-    duck.load(window(duck, [row(3)]))
+    duck.load(duck.window([row(3)]))
     duck.place.run("INSERT INTO orders (id) VALUES (9)")
     with pytest.raises(DataError, match="has 3 rows, but the last load left 2"):
-        duck.load(window(duck, [row(4)]))
+        duck.load(duck.window([row(4)]))
 
 
 def test_a_count_from_before_uncounted_loads_says_nothing(duck: Fill) -> None:
-    duck.load(window(duck, [row(1)]))
+    duck.load(duck.window([row(1)]))
     counted = duck.place.run("SELECT * FROM floodmark_counts")
-    duck.load(window(duck, [row(2)]))
+    duck.load(duck.window([row(2)]))
     duck.place.run("DELETE FROM floodmark_counts")  # an earlier version loads, and leaves the count as it was
     values = ", ".join(f"'{value}'" for value in counted[0])
     duck.place.run(f"INSERT INTO floodmark_counts VALUES ({values})")
-    duck.load(window(duck, [row(3)]))
+    duck.load(duck.window([row(3)]))
     assert duck.rows("id") == [(1,), (2,), (3,)]
 
 

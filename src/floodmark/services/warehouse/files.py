@@ -79,6 +79,8 @@ def parallel(
         done(next(numbers))
         return made
 
+    if len(items) == 1:
+        return [one(items[0])]
     with ThreadPoolExecutor(min(most, len(items)), thread_name_prefix=name) as pool:
         futures = [pool.submit(one, item) for item in items]
         try:

@@ -135,6 +135,12 @@ class Warehouse(Protocol):
         and says whether nobody is about to. TransientError if it can't be had now.
         """
 
+    def shares(self, request: LoadRequest) -> bool:
+        """Whether a load is so small that it may share its transaction with those of other tables.
+
+        Loads of several threads may then run at once.
+        """
+
     def load(self, request: LoadRequest) -> LoadOutcome:
         """Load the commits that the ledger does not have, in one transaction.
 

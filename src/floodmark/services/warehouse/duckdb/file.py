@@ -224,6 +224,19 @@ class DatabaseFile:
             yield con
 
     @contextlib.contextmanager
+    def about_to_write(self) -> Iterator[Connection | None]:
+        """A connection for reading, beside one that may be writing; None when there is no file yet.
+
+        Opens the file for writing already: reopening it would take longer than fetching the files of a small load.
+        """
+        if not self.path.exists():
+            self._check_folder()
+            yield None
+            return
+        with self._connected(read_only=False) as con:
+            yield con
+
+    @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """A connection that may write; anything not committed at its end is rolled back."""
         with self._writers:

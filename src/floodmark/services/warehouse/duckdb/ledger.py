@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from floodmark.model.errors import ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, TargetFiller, summed
@@ -58,6 +58,18 @@ def _places(values: Sequence[object]) -> str:
 
 # A log, its target, and which part of its ledger is wanted.
 Question = tuple[str, str, Part | None]
+AT_ONCE = 100  # rows in one INSERT
+
+
+class Count(NamedTuple):
+    """How many rows a target has after a load."""
+
+    log: str
+    target: str
+    epoch: int
+    rows: int
+
+
 _TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
 
 
@@ -79,10 +91,14 @@ class LedgerTables:
         """Whether the tables have been created and committed."""
         return kind_of(self.con, self.schema, TARGETS) is not None
 
-    def read(self, log: str, target: str, part: Part | None = None) -> Ledger:
-        """What the ledger says about a log and a target; its tables must exist."""
-        [found] = self.read_all([(log, target, part)])
-        return replace(found, counted=self._counted(log, target, found.epoch))
+    def read_each(self, questions: Sequence[Question]) -> list[Ledger]:
+        """What the ledger says about each log and target, with the row counts; its tables must exist."""
+        found = self.read_all(questions)
+        counted = self._counted(questions)
+        return [
+            replace(ledger, counted=counted.get((log, target, ledger.epoch)))
+            for ledger, (log, target, _) in zip(found, questions, strict=True)
+        ]
 
     def read_all(self, questions: Sequence[Question]) -> list[Ledger]:
         """The same for several logs and targets, without the counts; its tables must exist."""
@@ -98,32 +114,38 @@ class LedgerTables:
 
     def counted(self, log: str, target: str) -> int | None:
         """How many rows the last load left in the target; None: not counted. The tables must exist."""
-        return self._counted(log, target, self.about(log, target).epoch)
+        return self._counted([(log, target, None)]).get((log, target, self.about(log, target).epoch))
 
-    def _counted(self, log: str, target: str, epoch: int | None) -> int | None:
+    def _counted(self, questions: Sequence[Question]) -> dict[tuple[str, str, int | None], int]:
+        """By log, target and load epoch, the counts that are still valid."""
         if kind_of(self.con, self.schema, COUNTS) is None:
-            return None
+            return {}
+        logs, targets = [log for log, _, _ in questions], [target for _, target, _ in questions]
         found = self.con.execute(
-            f"SELECT c.rows FROM {quote(self.schema, COUNTS)} AS c, ({self._loads}) AS l WHERE c.target = $target "
-            "AND c.log_id = $log AND c.epoch = $epoch AND c.commits = l.commits AND c.loaded_at = l.loaded_at",
-            {"target": target, "log": log, "epoch": epoch},
-        ).fetchone()
-        return int(found[0]) if found else None
+            f"SELECT c.log_id, c.target, c.epoch, c.rows FROM {quote(self.schema, COUNTS)} AS c "
+            f"JOIN ({self._loads(logs)}) AS l USING (log_id, target, epoch, commits, loaded_at) "
+            f"WHERE c.target IN ({_places(targets)})",
+            [*logs, *targets],
+        ).fetchall()
+        return {(log, target, epoch): int(rows) for log, target, epoch, rows in found}
 
-    @property
-    def _loads(self) -> str:
-        """The query for the state of one target's ledger: how many commits, and when the last was loaded."""
+    def _loads(self, logs: Sequence[str]) -> str:
+        """The query for the state of some logs' targets: how many commits, and when the last was loaded."""
         return (
-            f"SELECT count(*) AS commits, max(loaded_at) AS loaded_at FROM {quote(self.schema, LEDGER)} "
-            "WHERE log_id = $log AND epoch = $epoch AND target = $target"
+            f"SELECT log_id, target, epoch, count(*) AS commits, max(loaded_at) AS loaded_at "
+            f"FROM {quote(self.schema, LEDGER)} WHERE log_id IN ({_places(logs)}) GROUP BY log_id, target, epoch"
         )
 
-    def keep_count(self, log: str, target: str, epoch: int, rows: int) -> None:
-        """Record how many rows the target should have until the next load."""
+    def keep_counts(self, counts: Sequence[Count]) -> None:
+        """Record how many rows each target should have until its next load."""
+        logs = [count.log for count in counts]
+        values = ", ".join(["(?, ?, ?::BIGINT, ?::BIGINT)"] * len(counts))
         self.con.execute(
             f"INSERT OR REPLACE INTO {quote(self.schema, COUNTS)} "
-            f"SELECT $target, $log, $epoch, commits, loaded_at, $rows FROM ({self._loads})",
-            {"target": target, "log": log, "epoch": epoch, "rows": rows},
+            f"SELECT target, log_id, epoch, coalesce(commits, 0), loaded_at, rows "
+            f"FROM (VALUES {values}) AS c(log_id, target, epoch, rows) "
+            f"LEFT JOIN ({self._loads(logs)}) USING (log_id, target, epoch)",
+            [*(value for count in counts for value in count), *logs],
         )
 
     def _rows_of(self, logs: Sequence[str]) -> dict[str, list[LedgerRow]]:
@@ -171,38 +193,38 @@ class LedgerTables:
             [*targets, *logs],
         ).fetchall()
 
-    def record(self, request: LoadRequest, loaded: tuple[LedgerRow, ...]) -> None:
-        """Write the ledger rows of a load, and delete those that it takes back."""
+    def record(self, loads: Sequence[tuple[LoadRequest, Sequence[LedgerRow]]]) -> None:
+        """Write the ledger rows of some loads, and delete those that they take back."""
         ledger = quote(self.schema, LEDGER)
-        for n, digest in sorted(request.retake):
-            self.con.execute(
-                f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
-                [request.log, request.epoch, n, digest],
-            )
-        who = (request.pipeline, request.table.name, request.target, request.run)
-        values = [
-            [
-                request.log,
-                r.epoch,
-                r.n,
-                r.digest,
-                *who,
-                r.rows,
-                r.files,
-                parse_moment(r.loaded_at).replace(tzinfo=None),
-            ]
-            for r in loaded
-        ]
+        for request, _ in loads:
+            for n, digest in sorted(request.retake):
+                self.con.execute(
+                    f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
+                    [request.log, request.epoch, n, digest],
+                )
+        rows = [_recorded(request, row) for request, loaded in loads for row in loaded]
         try:
-            self.con.executemany(f"INSERT INTO {ledger} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            for first in range(0, len(rows), AT_ONCE):
+                self._insert(ledger, rows[first : first + AT_ONCE])
         except AlreadyThere as error:
             raise ConflictError(
                 "another load has loaded these commits in the meantime", hint="run again"
             ) from error
 
-    def set_holder(self, target: str, holder: TargetFiller) -> None:
-        """Record whose rows the target holds, and in which epoch."""
-        self.con.execute(
-            f"INSERT OR REPLACE INTO {quote(self.schema, TARGETS)} VALUES (?, ?, ?, ?, ?)",
-            [target, holder.pipeline, holder.log, holder.table, holder.epoch],
-        )
+    def set_holders(self, holders: Sequence[tuple[str, TargetFiller]]) -> None:
+        """Record whose rows each target holds, and in which epoch."""
+        rows = [(target, one.pipeline, one.log, one.table, one.epoch) for target, one in holders]
+        if rows:
+            self._insert(quote(self.schema, TARGETS), rows, "INSERT OR REPLACE INTO")
+
+    def _insert(self, table: str, rows: Sequence[Sequence[object]], how: str = "INSERT INTO") -> None:
+        """Insert rows with one statement: a statement costs DuckDB more than a row."""
+        values = ", ".join([f"({_places(rows[0])})"] * len(rows))
+        self.con.execute(f"{how} {table} VALUES {values}", [value for row in rows for value in row])
+
+
+def _recorded(request: LoadRequest, row: LedgerRow) -> tuple[object, ...]:
+    """A row of the ledger as it is stored."""
+    who = (request.pipeline, request.table.name, request.target, request.run)
+    at = parse_moment(row.loaded_at).replace(tzinfo=None)
+    return (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, at)

@@ -1,6 +1,6 @@
 """The embedded warehouse: a DuckDB file, open only while a load runs or the ledger is read, or just after.
 
-One load is one transaction on one connection. DuckDB accepts COMMIT for an aborted transaction without
+A load is one transaction on one connection; small loads of several tables share one. DuckDB accepts COMMIT for an aborted transaction without
 complaint, so nothing is ever committed after an exception; a COMMIT that fails is settled by reading the
 ledger.
 """
@@ -18,35 +18,29 @@ import duckdb
 import pyarrow as pa
 
 from floodmark.model import events
-from floodmark.model.commit import WIDE_BYTES, DataFile, by_key
-from floodmark.model.errors import ConflictError, FloodmarkError, TransientError, UnknownOutcome, about
-from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
+from floodmark.model.commit import WIDE_BYTES, DataFile
+from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome, about
+from floodmark.model.ledger import Ledger, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
 from floodmark.services.together import Together
-from floodmark.services.warehouse.column_mapping import (
-    arrived,
-    constants,
-    fills,
-    may_be_null,
-    placed,
-    target_renames,
-)
-from floodmark.services.warehouse.columns import Change, check_nullable, check_strangers, renamed
-from floodmark.services.warehouse.decide import Decision, check_new_epoch, count_after, decide
+from floodmark.services.warehouse.column_mapping import arrived, fills, may_be_null, placed, target_renames
+from floodmark.services.warehouse.columns import Change, check_nullable, check_strangers
+from floodmark.services.warehouse.decide import Decision, check_new_epoch, decide
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
-from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
-from floodmark.services.warehouse.duckdb.errors import AlreadyThere, NotThere, translated
+from floodmark.services.warehouse.duckdb.ddl import changes
+from floodmark.services.warehouse.duckdb.errors import NotThere, translated
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
-from floodmark.services.warehouse.duckdb.ledger import LedgerTables, Question
+from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Question
+from floodmark.services.warehouse.duckdb.transaction import Ready, small, together, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
-from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, Numbered, data_files
+from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, data_files
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
@@ -70,6 +64,8 @@ class DuckDB:
         self.schema = schema
         self._file = DatabaseFile(path, memory=memory, lock_seconds=lock_seconds, linger=linger, waits=waits)
         self._ledger = Together(self._ledgers)
+        self._look = Together(self._looked)
+        self._small = Together(self._loaded)
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no warehouse."""
@@ -110,7 +106,7 @@ class DuckDB:
             tables = LedgerTables(con, self.schema).create()
             rows, epoch = put.Target(con, self.schema, target).count(), tables.about(log, target).epoch
             if rows is not None and epoch is not None:
-                tables.keep_count(log, target, epoch, rows)
+                tables.keep_counts([Count(log, target, epoch, rows)])
             con.execute("COMMIT")
 
     def changes(
@@ -222,17 +218,19 @@ class DuckDB:
             tables = LedgerTables(con, self.schema).create()
             holder = TargetFiller(pipeline, log, table, epoch)
             check_new_epoch(tables.about(log, target), holder, target, adopt)
-            tables.set_holder(target, holder)
+            tables.set_holders([(target, holder)])
             con.execute("COMMIT")
 
+    def shares(self, request: LoadRequest) -> bool:
+        """Whether a load is so small that it may share its transaction with those of other tables."""
+        return small(request)
+
     def load(self, request: LoadRequest) -> LoadOutcome:
-        """Load the commits that the ledger does not have, in one transaction."""
+        """Load the commits that the ledger does not have, in one transaction; a small load may share it."""
         began = time.monotonic()
         with about(request.table.name):
-            # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction. Opened
-            # for writing already: reopening would take longer than fetching the files of a small load.
-            with self._file.writing() if self.path.exists() else self._file.reading() as con:
-                decision = decide(request, *self._looked(con, request))
+            # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction.
+            decision = decide(request, *self._look.ask(request))
             outcome = self._load(request, decision)
         return replace(outcome, seconds=time.monotonic() - began)
 
@@ -260,10 +258,10 @@ class DuckDB:
                 decision.staged,
                 tuple(paths),
             )
-            try:
-                self._transaction(request, decision, staged, loaded)
-            except _Unanswered as unanswered:
-                self._ask_whether_committed(request, decision.new, unanswered.__cause__)
+            ready = Ready(request, decision, staged, loaded, put.volume(staged))
+            failed = self._small.ask(ready) if ready.small else self._loaded([ready])[0]
+            if failed is not None:
+                raise failed
         return LoadOutcome(loaded, decision.already, request.retake, findings=decision.findings)
 
     def _fetching(self, request: LoadRequest, files: Sequence[DataFile]) -> Callable[[int], None]:
@@ -277,92 +275,42 @@ class DuckDB:
             done(0)
         return done
 
-    def _transaction(
-        self, request: LoadRequest, decision: Decision, staged: put.Staged, loaded: tuple[LedgerRow, ...]
-    ) -> None:
-        """Write rows and ledger rows, or neither; _Unanswered when COMMIT fails."""
-        count, load = sum(commit.rows for commit, _ in staged.commits), put.volume(staged)
+    def _loaded(self, loads: Sequence[Ready]) -> list[UnknownOutcome | None]:
+        """Load them in one transaction; the error for each if nobody can tell whether it was committed.
+
+        Raises if nothing was: `Together` then tries each of several by itself.
+        """
+        try:
+            self._transaction(loads)
+        except _Unanswered as unanswered:
+            try:
+                self._check_committed(loads[0], unanswered.__cause__)  # one transaction: all of them, or none
+            except UnknownOutcome as error:
+                return [UnknownOutcome(error.message, hint=error.hint) for _ in loads]
+        return [None] * len(loads)
+
+    def _transaction(self, loads: Sequence[Ready]) -> None:
+        """Write the rows and ledger rows of all loads, or nothing; _Unanswered when COMMIT fails."""
         with (
             self._file.writing() as con,
-            self._file.threads_for(con, count),
-            self._file.room_for(con, load),
+            self._file.threads_for(con, max(one.rows for one in loads)),
+            self._file.room_for(con, together(loads)),
         ):
             con.execute("BEGIN")
-            self._file.set_apart(con, f"{self.schema}.{request.target}", load)
-            tables = LedgerTables(con, self.schema).create()
-            rows = put.Target(con, self.schema, request.target).count()
-            ledger = tables.read(request.log, request.target, request.part)
-            if decide(request, ledger, rows) != decision:
-                raise ConflictError(
-                    "another load has changed the warehouse in the meantime", hint="run again"
-                )
-            self._put(con, request, decision, staged, rows)
-            tables.record(request, loaded)
-            after = put.Target(con, self.schema, request.target).rows()
-            kept = count_after(request, ledger, decision, rows, after)
-            tables.keep_count(request.log, request.target, request.epoch, kept)
-            if decision.set_holder:
-                tables.set_holder(request.target, request.holder)
-            request.at_work(Step("commit"), count)
+            for one in loads:
+                self._file.set_apart(con, f"{self.schema}.{one.request.target}", one.volume)
+            write(con, self.schema, loads)
             try:
                 self._commit(con)
             except Exception as error:
                 raise _Unanswered from error
 
-    def _put(
-        self, con: Connection, request: LoadRequest, decision: Decision, staged: put.Staged, rows: int | None
-    ) -> None:
-        """Make the target fit, then put the rows into it."""
-        count = put.check_files(con, staged)
-        target = put.Target(con, self.schema, request.target)
-        found, renames = target.columns(), target_renames(request.now)
-        if by_key(decision.way) and found is not None:
-            fit = renamings(self.schema, request.target, found, renames)
-        else:
-            wanted = put.wanted(placed(request.table, request.now), fills(request.now))
-            if request.keeps_rows(decision.way):
-                new = arrived(request.shaped, request.now)
-                check_strangers(
-                    request.target, found or (), wanted, new, target.has, described=request.table.name
-                )
-            zstd = put.packed(con, staged) if found is None else ()
-            known = put.known(None if decision.way == "replace" else request.loaded, request.now)
-            fit = changes(self.schema, request.target, wanted, found, renames, zstd, known)
-        target.check_alterable(fit)
-        side = target.weights
-        fit += renamings(self.schema, side.name, side.columns() or (), renames)
-        for statement in (s for change in fit for s in change.statements):
-            con.execute(statement)
-        there = {name.lower() for _, name in renamed(found or (), renames)}
-        staged = replace(
-            staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
-        )
-        target = replace(target, at_work=request.at_work)
-        try:
-            match decision.way:
-                case "merge":
-                    put.merge(target, staged, count, filled=bool(rows))
-                case "insert":
-                    put.insert(target, staged, count)
-                case "replace":
-                    put.replace(target, staged, count)
-                case "delete":
-                    put.delete(target, staged)
-                case "mark":
-                    put.mark(target, staged)
-        except AlreadyThere as error:
-            with con.cursor() as beside:  # this transaction is aborted and takes no more queries
-                same, said = replace(target, con=beside), str(error).partition("\n")[0]
-                columns = same.columns() or ()
-                raise refused_rows(self.schema, request.target, columns, same.held(), said) from error
-
     def _commit(self, con: Connection) -> None:
         con.execute("COMMIT")
 
-    def _ask_whether_committed(
-        self, request: LoadRequest, new: tuple[Numbered, ...], cause: BaseException | None
-    ) -> None:
+    def _check_committed(self, load: Ready, cause: BaseException | None) -> None:
         """COMMIT failed: the ledger says whether it happened. Returns if it did, else raises."""
+        request = load.request
         try:
             loaded = self.ledger(request.log, request.target, request.part).loaded(request.epoch)
         except FloodmarkError as error:
@@ -370,7 +318,7 @@ class DuckDB:
                 f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}",
                 hint="run again: the ledger shows whether it was committed",
             ) from cause
-        if all((commit.n, digest) in loaded for commit, digest in new):
+        if all((commit.n, digest) in loaded for commit, digest in load.decision.new):
             return
         if isinstance(cause, duckdb.Error):
             raise translated(cause, self.path) from cause
@@ -378,14 +326,16 @@ class DuckDB:
             f"the load was not committed: {cause}", hint="run again: nothing is lost"
         ) from cause
 
-    def _looked(self, con: Connection | None, request: LoadRequest) -> tuple[Ledger, int | None]:
-        """What a decision needs before the transaction: the ledger, and the target's row count."""
-        if con is None:
-            return Ledger(), None
-        tables = LedgerTables(con, self.schema)
-        there = tables.there()
-        ledger = tables.read(request.log, request.target, request.part) if there else Ledger()
-        return ledger, put.Target(con, self.schema, request.target).count()
+    def _looked(self, requests: Sequence[LoadRequest]) -> list[tuple[Ledger, int | None]]:
+        """What decisions need before their transaction: the ledger, and the target's row count."""
+        with self._file.about_to_write() as con:
+            if con is None:
+                return [(Ledger(), None)] * len(requests)
+            tables = LedgerTables(con, self.schema)
+            asked = [(one.log, one.target, one.part) for one in requests]
+            ledgers = tables.read_each(asked) if tables.there() else [Ledger()] * len(requests)
+            counts = [put.Target(con, self.schema, one.target).count() for one in requests]
+        return list(zip(ledgers, counts, strict=True))
 
 
 class _Unanswered(Exception):

@@ -225,6 +225,10 @@ class Redshift:
         with about(table), self._rights(target):
             self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
 
+    def shares(self, request: LoadRequest) -> bool:
+        """Never: COPY fills one table."""
+        return False
+
     def load(self, request: LoadRequest) -> LoadOutcome:
         """Load the commits that the ledger does not have, in one transaction."""
         began = time.monotonic()

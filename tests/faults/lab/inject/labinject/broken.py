@@ -70,24 +70,19 @@ def _ledger_outside() -> None:
     from floodmark.services.warehouse.duckdb.ledger import LedgerTables
     from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 
-    def transaction(right: Any, self: Any, request: Any, decision: Any, staged: Any, loaded: Any) -> None:
-        right(self, request, decision, staged, ())
+    def transaction(right: Any, self: Any, loads: Any) -> None:
+        right(self, [replace(one, loaded=()) for one in loads])
         with self._file.writing() as con:
             con.execute("BEGIN")
-            LedgerTables(con, self.schema).record(request, loaded)
+            LedgerTables(con, self.schema).record([(one.request, one.loaded) for one in loads])
             con.execute("COMMIT")
 
-    def record(right: Any, self: Any, request: Any, loaded: Any) -> None:
-        if loaded:
-            right(self, request, loaded)
-
     _swap(DuckDB, "_transaction", "ledger-outside", transaction)
-    _swap(LedgerTables, "record", "ledger-outside", record)
 
 
 def _ledger_number() -> None:
     """A commit counts as loaded if its number was, regardless of log, epoch and digest."""
-    from floodmark.model.ledger import Ledger
+    from floodmark.model.ledger import Ledger, LedgerRow
     from floodmark.services.warehouse.duckdb.ledger import LedgerTables, kind_of
     from floodmark.services.warehouse.protocol import LEDGER, quote
 
@@ -98,23 +93,24 @@ def _ledger_number() -> None:
         def __sub__(self, other: Any) -> Any:
             return Numbers(frozenset(self) - frozenset(other))
 
-    def read(right: Any, self: Any, log: str, target: str, part: Any = None) -> Any:
-        found = right(self, log, target, part)
+    def read_each(right: Any, self: Any, questions: Any) -> Any:
+        found = right(self, questions)
         if kind_of(self.con, self.schema, LEDGER) is None:
             return found
+        return [with_others(self, one, log) for one, (log, _, _) in zip(found, questions, strict=True)]
+
+    def with_others(self: Any, found: Any, log: str) -> Any:
         others = self.con.execute(
             f"SELECT n, digest, epoch, rows, files, '2026-01-01T00:00:00.000000Z', target "
             f"FROM {quote(self.schema, LEDGER)} WHERE log_id <> ?",
             [log],
         ).fetchall()
-        from floodmark.model.ledger import LedgerRow
-
         return replace(found, rows=(*found.rows, *(LedgerRow(*row) for row in others)))
 
     def loaded(right: Any, self: Any, epoch: int) -> Any:
         return Numbers((row.n, row.digest) for row in self.rows)
 
-    _swap(LedgerTables, "read", "ledger-number", read)
+    _swap(LedgerTables, "read_each", "ledger-number", read_each)
     _swap(Ledger, "loaded", "ledger-number", loaded)
 
 

@@ -1,0 +1,136 @@
+"""What a transaction of loads writes into a DuckDB file: the rows of each target, and the ledger's rows of all.
+
+One load, or several small ones of different targets. Nothing here begins or commits: an exception leaves the file as it
+was, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from floodmark.model.commit import by_key
+from floodmark.model.errors import ConflictError, about
+from floodmark.model.ledger import Ledger, LedgerRow
+from floodmark.model.run import Step
+from floodmark.services.warehouse.column_mapping import arrived, constants, fills, placed, target_renames
+from floodmark.services.warehouse.columns import check_strangers, renamed
+from floodmark.services.warehouse.decide import Decision, count_after, decide
+from floodmark.services.warehouse.duckdb import merge as put
+from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
+from floodmark.services.warehouse.duckdb.errors import AlreadyThere
+from floodmark.services.warehouse.duckdb.file import Connection, Volume
+from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables
+from floodmark.services.warehouse.protocol import LoadRequest
+
+# Loads of at most this many rows, and bytes in files, may share a transaction: the work for each transaction and each
+# target outweighs that for the rows.
+SMALL_ROWS = 20_000
+SMALL_BYTES = 4_000_000
+# But not with more than this in memory: files of repeated values unpack to many times their size.
+SMALL_VOLUME = 64_000_000
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A load that was decided, with its files on this machine."""
+
+    request: LoadRequest
+    decision: Decision
+    staged: put.Staged
+    loaded: tuple[LedgerRow, ...]  # the ledger rows to write
+    volume: Volume
+
+    @property
+    def rows(self) -> int:
+        return sum(commit.rows for commit, _ in self.staged.commits)
+
+    @property
+    def small(self) -> bool:
+        """Whether it may share a transaction."""
+        return small(self.request) and self.volume.bytes <= SMALL_VOLUME
+
+
+def small(request: LoadRequest) -> bool:
+    """Whether a request is so small that its load may share a transaction with others."""
+    commits = [commit for commit, _ in request.commits]
+    return sum(c.rows for c in commits) <= SMALL_ROWS and sum(c.bytes for c in commits) <= SMALL_BYTES
+
+
+def together(loads: Sequence[Ready]) -> Volume:
+    """How much several loads have."""
+    volumes = [one.volume for one in loads]
+    return Volume(sum(v.rows for v in volumes), sum(v.bytes for v in volumes), max(v.widest for v in volumes))
+
+
+def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
+    """Write the rows and ledger rows of all loads, inside a transaction; raises if one is no longer as decided."""
+    tables = LedgerTables(con, schema).create()
+    ledgers = tables.read_each([(one.request.log, one.request.target, one.request.part) for one in loads])
+    counts = [_write_rows(con, schema, one, ledger) for one, ledger in zip(loads, ledgers, strict=True)]
+    tables.record([(one.request, one.loaded) for one in loads])
+    tables.keep_counts(counts)
+    tables.set_holders([
+        (one.request.target, one.request.holder) for one in loads if one.decision.set_holder
+    ])  # fmt: skip
+    for one in loads:
+        one.request.at_work(Step("commit"), one.rows)
+
+
+def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> Count:
+    """Put the rows of a load into its target; returns how many it should have from now on."""
+    request, target = one.request, put.Target(con, schema, one.request.target)
+    with about(request.table.name):
+        rows = target.count()
+        if decide(request, ledger, rows) != one.decision:
+            raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
+        _put(con, schema, one, rows)
+        kept = count_after(request, ledger, one.decision, rows, target.rows())
+    return Count(request.log, request.target, request.epoch, kept)
+
+
+def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
+    """Make the target fit, then put the rows into it."""
+    request, decision, staged = one.request, one.decision, one.staged
+    count = put.check_files(con, staged)
+    target = put.Target(con, schema, request.target)
+    found, renames = target.columns(), target_renames(request.now)
+    if by_key(decision.way) and found is not None:
+        fit = renamings(schema, request.target, found, renames)
+    else:
+        wanted = put.wanted(placed(request.table, request.now), fills(request.now))
+        if request.keeps_rows(decision.way):
+            new = arrived(request.shaped, request.now)
+            check_strangers(
+                request.target, found or (), wanted, new, target.has, described=request.table.name
+            )
+        zstd = put.packed(con, staged) if found is None else ()
+        known = put.known(None if decision.way == "replace" else request.loaded, request.now)
+        fit = changes(schema, request.target, wanted, found, renames, zstd, known)
+    target.check_alterable(fit)
+    side = target.weights
+    fit += renamings(schema, side.name, side.columns() or (), renames)
+    for statement in (s for change in fit for s in change.statements):
+        con.execute(statement)
+    there = {name.lower() for _, name in renamed(found or (), renames)}
+    staged = replace(
+        staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
+    )
+    target = replace(target, at_work=request.at_work)
+    try:
+        match decision.way:
+            case "merge":
+                put.merge(target, staged, count, filled=bool(rows))
+            case "insert":
+                put.insert(target, staged, count)
+            case "replace":
+                put.replace(target, staged, count)
+            case "delete":
+                put.delete(target, staged)
+            case "mark":
+                put.mark(target, staged)
+    except AlreadyThere as error:
+        with con.cursor() as beside:  # this transaction is aborted and takes no more queries
+            same, said = replace(target, con=beside), str(error).partition("\n")[0]
+            columns = same.columns() or ()
+            raise refused_rows(schema, request.target, columns, same.held(), said) from error
