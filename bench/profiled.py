@@ -18,8 +18,6 @@ from pathlib import Path
 import report
 from stage import HERE, Figure, Stage
 
-from floodmark.setup.services import settlement
-
 # What a worker does, by our function that is deepest in a stack. Anything else goes by its module.
 PARTS = {
     "_flush": "Parquet", "finish": "Parquet", "follow": "following the packets", "_block": "columns out of packets",
@@ -39,12 +37,11 @@ def profile(stage: Stage) -> str:
     told = [f"{stage.rows:,} rows from {stage.db.version}, {report.machine()}"]
     for name, what in (("extract", "extract"), ("extract and load into DuckDB", "both")):
         config, prefix = stage.place()
-        command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, what]
-        told += _accounts(name, stage.run(name, command, prefix))
+        told += _accounts(name, stage.run(name, stage.steady(config, what), prefix))
         config, _ = stage.place()
-        told += _samples(config, [*command[:2], str(config), *command[3:]])
-    synced = _synced(stage)
-    verify = [sys.executable, str(HERE / "steady.py"), str(synced), settlement.NAME, "verify"]
+        told += _samples(config, stage.steady(config, what))
+    synced = stage.filled()
+    verify = stage.steady(synced, "verify")
     told += _accounts("verify", stage.run("verify", verify))
     told += _samples(synced, verify)
     return "\n".join(told) + "\n"
@@ -56,12 +53,6 @@ def store(texts: Iterable[str], rows: int) -> Path:
     file = report.RESULTS / f"{datetime.now(UTC):%Y%m%d_%H%M}_{rows}_profile.txt"
     file.write_text("\n".join(texts))
     return file
-
-
-def _synced(stage: Stage) -> Path:
-    config, _ = stage.place()
-    stage.run("sync", stage.floodmark(config, "sync", "-t", settlement.NAME))
-    return config
 
 
 def _accounts(name: str, figure: Figure) -> list[str]:

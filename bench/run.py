@@ -2,8 +2,8 @@
 
 ROWS (default 2,000,000) rows of the settlement table. Every contender runs RUNS times (default 3), interleaved, so that what
 the machine does meanwhile hits all alike; the table shows medians, the results keep every run. ONLY=floodmark,dlt chooses
-contenders, SOURCE=mariadb another source than MySQL, SCENES=0 leaves out the smaller scenes. PROFILE=1 shows
-where the CPU goes instead, on every server that is there or on SOURCE.
+contenders (ONLY=none: none), SOURCE=mariadb another source than MySQL, SCENES=small,idle some of the smaller scenes (SCENES=0: none).
+PROFILE=1 shows where the CPU goes instead, on every server that is there or on SOURCE.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ from floodmark.setup.services.s3 import SeaweedFS
 ROWS = int(os.environ.get("ROWS", "2000000").replace("_", "").replace(",", ""))
 RUNS = int(os.environ.get("RUNS", "3"))
 SOURCE = os.environ.get("SOURCE") or None
+_SCENES = os.environ.get("SCENES", "1")
+SCENES = {"0": [], "1": list(scenes.SCENES)}.get(_SCENES) or [
+    n for n in _SCENES.split(",") if n not in ("", "0")
+]
 PEERS = HERE / ".venv" / "bin" / "python"
 PLACE = HERE / "contenders"
 T = TypeVar("T")
@@ -46,15 +50,15 @@ def floodmark_cold(stage: Stage) -> Figure:
 
 def floodmark_steady(stage: Stage) -> Figure:
     config, prefix = stage.place()
-    command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "extract"]
-    return stage.run("floodmark, warm Spark", command, prefix)
+    return stage.run("floodmark, warm Spark", stage.steady(config, "extract"), prefix)
 
 
 def floodmark_both(stage: Stage) -> Figure:
     """End to end, beside the extraction that it is measured against."""
     config, prefix = stage.place()
-    command = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "both"]
-    return stage.run("floodmark, to DuckDB", command, prefix)
+    figure = stage.run("floodmark, to DuckDB", stage.steady(config, "both"), prefix)
+    stage.synced = stage.synced or config
+    return figure
 
 
 def dlt(stage: Stage) -> Figure:
@@ -95,37 +99,28 @@ def parquet(stage: Stage) -> Figure:
 
 
 def verify_clean(stage: Stage) -> Figure:
-    stage.synced = stage.synced or _synced(stage)
-    command = [sys.executable, str(HERE / "steady.py"), str(stage.synced), settlement.NAME, "verify"]
-    return stage.run("verify, warm Spark", command)
+    stage.synced = stage.synced or stage.filled()
+    return stage.run("verify, warm Spark", stage.steady(stage.synced, "verify"))
 
 
 def verify_on_server(stage: Stage) -> Figure:
     """The same rows, hashed by MySQL and DuckDB themselves."""
-    stage.synced = stage.synced or _synced(stage)
+    stage.synced = stage.synced or stage.filled()
     config = json.loads(stage.synced.read_text())
     config["source"]["hash_on_server"] = True
     beside = stage.synced.with_name("on_server.yaml")
     beside.write_text(json.dumps(config))
-    command = [sys.executable, str(HERE / "steady.py"), str(beside), settlement.NAME, "verify"]
-    return stage.run("verify, hash_on_server", command)
+    return stage.run("verify, hash_on_server", stage.steady(beside, "verify"))
 
 
 def verify_scattered(stage: Stage) -> Figure:
     """One row in a hundred was deleted from the warehouse, evenly."""
     if stage.scattered is None:
-        stage.scattered = _synced(stage)
+        stage.scattered = stage.filled()
         with duckdb.connect(str(stage.scattered.with_name("warehouse.duckdb"))) as con:
             target = settlement.NAME.rpartition(".")[2]
             con.execute(f"DELETE FROM {target} WHERE id % 100 = 0")
-    command = [sys.executable, str(HERE / "steady.py"), str(stage.scattered), settlement.NAME, "verify"]
-    return stage.run("verify, 1 % missing", command)
-
-
-def _synced(stage: Stage) -> Path:
-    config, _ = stage.place()
-    stage.run("", stage.floodmark(config, "sync", "-t", settlement.NAME))
-    return config
+    return stage.run("verify, 1 % missing", stage.steady(stage.scattered, "verify"))
 
 
 CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
@@ -137,8 +132,11 @@ CONTENDERS: dict[str, Callable[[Stage], Figure]] = {
 
 def main() -> None:
     chosen = [n for n in os.environ.get("ONLY", "").split(",") if n] or list(CONTENDERS)
+    chosen = [] if chosen == ["none"] else chosen
     if unknown := set(chosen) - set(CONTENDERS):
         sys.exit(f"bench: no contender {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
+    if unknown := set(SCENES) - set(scenes.SCENES):
+        sys.exit(f"bench: no scene {', '.join(sorted(unknown))}; there are {', '.join(scenes.SCENES)}")
     if SOURCE is not None and SOURCE not in SERVERS:
         sys.exit(f"bench: no source {SOURCE}; there are {', '.join(SERVERS)}")
     if os.environ.get("PROFILE") or {"dlt", "chdb", "jdbc"} & set(chosen):
@@ -178,10 +176,11 @@ def _compare(stage: Stage, chosen: list[str]) -> None:
             figure = CONTENDERS[name](stage)
             print(f"  run {number + 1}  {report.one_line(figure)}", flush=True)
             figures.append(figure)
-    print("\n" + report.table(figures), flush=True)
+    if figures:
+        print("\n" + report.table(figures), flush=True)
     seen = []
-    if os.environ.get("SCENES", "1") != "0":
-        for scene in scenes.all_scenes(stage):
+    for name in SCENES:
+        for scene in scenes.SCENES[name](stage, RUNS):
             print(f"  {scene.name:<{scenes.WIDTH}}{scene.text}", flush=True)
             seen.append(scene)
     print(f"\nstored as {report.store(ROWS, stage.db.version, figures, seen)}")

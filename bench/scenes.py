@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stage import HERE, Stage
+from stage import Stage
 
 from floodmark.setup.services import settlement
 
@@ -45,24 +44,19 @@ def _text(seconds: float, rows: int, cpu: float) -> str:
     return f"{seconds:8.2f} s {speed:>18}   CPU {cpu:6.1f} s"
 
 
-def all_scenes(stage: Stage) -> Iterator[Scene]:
-    """Every scene, in turn; later ones build on earlier ones' tables."""
-    yield from _loads(stage)
+def _whole(stage: Stage, runs: int) -> Iterator[Scene]:
+    """The whole pipeline, an increment, nothing to do, and a comparison."""
     config, _ = stage.place()
-    steady = [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, "both"]
-    yield _scene(stage, "MySQL to S3 to DuckDB, warm Spark", steady, stage.rows)
+    yield _scene(stage, "MySQL to S3 to DuckDB, warm Spark", stage.steady(config, "both"), stage.rows)
     sync = stage.floodmark(config, "sync", "-t", settlement.NAME)
     settlement.change(stage.db, 50, 50)
     yield _scene(stage, "100 changed rows, whole command", sync, 100)
     yield _scene(stage, "nothing to do, whole command", sync, 0)
     verify = stage.floodmark(config, "verify", "-t", settlement.NAME)
     yield _scene(stage, "verify, whole command", verify, stage.rows + 50)
-    yield from _small(stage)
-    yield from _idle(stage)
-    yield from _wide(stage)
 
 
-def _loads(stage: Stage) -> Iterator[Scene]:
+def _loads(stage: Stage, runs: int) -> Iterator[Scene]:
     for name, warehouse in (("DuckDB", None), ("the Redshift stand-in", stage.redshift())):
         config, _ = stage.place(warehouse)
         stage.run("", stage.floodmark(config, "sync", "-t", settlement.NAME, "--backup-only"))
@@ -70,7 +64,7 @@ def _loads(stage: Stage) -> Iterator[Scene]:
         yield _scene(stage, f"S3 to {name}, whole command", load, stage.rows)
 
 
-def _small(stage: Stage) -> Iterator[Scene]:
+def _small(stage: Stage, runs: int) -> Iterator[Scene]:
     stage.db.execute(f"CREATE DATABASE {SMALL}")
     for n in range(TABLES):
         stage.db.execute(
@@ -79,14 +73,17 @@ def _small(stage: Stage) -> Iterator[Scene]:
             database=SMALL,
         )
     what = f"{TABLES} tables of 1,000 rows"
-    together = _scene(stage, f"{what}, side by side", _all(stage, "auto"), TABLES * 1000)
+    ways: dict[str, list[Scene]] = {"side by side": [], "one after the other": []}
+    for _ in range(runs):
+        for (name, measured), strategy in zip(ways.items(), ("auto", "sequential"), strict=True):
+            measured.append(_scene(stage, f"{what}, {name}", _all(stage, strategy), TABLES * 1000))
+    together, turns = (_median(measured) for measured in ways.values())
     yield together
-    turns = _scene(stage, f"{what}, one after the other", _all(stage, "sequential"), TABLES * 1000)
     yield _against(turns, together)
     yield _against(_apart(stage, what), together)
 
 
-def _idle(stage: Stage) -> Iterator[Scene]:
+def _idle(stage: Stage, runs: int) -> Iterator[Scene]:
     """Many tables that nothing has happened to since their first sync."""
     stage.db.execute(f"CREATE DATABASE {MANY}")
     for n in range(MANY_TABLES):
@@ -99,11 +96,10 @@ def _idle(stage: Stage) -> Iterator[Scene]:
     config, what = _place(stage, MANY), f"{MANY_TABLES:,} tables"
     sync = stage.floodmark(config, "sync", "--all")
     yield _scene(stage, f"{what} of {MANY_ROWS} rows, the first sync", sync, MANY_TABLES * MANY_ROWS)
-    yield _scene(stage, f"{what}, nothing to do", sync, 0)
-    yield _scene(stage, f"{what}, nothing to do, 16 at a time", [*sync, "--max-workers", "16"], 0)
+    yield _median([_scene(stage, f"{what}, nothing to do", sync, 0) for _ in range(runs)])
 
 
-def _wide(stage: Stage) -> Iterator[Scene]:
+def _wide(stage: Stage, runs: int) -> Iterator[Scene]:
     """Rows of a megabyte each: how much memory the extraction takes, and the load."""
     stage.db.execute(f"CREATE DATABASE {WIDE}")
     stage.db.execute(
@@ -152,7 +148,22 @@ def _apart(stage: Stage, what: str) -> Scene:
     return Scene(name, seconds, TABLES * 1000, cpu, _text(seconds, TABLES * 1000, cpu))
 
 
+def _median(scenes: list[Scene]) -> Scene:
+    """The one in the middle by seconds, and what the others took."""
+    ordered = sorted(scenes, key=lambda scene: scene.seconds)
+    middle = ordered[len(ordered) // 2]
+    if len(ordered) == 1:
+        return middle
+    return replace(middle, text=f"{middle.text}   of {', '.join(f'{s.seconds:.1f}' for s in scenes)} s")
+
+
 def _against(scene: Scene, together: Scene) -> Scene:
     """The same, with how many times as long as side by side it took, and how much CPU."""
     time, cpu = scene.seconds / together.seconds, scene.cpu / together.cpu
     return replace(scene, text=f"{scene.text}   {time:.1f} x the time, {cpu:.1f} x the CPU of side by side")
+
+
+# By name, in order: each measures what the last ones left, and is told how often to measure what varies.
+SCENES: dict[str, Callable[[Stage, int], Iterator[Scene]]] = {
+    "loads": _loads, "whole": _whole, "small": _small, "idle": _idle, "wide": _wide,
+}  # fmt: skip

@@ -98,6 +98,16 @@ class Stage:
     def floodmark(self, config: Path, *args: str) -> list[str]:
         return [sys.executable, "-m", "floodmark", "--config", str(config), "--json", *args]
 
+    def steady(self, config: Path, what: str) -> list[str]:
+        """The command for extract, both or verify on a Spark that is warm already."""
+        return [sys.executable, str(HERE / "steady.py"), str(config), settlement.NAME, what]
+
+    def filled(self) -> Path:
+        """A new place whose warehouse has all rows."""
+        config, _ = self.place()
+        self.run("", self.floodmark(config, "sync", "-t", settlement.NAME))
+        return config
+
     def run(self, name: str, command: list[str], prefix: str = "", rows: int | None = None) -> Figure:
         """One contender: how long it took, and what it and the servers used."""
         servers = self._servers()

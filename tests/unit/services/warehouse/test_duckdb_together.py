@@ -65,6 +65,11 @@ class Gone(Gathers):
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return DuckPlace(tmp_path).path
+
+
+@pytest.fixture
 def fills(tmp_path: Path) -> list[Fill]:
     place, store = DuckPlace(tmp_path), Store(StoreSpec(url=str(tmp_path / "lake")))
     return [
@@ -97,34 +102,34 @@ def all_there(fills: list[Fill]) -> bool:
     return all(one.rows() == [(0, "a"), (1, "a"), (2, "a")] and one.ledger() == [1] for one in fills)
 
 
-def test_small_loads_that_wait_for_one_another_share_a_transaction(fills: list[Fill]) -> None:
+def test_small_loads_that_wait_for_one_another_share_a_transaction(fills: list[Fill], path: Path) -> None:
     filled(fills)
-    warehouse = Gathers(fills[0].place.path)
+    warehouse = Gathers(path)
     outcomes = [one.result() for one in loaded(warehouse, fills)]
     assert [[r.n for r in one.loaded] for one in outcomes] == [[1]] * TABLES
     assert warehouse.commits == 2
     assert all_there(fills)
 
 
-def test_the_next_loads_find_what_a_shared_transaction_left(fills: list[Fill]) -> None:
+def test_the_next_loads_find_what_a_shared_transaction_left(fills: list[Fill], path: Path) -> None:
     filled(fills)
-    loaded(Gathers(fills[0].place.path), fills)
+    loaded(Gathers(path), fills)
     for one in fills:
         one.commit([row(0, "b", 2), row(3, "b", 2)])
-    again = [one.result() for one in loaded(Gathers(fills[0].place.path), fills)]
+    again = [one.result() for one in loaded(Gathers(path), fills)]
     assert [([r.n for r in one.loaded], one.already) for one in again] == [([2], (1,))] * TABLES
     for one in fills:
         assert one.rows() == [(0, "b"), (1, "a"), (2, "a"), (3, "b")]
         assert one.ledger() == [1, 2]
 
 
-def test_a_table_that_others_have_changed_fails_alone(fills: list[Fill]) -> None:
+def test_a_table_that_others_have_changed_fails_alone(fills: list[Fill], path: Path) -> None:
     filled(fills)
-    loaded(Gathers(fills[0].place.path), fills)
+    loaded(Gathers(path), fills)
     fills[3].place.run("DELETE FROM t3 WHERE id = 1")
     for one in fills:
         one.window([row(7, "b", 2)])
-    ended = loaded(DuckDB(fills[0].place.path), fills)
+    ended = loaded(DuckDB(path), fills)
     assert [n for n, one in enumerate(ended) if one.exception()] == [3]
     assert isinstance(ended[3].exception(), DataError)
     assert [one.ledger() for one in fills] == [[1, 2] if n != 3 else [1] for n in range(TABLES)]
@@ -132,10 +137,11 @@ def test_a_table_that_others_have_changed_fails_alone(fills: list[Fill]) -> None
 
 def test_one_bad_load_leaves_the_others_of_its_transaction_to_transactions_of_their_own(
     fills: list[Fill],
+    path: Path,
 ) -> None:
     fills[4].place.run("CREATE TABLE t4 (id BIGINT, name VARCHAR UNIQUE, update_at TIMESTAMP)")
     filled(fills)
-    warehouse = Gathers(fills[0].place.path)
+    warehouse = Gathers(path)
     ended = loaded(warehouse, fills)
     assert [n for n, one in enumerate(ended) if one.exception()] == [4]
     assert isinstance(ended[4].exception(), DataError)
@@ -144,26 +150,32 @@ def test_one_bad_load_leaves_the_others_of_its_transaction_to_transactions_of_th
     assert fills[4].rows() == [] and fills[4].ledger() == []
 
 
-def test_a_lost_answer_to_the_commit_of_a_shared_transaction_is_looked_up(fills: list[Fill]) -> None:
+def test_a_lost_answer_to_the_commit_of_a_shared_transaction_is_looked_up(
+    fills: list[Fill], path: Path
+) -> None:
     filled(fills)
-    warehouse = Lost(fills[0].place.path)
+    warehouse = Lost(path)
     assert all(len(one.result().loaded) == 1 for one in loaded(warehouse, fills))
     assert warehouse.commits == 2
     assert all_there(fills)
 
 
-def test_loads_whose_shared_transaction_was_not_committed_load_by_themselves(fills: list[Fill]) -> None:
+def test_loads_whose_shared_transaction_was_not_committed_load_by_themselves(
+    fills: list[Fill], path: Path
+) -> None:
     filled(fills)
-    warehouse = Lost(fills[0].place.path)
+    warehouse = Lost(path)
     warehouse.happens = False
     assert all(len(one.result().loaded) == 1 for one in loaded(warehouse, fills))
     assert warehouse.commits == 1 + 1 + (TABLES - 1)
     assert all_there(fills)
 
 
-def test_a_shared_commit_that_nobody_can_ask_about_is_an_unknown_outcome_for_each(fills: list[Fill]) -> None:
+def test_a_shared_commit_that_nobody_can_ask_about_is_an_unknown_outcome_for_each(
+    fills: list[Fill], path: Path
+) -> None:
     filled(fills)
-    ended = loaded(Gone(fills[0].place.path), fills)
+    ended = loaded(Gone(path), fills)
     assert ended[0].exception() is None
     errors = [one.exception() for one in ended[1:]]
     assert all(isinstance(error, UnknownOutcome) for error in errors)
@@ -173,11 +185,11 @@ def test_a_shared_commit_that_nobody_can_ask_about_is_an_unknown_outcome_for_eac
 
 
 def test_a_load_of_many_rows_has_its_own_transaction(
-    fills: list[Fill], monkeypatch: pytest.MonkeyPatch
+    fills: list[Fill], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "SMALL_ROWS", 2)
     filled(fills, 3)
-    warehouse = Gathers(fills[0].place.path)
+    warehouse = Gathers(path)
     warehouse.others = 0
     assert not warehouse.shares(fills[0].request(*fills[0].made))
     assert all(len(one.result().loaded) == 1 for one in loaded(warehouse, fills))
