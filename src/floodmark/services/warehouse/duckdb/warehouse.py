@@ -1,8 +1,8 @@
 """The embedded warehouse: a DuckDB file, open only while a load runs or the ledger is read, or just after.
 
-A load is one transaction on one connection; small loads of several tables share one. DuckDB accepts COMMIT for an aborted transaction without
-complaint, so nothing is ever committed after an exception; a COMMIT that fails is settled by reading the
-ledger.
+A load is one transaction on one connection, and small loads of several tables share one. DuckDB accepts COMMIT
+for an aborted transaction without complaint, so nothing is ever committed after an exception; a COMMIT that fails
+is settled by reading the ledger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
 class DuckDB:
-    """The Warehouse in a DuckDB file. Threads may share one object; loads take turns."""
+    """The Warehouse in a DuckDB file. Threads may share one object; large loads take turns."""
 
     # A load is held in memory twice, uncompressed, and makes one row group.
     wide_bytes: int | None = WIDE_BYTES
