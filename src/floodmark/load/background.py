@@ -298,14 +298,17 @@ class Loader:
             self._services.progress.wait(self._report.table, None)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One load at a time, except those that share a transaction."""
+    def _turn(self, shares: bool) -> Iterator[None]:
+        """One load at a time; those that may share a transaction only wait for the one that is running."""
         with self._waiting(Wait("turn")):
             self._services.loading.acquire()
+        if shares:
+            self._services.loading.release()
         try:
             yield
         finally:
-            self._services.loading.release()
+            if not shares:
+                self._services.loading.release()
 
     def _show(self, rows: int) -> None:
         """Reports all loads of one run as a single stage."""

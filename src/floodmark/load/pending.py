@@ -240,13 +240,13 @@ def load_pending(
     on_choice: Callable[[Choice], None] = lambda choice: None,
     on_group: Callable[[LoadOutcome], None] = lambda outcome: None,
     on_step: Callable[[Step, int], None] = lambda step, rows: None,
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    turn: Callable[[bool], AbstractContextManager[object]] = nullcontext,
 ) -> Loaded:
     """Loads pending commits group by group; groups already loaded stay loaded if a later one fails.
 
     `table` is the table as it is now (its target and key). With `manual`, only files created after that time
-    (UTC) load. `ledger` is the last known ledger, if it is known to be fresh. `turn`: entered for each load that does
-    not share its transaction.
+    (UTC) load. `ledger` is the last known ledger, if it is known to be fresh. `turn` is entered for each load,
+    and told whether it may share its transaction.
     """
     if ledger is None:
         ledger = ledger_for(warehouse, state, table.target)
@@ -293,7 +293,7 @@ def load_pending(
             repair=repair,
             at_work=on_step,
         )
-        with nullcontext() if warehouse.shares(request) else turn():
+        with turn(warehouse.shares(request)):
             outcome = warehouse.load(request)
         retake = frozenset()
         if not by_key(group[-1].load_as):  # key files bring no columns

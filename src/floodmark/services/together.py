@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from floodmark.model.errors import Interrupted
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -51,6 +53,8 @@ class Together(Generic[Q, A]):
             asked, self._waiting = self._waiting, []
         try:
             answers = self._answer([one.question for one in asked])
+        except Interrupted:
+            raise
         except Exception:
             if len(asked) == 1:
                 raise

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.model.errors import DataError, UnknownOutcome
+from floodmark.model.errors import ConfigError, DataError, UnknownOutcome
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.duckdb import transaction
-from floodmark.services.warehouse.duckdb.file import Connection
+from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.services.warehouse.protocol import LoadOutcome
+from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest
 from tests.support.described import described
 from tests.support.warehouse_loads import ID, NAME, SEEN, DuckPlace, Fill, row
 
@@ -85,9 +88,13 @@ def fills(tmp_path: Path) -> list[Fill]:
 
 def loaded(warehouse: DuckDB, fills: list[Fill]) -> list[Future[LoadOutcome]]:
     """What became of one load per table: the first begins, the others come while it is being committed."""
+    return together(warehouse, [one.request(*one.made) for one in fills])
+
+
+def together(warehouse: DuckDB, requests: list[LoadRequest]) -> list[Future[LoadOutcome]]:
     begun = threading.Event()
-    requests = [replace(one.request(*one.made), at_work=lambda step, rows: begun.set()) for one in fills]
-    with ThreadPoolExecutor(len(fills)) as pool:
+    requests = [replace(one, at_work=lambda step, rows: begun.set()) for one in requests]
+    with ThreadPoolExecutor(len(requests)) as pool:
         first = pool.submit(warehouse.load, requests[0])
         begun.wait(20)
         return [first, *(pool.submit(warehouse.load, one) for one in requests[1:])]
@@ -182,6 +189,56 @@ def test_a_shared_commit_that_nobody_can_ask_about_is_an_unknown_outcome_for_eac
     assert {error.table for error in errors if isinstance(error, UnknownOutcome)} == {
         one.table.name for one in fills[1:]
     }
+
+
+def test_a_commit_that_another_run_has_loaded_says_nothing_about_the_others_of_its_transaction(
+    fills: list[Fill], path: Path
+) -> None:
+    filled(fills)
+
+    class Overtaken(Lost):
+        """Once the shared COMMIT has failed, another run loads the first of its commits."""
+
+        happens = False
+
+        def _not_committed(self, loads: Any, cause: Any) -> Any:
+            DuckDB(path).load(loads[0].request)
+            return super()._not_committed(loads, cause)
+
+    ended = loaded(Overtaken(path), fills)
+    done = [n for n, one in enumerate(ended) if not one.exception()]
+    assert [one.ledger() for one in fills] == [[1] if n in done else [] for n in range(TABLES)]
+    assert len(done) == 2
+
+
+def test_loads_whose_shared_transaction_fails_after_its_commit_are_loaded(
+    fills: list[Fill], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(fills)
+    warehouse = Gathers(path)
+
+    @contextmanager
+    def room_for(self: DatabaseFile, con: Connection, loads: object) -> Iterator[None]:
+        yield
+        if warehouse.commits == 2:
+            raise duckdb.IOException("IO Error: settings can't be reset")
+
+    monkeypatch.setattr(DatabaseFile, "room_for", room_for)
+    assert [one.exception() for one in loaded(warehouse, fills)] == [None] * TABLES
+    assert warehouse.commits == 2
+    assert all_there(fills)
+
+
+def test_two_tables_with_one_target_never_share_a_transaction(fills: list[Fill], path: Path) -> None:
+    fills[0].place.run("CREATE TABLE same (id BIGINT, name VARCHAR, update_at TIMESTAMP)")
+    filled(fills)
+    requests = [fills[0].request(*fills[0].made)]
+    requests += [one.request(*one.made, target="same") for one in fills[1:]]
+    ended = together(Gathers(path), requests)
+    assert [isinstance(one.exception(), ConfigError) for one in ended[1:]].count(True) == TABLES - 2
+    [winner] = [one for one, end in zip(fills[1:], ended[1:], strict=True) if not end.exception()]
+    assert winner.rows(target="same") == [(0, "a"), (1, "a"), (2, "a")]
+    assert [one.ledger() for one in fills[1:]].count([1]) == 1
 
 
 def test_a_load_of_many_rows_has_its_own_transaction(

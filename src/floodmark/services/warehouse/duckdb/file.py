@@ -13,7 +13,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import DEBUG
 from pathlib import Path
@@ -384,18 +384,19 @@ class DatabaseFile:
         con.execute("RESET threads")
 
     @contextlib.contextmanager
-    def room_for(self, con: Connection, load: Volume) -> Iterator[None]:
-        """Settings for a load.
+    def room_for(self, con: Connection, loads: Sequence[Volume]) -> Iterator[None]:
+        """Settings for a transaction of these loads.
 
-        COMMIT holds a vector of them twice. So the memory limit is raised if that would not fit into it, and wide
+        COMMIT holds a vector of their rows twice. So the memory limit is raised if that would not fit into it, and wide
         rows don't go through the log, which would hold the vector twice more. A failure needs no reset.
         """
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        needed = max(self._memory, min(2 * min(VECTOR, load.rows) * load.widest, machine * 8 // 10))
+        vectors = max(2 * min(VECTOR, load.rows) * load.widest for load in loads)
+        needed = max(self._memory, min(vectors, machine * 8 // 10))
         if needed != self._limit:
             con.execute(f"SET memory_limit = '{needed}B'")
             self._limit = needed
-        if not load.wide:
+        if not any(load.wide for load in loads):
             yield
             return
         con.execute("SET threads = 1")

@@ -19,7 +19,7 @@ from floodmark.services.warehouse.decide import Decision, count_after, decide
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere
-from floodmark.services.warehouse.duckdb.file import Connection, Volume
+from floodmark.services.warehouse.duckdb.file import BULKY, Connection, Volume
 from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables
 from floodmark.services.warehouse.protocol import LoadRequest
 
@@ -27,8 +27,6 @@ from floodmark.services.warehouse.protocol import LoadRequest
 # target outweighs that for the rows.
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
-# But not with more than this in memory: files of repeated values unpack to many times their size.
-SMALL_VOLUME = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,13 @@ class Ready:
 
     @property
     def small(self) -> bool:
-        """Whether it may share a transaction."""
-        return small(self.request) and self.volume.bytes <= SMALL_VOLUME
+        """Whether it may share a transaction; not if its files, of repeated values, unpack to many times their size."""
+        return small(self.request) and self.volume.bytes < BULKY
+
+    def is_in(self, ledger: Ledger) -> bool:
+        """Whether the ledger has all its commits."""
+        there = ledger.loaded(self.request.epoch)
+        return all((commit.n, digest) in there for commit, digest in self.decision.new)
 
 
 def small(request: LoadRequest) -> bool:
@@ -57,14 +60,14 @@ def small(request: LoadRequest) -> bool:
     return sum(c.rows for c in commits) <= SMALL_ROWS and sum(c.bytes for c in commits) <= SMALL_BYTES
 
 
-def together(loads: Sequence[Ready]) -> Volume:
-    """How much several loads have."""
-    volumes = [one.volume for one in loads]
-    return Volume(sum(v.rows for v in volumes), sum(v.bytes for v in volumes), max(v.widest for v in volumes))
-
-
 def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
-    """Write the rows and ledger rows of all loads, inside a transaction; raises if one is no longer as decided."""
+    """Write the rows and ledger rows of all loads, inside a transaction; raises if one is no longer as decided.
+
+    Each load is decided by what was there before the transaction, so no two of them may be about the same log or target.
+    """
+    for same in ({one.request.log for one in loads}, {one.request.target for one in loads}):
+        if len(same) < len(loads):
+            raise ConflictError("two loads of one table or into one target can't share a transaction")
     tables = LedgerTables(con, schema).create()
     ledgers = tables.read_each([(one.request.log, one.request.target, one.request.part) for one in loads])
     counts = [_write_rows(con, schema, one, ledger) for one, ledger in zip(loads, ledgers, strict=True)]

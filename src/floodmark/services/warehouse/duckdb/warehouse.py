@@ -37,7 +37,7 @@ from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
 from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Question
-from floodmark.services.warehouse.duckdb.transaction import Ready, small, together, write
+from floodmark.services.warehouse.duckdb.transaction import Ready, small, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
 from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, data_files
@@ -275,56 +275,69 @@ class DuckDB:
             done(0)
         return done
 
-    def _loaded(self, loads: Sequence[Ready]) -> list[UnknownOutcome | None]:
-        """Load them in one transaction; the error for each if nobody can tell whether it was committed.
+    def _loaded(self, loads: Sequence[Ready]) -> list[FloodmarkError | None]:
+        """Load them in one transaction; for each None, or the error after a COMMIT that failed.
 
-        Raises if nothing was: `Together` then tries each of several by itself.
+        Raises if none of them was loaded: `Together` then tries each of several by itself.
         """
         try:
             self._transaction(loads)
         except _Unanswered as unanswered:
-            try:
-                self._check_committed(loads[0], unanswered.__cause__)  # one transaction: all of them, or none
-            except UnknownOutcome as error:
-                return [UnknownOutcome(error.message, hint=error.hint) for _ in loads]
+            failed = self._not_committed(loads, unanswered.__cause__)
+            certain = [one for one in failed if one is not None and not isinstance(one, UnknownOutcome)]
+            if len(certain) == len(loads):
+                raise certain[0] from unanswered.__cause__
+            return failed
         return [None] * len(loads)
 
     def _transaction(self, loads: Sequence[Ready]) -> None:
-        """Write the rows and ledger rows of all loads, or nothing; _Unanswered when COMMIT fails."""
-        with (
-            self._file.writing() as con,
-            self._file.threads_for(con, max(one.rows for one in loads)),
-            self._file.room_for(con, together(loads)),
-        ):
-            con.execute("BEGIN")
-            for one in loads:
-                self._file.set_apart(con, f"{self.schema}.{one.request.target}", one.volume)
-            write(con, self.schema, loads)
-            try:
+        """Write the rows and ledger rows of all loads, or nothing; _Unanswered when COMMIT, or what follows it, fails."""
+        committing = False
+        try:
+            with (
+                self._file.writing() as con,
+                self._file.threads_for(con, max(one.rows for one in loads)),
+                self._file.room_for(con, [one.volume for one in loads]),
+            ):
+                con.execute("BEGIN")
+                for one in loads:
+                    self._file.set_apart(con, f"{self.schema}.{one.request.target}", one.volume)
+                write(con, self.schema, loads)
+                committing = True
                 self._commit(con)
-            except Exception as error:
+        except Exception as error:
+            if committing:
                 raise _Unanswered from error
+            raise
 
     def _commit(self, con: Connection) -> None:
         con.execute("COMMIT")
 
-    def _check_committed(self, load: Ready, cause: BaseException | None) -> None:
-        """COMMIT failed: the ledger says whether it happened. Returns if it did, else raises."""
-        request = load.request
+    def _not_committed(
+        self, loads: Sequence[Ready], cause: BaseException | None
+    ) -> list[FloodmarkError | None]:
+        """COMMIT failed: the ledger says whether it happened. For each load None if it did, else the error."""
+        asked = [(one.request.log, one.request.target, one.request.part) for one in loads]
         try:
-            loaded = self.ledger(request.log, request.target, request.part).loaded(request.epoch)
+            ledgers = self._ledgers(asked)
         except FloodmarkError as error:
-            raise UnknownOutcome(
-                f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}",
-                hint="run again: the ledger shows whether it was committed",
-            ) from cause
-        if all((commit.n, digest) in loaded for commit, digest in load.decision.new):
-            return
+            said = f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}"
+            hint = "run again: the ledger shows whether it was committed"
+            return [_because(cause, UnknownOutcome(said, hint=hint)) for _ in loads]
+        return [
+            None if one.is_in(ledger) else self._failed_commit(cause)
+            for one, ledger in zip(loads, ledgers, strict=True)
+        ]
+
+    def _failed_commit(self, cause: BaseException | None) -> FloodmarkError:
+        """The error of a load that was not committed."""
+        if isinstance(cause, FloodmarkError):
+            return _because(cause, type(cause)(cause.message, hint=cause.hint))
         if isinstance(cause, duckdb.Error):
-            raise translated(cause, self.path) from cause
-        raise TransientError(
-            f"the load was not committed: {cause}", hint="run again: nothing is lost"
-        ) from cause
+            return _because(cause, translated(cause, self.path))
+        return _because(
+            cause, TransientError(f"the load was not committed: {cause}", hint="run again: nothing is lost")
+        )
 
     def _looked(self, requests: Sequence[LoadRequest]) -> list[tuple[Ledger, int | None]]:
         """What decisions need before their transaction: the ledger, and the target's row count."""
@@ -336,6 +349,11 @@ class DuckDB:
             ledgers = tables.read_each(asked) if tables.there() else [Ledger()] * len(requests)
             counts = [put.Target(con, self.schema, one.target).count() for one in requests]
         return list(zip(ledgers, counts, strict=True))
+
+
+def _because(cause: BaseException | None, error: FloodmarkError) -> FloodmarkError:
+    error.__cause__ = cause
+    return error
 
 
 class _Unanswered(Exception):
