@@ -14,6 +14,7 @@ import pytest
 
 from floodmark.model.errors import TransientError
 from floodmark.services.warehouse.duckdb import file as duckdb_file
+from floodmark.services.warehouse.duckdb import turnstile
 from floodmark.services.warehouse.duckdb.file import THREAD_ROWS, DatabaseFile, Volume
 
 
@@ -153,7 +154,8 @@ def test_a_process_that_waits_for_a_file_gets_it_before_the_one_that_just_releas
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duckdb_file, "HOLD", 0.1)
-    monkeypatch.setattr(duckdb_file, "TRY_EVERY", 0.7)  # a machine so busy that a waiting process rarely runs
+    for module in (duckdb_file, turnstile):
+        monkeypatch.setattr(module, "TRY_EVERY", 0.7)  # a machine so busy that a waiting process rarely runs
     busy, ended = lingering(path), threading.Event()
     busy._lock_seconds = 20
 

@@ -9,7 +9,6 @@ already stands.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 import time
@@ -24,8 +23,8 @@ import duckdb
 from floodmark.model import events
 from floodmark.model.errors import ConfigError
 from floodmark.model.run import Wait
-from floodmark.services.temp import cache_folder
 from floodmark.services.warehouse.duckdb.errors import is_lock, lock_holder, translated
+from floodmark.services.warehouse.duckdb.turnstile import TRY_EVERY, awaited, turnstile
 
 Connection = duckdb.DuckDBPyConnection
 
@@ -44,8 +43,6 @@ APART = "floodmark_wide"
 # this long, for those who can't be seen waiting: DuckDB's own shell, or another user.
 HOLD = 2.0
 HOLD_AT_MOST = 4.0
-# Seconds between attempts to open a file that someone else holds.
-TRY_EVERY = 0.05
 # A statement on fewer rows ends too soon to need progress.
 MANY_ROWS = 500_000
 # Seconds between checks of a statement's progress.
@@ -75,72 +72,6 @@ def counting(con: Connection, rows: int, at_work: Callable[[int], None]) -> Iter
         over.set()
         looking.join()
     con.execute("SET enable_progress_bar = false")
-
-
-@contextlib.contextmanager
-def _turnstile(path: Path, give_up: float) -> Iterator[None]:
-    """One process of this user passes at a time, so one that releases a file can't overtake a waiting one.
-
-    It only orders, and protects nothing: after a timeout, or if its file can't be created, the caller proceeds
-    without it.
-    """
-    door = _door(path)
-    place = _taken(door, give_up) if door else None
-    try:
-        yield
-    finally:
-        if door is not None and place is not None:
-            with contextlib.suppress(OSError):
-                door.unlink()
-                # Closing is not enough: a process forked meanwhile would keep the lock.
-                fcntl.flock(place, fcntl.LOCK_UN)
-            os.close(place)
-
-
-def _door(path: Path) -> Path | None:
-    """The turnstile's own file: opening and closing the database itself would drop DuckDB's lock on it."""
-    try:
-        found = path.stat()
-        return cache_folder() / f"duckdb-{found.st_dev:x}-{found.st_ino:x}.lock"
-    except (OSError, ConfigError):  # DuckDB's own error explains it better
-        return None
-
-
-def _taken(door: Path, give_up: float) -> int | None:
-    while time.monotonic() < give_up:
-        place = None
-        try:
-            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(place), door.stat()):
-                return place
-        except BlockingIOError:
-            time.sleep(TRY_EVERY / 5)
-        except FileNotFoundError:  # its holder has just removed it
-            pass
-        except OSError:
-            give_up = 0
-        if place is not None:
-            os.close(place)
-    return None
-
-
-def _awaited(path: Path) -> bool:
-    """Whether another process is waiting in the turnstile."""
-    door = _door(path)
-    try:
-        place = os.open(door, os.O_RDWR | os.O_CLOEXEC) if door else None
-    except OSError:
-        return False
-    if place is None:
-        return False
-    try:
-        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(place)
-    return False
 
 
 def _quiet(con: Connection) -> Connection:
@@ -281,7 +212,7 @@ class DatabaseFile:
                 self._close()
             if opens := self._anchor is None:
                 give_up = time.monotonic() + self._lock_seconds
-                with _turnstile(self.path, give_up):
+                with turnstile(self.path, give_up):
                     self._anchor = self._connect(read_only, give_up)
                 self._writable, self._failed, self._limit = not read_only, False, self._memory
                 self._opened, self._inode = time.monotonic(), self._identity()
@@ -311,7 +242,7 @@ class DatabaseFile:
     def _gives_way(self, thread: int) -> bool:
         """Whether a new use lets the running ones end first, as another process has waited long enough."""
         late = time.monotonic() - self._opened > HOLD
-        return late and thread not in self._users and _awaited(self.path)
+        return late and thread not in self._users and awaited(self.path)
 
     def _leave(self, thread: int) -> None:
         with self._change:
@@ -326,7 +257,7 @@ class DatabaseFile:
 
     def _held_enough(self, seconds: float) -> bool:
         """Whether others get the file now: reopening it costs 50 ms of CPU, so not without need."""
-        return seconds > HOLD_AT_MOST or (seconds > HOLD and _awaited(self.path))
+        return seconds > HOLD_AT_MOST or (seconds > HOLD and awaited(self.path))
 
     def _rest_after(self, seconds: float) -> None:
         # Not a daemon: native code must not still be running when the interpreter exits.
