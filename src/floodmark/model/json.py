@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from functools import cache
+import threading
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
@@ -35,8 +34,19 @@ class Flat:
         return {name: fields[name] for name in self.STORED}
 
 
-# Cached: adapters are pure but slow to build.
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+# Adapters are pure but slow to build, 50 ms for all that a sync needs: each is built once, though the tables of a run
+# ask for them at the same time.
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+_building = threading.Lock()
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    found = _adapters.get(kind)
+    if found is None:
+        with _building:
+            found = _adapters.get(kind) or TypeAdapter(kind)
+            _adapters[kind] = found
+    return found
 
 
 def dump(value: object) -> bytes:
