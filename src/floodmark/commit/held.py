@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
+from floodmark.commit.document import log
 from floodmark.commit.fold import State
 from floodmark.commit.lease import Lease, holder
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
+from floodmark.model.errors import ConflictError, FloodmarkError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.origin import Origin
 from floodmark.model.table import Table
@@ -56,7 +58,7 @@ class HeldTable:
         )  # fmt: skip
         self.state = taken.state
         if isinstance(taken, Claimed):
-            self.release()
+            self._release_lease()
             self.lease = taken.lease
             self.killed = self.killed or taken.killed
             self.last_commit = time.monotonic()
@@ -73,7 +75,11 @@ class HeldTable:
 
     def append(self, commit: Commit) -> None:
         """Appends a commit to the log. The caller publishes it, because only the caller knows the ledger."""
-        self.state = self.log.append(self.state, commit)
+        try:
+            self.state = self.log.append(self.state, commit)
+        except ConflictError:
+            self.watermark.drop_due()
+            raise
         self.last_commit = time.monotonic()
 
     def may_speak(self) -> bool:
@@ -88,6 +94,13 @@ class HeldTable:
         return held is None or not held.alive or held.run == self.run
 
     def release(self) -> None:
-        """Releases the table."""
+        """Releases the table, once everything is published."""
+        try:
+            self.watermark.publish_due()
+        except FloodmarkError as error:  # a stale copy does no harm; an unreleased table keeps others waiting
+            log.info("%s: the watermark could not be published: %s", self.log.table_name, error.message)
+        self._release_lease()
+
+    def _release_lease(self) -> None:
         if self.lease is not None:
             self.lease.release()

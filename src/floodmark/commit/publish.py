@@ -32,6 +32,7 @@ from floodmark.commit.document import (
     primary_path,
     session_path,
 )
+from floodmark.commit.due import Due
 from floodmark.commit.fold import DataCommit, State, data_commit
 from floodmark.commit.load_status import Loaded
 from floodmark.model.commit import read_commit
@@ -233,6 +234,7 @@ class Watermark:
         self._failed: frozenset[str] = frozenset()
         self._warned = False
         self._looked_up: dict[int, DataCommit | None] = {}
+        self._due = Due()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -278,27 +280,63 @@ class Watermark:
         A copy that can't be written is logged and retried with the next change; it stops nothing.
         """
         with self._lock:
-            last = self._published()
-            if (
-                last is not None
-                and last.checkpoint.state.log == state.log
-                and last.checkpoint.state.n > state.n
-            ):
-                # We are the slower thread of this run: the copies never go back.
-                state = last.checkpoint.state
-            seen = observe(state, ledger, last, failure=failure, succeeded=succeeded, lookup=self._lookup)
-            if last is not None and seen == last.checkpoint and not self._failed:
-                return document(seen, self.store.uri, last.saved)
-            saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
-            body = document(seen, self.store.uri, saved)
-            tail = newest(self.store, seen.state, last, self._log.own if self._log else None)
-            data = render(body, seen, tail)
-            self._failed = self._write(data, str(saved["saved_at"]))
-            if self.store.places:
-                own = self._log.own if self._log else None
-                send(self.store, seen.state, data, str(saved["saved_at"]), own)
-            self._last = Copy(seen, saved, tail)
-            return body
+            return self._publish(state, ledger, failure, succeeded)
+
+    def publish_soon(
+        self, state: State, ledger: Iterable[LedgerRow] | None, *, succeeded: Collection[Stage] = ()
+    ) -> None:
+        """Publishes the document within two seconds, unless a later publication overtakes it.
+
+        A crash before that leaves copies that are a commit older: whoever reads one folds the log's newer commits.
+        The run must end with a publication or with `publish_due`.
+        """
+        with self._lock:
+            self._due.put(state, ledger, succeeded, self._overdue)
+
+    def publish_due(self) -> None:
+        """Publishes what `publish_soon` has left to be published, if anything."""
+        with self._lock:
+            if (due := self._due.take()) is not None:
+                self._publish(due.state, due.ledger, succeeded=due.succeeded)
+
+    def drop_due(self) -> None:
+        """Leaves it unpublished: another run has taken the table, and publishes its own copies."""
+        with self._lock:
+            self._due.take()
+
+    def _overdue(self) -> None:
+        try:
+            self.publish_due()
+        except FloodmarkError as error:  # the next publication has its news, too
+            log.info("%s: the watermark could not be published: %s", self.table_name, error.message)
+
+    def _publish(
+        self,
+        state: State,
+        ledger: Iterable[LedgerRow] | None,
+        failure: Failure | None = None,
+        succeeded: Collection[Stage] = (),
+    ) -> dict[str, Any]:
+        last = self._published()
+        if (due := self._due.take()) is not None:
+            succeeded = due.succeeded.union(succeeded)
+        # We may be the slower thread of this run: the copies never go back.
+        for known in (due.state if due else None, last.checkpoint.state if last else None):
+            if known is not None and known.log == state.log and known.n > state.n:
+                state = known
+        seen = observe(state, ledger, last, failure=failure, succeeded=succeeded, lookup=self._lookup)
+        if last is not None and seen == last.checkpoint and not self._failed:
+            return document(seen, self.store.uri, last.saved)
+        saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
+        body = document(seen, self.store.uri, saved)
+        tail = newest(self.store, seen.state, last, self._log.own if self._log else None)
+        data = render(body, seen, tail)
+        self._failed = self._write(data, str(saved["saved_at"]))
+        if self.store.places:
+            own = self._log.own if self._log else None
+            send(self.store, seen.state, data, str(saved["saved_at"]), own)
+        self._last = Copy(seen, saved, tail)
+        return body
 
     def _lookup(self, numbers: Sequence[int]) -> list[DataCommit]:
         """Old data commits, each fetched once; needed if the ledger has only some of the older commits."""
@@ -325,8 +363,7 @@ class Watermark:
             session_path(self.table_name, self.run),
         )
         tag = md5(data, usedforsecurity=False).hexdigest()
-        with ThreadPoolExecutor(len(paths)) as pool:
-            failures = list(pool.map(lambda path: self._write_one(path, data, tag), paths))
+        failures = self.store.each(lambda path: self._write_one(path, data, tag), paths)
         failed = {where: why for where, why in zip(LOCATIONS, failures, strict=True) if why}
         if failed:
             # Warn once per run: whatever breaks the copies usually breaks the next commit too, which raises.

@@ -78,7 +78,7 @@ class Extraction:
         self._services.progress.end(self._name, "extract")
 
     def append(self, commit: Commit) -> None:
-        """Appends a commit to the log, then publishes the watermark."""
+        """Appends a commit to the log, and has the watermark published: soon, as a load or the run's end often follows."""
         events.tell(log, logging.DEBUG, "step_start", "commit begins", table=self._name, step="commit")
         self._held.append(commit)
         n = self._held.state.n
@@ -88,7 +88,9 @@ class Extraction:
             self._report.bytes_written += commit.bytes
         self._log_commit(commit, n)
         ledger = self._loader.ledger  # read late: a parallel load may have ended meanwhile
-        self._held.watermark.publish(self._held.state, ledger.rows if ledger else None, succeeded=EXTRACT)
+        self._held.watermark.publish_soon(
+            self._held.state, ledger.rows if ledger else None, succeeded=EXTRACT
+        )
 
     def _log_commit(self, commit: Commit, n: int) -> None:
         position = self._held.state.position

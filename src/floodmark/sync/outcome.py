@@ -65,6 +65,7 @@ def failed(
         looked = looked or _last_look(held)
         conflict = error.code == ConflictError.code
         if conflict or asked.dry_run or not _may_speak(held, loader):
+            held.watermark.drop_due()
             shown = held.watermark.current(held.state, _ledger_rows(loader))
             return Told(_with_activity(held, shown, looked), ours=False)
         failure = Failure("load" if loader.failed else "extract", error.message, stamp())

@@ -159,9 +159,11 @@ class _Signs:
 
 
 def _signs(log: Log) -> _Signs:
-    commits = bool(log.numbers())
+    # The folders first: new tables that ask at the same time share those lists.
+    store, name = log.store, encode(log.table_name)
+    commits = name in store.folders("commits/") and bool(log.numbers())
     # In this order: a log opened meanwhile has commits before it has files.
-    files = sum(1 for _ in log.store.list(f"data/{encode(log.table_name)}/"))
+    files = sum(1 for _ in store.list(f"data/{name}/")) if name in store.folders("data/") else 0
     return _Signs(commits, files)
 
 

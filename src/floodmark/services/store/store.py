@@ -10,11 +10,13 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import obstore
@@ -28,9 +30,12 @@ from floodmark.services.store.folder import NO_DOCUMENT, PARTS, Folder, Object
 from floodmark.services.store.overlay import Objects, Overlay
 from floodmark.services.store.places import Place
 from floodmark.services.store.s3_errors import Answer, absent, translate
+from floodmark.services.together import Together
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Credential
+
+R = TypeVar("R")
 
 __all__ = ["MOST_COMMIT", "MOST_COPY", "NO_DOCUMENT", "Object", "Store", "encode"]
 
@@ -47,6 +52,8 @@ _RETRY: RetryConfig = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 _PART_BYTES = 8 << 20
+# Requests at a time for callers that have several.
+_AT_ONCE = 16
 # Most bytes to read into memory, far above what Floodmark writes: a claim with 800,000 slices has 32 MiB, and
 # a copy of the watermark holds the claim twice. Someone with write access to the store must not be able to
 # fill a reader's memory.
@@ -75,8 +82,14 @@ class Store:
 
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
-        self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
+        self._use(_Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url)))
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="store")  # no thread yet
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
+
+    def _use(self, objects: Objects) -> None:
+        self._at = objects
+        # No reference to self: a cycle would keep connections open for long.
+        self._listed: Together[str, tuple[str, ...]] = Together(partial(_folders, objects))
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -84,7 +97,7 @@ class Store:
         Writes to it stay in memory; neither the store nor a place changes.
         """
         other = Store(replace(self.spec, copies_to=()))
-        other._at = Overlay(self._at, lost)
+        other._use(Overlay(self._at, lost))
         other.places = tuple(
             Place(self.places[n].store.after_losing(lambda path: False), self.places[n].with_log)
             for n in places
@@ -129,9 +142,12 @@ class Store:
         yield from sorted(chosen, key=lambda item: item.path)
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
+        """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are.
+
+        Threads that ask while another one lists are answered together, by a list that begins later.
+        """
         _checked(prefix.removesuffix("/"))
-        return tuple(sorted(self._at.folders(prefix)))
+        return self._listed.ask(prefix)
 
     def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         """The object's size, its last bytes and its ETag; None if it doesn't exist."""
@@ -141,6 +157,11 @@ class Store:
         """Deletes the objects; missing ones are no error."""
         if batch := [_checked(path) for path in paths]:
             self._at.delete(batch)
+
+    def each(self, act: Callable[[str], R], paths: Sequence[str]) -> list[R]:
+        """The results of `act` for a few paths, side by side: in this thread and in others, which stay for later calls."""
+        others = [self._pool.submit(act, path) for path in paths[1:]]
+        return [*map(act, paths[:1]), *(one.result() for one in others)]
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""
@@ -176,6 +197,12 @@ class Store:
             raise folder.translate(error, "write to", str(to.parent)) from None
         finally:
             part.unlink(missing_ok=True)
+
+
+def _folders(objects: Objects, prefixes: Sequence[str]) -> list[tuple[str, ...]]:
+    """The subfolders of each, listed once."""
+    found = {prefix: tuple(sorted(objects.folders(prefix))) for prefix in dict.fromkeys(prefixes)}
+    return [found[prefix] for prefix in prefixes]
 
 
 def _most(path: str) -> int:
