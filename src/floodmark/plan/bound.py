@@ -141,6 +141,17 @@ def is_fresh(reading: Reading, aim: Aim, wall: clock.Wall, newest: Position | No
     return not reading.by_day and at_or_behind(newest, ceiling(reading, wall, aim.aged))
 
 
+def nothing_new(reading: Reading, aim: Aim, newest: Position | None) -> bool:
+    """Whether a table has no row beyond its position, and no open work can change what follows from that.
+
+    Work that is open now commits rows beyond the position: when it was reached, nothing was open that could commit
+    below. The next run reads them. Only where that can't be trusted, or a clock went back, does it matter now.
+    """
+    trusted = reading.trust.complete and reading.cursor.maintained and not aim.back
+    at_rest = reading.state.window is None and reading.low == reading.state.position == newest
+    return trusted and at_rest and newest is not None and not reading.by_day
+
+
 def all_held(aim: Aim, look: Iterable[OpenWork]) -> bool:
     """Whether any open work is older than every fresh row and so may hold all of them back."""
     return any(h.start < aim.aged for h in look)

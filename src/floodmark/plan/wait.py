@@ -19,6 +19,7 @@ from floodmark.model.table import Table
 from floodmark.model.times import temporal
 from floodmark.plan import bound
 from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.overlap import begins
 from floodmark.services.mysql import open_work, sql, time_zones
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.open_work import OpenWork
@@ -89,6 +90,12 @@ def _times(source: Source, expected: Callable[[], None]) -> Settled:
     offsets = zoned.offsets
     aim = bound.aim(reading, zoned.now(), time.time())
     newest = last = source.last()
+    if bound.nothing_new(reading, aim, newest):
+        now = zoned.now()
+        zones = _zones(source, offsets, bound.moments(reading, aim, aim.top, now), now)
+        settled = bound.settled(reading, aim, (), zones, newest, newest)
+        if begins(reading, settled) is None:
+            return settled  # nothing will be read: no reason to look at open work, nor to wait for it
     wall = clock.sample(offsets, aim.top, aim.aged)
     top = bound.ceiling(reading, wall, aim.top)
     if bound.at_or_behind(newest, top):

@@ -52,6 +52,23 @@ def test_a_transaction_open_during_planning_holds_back_later_rows(workspace: Wor
 
 
 @pytest.mark.both_servers
+@pytest.mark.parametrize("digits", ["", "(6)"])
+def test_rows_that_are_open_while_a_sync_finds_nothing_new_are_read_once_they_are_committed(
+    workspace: Workspace, digits: str
+) -> None:
+    workspace.execute(create_orders(NOTE, f"DATETIME{digits}"), old_rows(3))
+    assert workspace.synced("orders")["rows_extracted"] == 3
+    with transaction(workspace, "INSERT INTO orders (note) VALUES ('slow')") as slow:
+        time.sleep(1.1)
+        assert workspace.synced("orders")["rows_extracted"] == 0
+        workspace.execute("INSERT INTO orders (note) VALUES ('quick')")
+        assert workspace.synced("orders")["rows_extracted"] == 0  # held back
+        slow.commit()
+    assert workspace.synced("orders")["rows_extracted"] == 2
+    equal(workspace, 5)
+
+
+@pytest.mark.both_servers
 def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None:
     with transaction(orders, "INSERT INTO orders (note) VALUES ('undone')") as undone:
         time.sleep(1.1)

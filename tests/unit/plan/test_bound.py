@@ -22,7 +22,7 @@ from floodmark.plan.bound import Pause, Reading, Settled, Tick
 from floodmark.services.mysql.open_work import OpenWork, Sight
 from floodmark.services.mysql.trust import Trust
 from tests.support.described import changed
-from tests.support.samples import AT, ID, TABLE
+from tests.support.samples import AT, ID, TABLE, window
 
 # The server's clock writes the cursor, in whole seconds or in microseconds.
 KEPT_AT = replace(AT, extra="on update current_timestamp()")
@@ -86,6 +86,49 @@ def decided(
     high = max((r for r in rows if str(r[0]) < str(below)), default=None)
     seen = bound.Zones(now, wall, **zones)
     return bound.settled(of, aim, look, seen, high, max(rows, default=None))
+
+
+# ---------------------------------------------------------------- nothing new
+
+
+def at_rest(table: Table = KEPT, trust: Trust = SURE, **more: Any) -> Reading:
+    """A table whose newest row was the last one read."""
+    return reading(table, row(-60), trust, Progress(position=row(-60), bound=NOON - 50, **more))
+
+
+def is_idle(of: Reading, newest: Position | None, ours: float = NOW) -> bool:
+    return bound.nothing_new(of, bound.aim(of, NOW, ours), newest)
+
+
+@pytest.mark.parametrize("table", [KEPT, FINE, MOMENTS])
+def test_a_table_whose_newest_row_was_read_last_has_nothing_new(table: Table) -> None:
+    assert is_idle(at_rest(table), row(-60))
+
+
+@pytest.mark.parametrize("newest", [None, row(-61), row(-60, key=2), row(-59), row(9999)])
+def test_any_other_newest_row_is_news_also_one_that_is_older(newest: Position | None) -> None:
+    assert not is_idle(at_rest(), newest)
+
+
+@pytest.mark.parametrize("trust", DOUBTFUL)
+def test_open_work_matters_to_a_table_at_rest_if_some_of_it_may_be_hidden(trust: Trust) -> None:
+    assert not is_idle(at_rest(trust=trust), row(-60))
+
+
+def test_open_work_matters_to_a_table_at_rest_if_applications_write_its_cursor_or_days() -> None:
+    assert not is_idle(at_rest(TABLE), row(-60))
+    assert not is_idle(at_rest(DAYS), row(-60))
+
+
+def test_open_work_matters_to_a_table_at_rest_if_the_clock_was_set_back() -> None:
+    assert is_idle(at_rest(ahead=0.0), row(-60))
+    assert not is_idle(at_rest(ahead=3600.0), row(-60))
+
+
+def test_a_table_with_an_open_window_or_without_a_position_is_not_at_rest() -> None:
+    assert not is_idle(at_rest(window=window("w", row(-60), (), row(-30))), row(-60))
+    assert not is_idle(reading(), None)
+    assert not is_idle(replace(at_rest(), low=row(-90)), row(-60))  # `--since`
 
 
 # ---------------------------------------------------------------- the present tick, and what is open
