@@ -47,16 +47,16 @@ class Counting(Store):
         self.reads: list[str] = []
         self.writes: list[str] = []
         self.lists: list[str] = []
-        self.listed_folders: list[str] = []
+        self.listed_folders: list[tuple[str, ...]] = []
         self.read_only = False
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[Object]:
         self.lists.append(prefix)
         return super().list(prefix, start_after)
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        self.listed_folders.append(prefix)
-        return super().folders(prefix)
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
+        self.listed_folders.append(prefixes)
+        return super().folders_of(*prefixes)
 
     def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)

@@ -1,12 +1,14 @@
 """The live document: forwards a run's progress to its watcher and writes it to the store for others.
 
 A background thread writes it, at most every few seconds and only for tables with a stage under way, so a
-short sync writes nothing and no sync waits for it. A failed write is reported once and otherwise ignored.
+short sync writes nothing, nor does a short table of a long one, and no sync waits for it. A failed write is
+reported once and otherwise ignored.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -35,6 +37,7 @@ class LiveProgress:
         self._every = every
         self._lock = threading.Lock()
         self._tables: dict[str, Live] = {}
+        self._begun: dict[str, float] = {}
         self._written: set[str] = set()
         self._over: set[str] = set()
         self._stop = threading.Event()
@@ -115,6 +118,7 @@ class LiveProgress:
         self._to.finished(report)
         with self._lock:
             self._tables.pop(report.table, None)
+            self._begun.pop(report.table, None)
             self._over.add(report.table)
             self.done.append(report)
 
@@ -122,6 +126,7 @@ class LiveProgress:
 
     def _new(self, table: str) -> Live:
         owner = this_process()
+        self._begun[table] = time.monotonic()
         return Live(table, self._run, owner.host, owner.pid, stamp(), stamp())
 
     def _change(self, table: str, stage: str, more: LiveStage, *, restart: bool = False) -> None:
@@ -150,11 +155,14 @@ class LiveProgress:
 
     def _write(self) -> None:
         with self._lock:
+            since = time.monotonic() - self._every / 2  # most tables of a long sync are done sooner than that
             under_way = {
                 name: live
                 for name, live in self._tables.items()
+                if self._begun[name] <= since
                 # A run that is only planning does not hold the table; the run that does may be writing here.
-                if any(s.stage != "plan" for s in live.stages) and not all(s.ended for s in live.stages)
+                and any(s.stage != "plan" for s in live.stages)
+                and not all(s.ended for s in live.stages)
             }
             over, self._over = self._over & self._written, set()
         self._remove(over)

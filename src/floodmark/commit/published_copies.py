@@ -48,9 +48,10 @@ class Stored:
         return isinstance(self.found, Flaw) and self.found.kind == "damaged"
 
 
-def session_paths(store: Store, table_name: str) -> list[str]:
-    """The path of the table's copy in each session, newest first; not every session has one."""
-    return [session_path(table_name, run) for run in reversed(store.folders(SESSIONS))]
+def session_paths(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> list[str]:
+    """The path of the table's copy in each session, or each of these, newest first; not every session has one."""
+    runs = store.folders(SESSIONS) if sessions is None else sessions
+    return [session_path(table_name, run) for run in reversed(runs)]
 
 
 def stored(store: Store, table_name: str, place: Place, paths: Sequence[str]) -> Iterator[Stored]:
@@ -70,10 +71,10 @@ def primary(store: Store, table_name: str) -> Stored:
     return Stored("primary", path, data, examine(data, table_name))
 
 
-def backups(store: Store, table_name: str, sessions: int | None = None) -> Iterator[Stored]:
-    """All copies but the primary, in order of trust, from at most `sessions` sessions; fetched lazily."""
+def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> Iterator[Stored]:
+    """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
     yield from stored(store, table_name, "daily", daily_paths(store, table_name))
-    found = stored(store, table_name, "session", session_paths(store, table_name)[:sessions])
+    found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
     for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random
 

@@ -15,6 +15,7 @@ from floodmark.commit.publish import Watermark
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConflictError
+from floodmark.model.run import EXTRACT, LOAD
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
 from tests.support.samples import RUN, TABLE, files
@@ -56,9 +57,9 @@ def eventually(true: Callable[[], bool]) -> bool:
 
 def test_a_publication_that_follows_saves_the_one_that_waits(store: Counting, watermark: Watermark) -> None:
     history = synced()
-    watermark.publish_soon(history.state, None, succeeded=("extract",))
+    watermark.publish_soon(history.state, None, succeeded=EXTRACT)
     assert published(store) is None
-    watermark.publish(history.state, history.ledger(), succeeded=("load",))
+    watermark.publish(history.state, history.ledger(), succeeded=LOAD)
     assert published(store) == 2 and store.copies == 3
     watermark.publish_due()
     assert store.copies == 3
@@ -90,7 +91,7 @@ def test_a_success_that_waits_is_not_forgotten_by_a_failure_of_the_other_stage(w
     history = synced()
     later = "2099-01-01T00:00:00.000000Z"  # so that no commit overcomes it
     watermark.publish(history.state, None, failure=Failure("extract", "no source", later))
-    watermark.publish_soon(history.state, None, succeeded=("extract",))
+    watermark.publish_soon(history.state, None, succeeded=EXTRACT)
     shown = watermark.publish(history.state, None, failure=Failure("load", "no warehouse", stamp()))
     assert (shown["mysql_status"], shown["redshift_status"]) == ("success", "failed")
     assert [f.message for f in watermark.failures] == ["no warehouse"]

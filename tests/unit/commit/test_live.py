@@ -77,6 +77,16 @@ def test_a_short_run_writes_nothing(store: Counting) -> None:
     assert not list(store.list("status/"))
 
 
+def test_a_table_that_has_just_begun_writes_nothing_in_a_long_run_either(store: Counting) -> None:
+    with LiveProgress(store, RUN, Unwatched(), every=60) as live:
+        live.begin("s.t", "extract", 5)
+        live._begun["s.t"] -= 31
+        live.begin("s.u", "extract", 5)
+        live._write()  # as the writer thread does
+        assert read_live(store, "s.t", RUN) is not None
+        assert store.get(live_path("s.u")) is None
+
+
 def test_a_store_that_hangs_holds_nothing_up_and_one_that_refuses_is_reported_once(
     store: Counting, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,28 +149,31 @@ def _state(
 
 @dataclass(frozen=True)
 class _Signs:
-    """What the store holds of a table besides its copies."""
+    """What the store holds of a table besides its copies, and the runs that may have left some."""
 
     commits: bool
     files: int
+    sessions: tuple[str, ...]
 
     def __bool__(self) -> bool:
         return self.commits or self.files > 0
 
 
 def _signs(log: Log) -> _Signs:
-    # The folders first: new tables that ask at the same time share those lists.
     store, name = log.store, encode(log.table_name)
-    commits = name in store.folders("commits/") and bool(log.numbers())
-    # In this order: a log opened meanwhile has commits before it has files.
-    files = sum(1 for _ in store.list(f"data/{name}/")) if name in store.folders("data/") else 0
-    return _Signs(commits, files)
+    # Folders, because new tables that ask at the same time share the lists. In this order: a log opened meanwhile has
+    # commits before it has files.
+    with_commits, with_files, sessions = store.folders_of("commits/", "data/", copies.SESSIONS)
+    commits = name in with_commits and bool(log.numbers())
+    files = sum(1 for _ in store.list(f"data/{name}/")) if name in with_files else 0
+    return _Signs(commits, files, sessions)
 
 
 def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -> Iterator[copies.Stored]:
     yield primary
     few = primary.data is None and not signs()
-    yield from copies.backups(log.store, log.table_name, FEW if few else None)
+    sessions = signs().sessions[-FEW:] if few else None
+    yield from copies.backups(log.store, log.table_name, sessions)
     if log.store.places:  # worth waiting for only if the store has nothing else to go by
         lost = few and maybe_lost(log.store)
         patient = lost or (not few and not signs().commits)

@@ -7,13 +7,12 @@ An object counts as absent only if the server said so in S3's own terms.
 
 from __future__ import annotations
 
-import configparser
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,8 +23,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from floodmark.config.load import StoreSpec
-from floodmark.model.errors import ConfigError, DataError, NoAnswer
+from floodmark.model.errors import DataError, NoAnswer
 from floodmark.services.store import folder
+from floodmark.services.store.credentials import signing_keys
 from floodmark.services.store.folder import NO_DOCUMENT, PARTS, Folder, Object
 from floodmark.services.store.overlay import Objects, Overlay
 from floodmark.services.store.places import Place
@@ -33,7 +33,7 @@ from floodmark.services.store.s3_errors import Answer, absent, translate
 from floodmark.services.together import Together
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig, S3Credential
+    from obstore.store import ClientConfig, RetryConfig
 
 R = TypeVar("R")
 
@@ -89,7 +89,9 @@ class Store:
     def _use(self, objects: Objects) -> None:
         self._at = objects
         # No reference to self: a cycle would keep connections open for long.
-        self._listed: Together[str, tuple[str, ...]] = Together(partial(_folders, objects))
+        self._listed: Together[tuple[str, ...], tuple[tuple[str, ...], ...]] = Together(
+            partial(_folders, objects)
+        )
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -142,12 +144,17 @@ class Store:
         yield from sorted(chosen, key=lambda item: item.path)
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are.
+        """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
+        return self.folders_of(prefix)[0]
 
-        Threads that ask while another one lists are answered together, by a list that begins later.
+    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
+        """The same for several folders, listed one after the other.
+
+        Threads that ask while another one lists are answered together, by lists that begin later.
         """
-        _checked(prefix.removesuffix("/"))
-        return self._listed.ask(prefix)
+        for prefix in prefixes:
+            _checked(prefix.removesuffix("/"))
+        return self._listed.ask(prefixes)
 
     def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         """The object's size, its last bytes and its ETag; None if it doesn't exist."""
@@ -158,10 +165,10 @@ class Store:
         if batch := [_checked(path) for path in paths]:
             self._at.delete(batch)
 
-    def each(self, act: Callable[[str], R], paths: Sequence[str]) -> list[R]:
+    def each(self, act: Callable[[str], R], paths: Sequence[str]) -> tuple[R, ...]:
         """The results of `act` for a few paths, side by side: in this thread and in others, which stay for later calls."""
         others = [self._pool.submit(act, path) for path in paths[1:]]
-        return [*map(act, paths[:1]), *(one.result() for one in others)]
+        return (*map(act, paths[:1]), *(one.result() for one in others))
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""
@@ -199,10 +206,14 @@ class Store:
             part.unlink(missing_ok=True)
 
 
-def _folders(objects: Objects, prefixes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The subfolders of each, listed once."""
-    found = {prefix: tuple(sorted(objects.folders(prefix))) for prefix in dict.fromkeys(prefixes)}
-    return [found[prefix] for prefix in prefixes]
+def _folders(objects: Objects, asked: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+    """The subfolders of all prefixes that were asked for, each listed once and after those asked for before it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for prefixes in asked:
+        for prefix in prefixes:
+            if prefix not in found:
+                found[prefix] = tuple(sorted(objects.folders(prefix)))
+    return [tuple(found[prefix] for prefix in prefixes) for prefixes in asked]
 
 
 def _most(path: str) -> int:
@@ -237,7 +248,7 @@ class _Bucket:
                 "aws_endpoint_url_s3": endpoint,
                 "virtual_hosted_style_request": False,
             }
-        keys = _keys(spec)
+        keys = signing_keys(spec)
         if keys is not None:
             # Not as settings: a session token in the environment would be combined with them.
             settings |= {"credential_provider": keys, "skip_signature": False}
@@ -356,51 +367,3 @@ class _Bucket:
         except (BaseError, FileNotFoundError, ValueError) as error:
             # Without the cause: its text may quote a session token from the request.
             raise translate(Answer(error), verb, self._server, self.bucket, unsure) from None
-
-
-def _keys(spec: StoreSpec) -> Callable[[], S3Credential] | None:
-    """The keys to sign with; None leaves it to the client: variables, web identity, container, instance."""
-    if spec.access_key_id is not None:
-        fixed: S3Credential = {
-            "access_key_id": spec.access_key_id,
-            "secret_access_key": spec.secret_access_key or "",
-            "token": None,
-            "expires_at": None,
-        }
-        return lambda: fixed
-    if any(
-        os.environ.get(f"AWS_{name}")
-        for name in ("ACCESS_KEY_ID", "WEB_IDENTITY_TOKEN_FILE", "SKIP_SIGNATURE")
-    ):
-        return None
-    return _profile if _profile_section() is not None else None
-
-
-def _profile() -> S3Credential:
-    section = _profile_section() or {}
-    return {
-        "access_key_id": section.get("aws_access_key_id", ""),
-        "secret_access_key": section.get("aws_secret_access_key", ""),
-        "token": section.get("aws_session_token"),
-        "expires_at": datetime.now(UTC)
-        + timedelta(minutes=5),  # then the file is read again, since keys rotate
-    }
-
-
-def _profile_section() -> dict[str, str] | None:
-    """The profile with keys in AWS's credentials file, which the client does not read itself."""
-    file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
-    wanted = os.environ.get("AWS_PROFILE")
-    parser = configparser.RawConfigParser()
-    with suppress(configparser.Error, OSError, UnicodeDecodeError):
-        parser.read(file, encoding="utf-8")
-    name = wanted or "default"
-    section = dict(parser[name]) if parser.has_section(name) else {}
-    if "aws_access_key_id" in section and "aws_secret_access_key" in section:
-        return section
-    if wanted:
-        raise ConfigError(
-            f"AWS profile {wanted} has no keys in {file}",
-            hint=f"for SSO or roles: eval $(aws configure export-credentials --profile {wanted} --format env)",
-        )
-    return None

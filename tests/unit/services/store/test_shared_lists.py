@@ -51,5 +51,5 @@ def test_several_requests_of_one_caller_run_side_by_side_and_keep_their_order(tm
         together.wait()
         return path.upper()
 
-    assert store.each(act, ("a", "b", "c")) == ["A", "B", "C"]
-    assert store.each(act, ()) == []
+    assert store.each(act, ("a", "b", "c")) == ("A", "B", "C")
+    assert store.each(act, ()) == ()
