@@ -172,7 +172,7 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     if state.window is not None and todo == "cut finer":
         return _finer(source, state.window, request)
     high = settled.high
-    if high is None or source.nth(low, high, 1) is None:
+    if high is None or high == low or source.nth(low, high, 1) is None:
         return Chosen()
     if request.most is not None:
         high = cutting.limited(source.table, low, high, request.most, source.nth, source.last)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_servers
 
 TABLES = 12
 # Statements about one table.
-MOST = 14
+MOST = 13
 # Statements that a run asks once: about the server, its zone, the tables' names.
 ONCE = 40
 
@@ -68,7 +68,7 @@ def test_an_idle_table_costs_few_statements_and_no_log_in(workspace: Workspace) 
     # InnoDB renews its list of transactions ten times a second at most: idle tables must not queue for it.
     assert not [statement for statement in said if "innodb_trx" in statement]
     about = [sum(f"`t{n}`" in statement for statement in said) for n in range(TABLES)]
-    assert max(about) <= 7, "statements that name the table itself"
+    assert max(about) <= 6, "statements that name the table itself"
     # The execution of these very queries connects, too.
     assert logged_in <= 4
 
