@@ -7,10 +7,24 @@ from dataclasses import replace
 
 from floodmark.commit.fold import State
 from floodmark.extract.task import SliceJob
+from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan
 from floodmark.services.mysql.convert import UNLIMITED, redshift
 from floodmark.services.run import Services
+
+# A table with this few rows to read costs less than a Spark job of its own; fewer if a row may have megabytes.
+SMALL_ROWS = 20_000
+SMALL_WIDE_ROWS = 1_000
+_WIDE = {"mediumtext", "longtext", "mediumblob", "longblob", "json", "geometry"}
+
+
+def small(table: Table, pieces: Sequence[Slice]) -> bool:
+    """Whether the pieces are so quickly read, as far as is known, that other tables may wait for them."""
+    wide = any(column.data_type in _WIDE for column in table.columns)
+    scans = any(piece.by == "cursor" for piece in pieces) and table.source.cursor_index is None
+    few = 0 < sum(piece.rows for piece in pieces) <= (SMALL_WIDE_ROWS if wide else SMALL_ROWS)
+    return len(pieces) == 1 and few and not scans
 
 
 def jobs(

@@ -147,15 +147,16 @@ class Services:
         group: str,
         underway: Callable[[int], None] | None = None,
         failed: Callable[[], FloodmarkError | None] = lambda: None,
+        small: bool = False,
     ) -> Generator[R, None, None]:
         """Runs the jobs as Spark tasks and yields results as they finish, within this run's limits on the source.
 
         `underway` receives the number of rows read so far by unfinished jobs. `failed` is asked now and then for an
-        error that ends them all, though no task has one.
+        error that ends them all, though no task has one. `small` jobs may share a task with those of other tables.
         """
         table = jobs[0].table.name if jobs else ""
         note = partial(self.progress.note, table)
-        return self.spark().submit(jobs, group, self.throttle, underway, note, failed)
+        return self.spark().submit(jobs, group, self.throttle, underway, note, failed, small)
 
     def warehouse(self) -> Warehouse:
         """The warehouse that this pipeline fills."""

@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
-from floodmark.extract.jobs import jobs
+from floodmark.extract.jobs import jobs, small
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
@@ -171,7 +172,8 @@ class Extraction:
         watch, name = self._services.progress, self._name
         for piece in pieces:
             self._log_slice(plan, piece, None)
-        for result in self._services.submit(made, name, lambda rows: watch.underway(name, "extract", rows)):
+        underway = partial(watch.underway, name, "extract")
+        for result in self._services.submit(made, name, underway, small=small(plan.table, pieces)):
             self._log_slice(plan, result.slice, result)
             watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
             yield result

@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import socket
 import ssl
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any
 
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
+from floodmark.services.hidden_imports import hidden
 from floodmark.services.mysql.rows import small
 from floodmark.services.mysql.rows import text as wire
 
@@ -37,26 +37,11 @@ _MOST_BYTES = 65_536
 _OTHER_HOST = (62, 64)
 
 
-class _Later:
-    """Hides a package from the imports of one thread."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._thread = name, threading.get_ident()
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == self._name and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"{name} is imported when it is needed", name=name)
-
-
 def _import() -> Any:
     """PyMySQL without cryptography: slow to import, and needed only to send a password without TLS."""
-    later = _Later("cryptography")
-    sys.meta_path.insert(0, later)
-    try:
+    with hidden("cryptography"):
         import pymysql
         from pymysql import _auth
-    finally:
-        sys.meta_path.remove(later)
 
     one = threading.Lock()
 

@@ -1,7 +1,8 @@
 """Spark, as the rest of Floodmark sees it: started, stopped, and slices run as its tasks.
 
 One slice, or one range to compare, is one Spark job with one task, a few of them in flight per core: a job
-with many tasks would deliver its results only after the last one. A task's own errors come back as values and
+with many tasks would deliver its results only after the last one. Small slices of several
+tables share a task if they wait at the same moment (`gathering`). A slice's own errors come back as values and
 are raised here; lost workers and executors are for Spark to retry. Rows and secrets never appear in Spark's
 settings, descriptions or logs. `start` knows where a SparkContext comes from.
 """
@@ -14,19 +15,24 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
+from floodmark.model.text import counted
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
 from floodmark.services.spark.executors import Executors, attempts_at_once
-from floodmark.services.spark.job import Job, freeze_imports, preload, task
+from floodmark.services.spark.gathering import Gathering
+from floodmark.services.spark.job import Job, Piece, imports, task
 from floodmark.services.spark.jvm import Jvm, is_local, settings
 from floodmark.services.spark.meeting import Meeting
-from floodmark.services.spark.reports import Address, Reports, RowsUnderway
+from floodmark.services.spark.reports import Address, Reports, RowsUnderway, driver_address, reports_for
+from floodmark.services.spark.retries import patiently
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
 from floodmark.services.temp import cache_folder
@@ -39,13 +45,17 @@ log = logging.getLogger("floodmark")
 AHEAD = 2
 # Seconds between liveness checks of Spark while a slice is running.
 LOOK_EVERY = 2.0
-# Pauses before a slice whose services failed is retried; not once it has been failing for PATIENCE seconds.
-PAUSES = (1.0, 3.0)
-PATIENCE = 20.0
 # Seconds that questions to the executors wait for the first of them.
 ASKING = 60.0
 # Seconds that a foreign context, which is not ours to kill, may take to release our jobs.
 LETTING_GO = 20.0
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """What kept Spark from running a task."""
+
+    error: FloodmarkError
 
 
 class Spark:
@@ -73,6 +83,10 @@ class Spark:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._groups: set[str] = set()  # of running jobs
+        self._within: dict[str, str] = {}  # the group in which slices of a group run, if it is another one
+        # Only slices of one run share tasks, since they share the limits on its source.
+        self._gatherings: WeakKeyDictionary[Throttle, Gathering[Any, Any]] = WeakKeyDictionary()
+        self._gathers = threading.Lock()
         self._executors = Executors()
 
     # start and stop
@@ -106,7 +120,7 @@ class Spark:
         self.parallelism = context.defaultParallelism
         self._base = context.parallelize(range(1), 1)
         with suppress(OSError):  # without reports, progress moves only when a task ends
-            self._reports = _reports(context.getConf(), is_local(self.settings))
+            self._reports = reports_for(context.getConf(), is_local(self.settings))
         self._context = context
 
     def _warm_up(self) -> None:
@@ -114,7 +128,7 @@ class Spark:
         with suppress(Exception):
             count = min(self.parallelism, 4)
             self._context.setJobGroup("warm-up", "start Python workers")
-            self._context.runJob(self._context.parallelize(range(count), count), _imports)
+            self._context.runJob(self._context.parallelize(range(count), count), imports)
 
     @property
     def alive(self) -> bool:
@@ -129,7 +143,7 @@ class Spark:
 
     def rehearse(self) -> None:
         """Runs what every sync runs, on two Python workers."""
-        self._context.runJob(self._context.parallelize(range(2), 2), _imports)
+        self._context.runJob(self._context.parallelize(range(2), 2), imports)
 
     def cancel(self) -> None:
         """Ends all our running tasks at once; callers waiting for them get Interrupted."""
@@ -176,12 +190,13 @@ class Spark:
         underway: Callable[[int], None] | None = None,
         note: Callable[[str], None] = log.warning,
         failed: Callable[[], FloodmarkError | None] = lambda: None,
+        small: bool = False,
     ) -> Generator[R, None, None]:
         """The jobs' results as they finish, in any order; the first error ends them all and is raised.
 
         `underway` receives the rows of unfinished jobs whenever they change, from other threads. `note`
         receives word of executors that a cluster has lost; their slices run again. `failed` may end them all: it
-        is asked while no job ends.
+        is asked while no job ends. `small` jobs may share a task with those of other tables.
         """
         if not jobs:
             return
@@ -199,7 +214,8 @@ class Spark:
 
         def run(job: Job[R]) -> tuple[R, Address | None]:
             reports = rows.begin()
-            return self._patiently(job, own, job.title(len(jobs)), ended, throttle, reports), reports
+            piece = Piece(job, own, job.title(len(jobs)), reports)
+            return self._patiently(piece, ended, throttle, small), reports
 
         most = min(len(jobs), self._at_once(jobs[0].source.max_connections))
         pool = ThreadPoolExecutor(most, thread_name_prefix="slice")
@@ -244,7 +260,7 @@ class Spark:
         if not self.alive:
             raise self._lost(RuntimeError(), None)
         try:
-            bind, host = _driver(self.settings, is_local(self.settings))
+            bind, host = driver_address(self.settings, is_local(self.settings))
             return Meeting(bind, host, speculates=self.speculates)
         except OSError as error:
             raise TransientError(f"the driver can't listen for its tasks: {error}") from error
@@ -262,7 +278,8 @@ class Spark:
         # Repeatedly: the first call may miss a job that was just being submitted.
         while not all(future.done() for future in waiting):
             with suppress(Exception):
-                self._context.cancelJobGroup(group)
+                # The others that share the task run again, alone.
+                self._context.cancelJobGroup(self._within.get(group, group))
             if not self.alive:
                 # A context that its cluster has ended no longer answers; a call to it would wait forever.
                 self._jvm.kill()
@@ -275,47 +292,78 @@ class Spark:
         """How many slices Spark may have at once; a cluster's number of cores can change at any time."""
         return self.parallelism * AHEAD if is_local(self.settings) else connections
 
-    def _patiently(
-        self,
-        job: Job[R],
-        group: str,
-        what: str,
-        ended: threading.Event,
-        throttle: Throttle,
-        reports: Address | None,
-    ) -> R:
-        """Runs one slice, with retries where they can help."""
-        pauses, failing_since = iter(PAUSES), None
+    def _patiently(self, piece: Piece[R], ended: threading.Event, throttle: Throttle, small: bool) -> R:
+        """Runs one slice, with retries where they can help; a small one at first together with others."""
         cores = self.parallelism if is_local(self.settings) else None
         attempts = attempts_at_once(self.settings)
-        while True:
-            with throttle.task(cores, lambda: ended.is_set() or self._stopped.is_set(), attempts):
-                if ended.is_set() or self._stopped.is_set():
-                    raise Interrupted("stopped")
-                result = self._run(job, group, what, reports)
-            if not isinstance(result, FloodmarkError):
-                return result
-            failing_since = failing_since or time.monotonic()
-            pause = next(pauses, None)
-            if not isinstance(result, TransientError) or pause is None:
-                raise result
-            if time.monotonic() - failing_since > PATIENCE:
-                raise result
-            log.info("%s failed and is retried: %s", what, result.message, extra={"table": job.table.name})
-            ended.wait(pause)
 
-    def _run(self, job: Job[R], group: str, what: str, reports: Address | None) -> R | FloodmarkError:
-        """Runs one slice as a Spark job with one task; returns the task's error, raises Spark's own."""
-        context = self._context
+        def stopped() -> bool:
+            return ended.is_set() or self._stopped.is_set()
+
+        def room() -> AbstractContextManager[None]:
+            return throttle.task(cores, stopped, attempts)
+
+        def attempt(first: bool) -> R | FloodmarkError:
+            if small and first:
+                shared = self._gathering(throttle).ask(piece, self.cores(), room, stopped)
+                if isinstance(shared, _Lost):
+                    raise shared.error
+                if shared is not None:
+                    return cast(R | FloodmarkError, shared)
+            with room():
+                if stopped():
+                    raise Interrupted("stopped")
+                [result] = self._run([piece], piece.group, piece.title)
+            assert result is not None  # a task always gets to its first slice
+            return result
+
+        def pause(seconds: float, error: TransientError) -> None:
+            table = piece.job.table.name
+            log.info("%s failed and is retried: %s", piece.title, error.message, extra={"table": table})
+            ended.wait(seconds)
+
+        return patiently(attempt, pause)
+
+    def _gathering(self, throttle: Throttle) -> Gathering[Any, Any]:
+        with self._gathers:
+            return self._gatherings.setdefault(throttle, Gathering(self._together))
+
+    def _together(self, pieces: Sequence[Piece[Any]]) -> Sequence[Any]:
+        """Runs small slices of several tables as one task; none of them if Spark fails, so that each runs alone."""
+        first, others = pieces[0], len(pieces) - 1
+        if not others:
+            try:
+                return self._run(pieces, first.group, first.title)
+            except FloodmarkError as error:
+                return [_Lost(error)]
+        group = f"small slices #{next(self._numbers)}"
+        self._groups.add(group)
+        self._within.update({piece.group: group for piece in pieces})
+        try:
+            return self._run(pieces, group, f"{first.title}, and {counted(others, 'small slice')} more")
+        except FloodmarkError as error:
+            log.info("%d small slices failed together and run alone: %s", len(pieces), error.message)
+            return ()
+        finally:
+            self._groups.discard(group)
+            for piece in pieces:
+                self._within.pop(piece.group, None)
+
+    def _run(self, pieces: Sequence[Piece[R]], group: str, title: str) -> list[R | FloodmarkError | None]:
+        """Runs slices as a Spark job with one task: each one's result or error, None if it was not its turn.
+
+        Raises Spark's own error.
+        """
+        context, job = self._context, pieces[0].job
         if context is None:
             raise Interrupted("stopped")
-        run = task(job, None if is_local(self.settings) else files_to_send(job.source), reports)
+        files = None if is_local(self.settings) else files_to_send(job.source)
+        run = task(pieces, files)
         try:
-            context.setJobGroup(group, what, interruptOnCancel=True)
-            [result] = context.runJob(self._base, run)
+            context.setJobGroup(group, title, interruptOnCancel=True)
+            found: list[R | FloodmarkError | None] = context.runJob(self._base, run)
         except Exception as error:
             raise self._lost(error, job.table.name) from None
-        found: R | FloodmarkError = result
         return found
 
     def answers(
@@ -371,25 +419,3 @@ class Spark:
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table
         )
-
-
-def _reports(conf: Any, local: bool) -> Reports:
-    """Where tasks send reports."""
-    bind, host = _driver(conf, local)
-    port = "0" if local else str(conf.get("spark.driver.port", "0"))
-    return Reports(bind, host, int(port) if port.isdigit() else 0)
-
-
-def _driver(conf: Any, local: bool) -> tuple[str, str]:
-    """Where to listen for tasks, and where they find it: the address by which Spark's driver itself is reached."""
-    if local:
-        return "127.0.0.1", "127.0.0.1"
-    host = conf.get("spark.driver.host", "127.0.0.1")
-    return conf.get("spark.driver.bindAddress", host), host
-
-
-def _imports(_: Iterable[int]) -> list[int]:
-    """A task that only imports what slices need."""
-    preload()
-    freeze_imports()
-    return []

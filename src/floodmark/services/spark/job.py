@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import FloodmarkError
@@ -16,16 +17,17 @@ from floodmark.model.table import Table
 from floodmark.services.spark.reports import Address, Teller
 from floodmark.services.spark.task_secrets import SentFile, at_hand, packed, unpacked
 
-# Modules that tasks need, by name, since this module must not depend on them. A worker imports them before
-# its first task.
+# Modules that slices need, by name, since this module must not depend on them. A worker imports them before
+# its first task. A `verify` needs some more, which its first task imports.
 PRELOADED = (
     "floodmark.extract.shared_snapshot",
     "floodmark.extract.task",
     "floodmark.services.mysql.log_in",
-    "floodmark.services.spark.context",
-    "floodmark.verify.task",
     "pyarrow.parquet",
 )
+
+# Seconds after which a task begins no other job: those that are done wait for it.
+PATIENCE = 2.0
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -47,18 +49,40 @@ class Job(Protocol[R_co]):
         """Runs the job; raises FloodmarkError. `told` accepts the rows so far, at any rate."""
 
 
+@dataclass(frozen=True)
+class Piece(Generic[R]):
+    """One job as it is submitted: the group and the title of its Spark job, and where its rows are reported."""
+
+    job: Job[R]
+    group: str = ""
+    title: str = ""
+    reports: Address | None = None
+
+
 def task(
-    job: Job[R], files: tuple[SentFile, ...] | None, reports: Address | None = None
-) -> Callable[[Iterable[int]], list[R | FloodmarkError]]:
-    """The job as Spark takes it: with `files` for another machine; without for this one, and no secrets."""
+    pieces: Sequence[Piece[R]], files: tuple[SentFile, ...] | None
+) -> Callable[[Iterable[int]], list[R | FloodmarkError | None]]:
+    """Jobs as one task that Spark takes: with `files` for another machine; without for this one, and no secrets."""
     if files is not None:
-        return lambda _: [_attempted(job, files, reports)]
-    data = packed(job)
-    return lambda _: [_attempted(cast(Job[R], unpacked(data)), (), reports)]
+        return lambda _: attempts(pieces, files)
+    data = packed(pieces)
+    return lambda _: attempts(cast(Sequence[Piece[R]], unpacked(data)))
+
+
+def attempts(
+    pieces: Sequence[Piece[R]], files: tuple[SentFile, ...] = (), patience: float = PATIENCE
+) -> list[R | FloodmarkError | None]:
+    """Runs jobs one after another: each one's result or error; None for those whose turn comes too late."""
+    freeze_imports()
+    began = time.monotonic()
+    done: list[R | FloodmarkError | None] = []
+    for piece in pieces:
+        late = done and time.monotonic() - began > patience
+        done.append(None if late else _attempted(piece.job, files, piece.reports))
+    return done
 
 
 def _attempted(job: Job[R], files: tuple[SentFile, ...], reports: Address | None) -> R | FloodmarkError:
-    freeze_imports()
     teller = Teller(reports)
     try:
         return attempt(job, files, teller.tell)
@@ -70,6 +94,13 @@ def preload() -> None:
     """Imports the modules that tasks need."""
     for name in PRELOADED:
         import_module(name)
+
+
+def imports(_: Iterable[int]) -> list[int]:
+    """A task that only imports what slices need."""
+    preload()
+    freeze_imports()
+    return []
 
 
 @cache

@@ -100,9 +100,32 @@ def connected(where: Gateway) -> Any:
     java = JavaParameters(port=where.port, auth_token=where.secret, auto_convert=True)
     gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
     gateway.proc = None
+    spare_numpy(gateway)
     for name in ("SparkConf", "api.java.*", "api.python.*"):
         java_import(gateway.jvm, f"org.apache.spark.{name}")
     return gateway
+
+
+class _ForNumpy:
+    """One of pyspark's converters of numpy's values, which no other value makes import anything."""
+
+    def __init__(self, theirs: Any) -> None:
+        self.convert = theirs.convert
+        self._theirs = theirs
+
+    def can_convert(self, value: object) -> bool:
+        return type(value).__module__.startswith("numpy") and bool(self._theirs.can_convert(value))
+
+
+def spare_numpy(gateway: Any) -> None:
+    """Keeps the first call through a gateway from importing numpy, and pandas if it is installed: half a second.
+
+    pyspark's converters of numpy's values import them to look at any argument. Without the names used here, they do.
+    """
+    client = getattr(gateway, "_gateway_client", None)
+    known = getattr(client, "converters", None)
+    if client is not None and known:
+        client.converters = [_ForNumpy(c) if "Numpy" in type(c).__name__ else c for c in known]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct, error
+from typing import Any
 
 # Seconds between two reports from one task.
 EVERY = 0.5
@@ -114,6 +115,21 @@ class Reports:
             if told is not None:
                 with suppress(Exception):  # a failing display must not stop anything
                     told(rows)
+
+
+def reports_for(conf: Any, local: bool) -> Reports:
+    """Where tasks of a Spark with these settings send reports; raises OSError."""
+    bind, host = driver_address(conf, local)
+    port = "0" if local else str(conf.get("spark.driver.port", "0"))
+    return Reports(bind, host, int(port) if port.isdigit() else 0)
+
+
+def driver_address(conf: Any, local: bool) -> tuple[str, str]:
+    """Where to listen for tasks, and where they find it: the address by which Spark's driver itself is reached."""
+    if local:
+        return "127.0.0.1", "127.0.0.1"
+    host = conf.get("spark.driver.host", "127.0.0.1")
+    return conf.get("spark.driver.bindAddress", host), host
 
 
 def _listening(bind: str, port: int) -> socket.socket:

@@ -89,16 +89,20 @@ def _prepare() -> None:
     """Imports what tasks need, and exempts it from pyspark's garbage collection after every task."""
     import gc
 
+    gc.disable()  # imports leave little garbage
     # Threads that exist before a fork don't exist after it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pyspark.daemon
     import pyspark.worker  # noqa: F401
 
+    from floodmark.services.hidden_imports import spare_pandas
     from floodmark.services.spark.job import preload
 
     preload()
+    spare_pandas()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _wait_to_be_asked(where: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.serializers import CloudPickleSerializer
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.services.spark.job import task
+from floodmark.services.spark.job import Piece, task
 from floodmark.services.spark.task_secrets import packed, unpacked
 
 SOURCE = SourceSpec("db", 3306, "reader", "the-password-of-the-source")
@@ -38,12 +38,12 @@ SECRETS = [SOURCE.password, STORE.secret_access_key, STORE.secret_access_key]
 
 
 def test_a_local_task_knows_every_secret_and_carries_none() -> None:
-    run = task(JOB, None)  # type: ignore[arg-type]
+    run = task([Piece(JOB)], None)  # type: ignore[arg-type]
     said: list[object] = list(run([]))
     assert said == [SECRETS]
     data = CloudPickleSerializer().dumps(run)  # type: ignore[no-untyped-call]
     assert not [secret for secret in SECRETS if secret and secret.encode() in data]
-    assert SOURCE.password.encode() in CloudPickleSerializer().dumps(task(JOB, ()))  # type: ignore[no-untyped-call, arg-type]
+    assert SOURCE.password.encode() in CloudPickleSerializer().dumps(task([Piece(JOB)], ()))  # type: ignore[no-untyped-call, arg-type]
 
 
 def test_another_process_of_this_user_finds_the_secrets_left_for_it() -> None:

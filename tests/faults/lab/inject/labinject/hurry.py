@@ -60,11 +60,10 @@ def _store(store: Any) -> None:
 def _command() -> None:
     """The limits that apply only in the command's own process."""
     from floodmark.commit.log import Log
-    from floodmark.services.spark import context as spark
-    from floodmark.services.spark import executors
+    from floodmark.services.spark import executors, retries
     from floodmark.services.warehouse.redshift.steps import Limits
 
-    spark.PAUSES, spark.PATIENCE, executors.DESERTED = (0.1, 0.3), 2.0, 30.0
+    retries.PAUSES, retries.PATIENCE, executors.DESERTED = (0.1, 0.3), 2.0, 30.0
     logs: Any = Log
     limited: Any = Limits
     log, limits = logs.__init__, limited.__init__

@@ -25,9 +25,7 @@ def install() -> None:
 
 def _spark(spark: Any) -> None:
     task = spark.task
-    spark.task = lambda job, files, reports=None: _armed(
-        task(job, files, reports), dict(PLAN.raw), job.title(0)
-    )
+    spark.task = lambda pieces, files: _armed(task(pieces, files), dict(PLAN.raw), pieces[0].title)
     if PLAN.spark is not None:
         spark.Spark.start, spark.Spark.stop = _attach, _detach
 
