@@ -34,6 +34,7 @@ from floodmark.services.mysql.sql import selects
 from floodmark.services.run import Services
 from floodmark.sync.shared_snapshot import read_shared
 from floodmark.sync.snapshots import mark
+from floodmark.sync.turns import Turns
 
 log = logging.getLogger("floodmark")
 
@@ -46,13 +47,20 @@ class Extraction:
     """Reads one table as its plans say, and commits the result."""
 
     def __init__(
-        self, services: Services, asked: SyncOptions, held: HeldTable, loader: Loader, report: TableReport
+        self,
+        services: Services,
+        asked: SyncOptions,
+        held: HeldTable,
+        loader: Loader,
+        report: TableReport,
+        turns: Turns,
     ) -> None:
         self._services = services
         self._asked = asked
         self._held = held
         self._loader = loader
         self._report = report
+        self._turns = turns
         self._name = held.log.table_name
         self._slice_rows = services.config.options(self._name).slice_rows
         self.changed: Counter[str] = Counter()  # values changed by policies, per column
@@ -62,7 +70,8 @@ class Extraction:
         """Extracts and commits what the plan says, under our claim; loads run in parallel."""
         if plan.rows:
             self._services.progress.wait(self._name, Wait("spark"))
-            self._services.spark()  # its start must not count in rates and times left
+            with self._turns.stepping_aside():
+                self._services.spark()  # its start must not count in rates and times left
             self._services.progress.wait(self._name, None)
         self._services.progress.begin(self._name, "extract", plan.rows)
         self._loader.expected = plan.rows
@@ -173,7 +182,12 @@ class Extraction:
         for piece in pieces:
             self._log_slice(plan, piece, None)
         underway = partial(watch.underway, name, "extract")
-        for result in self._services.submit(made, name, underway, small=small(plan.table, pieces)):
+        shares = small(plan.table, pieces)
+        results: Iterator[SliceResult] = self._services.submit(made, name, underway, small=shares)
+        if shares:
+            with self._turns.stepping_aside():
+                results = iter(list(results))
+        for result in results:
             self._log_slice(plan, result.slice, result)
             watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
             yield result

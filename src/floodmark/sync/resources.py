@@ -19,11 +19,14 @@ from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.table import Table
 from floodmark.plan.tables import StoredTables, shared
 from floodmark.services.run import Services
+from floodmark.sync.turns import Turns
 
 T = TypeVar("T")
 
 # Twice the connections that a run has by default: while some tables are planned, others read their logs and ledgers.
 TABLES_AT_ONCE = 16
+# Tables that have begun: those that wait for Spark's start, or for a task that they share, are not worked on.
+TABLES_BEGUN = 64
 # Seconds that an interrupted run may take to end cleanly.
 GRACE = 5.0
 
@@ -35,7 +38,7 @@ class Work:
         self.services = services
         self.live = live  # None: the run leaves no progress in the store
         self.options = options
-        self.tables_at_once = TABLES_AT_ONCE
+        self.turns = Turns(options.max_workers or TABLES_AT_ONCE)
         self.pipeline = StorePipeline(services.store, services.config.warehouse.label)
         self.starts = Starts(services.store, services.config)
         self.stored = StoredTables(services.config, services.store)
@@ -46,15 +49,16 @@ class Work:
     def side_by_side(self, runs: Sequence[Callable[[], T]]) -> list[T]:
         """The results of one run per table, in parallel if the strategy allows it, else in sequence."""
         together = self.options.strategy in ("auto", "inter-table")
-        workers = min(len(runs), self.options.max_workers or self.tables_at_once) if together else 1
+        workers = min(len(runs), self.options.max_workers or TABLES_BEGUN) if together else 1
         pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="table")
-        futures = [pool.submit(run) for run in runs]
+        futures = [pool.submit(self.turns.taking(run)) for run in runs]
         try:
             # Short waits let the main thread handle signals.
             left = set(futures)
             while left:
                 left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION).not_done
         except (Interrupted, KeyboardInterrupt):
+            self.turns.end()
             pool.shutdown(wait=False, cancel_futures=True)
             self.services.interrupt()
             wait(futures, GRACE)  # a thread still blocked on a service by then is abandoned

@@ -89,7 +89,7 @@ class TableRun:
         self._report = TableReport(name)
         self._held = held = HeldTable(work.services.store, name, work.services.run)
         self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, self._report)
-        self._extraction = Extraction(work.services, asked, held, self._loader, self._report)
+        self._extraction = Extraction(work.services, asked, held, self._loader, self._report, work.turns)
         self._looked: str | None = None  # when the source was last checked for rows to read
         self._described_before: Table | None = None  # the table as the last run knew it
         self._ours = False  # whether it is up to us to report how the run ended

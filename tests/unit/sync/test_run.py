@@ -109,8 +109,9 @@ def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:
     with Services(config, Unwatched(), RUN) as services:
         held, asked, report = HeldTable(services.store, TABLE.name, RUN), SyncOptions(), TableReport("")
-        loader = Loader(services, Work(services, asked).pipeline, asked, held.log, held.watermark, report)
-        extraction = Extraction(services, asked, held, loader, report)
+        work = Work(services, asked)
+        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, report)
+        extraction = Extraction(services, asked, held, loader, report, work.turns)
         held.read()
         held.claim("sync", table=TABLE, strategy="sequential")
         first, second = (files(5, prefix=name) for name in ("first", "second"))

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from floodmark.config.load import SourceSpec
@@ -72,6 +73,27 @@ def test_each_private_name_of_pyspark_may_vanish() -> None:
         patch.setitem(sys.modules, "pyspark.core", None)
         with internals.own_environment():
             pass
+
+
+def test_only_values_of_numpy_reach_pysparks_converters_of_them() -> None:
+    """Their first look at any value imports numpy and, if it is installed, pandas."""
+    asked: list[object] = []
+
+    class NumpyScalarConverter:
+        def can_convert(self, value: object) -> bool:
+            asked.append(value)
+            return True
+
+        def convert(self, value: object, client: object) -> str:
+            return "converted"
+
+    other, number = object(), np.float64(1)
+    gateway = SimpleNamespace(_gateway_client=SimpleNamespace(converters=[NumpyScalarConverter(), other]))
+    internals.spare_numpy(gateway)
+    first, second = gateway._gateway_client.converters
+    assert [first.can_convert(value) for value in (1, "text", number)] == [False, False, True]
+    assert asked == [number] and first.convert(number, None) == "converted" and second is other
+    internals.spare_numpy(object())  # of a version that we don't know
 
 
 def test_a_spark_connect_session_is_refused_with_a_hint() -> None:
