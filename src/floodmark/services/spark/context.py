@@ -1,10 +1,10 @@
 """Spark, as the rest of Floodmark sees it: started, stopped, and slices run as its tasks.
 
 One slice, or one range to compare, is one Spark job with one task, a few of them in flight per core: a job
-with many tasks would deliver its results only after the last one. Small slices of several
-tables share a task if they wait at the same moment (`gathering`). A slice's own errors come back as values and
-are raised here; lost workers and executors are for Spark to retry. Rows and secrets never appear in Spark's
-settings, descriptions or logs. `start` knows where a SparkContext comes from.
+with many tasks would deliver its results only after the last one. Small slices of several tables share a task
+if they wait at the same moment (`gathering`). A slice's own errors come back as values and are raised here;
+lost workers and executors are for Spark to retry. Rows and secrets never appear in Spark's settings,
+descriptions or logs. `start` knows where a SparkContext comes from.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Gathering(Generic[Q, A]):
             while self._leads(mine, lanes, stopped):
                 try:
                     with room():
-                        self._answer_some(lanes)
+                        self._answer_some(mine, lanes)
                 finally:
                     with self._change:
                         self._leading -= 1
@@ -83,16 +83,21 @@ class Gathering(Generic[Q, A]):
                 self._leading += 1
             return not mine.over
 
-    def _answer_some(self, lanes: int) -> None:
-        """Answers this lane's share of the slices that wait, the oldest first."""
+    def _answer_some(self, mine: _Asked[Q, A], lanes: int) -> None:
+        """Answers this lane's share of the slices that wait: its own thread's, and the oldest.
+
+        A thread runs no task without its own slice: if that is cancelled, so is the task, and the thread ends.
+        """
         with self._change:
+            if mine not in self._waiting:
+                return  # another thread has taken it meanwhile
             count = share(len(self._waiting), lanes - self._running, self._most)
-            asked, self._waiting = self._waiting[:count], self._waiting[count:]
+            others = [one for one in self._waiting if one is not mine]
+            asked, self._waiting = [mine, *others[: count - 1]], others[count - 1 :]
             self._running += 1
         answers: Sequence[A | None] = ()
         try:
-            if asked:
-                answers = self._answer([one.question for one in asked])
+            answers = self._answer([one.question for one in asked])
         finally:
             with self._change:
                 self._running -= 1

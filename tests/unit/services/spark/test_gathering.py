@@ -90,6 +90,26 @@ def test_slices_gather_while_there_is_no_room_for_a_task() -> None:
     assert calls == [5]
 
 
+def test_a_thread_runs_no_task_without_its_own_slice() -> None:
+    led: list[bool] = []
+    leading: dict[int, int] = {}
+
+    def answer(questions: Sequence[int]) -> Sequence[int]:
+        led.append(leading[threading.get_ident()] in questions)
+        time.sleep(0.005)
+        return questions
+
+    gathering = Gathering[int, int](answer, most=3)
+
+    def run(number: int) -> int | None:
+        leading[threading.get_ident()] = number
+        return ask(gathering, number, lanes=2)
+
+    with ThreadPoolExecutor(30) as pool:
+        assert list(pool.map(run, range(60))) == list(range(60))
+    assert all(led)
+
+
 def test_as_many_tasks_run_side_by_side_as_there_are_lanes() -> None:
     lock, running, most = threading.Lock(), [0], [0]
 
