@@ -90,7 +90,7 @@ class Sums:
         if not len(hashed):
             return
         compiled.add(
-            _bytes(hashed), None if parts is None else np.ascontiguousarray(parts, np.int32), self._sums
+            raw_bytes(hashed), None if parts is None else np.ascontiguousarray(parts, np.int32), self._sums
         )
 
     def digests(self) -> list[Digest]:
@@ -98,14 +98,15 @@ class Sums:
         return [Digest(rows, low | high << 64) for rows, low, high in _SUM.iter_unpack(self._sums)]
 
 
-def _bytes(hashed: Any) -> memoryview:
+def raw_bytes(hashed: Any) -> memoryview:
+    """The hashes, one after the other."""
     first = hashed.offset * WIDTH
     return memoryview(hashed.buffers()[1])[first : first + len(hashed) * WIDTH]
 
 
 def groups(hashed: Any, digits: int) -> Any:
     """The number in the first hexadecimal digits of each hash, as numpy's integers."""
-    first = np.frombuffer(_bytes(hashed), ">u4")[::4]
+    first = np.frombuffer(raw_bytes(hashed), ">u4")[::4]
     return (first >> np.uint32(32 - 4 * digits)).astype(np.int32)
 
 
@@ -119,17 +120,17 @@ class Lookup:
 
     def __init__(self, some: Any) -> None:
         # numpy pads its bytes with zeros, which makes no difference if all have one length.
-        self._some = np.sort(np.frombuffer(_bytes(some), f"S{WIDTH}"))
-        self._first = np.sort(np.frombuffer(_bytes(some), np.uint64)[::2])
+        self._some = np.sort(np.frombuffer(raw_bytes(some), f"S{WIDTH}"))
+        self._first = np.sort(np.frombuffer(raw_bytes(some), np.uint64)[::2])
 
     def among(self, hashed: Any) -> Any:
         """Which of the hashes are among them, as a mask."""
         if not len(self._some):
             return pa.array(np.zeros(len(hashed), bool))
         # By half of each hash first: integers compare much faster, and few others remain.
-        found = _found(self._first, np.frombuffer(_bytes(hashed), np.uint64)[::2])
+        found = _found(self._first, np.frombuffer(raw_bytes(hashed), np.uint64)[::2])
         [maybe] = found.nonzero()
-        found[maybe] = _found(self._some, np.frombuffer(_bytes(hashed), f"S{WIDTH}")[maybe])
+        found[maybe] = _found(self._some, np.frombuffer(raw_bytes(hashed), f"S{WIDTH}")[maybe])
         return pa.array(found)
 
 
