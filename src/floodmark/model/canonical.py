@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as a_field
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,10 @@ GROUP = 48_000
 # piece are compared only by their number.
 PIECE = 32_000
 MOST_PIECES = 8
+
+
+# A key as both servers print it.
+Printed = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ class Part:
     # Hashed keys of rows changed since the watermark, as far as they are listed.
     beyond: tuple[str, ...] = ()
     left_out: int = 0  # how many rows have changed since the watermark
-    sample: tuple[tuple[str | None, ...], ...] = ()  # printed keys of some of the rows
+    sample: tuple[Printed, ...] = ()  # printed keys of some of the rows
+    sketch: tuple[bytes, ...] = a_field(default=(), repr=False)  # `row_sketch`; empty: none was made
 
     @property
     def crowded(self) -> bool:
@@ -209,7 +215,7 @@ class Scope:
         """The source's index to use for finding the rows."""
         return self.table.source.cursor_index if self.recent else self.table.source.key_index
 
-    @property
+    @cached_property  # asked for each of many rows
     def keys(self) -> tuple[Form, ...]:
         by_name = {f.field.name: f for f in self.forms if f.field.name == f.field.column}
         return tuple(by_name[name] for name in self.table.key)

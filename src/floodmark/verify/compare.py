@@ -17,28 +17,20 @@ from floodmark.commit.lease import holder
 from floodmark.commit.log import Log
 from floodmark.commit.stretches import Stretches, stretches
 from floodmark.load.pending import ledger_for, pending
-from floodmark.model.canonical import Entry, Scope, forms, key_of
+from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.errors import ConfigError, ConflictError, DataError
 from floodmark.model.position import Key, Position
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
-from floodmark.model.types import comparison
 from floodmark.plan.decide import start_position
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
-from floodmark.services.mysql import canonical as source_sql
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
-from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
-from floodmark.services.warehouse import canonical
-from floodmark.verify.hashed import Printed
+from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
-from floodmark.verify.sides import ask
-from floodmark.verify.task import entry
 
-# Suspects per query to either side.
-AT_ONCE = 2000
 # How many times suspects are checked while other runs change the table, and the pause between.
 TRIES = 10
 PAUSE = 1.0
@@ -239,8 +231,7 @@ def _misread(services: Services, scope: Scope, state: State, sample: Sequence[Pr
     some = sample[:: max(1, -(-len(sample) // AT_ONCE))]
     if not some or _loaded(services, scope.table, state) is None:
         return []
-    found, _ = _differences(services, scope, some)
-    return list(some) if found else []
+    return list(some) if look_up(services, scope, some) else []
 
 
 def _confirmed(
@@ -265,9 +256,10 @@ def _confirmed(
         if before is None:
             continue
         scope, _ = scope_of(services, table, state, only_keys, also)
-        found, nowhere = _differences(services, scope, list(suspects))
+        looked = look_up(services, scope, list(suspects))
+        found = Differences(looked.missing, looked.extra, looked.different)
         if not found:
-            lost = any(suspects[key] for key in nowhere) and not _changed(services, table, seen)
+            lost = any(suspects[key] for key in looked.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)
         if _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found
@@ -303,84 +295,6 @@ def waiting(services: Services, table: Table, state: State) -> int:
     ledger = ledger_for(services.warehouse(), state, table.target)
     data = Log(services.store, table.name).data(state, ledger.rows)
     return sum(max(1, d.rows) for d in pending(data, ledger, state.load_epoch))
-
-
-def _differences(
-    services: Services, scope: Scope, keys: Sequence[Printed]
-) -> tuple[Differences, list[Printed]]:
-    """How the rows with these keys differ now, and the keys that neither side has."""
-    nowhere: list[Printed] = []
-    missing: list[Key] = []
-    extra: list[Key] = []
-    different: dict[Key, tuple[str, ...]] = {}
-    with services.session("verify") as session:
-        for at in range(0, len(keys), AT_ONCE):
-            some = keys[at : at + AT_ONCE]
-            mine = _at_source(session, scope, some)
-            theirs = _in_warehouse(services, scope, some)
-            for key in some:
-                row, stored = mine.get(key), theirs.get(key, [])
-                if row is None:
-                    row = _equal_to_mysql(session, scope, key)
-                    if row is not None and row.place == "in" and stored:
-                        # MySQL considers the keys equal though spelled differently: the row exists but is out
-                        # of date.
-                        different[key_of(scope, row.key)] = _columns(scope, row, stored[0])
-                        continue
-                if row is None and not stored:
-                    nowhere.append(key)
-                elif row is None:
-                    extra.append(key_of(scope, key))
-                elif row.place != "in":
-                    continue
-                elif not stored:
-                    missing.append(key_of(scope, key))
-                elif any(s.hash != row.hash for s in stored):
-                    different[key_of(scope, key)] = _columns(
-                        scope, row, next(s for s in stored if s.hash != row.hash)
-                    )
-                elif len(stored) > 1:
-                    different[key_of(scope, key)] = ()
-    found = Differences(
-        tuple(sorted((k for k in missing if k not in different), key=_place)),
-        tuple(sorted(extra, key=_place)),
-        tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
-    )
-    return found, nowhere
-
-
-def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:
-    """A sort key for keys, as far as they have an order."""
-    return [(v is not None, isinstance(v, str), v) for v in key]
-
-
-def _columns(scope: Scope, row: Entry, stored: Entry) -> tuple[str, ...]:
-    """The columns that differ; the source returns elements, the warehouse their hashes."""
-    pairs = zip(scope.forms, row.columns, stored.columns, strict=True)
-    return tuple(f.field.name for f, mine, theirs in pairs if canonical.element_hash(mine) != theirs)
-
-
-def _at_source(session: Session, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, Entry]:
-    found = session.rows(source_sql.rows(scope, [key_of(scope, key) for key in keys]))
-    return {e.key: e for e in (entry(scope, row) for row in found)}
-
-
-def _equal_to_mysql(session: Session, scope: Scope, key: Printed) -> Entry | None:
-    """The row whose key MySQL considers equal although its bytes differ."""
-    if all(comparison(form.column) == "bytes" for form in scope.keys):
-        return None
-    found = session.rows(source_sql.rows(scope, [key_of(scope, key)]))
-    return entry(scope, found[0]) if found else None
-
-
-def _in_warehouse(services: Services, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, list[Entry]]:
-    found: dict[Printed, list[Entry]] = {}
-    for hashed, *cells in ask(services, scope, lambda place: canonical.rows(place, scope, keys)):
-        texts = [None if cell is None else str(cell) for cell in cells]
-        key = tuple(texts[: len(scope.keys)])
-        columns = tuple(text or "" for text in texts[len(scope.keys) :])
-        found.setdefault(key, []).append(Entry(key, str(hashed), columns))
-    return found
 
 
 def loaded_state(services: Services, table: Table) -> State:

@@ -253,6 +253,7 @@ def test_the_queries_are_valid_sql_of_their_dialects() -> None:
     for asked_of_mysql in (
         source.digest(scope(), Span((5, 1), None)), source.digest(scope(), Span(), 3), source.beyond(scope(), Span(), 9),
         source.entries(scope(), Span(), ["0af"]), source.rows(scope(), [(5, 1), (6, 2)]),
+        source.places(scope(), [(5, 1), (6, 2)]),
     ):  # fmt: skip
         assert len(sqlglot.parse(asked_of_mysql or "", dialect="mysql")) == 1
 

@@ -237,10 +237,17 @@ def entries(scope: Scope, span: Span, prefixes: Sequence[str] = ()) -> str:
 
 def rows(scope: Scope, keys: Sequence[Key]) -> str:
     """The rows with these keys, whatever their cursors, column by column."""
-    table = scope.table
-    columns = ", ".join(element(form, table) for form in scope.forms)
-    found = f"FROM {sql.source(table)}{_conditions(scope, Span(), [_is_one_of(table, keys)])}"
-    return f"SELECT {_place(scope)}, {row_hash(scope)}, {_keys(scope)}, {columns} {found}"
+    columns = ", ".join(element(form, scope.table) for form in scope.forms)
+    return f"SELECT {_place(scope)}, {row_hash(scope)}, {_keys(scope)}, {columns} {_with_keys(scope, keys)}"
+
+
+def places(scope: Scope, keys: Sequence[Key]) -> str:
+    """The same rows without their hashes and columns."""
+    return f"SELECT {_place(scope)}, '', {_keys(scope)} {_with_keys(scope, keys)}"
+
+
+def _with_keys(scope: Scope, keys: Sequence[Key]) -> str:
+    return f"FROM {sql.source(scope.table)}{_conditions(scope, Span(), [_is_one_of(scope.table, keys)])}"
 
 
 def _keys(scope: Scope) -> str:

@@ -1,0 +1,121 @@
+"""The second query: suspect rows looked up by key on both sides, as the servers print them.
+
+The source prints the columns of those rows only that the warehouse has too: of the others, it is enough that they exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from floodmark.model.canonical import Entry, Printed, Scope, key_of
+from floodmark.model.position import Key
+from floodmark.model.types import comparison
+from floodmark.services.mysql import canonical as source_sql
+from floodmark.services.mysql.session import Session
+from floodmark.services.run import Services
+from floodmark.services.warehouse import canonical
+from floodmark.verify.sides import ask
+from floodmark.verify.task import entry
+
+# Suspects per query to either side.
+AT_ONCE = 2000
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """How rows differ now, in the order of their keys."""
+
+    missing: tuple[Key, ...] = ()
+    extra: tuple[Key, ...] = ()
+    different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
+    nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.extra or self.different)
+
+
+def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> LookedUp:
+    """How the rows with these keys differ now."""
+    nowhere: list[Printed] = []
+    missing: list[Key] = []
+    extra: list[Key] = []
+    different: dict[Key, tuple[str, ...]] = {}
+    with services.session("verify") as session:
+        for at in range(0, len(keys), AT_ONCE):
+            some = keys[at : at + AT_ONCE]
+            theirs = _in_warehouse(services, scope, some)
+            mine = _at_source(session, scope, some, theirs)
+            for key in some:
+                row, stored = mine.get(key), theirs.get(key, [])
+                if row is None:
+                    row = _equal_to_mysql(session, scope, key)
+                    if row is not None and row.place == "in" and stored:
+                        # MySQL considers the keys equal though spelled differently: the row exists but is out
+                        # of date.
+                        different[key_of(scope, row.key)] = _columns(scope, row, stored[0])
+                        continue
+                if row is None and not stored:
+                    nowhere.append(key)
+                elif row is None:
+                    extra.append(key_of(scope, key))
+                elif row.place != "in":
+                    continue
+                elif not stored:
+                    missing.append(key_of(scope, key))
+                elif any(s.hash != row.hash for s in stored):
+                    different[key_of(scope, key)] = _columns(
+                        scope, row, next(s for s in stored if s.hash != row.hash)
+                    )
+                elif len(stored) > 1:
+                    different[key_of(scope, key)] = ()
+    return LookedUp(
+        tuple(sorted((k for k in missing if k not in different), key=_place)),
+        tuple(sorted(extra, key=_place)),
+        tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
+        tuple(nowhere),
+    )
+
+
+def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:
+    """A sort key for keys, as far as they have an order."""
+    return [(v is not None, isinstance(v, str), v) for v in key]
+
+
+def _columns(scope: Scope, row: Entry, stored: Entry) -> tuple[str, ...]:
+    """The columns that differ; the source returns elements, the warehouse their hashes."""
+    pairs = zip(scope.forms, row.columns, stored.columns, strict=True)
+    return tuple(f.field.name for f, mine, theirs in pairs if canonical.element_hash(mine) != theirs)
+
+
+def _at_source(
+    session: Session, scope: Scope, keys: Sequence[Printed], stored: Collection[Printed]
+) -> dict[Printed, Entry]:
+    """The rows with these keys; without hash and columns those whose keys are not stored."""
+    found: dict[Printed, Entry] = {}
+    for question, some in (
+        (source_sql.places, [key for key in keys if key not in stored]),
+        (source_sql.rows, [key for key in keys if key in stored]),
+    ):
+        if some:
+            rows = session.rows(question(scope, [key_of(scope, key) for key in some]))
+            found |= {e.key: e for e in (entry(scope, row) for row in rows)}
+    return found
+
+
+def _equal_to_mysql(session: Session, scope: Scope, key: Printed) -> Entry | None:
+    """The row whose key MySQL considers equal although its bytes differ."""
+    if all(comparison(form.column) == "bytes" for form in scope.keys):
+        return None
+    found = session.rows(source_sql.rows(scope, [key_of(scope, key)]))
+    return entry(scope, found[0]) if found else None
+
+
+def _in_warehouse(services: Services, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, list[Entry]]:
+    found: dict[Printed, list[Entry]] = {}
+    for hashed, *cells in ask(services, scope, lambda place: canonical.rows(place, scope, keys)):
+        texts = [None if cell is None else str(cell) for cell in cells]
+        key = tuple(texts[: len(scope.keys)])
+        columns = tuple(text or "" for text in texts[len(scope.keys) :])
+        found.setdefault(key, []).append(Entry(key, str(hashed), columns))
+    return found

@@ -1,0 +1,61 @@
+"""Suspects that are looked up again, at a source that answers by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+
+from floodmark.model.canonical import Scope, forms
+from floodmark.model.table import Column
+from floodmark.services.warehouse.duckdb.warehouse import DuckDB
+from floodmark.verify.lookup import look_up
+from tests.support.described import described
+
+ID = Column("id", "int(11)", "int", nullable=False)
+N = Column("n", "int(11)", "int")
+TABLE = described("s", "t", (ID, N), ("id",), None, "full", "t")
+
+
+class Source:
+    """The rows 1 and 2, with n = 10 and 20."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.asked: list[str] = []
+
+    def rows(self, sql: str) -> list[tuple[bytes, ...]]:
+        self.asked.append(sql)
+        wanted = sql.partition(" IN (")[2]
+        cells = [b"h"] if "SHA2" in sql else [b""]
+        return [
+            (b"in", *cells, str(n).encode(), *([str(n).encode(), b"%d0" % n] if "SHA2" in sql else []))
+            for n in (1, 2)
+            if str(n) in wanted
+        ]
+
+    @property
+    def services(self) -> Any:
+        @contextmanager
+        def session(purpose: str) -> Iterator[Source]:
+            yield self
+
+        return SimpleNamespace(session=session, warehouse=lambda: DuckDB(self.path))
+
+
+def test_the_source_prints_only_rows_that_the_warehouse_has_too(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute("CREATE TABLE t (id INTEGER, n INTEGER)")
+        con.execute("INSERT INTO t VALUES (2, 21), (3, 30)")
+    source = Source(tmp_path / "w.duckdb")
+    scope = Scope(TABLE, forms(TABLE, redshift=False))
+    found = look_up(source.services, scope, [("4",), ("3",), ("2",), ("1",)])
+    assert (found.missing, found.extra, found.nowhere) == (((1,),), ((3,),), (("4",),))
+    assert found.different == (((2,), ("n",)),)
+    exists, printed = source.asked
+    assert "SHA2" not in exists and exists.endswith("IN (4, 1))")
+    assert "SHA2" in printed and printed.endswith("IN (3, 2))")
