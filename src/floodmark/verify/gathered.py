@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from floodmark.model.canonical import Digest, Entry, Part
+from floodmark.model.canonical import Digest, Entry, Part, Printed
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.verify.hashed import Printed
 from floodmark.verify.portions import suspects
 
 

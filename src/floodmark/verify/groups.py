@@ -10,10 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from floodmark.model.canonical import DIGITS, Digest, Span
+from floodmark.model.canonical import DIGITS, Digest, Printed, Span
 from floodmark.verify import hashed
 from floodmark.verify.gathered import Gathering
-from floodmark.verify.hashed import Printed
 from floodmark.verify.portions import chunks, most_rows
 from floodmark.verify.sides import IN_MEMORY, Sides, beside
 from floodmark.verify.task import Digested

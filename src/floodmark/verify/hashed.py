@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from floodmark.model.canonical import Digest, Form, Scope, Span, printed
+from floodmark.model.canonical import Digest, Form, Printed, Scope, Span, printed
 from floodmark.model.row_hash import HASH, Lookup, Sums, among, from_hex, groups, hashes, to_hex
 from floodmark.model.types import Field
 from floodmark.services.mysql import canonical as source_sql
@@ -27,8 +27,8 @@ from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.verify.sketched import KeyedSketches
 
-Printed = tuple[str | None, ...]
 pc: Any = pyarrow.compute
 
 # Rows of each range that are also compared as the servers print them.
@@ -126,11 +126,16 @@ def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *
     return record_batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
 
 
-def digest(session: Session, scope: Scope, span: Span) -> tuple[Digest, tuple[Printed, ...]]:
+def digest(
+    session: Session, scope: Scope, span: Span, sketches: KeyedSketches | None = None
+) -> tuple[Digest, tuple[Printed, ...]]:
     """The digest of a range, and the keys of some rows; UnfitValue if a value can't be had as in a file."""
     sums, sample = Sums(), tuple[Printed, ...]()
     for batch in _batches(session, scope, source_sql.fetched(scope, span), scope.forms):
-        sums.add(hashes(batch.columns, _key(scope)))
+        hashed = hashes(batch.columns, _key(scope))
+        sums.add(hashed)
+        if sketches is not None:
+            sketches.add(batch.columns, hashed)
         sample = sample or _sample(scope, batch.columns)
     return sums.digests()[0], sample
 
@@ -209,13 +214,16 @@ def stored_digests(
     spans: Sequence[Span],
     without: Sequence[str],
     stop: Callable[[], bool] = never,
+    sketches: KeyedSketches | None = None,
 ) -> list[Digest]:
-    """The digests of ranges in key order, without the rows that have these hashed keys."""
+    """The digests of ranges in key order, without the rows that have these hashed keys; sketches have all."""
     sums, gone = Sums(len(spans)), Lookup(from_hex(without))
 
     def each(columns: Sequence[Any]) -> None:
         *values, numbers = columns
         hashed = hashes(values, _key(scope))
+        if sketches is not None:
+            sketches.add(values, hashed, numbers.to_numpy())
         if without:
             kept = pc.invert(gone.among(_keyed(scope, values)))
             hashed, numbers = hashed.filter(kept), numbers.filter(kept)

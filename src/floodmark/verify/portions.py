@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TypeVar
 
-from floodmark.model.canonical import Digest, Entry, Part, Scope, Span
-from floodmark.verify.hashed import Printed
+from floodmark.model.canonical import Digest, Entry, Part, Printed, Scope, Span
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import HandsOutRows
-from floodmark.verify import hashed
+from floodmark.verify import hashed, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch, digits_for
 from floodmark.verify.portions import chunks, in_key_order, listings
@@ -92,7 +92,7 @@ class Search:
             spans = _spans(session, scope, rows)
         sides = Sides(self.services, scope)
         if scope.ordered or scope.recent or not self.table.key:
-            RangeSearch(sides, gathering).go(spans)
+            RangeSearch(sides, gathering).go(spans, rows)
         else:
             GroupSearch(sides, gathering, TRIES, PAUSE).go(
                 spans, digits_for(rows, scope.hash_key is not None)
@@ -127,14 +127,14 @@ class RangeSearch:
         self._sides = sides
         self._gathering = gathering
 
-    def go(self, spans: Sequence[Span]) -> None:
-        """Searches these ranges."""
+    def go(self, spans: Sequence[Span], rows: int = 0) -> None:
+        """Searches these ranges, which have about so many rows."""
         if not self._sides.table.key:
             self._whole()
         elif self._sides.scope.recent:
             self._recent()
         else:
-            self._by_ranges(spans)
+            self._by_ranges(spans, rows)
 
     def _whole(self) -> None:
         """A table without a key."""
@@ -151,16 +151,15 @@ class RangeSearch:
         if self._differing(parts, digests):
             self._list_ranges(parts)
 
-    def _by_ranges(self, spans: Sequence[Span]) -> None:
+    def _by_ranges(self, spans: Sequence[Span], rows: int) -> None:
+        if self._sides.scope.hash_key is not None:
+            self._by_sketches(spans, sketched.cells_for(self._sides.scope, rows, len(spans)))
+            return
         with beside(lambda stop: self._sides.warehouse(spans, stop=stop)) as asked:
             parts = self._sides.source([self._sides.digest_job(span) for span in spans])
             digests = asked.result()
         self._gathering.count(parts, digests)
         differing = self._differing(parts, digests)
-        if self._sides.scope.hash_key is not None:
-            # To read a range again and list it costs what digests of its parts would.
-            self._list_ranges(differing)
-            return
         many = {p.span for p, d in zip(parts, digests, strict=True) if abs(p.digest.rows - d.rows) > FANOUT}
         # So many are missing that finer ranges would differ as well.
         leaves = [p for p in differing if p.span in many]
@@ -178,6 +177,28 @@ class RangeSearch:
             parts = self._sides.source(jobs)
             differing = self._differing(parts, self._sides.warehouse([part.span for part in parts]))
         self._list_ranges(leaves)
+
+    def _by_sketches(self, spans: Sequence[Span], cells: int) -> None:
+        """Takes the rows that differ from the ranges' sketches, or lists the ranges where they are too many for that."""
+        with beside(lambda stop: self._sides.sketched(spans, cells, stop)) as asked:
+            parts = self._sides.source([self._sides.digest_job(span, cells=cells) for span in spans])
+            digests, sketches = asked.result()
+        self._gathering.count(parts, digests)
+        unknown: list[tuple[Part, Digest]] = []
+        for part, digest, sketch in zip(parts, digests, sketches, strict=True):
+            if part.digest == digest:
+                continue
+            found = (
+                sketched.differing(self._sides.scope, part.sketch, sketch, part.beyond)
+                if not part.crowded
+                else None
+            )
+            if found is None:
+                unknown.append((part, digest))
+            else:
+                self._gathering.suspected(found)
+        # To read a range again and list it costs what digests of its parts would.
+        self._list_ranges(self._differing([part for part, _ in unknown], [digest for _, digest in unknown]))
 
     def _differing(self, parts: Sequence[Part], digests: Sequence[Digest]) -> list[Part]:
         """The parts that disagree even without the rows that had already changed."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from floodmark.model.canonical import Digest, Part, Scope, Span
 from floodmark.model.position import Position
+from floodmark.model.row_sketch import Sketch
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import HandsOutRows
@@ -20,6 +21,7 @@ from floodmark.services.warehouse.row_text import TargetSql
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows, Stopped, never
 from floodmark.verify.portions import LEFT_OUT, RANGES, summed
+from floodmark.verify.sketched import KeyedSketches
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
@@ -43,8 +45,8 @@ class Sides:
 
     # the source
 
-    def digest_job(self, span: Span, step: int | None = None, digits: int = 0) -> DigestJob:
-        return DigestJob(self.services.config.source, self.scope, span, step, digits)
+    def digest_job(self, span: Span, step: int | None = None, digits: int = 0, cells: int = 0) -> DigestJob:
+        return DigestJob(self.services.config.source, self.scope, span, step, digits, cells)
 
     def entries_job(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> EntriesJob:
         return EntriesJob(self.services.config.source, self.scope, tuple(spans), tuple(prefixes))
@@ -87,6 +89,19 @@ class Sides:
                 raise Stopped
             found += self._digests(spans[at : at + RANGES], without, stop)
         return found
+
+    def sketched(
+        self, spans: Sequence[Span], cells: int, stop: Callable[[], bool] = never
+    ) -> tuple[list[Digest], list[Sketch]]:
+        """The digests of ranges in key order, and their sketches; only if we hash them."""
+        digests: list[Digest] = []
+        sketches: list[Sketch] = []
+        for at in range(0, len(spans), RANGES):
+            some = spans[at : at + RANGES]
+            found = KeyedSketches(self.scope, cells, len(some)) if cells else None
+            digests += hashed.stored_digests(self.hands_out, self.scope, some, (), stop, found)
+            sketches += found.made() if found else [()] * len(some)
+        return digests, sketches
 
     def _digests(
         self, spans: Sequence[Span], without: Sequence[str], stop: Callable[[], bool]

@@ -14,7 +14,7 @@ from typing import cast
 
 from floodmark.config.load import SourceSpec
 from floodmark.model import row_hash
-from floodmark.model.canonical import Digest, Entry, Membership, Part, Scope, Span
+from floodmark.model.canonical import Digest, Entry, Membership, Part, Printed, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.services.mysql import canonical
@@ -22,7 +22,8 @@ from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.read import UnfitValue
 from floodmark.services.mysql.session import Row, Session
 from floodmark.verify import hashed
-from floodmark.verify.hashed import Printed, Rows
+from floodmark.verify.hashed import Rows
+from floodmark.verify.sketched import KeyedSketches
 
 # How many rows changed since the watermark are listed per range; and per range of rows that are hashed here.
 LISTED = 2000
@@ -42,6 +43,7 @@ class DigestJob:
     span: Span
     step: int | None = None
     digits: int = 0  # group by this many first digits of the keys' hashes
+    cells: int = 0  # of a table in the sketch, if there is to be one
 
     @property
     def table(self) -> Table:
@@ -74,8 +76,10 @@ class DigestJob:
 
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
-            found, sample = hashed.digest(session, self.scope, span)
-            return Part(span, found, *self._beyond(session, span, LISTED_HERE), sample)
+            sketches = KeyedSketches(self.scope, self.cells) if self.cells else None
+            found, sample = hashed.digest(session, self.scope, span, sketches)
+            [sketch] = sketches.made() if sketches else [()]
+            return Part(span, found, *self._beyond(session, span, LISTED_HERE), sample, sketch)
         [(rows, total)] = session.rows(canonical.digest(self.scope, span))
         _check(session, self.table)
         beyond = self._beyond(session, span, LISTED)

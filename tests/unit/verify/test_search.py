@@ -13,16 +13,17 @@ import pyarrow as pa
 import pytest
 
 from floodmark.model.canonical import Digest, Part, Scope, Span, forms
-from floodmark.model.row_hash import Sums, groups, hashes
+from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.verify import search
+from floodmark.verify import search, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch
 from floodmark.verify.hashed import Rows
 from floodmark.verify.portions import in_key_order
 from floodmark.verify.search import RangeSearch, Search
 from floodmark.verify.sides import Sides
+from floodmark.verify.sketched import KeyedSketches
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 from tests.support.described import described
 
@@ -42,6 +43,8 @@ class Source:
 
     def __init__(self, table: Table, path: Path, wrong: int = 0) -> None:
         self.table, self.wrong, self.path = table, wrong, path
+        self.listed: list[Span] = []
+        self.beyond: dict[Span, tuple[tuple[str, ...], int]] = {}
 
     def columns(self, span: Span) -> list[Any]:
         first = span.after[0] + 1 if span.after else 0  # type: ignore[operator]
@@ -54,6 +57,7 @@ class Source:
     def submit(self, jobs: Sequence[DigestJob | EntriesJob], table: str) -> Iterator[Digested | Listing]:
         for job in jobs:
             if isinstance(job, EntriesJob):
+                self.listed += job.spans
                 columns = [pa.concat_arrays(c) for c in zip(*map(self.columns, job.spans), strict=True)]
                 listed = pa.table({"key0": columns[0], "hash": hashes(columns, KEY)})
                 if job.prefixes:
@@ -67,7 +71,12 @@ class Source:
             if not job.digits:
                 sums = Sums()
                 sums.add(hashes(columns, KEY))
-                yield Digested((Part(job.span, sums.digests()[0] + off),))
+                sketches = KeyedSketches(self.scope, job.cells) if job.cells else None
+                if sketches is not None:
+                    sketches.add(columns, hashes(columns, KEY))
+                [sketch] = sketches.made() if sketches is not None else [()]
+                left_out = self.beyond.get(job.span, ((), 0))
+                yield Digested((Part(job.span, sums.digests()[0] + off, *left_out, sketch=sketch),))
                 continue
             parts = Sums(16)
             parts.add(hashes(columns, KEY), groups(hashes(columns[:1], KEY), 1))
@@ -120,6 +129,42 @@ def test_a_row_of_the_warehouse_without_a_key_is_suspect(path: Path, spans: list
     loaded(path, "INTEGER", "NULL, 'x'")
     found = Source(NUMBERED, path).by_ranges(spans)
     assert list(found.suspects) == [(None,)] and found.warehouse.rows == 101
+
+
+def test_rows_that_differ_are_found_without_a_second_read(path: Path) -> None:
+    loaded(path, "INTEGER", "200, 'x'", "7, 'n7'")
+    with duckdb.connect(str(path)) as con:
+        con.execute("DELETE FROM t WHERE id IN (5, 50, 80)")
+        con.execute("UPDATE t SET name = 'other' WHERE id = 55")
+    source = Source(NUMBERED, path)
+    found = source.by_ranges(SPANS)
+    expected = {("5",): False, ("7",): True, ("50",): False, ("55",): True, ("80",): False, ("200",): True}
+    assert found.suspects == expected and not source.listed and not found.suspicious
+
+
+def test_a_range_with_more_differences_than_its_sketch_can_tell_is_listed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketched, "FEW_CELLS", 4)
+    loaded(path, "INTEGER")
+    with duckdb.connect(str(path)) as con:
+        con.execute("DELETE FROM t WHERE id = 3 OR id BETWEEN 31 AND 59")
+    source = Source(NUMBERED, path)
+    found = source.by_ranges(SPANS)
+    assert found.suspects == {("3",): False} | {(str(n),): False for n in range(31, 60)}
+    assert source.listed == [SPANS[1]]
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_rows_that_have_changed_since_are_not_suspect_in_a_sketch(path: Path, crowded: bool) -> None:
+    """A range with more of them than are named is listed."""
+    loaded(path, "INTEGER", "-5, 'old'", "-6, 'extra'")
+    source = Source(NUMBERED, path)
+    changed = tuple(to_hex(hashes([pa.array([-5], pa.int32())], KEY)))
+    source.beyond = {SPANS[0]: (changed, 2 if crowded else 1)}
+    found = source.by_ranges(SPANS)
+    assert source.listed == (SPANS[:1] if crowded else [])
+    assert crowded or found.suspects == {("-6",): True}
 
 
 def test_sums_that_differ_for_good_are_no_agreement_even_if_no_row_is_suspect(path: Path) -> None:
