@@ -5,7 +5,7 @@ The source prints the columns of those rows only that the warehouse has too: of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from floodmark.model.canonical import Entry, Printed, Scope, key_of
@@ -43,10 +43,11 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     different: dict[Key, tuple[str, ...]] = {}
     with services.session("verify") as session:
         for at in range(0, len(keys), AT_ONCE):
-            some = keys[at : at + AT_ONCE]
-            theirs = _in_warehouse(services, scope, some)
+            # Before any query: a key that no source row can have ends the comparison.
+            some = {key: key_of(scope, key) for key in keys[at : at + AT_ONCE]}
+            theirs = _in_warehouse(services, scope, list(some))
             mine = _at_source(session, scope, some, theirs)
-            for key in some:
+            for key, named in some.items():
                 row, stored = mine.get(key), theirs.get(key, [])
                 if row is None:
                     row = _equal_to_mysql(session, scope, key)
@@ -58,17 +59,15 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                 if row is None and not stored:
                     nowhere.append(key)
                 elif row is None:
-                    extra.append(key_of(scope, key))
+                    extra.append(named)
                 elif row.place != "in":
                     continue
                 elif not stored:
-                    missing.append(key_of(scope, key))
+                    missing.append(named)
                 elif any(s.hash != row.hash for s in stored):
-                    different[key_of(scope, key)] = _columns(
-                        scope, row, next(s for s in stored if s.hash != row.hash)
-                    )
+                    different[named] = _columns(scope, row, next(s for s in stored if s.hash != row.hash))
                 elif len(stored) > 1:
-                    different[key_of(scope, key)] = ()
+                    different[named] = ()
     return LookedUp(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
@@ -89,16 +88,16 @@ def _columns(scope: Scope, row: Entry, stored: Entry) -> tuple[str, ...]:
 
 
 def _at_source(
-    session: Session, scope: Scope, keys: Sequence[Printed], stored: Collection[Printed]
+    session: Session, scope: Scope, keys: Mapping[Printed, Key], stored: Collection[Printed]
 ) -> dict[Printed, Entry]:
     """The rows with these keys; without hash and columns those whose keys are not stored."""
     found: dict[Printed, Entry] = {}
     for question, some in (
-        (source_sql.places, [key for key in keys if key not in stored]),
-        (source_sql.rows, [key for key in keys if key in stored]),
+        (source_sql.places, [named for key, named in keys.items() if key not in stored]),
+        (source_sql.rows, [named for key, named in keys.items() if key in stored]),
     ):
         if some:
-            rows = session.rows(question(scope, [key_of(scope, key) for key in some]))
+            rows = session.rows(question(scope, some))
             found |= {e.key: e for e in (entry(scope, row) for row in rows)}
     return found
 

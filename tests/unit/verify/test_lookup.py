@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import pytest
 
 from floodmark.model.canonical import Scope, forms
+from floodmark.model.errors import DataError
 from floodmark.model.table import Column
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify.lookup import look_up
@@ -45,6 +47,15 @@ class Source:
             yield self
 
         return SimpleNamespace(session=session, warehouse=lambda: DuckDB(self.path))
+
+
+def test_a_key_that_no_source_row_can_have_is_refused_before_either_side_is_queried(tmp_path: Path) -> None:
+    moment = Column("k", "timestamp(6)", "timestamp", nullable=False, fraction=6)
+    table = described("s", "t", (moment,), ("k",), None, "full", "t")
+    source = Source(tmp_path / "none.duckdb")
+    with pytest.raises(DataError, match="a row with infinity in the key column k"):
+        look_up(source.services, Scope(table, forms(table, redshift=False)), [("infinity",)])
+    assert not source.asked
 
 
 def test_the_source_prints_only_rows_that_the_warehouse_has_too(tmp_path: Path) -> None:
