@@ -46,7 +46,6 @@ GROUP = 48_000
 PIECE = 32_000
 MOST_PIECES = 8
 
-
 # A key as both servers print it.
 Printed = tuple[str | None, ...]
 

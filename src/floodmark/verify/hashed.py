@@ -1,8 +1,8 @@
 """Rows that are fetched from both sides and hashed here: the source's in Spark workers, the warehouse's in the driver.
 
 The workers read as an extraction does, so a comparison loads the source no more than a sync. Equal rows have
-equal hashes because both sides hand out the same Arrow values. From a worker only sums return or, of ranges
-that differ, keys and hashes as Arrow columns: tens of bytes per row.
+equal hashes because both sides hand out the same Arrow values. From a worker only sums and sketches return or, of
+ranges that differ much, keys and hashes as Arrow columns: tens of bytes per row.
 
 An error of the reader itself would be in the warehouse as well, and both sides would agree. So some rows of every
 range are also compared as the servers print them.

@@ -5,7 +5,8 @@ digits of the keys' hashes. Spark tasks query the source, with the warehouse que
 differ, the warehouse is queried once more without the rows that had already changed since the watermark. The results
 are only suspects: `compare` checks them again.
 
-If the servers hash, ranges that differ in few rows are first split into ever smaller ones.
+If we hash the rows, both sides also make sketches of ranges (`sketched`), which tell the rows that differ unless they are
+too many. If the servers hash, ranges that differ in few rows are first split into ever smaller ones.
 """
 
 from __future__ import annotations
@@ -188,11 +189,9 @@ class RangeSearch:
         for part, digest, sketch in zip(parts, digests, sketches, strict=True):
             if part.digest == digest:
                 continue
-            found = (
-                sketched.differing(self._sides.scope, part.sketch, sketch, part.beyond)
-                if not part.crowded
-                else None
-            )
+            found = None
+            if not part.crowded:  # else only a listing can tell which rows were left out
+                found = sketched.differing(self._sides.scope, part.sketch, sketch, part.beyond)
             if found is None:
                 unknown.append((part, digest))
             else:

@@ -1,7 +1,7 @@
 """The body of a Spark task that compares: digests of a range of the source, or its rows' keys and hashes.
 
-The task fetches the rows and hashes them, or MySQL hashes them if the scope has no key for hashes; either way it
-returns only a few numbers. The digest and the left-out keys come from the same
+The task fetches the rows and hashes them, or MySQL hashes them if the scope has no key for hashes. It returns only
+a few numbers and, if it hashed the rows, perhaps a sketch. The digest and the left-out keys come from the same
 snapshot, so that the later query to the warehouse leaves out exactly the rows that the digest does.
 """
 
