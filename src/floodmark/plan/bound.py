@@ -29,9 +29,11 @@ SURE_SECONDS = clock.STEADY
 ID_SECONDS = 3.0
 # Step, in seconds, of the search for the moment at which a row becomes final.
 AGING = 0.05
-# Seconds before a statement that holds fresh rows back is checked again. Most have ended by then, and a
-# connection that is logging in or closing (ours included) briefly shows up as a statement.
+# Seconds before a statement that holds rows back is checked again. Most have ended by then, and a connection
+# that is logging in or closing (ours included) briefly shows up as a statement.
 GLANCE = 0.25
+# How often at most, if each time others hold them back.
+GLANCES = 3
 # A column with more rows than this beyond tomorrow is a counter, however close to the clock some of its
 # values are.
 FEW_IN_THE_FUTURE = 10
@@ -182,6 +184,21 @@ def patience(reading: Reading, aim: Aim, fresh: bool, look: Iterable[OpenWork]) 
         return 0.0
     only_statements = not any(h.trx for h in holders)
     return max(reading.options.settle_seconds - aim.pause, GLANCE if only_statements else 0.0)
+
+
+def passing(
+    reading: Reading, aim: Aim, look: Iterable[OpenWork], last: Position | None, value: Value
+) -> frozenset[int]:
+    """The connections whose statements, and nothing else, hold back new rows: those at or above `value`."""
+    holders = _below(aim, look)
+    if (
+        last is None
+        or not reading.has_news(last)
+        or not at_or_behind(last, value)
+        or any(h.trx for h in holders)
+    ):
+        return frozenset()
+    return frozenset(h.thread for h in holders)
 
 
 def lowered(aim: Aim, look: Iterable[OpenWork]) -> float:

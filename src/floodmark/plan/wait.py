@@ -107,12 +107,20 @@ def _times(source: Source, expected: Callable[[], None]) -> Settled:
         pause = bound.pause(aim, wall, last, source.now())
         _sleep(source, pause.seconds, Wait("settling"))
         ask_again = pause.for_all
-    look = source.open_work()
+    look, seen = source.open_work(), frozenset[int]()
     if more := bound.patience(reading, aim, fresh, look):
+        seen = frozenset(h.thread for h in look)
         _sleep(source, more, Wait("open_work", look[0].describe(source.now()) if look else ""))
         look = source.open_work()
-    moment = bound.lowered(aim, look)
-    value = bound.ceiling(reading, clock.sample(offsets, moment), moment)
+    for glance in range(bound.GLANCES + 1):
+        moment = bound.lowered(aim, look)
+        value = bound.ceiling(reading, clock.sample(offsets, moment), moment)
+        passing = bound.passing(reading, aim, look, last, value)
+        if not passing or passing & seen or glance == bound.GLANCES:
+            break
+        seen = passing
+        _sleep(source, bound.GLANCE, Wait("open_work", look[0].describe(source.now())))
+        look = source.open_work()
     high = source.last(below=value) if ask_again or bound.at_or_behind(last, value) else last
     now = zoned.now()
     zones = _zones(source, offsets, bound.moments(reading, aim, moment, now), now)

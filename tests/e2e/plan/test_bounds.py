@@ -12,7 +12,8 @@ from datetime import datetime
 import pytest
 
 from floodmark.model.errors import TransientError
-from floodmark.services.mysql import time_zones
+from floodmark.services.mysql import open_work, time_zones
+from floodmark.services.mysql.open_work import OpenWork, Sight
 from floodmark.services.mysql.session import Session
 from tests.conftest import Workspace
 from tests.support.open_transactions import (
@@ -140,6 +141,26 @@ def test_a_statement_counts_from_the_start_of_its_clock_tick(workspace: Workspac
         link.close()
     workspace.synced("orders")
     equal(workspace, 3)
+
+
+def test_a_statement_that_is_over_a_moment_later_holds_nothing_back(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, a connection that is logging in looks like a statement of some seconds."""
+    workspace.execute(
+        ORDERS, old_rows(2), "INSERT INTO orders (update_at) VALUES (NOW() - INTERVAL 30 SECOND)"
+    )
+    looks: list[float] = []
+    shown = open_work._statements
+
+    def statements(session: Session, sight: Sight) -> list[OpenWork]:
+        looks.append(open_work.now(session))
+        brief = [OpenWork(looks[0] - 60, 10**9 + len(looks), "", "app@here")] if len(looks) <= 2 else []
+        return [*brief, *shown(session, sight)]
+
+    monkeypatch.setattr(open_work, "_statements", statements)
+    assert workspace.synced("orders")["rows_extracted"] == 3
+    assert len(looks) == 3
 
 
 @pytest.mark.both_servers

@@ -396,6 +396,22 @@ def test_statements_that_hold_fresh_rows_back_are_checked_once_more_however_shor
     assert bound.patience(of, aim, False, [work(5)]) == 0.0
 
 
+def test_statements_that_alone_hold_new_rows_back_are_named_by_their_connections() -> None:
+    """They are checked again, whatever the rows' age: a log-in may look like a statement of some seconds."""
+
+    def passing(of: Reading, last: Position | None, *look: OpenWork) -> set[int]:
+        aim = bound.aim(of, NOW, NOW)
+        moment = bound.lowered(aim, look)
+        below = bound.ceiling(of, clock.sample(clock.utc, moment), moment)
+        return set(bound.passing(of, aim, look, last, below))
+
+    assert passing(reading(), row(-3), work(4, 7), work(2, 8)) == {7, 8}
+    assert passing(reading(), row(-3), work(2, 7)) == set()  # it holds back younger rows only
+    assert passing(reading(), row(-3)) == passing(reading(), row(-3), work(-1)) == set()
+    assert passing(reading(), row(-3), work(4, 7), work(4, 8, trx="421", modified=True)) == set()
+    assert passing(reading(low=row(-3)), row(-3), work(4)) == passing(reading(), None, work(4)) == set()
+
+
 def test_preparations_start_only_for_new_rows_that_are_not_all_held_back() -> None:
     assert reading().has_news(row(0)) and reading(low=row(-1)).has_news(row(0))
     assert not reading(low=row(0)).has_news(row(0))
