@@ -11,10 +11,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from floodmark.cli.main import main
 from floodmark.services import ssh as tunnel
+from floodmark.services.spark import start
 from floodmark.services.spark.context import Spark
 from floodmark.setup.services.databases import MariaDB
-from tests.conftest import Workspace, lasting_workspace
+from tests.conftest import Result, Workspace, lasting_workspace
 from tests.support.orders import create_orders, fill_orders
 from tests.support.redshift import RedshiftStandIn
 from tests.support.sshd import Sshd
@@ -39,6 +41,23 @@ def place(request: pytest.FixtureRequest) -> Verifying:
     s3: Workspace = request.getfixturevalue("redshift_workspace")
     schema = str(s3.config["warehouse"]["schema"])
     return Verifying(s3, lambda *statements: _run(redshift, schema, *statements), schema)
+
+
+@pytest.fixture
+def command(
+    spark: Callable[[], Spark], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """Runs the command line in this process, on the shared Spark: for what it prints, not for processes."""
+
+    def run(workspace: Workspace, *args: str) -> Result:
+        spark()
+        monkeypatch.setattr(start, "OWN", "spark.floodmark.other")  # a Spark that is used and left running
+        monkeypatch.chdir(workspace.folder)
+        capsys.readouterr()
+        code = main(args)
+        return Result(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,8 @@ def services() -> Iterator[Services]:
         ("fences:folder/load without a key, by another/", 2 if PATIENT else 1),
         ("writers:folder/a long statement/", 1),
         ("network:mysql/tcp/incremental sync/cut/", 2 if PATIENT else 1),
-        ("changes:recipe, upsert/", 1),
+        # tests/e2e/plan/test_recipe.py changes recipes, too
+        pytest.param("changes:recipe, upsert/", 1, marks=pytest.mark.long),
         pytest.param(  # test_crashes.py kills one, too
             "spark:folder/events-synced/a worker killed in mid-slice/", 1, marks=pytest.mark.long
         ),

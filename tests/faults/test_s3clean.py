@@ -25,7 +25,7 @@ from floodmark.model.run import new_run
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store, encode
 from floodmark.setup.services.s3 import SeaweedFS
-from tests.conftest import Workspace
+from tests.conftest import PATIENT, Workspace
 from tests.faults.lab.spawn import INJECT
 from tests.support.held_sync import Gate, all_gone, commits, descendants, until
 from tests.support.orders import create_orders, fill_orders
@@ -55,7 +55,7 @@ def plant(workspace: Workspace, commits: int, files: int) -> list[str]:
             return
         local.parent.mkdir(
             parents=True, exist_ok=True
-        )  # ten thousand times flushed to the disk takes minutes
+        )  # thousands of times flushed to the disk takes minutes
         local.write_bytes(b"row")
 
     with ThreadPoolExecutor(16) as pool:
@@ -99,8 +99,8 @@ def _orders(workspace: Workspace) -> Workspace:
 # many files
 
 
-def test_ten_thousand_files_are_removed_at_once_and_the_log_stays_small(orders: Workspace) -> None:
-    paths = plant(orders, 20, 500)
+def test_thousands_of_files_are_removed_at_once_and_the_log_stays_small(orders: Workspace) -> None:
+    paths = plant(orders, 20, 500 if PATIENT else 100)
     began = time.monotonic()
     done = orders.run("s3clean", "clean", "-t", "orders", "--force", "--json").ok().json
     assert done["deleted"] == len(paths) + 1 and staged(orders) == set()
@@ -111,13 +111,13 @@ def test_ten_thousand_files_are_removed_at_once_and_the_log_stays_small(orders: 
 
 
 def test_thousands_of_files_are_removed_from_s3(s3_orders: Workspace) -> None:
-    paths = plant(s3_orders, 5, 500)
+    paths = plant(s3_orders, 5 if PATIENT else 3, 500)
     listed = s3_orders.run("s3clean", "list", "-t", "orders").ok().stdout.splitlines()
-    assert len(listed) == len(paths) + 1  # three pages of a listing
+    assert len(listed) == len(paths) + 1  # more than a page of a listing
     result = s3_orders.run("s3clean", "clean", "-t", "orders", "--force").ok()
     assert staged(s3_orders) == set()
     assert len(result.stdout.splitlines()) == len(paths) + 2
-    assert "removed 2,501 files" in result.stderr
+    assert f"removed {len(paths) + 1:,} files" in result.stderr
     valid(s3_orders)
 
 

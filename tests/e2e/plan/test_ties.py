@@ -51,6 +51,7 @@ def test_many_rows_on_one_timestamp_arrive_once_under_a_repeated_limit(workspace
     arrived_once(workspace, rows)
 
 
+@pytest.mark.long  # the test above has the ties and the limit, tests/faults/test_crashes.py the kills
 def test_rows_on_one_timestamp_arrive_once_whenever_a_limited_run_is_killed(workspace: Workspace) -> None:
     filled(workspace, 8_000)
     dice = random.Random(20250301)

@@ -128,6 +128,7 @@ def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(or
     assert left.keys() - stopped < runs  # idle cycles leave nothing behind
 
 
+@pytest.mark.long  # test_crashes.py interrupts a sync in mid-slice, the test above ends a resident one by a signal
 def test_ctrl_c_in_mid_cycle_ends_it_and_the_next_run_continues(orders: Workspace) -> None:
     orders.write(tables={orders.full_name("orders"): {"where": "SLEEP(0.01) = 0"}})
     resident = Resident(orders, "-t", "orders", "--every", "5m")

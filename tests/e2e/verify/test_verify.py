@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import duckdb
@@ -24,7 +24,7 @@ from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync import deletes
 from floodmark.sync.run import sync
-from tests.conftest import Silent, Workspace
+from tests.conftest import Result, Silent, Workspace
 from tests.support.tampered_warehouse import FILL, MAINLY_DUCKDB, READINGS, Verifying
 
 pytestmark = pytest.mark.source
@@ -203,19 +203,21 @@ def test_a_table_without_a_key_is_compared_as_a_whole(place: Verifying) -> None:
     assert (finding["kind"], finding["rows_source"], finding["rows_warehouse"]) == ("count_mismatch", 4, 2)
 
 
-def test_the_command_says_what_differs_and_exits_with_7(workspace: Workspace) -> None:
+def test_the_command_says_what_differs_and_exits_with_7(
+    workspace: Workspace, command: Callable[..., Result]
+) -> None:
     workspace.execute(READINGS, FILL.format(n=200))
     workspace.synced("readings", backup_only=True)
-    waiting = workspace.run("verify", "-t", "readings", "--json")
+    waiting = command(workspace, "verify", "-t", "readings", "--json")
     assert waiting.code == 6 and "200 rows wait to be loaded" in waiting.json["tables"][0]["error"]["message"]
     workspace.synced("readings")
-    clean = workspace.run("verify", "-t", "readings").ok()
+    clean = command(workspace, "verify", "-t", "readings").ok()
     assert "readings: 200 rows agree" in clean.stdout
     workspace.execute(
         "DELETE FROM readings WHERE id IN (3, 6, 9)",
         "UPDATE readings SET note = 'n', update_at = update_at WHERE id = 12",
     )
-    told = workspace.run("verify", "-t", "readings", "--show", "2")
+    told = command(workspace, "verify", "-t", "readings", "--show", "2")
     assert told.code == 7
     assert "3 extra, 1 different" in told.stdout and "and 1 more" in told.stdout
     assert "id = 12 differs in note" in told.stdout and "id = 3 is in the warehouse" in told.stdout
