@@ -162,7 +162,9 @@ def test_a_dead_collector_costs_a_moment_and_one_line(
             observer.ended(SyncReport("r", 1.0, ()))
         assert time.monotonic() - began < 30  # and not the minutes of its retries
     assert [r.getMessage() for r in caplog.records if "could not be sent" in r.getMessage()] != []
-    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+    # On a busy machine, threads of the tests of lineage are still trying to reach theirs.
+    said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len([line for line in said if "/lineage" not in line]) == 1
 
 
 def test_a_program_around_us_keeps_the_warnings_about_its_own_traces(
