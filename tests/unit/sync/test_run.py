@@ -126,8 +126,8 @@ def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(con
 
         held.log.append = while_a_load_ends  # type: ignore[method-assign]
         extraction.append(draft(held.state, Batch, RUN, files=second, schema=TABLE.fingerprint))
+        held.release()  # publishes
         shown = held.watermark.current(held.state, None)
-        held.release()
     assert [Path(uri).name for uri in shown["pending_s3_files"]] == ["second-0.parquet"]
     assert report.commits == [2, 3] and report.files_written == 2
 
