@@ -11,10 +11,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "floodmark"
 # Kept by the process: one Spark task, or one run of a library's user, hands the next nothing else.
-OF_THE_PROCESS = {("commit/lease.py", "_over"), ("services/ssh.py", "_tunnels"), ("services/ssh.py", "_lock")}
+OF_THE_PROCESS = {
+    ("commit/lease.py", "_over"), ("services/ssh.py", "_tunnels"), ("services/ssh.py", "_lock"),
+    ("model/json.py", "_adapters"), ("model/json.py", "_building"),
+}  # fmt: skip
 # Functions that remember: pure ones, or what a Spark worker keeps from one task to the next.
 REMEMBERED = {
     ("commit/lease.py", "_boot"): "pure: of a machine that runs",
+    ("model/canonical.py", "keys"): "pure: of one object, which it ends with",
     ("model/typed.py", "_columns"): "pure: of a class",
     ("model/typed.py", "_hints"): "pure: of a class",
     ("services/mysql/rows/decoder.py", "_months"): "pure",

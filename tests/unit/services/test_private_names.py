@@ -18,6 +18,7 @@ import pymysql
 import pymysql.connections
 import pytest
 import redshift_connector.core
+from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 from pymysql import _auth
 from pyspark import SparkContext, daemon
 from pyspark.core import context
@@ -51,6 +52,7 @@ TOUCHED: dict[tuple[str, str], Callable[[], bool]] = {
         MySQL._process_auth, "plugin_name", "auth_packet", "handler"
     ),
     ("services/spark/pyspark_internals.py", "_active_spark_context"): lambda: "_active_spark_context" in vars(SparkContext),
+    ("services/spark/pyspark_internals.py", "_gateway_client"): lambda: sets(JavaGateway, "_gateway_client"),
     ("services/spark/pyspark_internals.py", "_gateway"): lambda: "_gateway" in vars(SparkContext),
     ("services/spark/pyspark_internals.py", "_jvm"): lambda: "_jvm" in vars(SparkContext),
     ("services/spark/pyspark_internals.py", "_jsc"): lambda: sets(SparkContext, "_jsc"),
