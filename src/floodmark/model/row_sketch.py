@@ -3,7 +3,7 @@
 A sketch is an invertible Bloom lookup table. Every row is added to three of its cells, chosen by the row's hash. A cell
 holds the number of its rows and the sum of their words: the hash's two, a check, and the key's. In the difference of
 two sketches, rows that both sets have cancel out. A cell with a single row left tells which; without that row, other
-cells have a single one left, and so on. That reaches every row if they are fewer than three quarters of the cells.
+cells have a single one left, and so on. That almost always reaches every row if they are fewer than two thirds of the cells.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Sketches:
             raise ValueError(f"a table of {cells} cells")
         self._cells = cells
         self._size = TABLES * cells * _SUM
-        empty = (bytes(self._size * parts),) * _blocks(key_words)
-        self.blocks = [bytearray(block) for block in first or empty]
+        size = self._size * parts
+        self.blocks = [bytearray(block) for block in first or [size] * _blocks(key_words)]
 
     def add(self, hashed: Any, key: Sequence[Any], parts: Any = None) -> None:
         """Adds rows by their hashes and their keys' words (numpy's uint64); `parts`: the number of each row's part."""

@@ -97,8 +97,9 @@ def _at_source(
         (source_sql.rows, [named for key, named in keys.items() if key in stored]),
     ):
         if some:
-            rows = session.rows(question(scope, some))
-            found |= {e.key: e for e in (entry(scope, row) for row in rows)}
+            rows = [entry(scope, row) for row in session.rows(question(scope, some))]
+            # A key may find a row with another spelling of it, which has columns only if the second query finds it too.
+            found |= {e.key: e for e in rows if e.columns or e.key not in stored}
     return found
 
 

@@ -18,8 +18,9 @@ from floodmark.model.row_sketch import MOST_CELLS, TABLES, Sketch, Sketches, byt
 # Rows for each cell of a table, so that three tables recover 2 % of the rows; and cells, at least.
 ROWS_PER_CELL = 100
 FEW_CELLS = 50
-# Bytes of the sketches of all ranges, at most, on either side. Those of a very large table have fewer cells.
-MOST_BYTES = 64_000_000
+# Bytes of the sketches of all ranges, at most, on either side: a run compares several tables at once. Those of a large
+# table have fewer cells.
+MOST_BYTES = 16_000_000
 # A key of more words would make sketches too expensive.
 MOST_WORDS = 5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,3 +71,21 @@ def test_the_source_prints_only_rows_that_the_warehouse_has_too(tmp_path: Path) 
     exists, printed = source.asked
     assert "SHA2" not in exists and exists.endswith("IN (4, 1))")
     assert "SHA2" in printed and printed.endswith("IN (3, 2))")
+
+
+def test_a_row_found_by_another_spelling_and_deleted_before_it_is_printed_is_extra(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute("CREATE TABLE t (code VARCHAR, n INTEGER)")
+        con.execute("INSERT INTO t VALUES ('A', 1)")
+    code = Column("code", "varchar(9)", "varchar", nullable=False, characters=9, octets=36, charset="utf8mb4")
+    table = described(
+        "s", "t", (replace(code, collation="utf8mb4_general_ci"), N), ("code",), None, "full", "t"
+    )
+
+    class Deleted(Source):
+        def rows(self, sql: str) -> list[tuple[bytes, ...]]:
+            return [] if "SHA2" in sql else [(b"in", b"", b"A")]
+
+    source = Deleted(tmp_path / "w.duckdb")
+    found = look_up(source.services, Scope(table, forms(table, redshift=False)), [("a",), ("A",)])
+    assert (found.extra, found.nowhere) == ((("A",),), (("a",),))

@@ -131,8 +131,8 @@ def test_a_key_that_no_source_row_can_have_is_refused_as_in_a_listing() -> None:
         ((ID,), 0, 1, 50),
         ((ID,), 2_000_000, 8, 2500),
         ((ID,), 10**9, 1, 32_767),
-        ((ID,), 10**9, 4000, 111),  # no more memory than for a smaller table
-        ((ID,), 10**10, 40_000, 0),
+        ((ID,), 250_000_000, 1000, 111),  # no more memory than for a smaller table
+        ((ID,), 10**9, 4000, 0),
         ((NAME,), 2_000_000, 8, 0),
         ((replace(ID, nullable=True),), 2_000_000, 8, 0),
         ((PRICE, HUGE, DAY), 2_000_000, 8, 2500),
