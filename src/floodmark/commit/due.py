@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from floodmark.model.run import Stage
 
 # Seconds that a publication may wait.
 SOON = 2.0
+# Seconds after which its process must have been paused: another run may have taken the table meanwhile.
+LATE = 10.0
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,18 @@ class Publication:
     state: State
     ledger: Iterable[LedgerRow] | None
     succeeded: frozenset[Stage]
+    at: float  # by the wall clock, which goes on while a machine sleeps
+
+    @property
+    def late(self) -> bool:
+        return abs(time.time() - self.at) > LATE
 
 
 class Due:
     """At most one publication that waits. Not thread-safe: the caller's lock guards it."""
 
     def __init__(self) -> None:
-        self._waiting: Publication | None = None
+        self.waiting: Publication | None = None
         self._timer: threading.Timer | None = None
 
     def put(
@@ -38,8 +46,8 @@ class Due:
         overdue: Callable[[], None],
     ) -> None:
         """Lets a publication wait, for no longer than the one that it replaces; then calls `overdue`, in a thread."""
-        before = self._waiting.succeeded if self._waiting else frozenset[Stage]()
-        self._waiting = Publication(state, ledger, before.union(succeeded))
+        before = self.waiting.succeeded if self.waiting else frozenset[Stage]()
+        self.waiting = Publication(state, ledger, before.union(succeeded), time.time())
         if self._timer is None:
             self._timer = threading.Timer(SOON, overdue)
             self._timer.daemon = True
@@ -47,7 +55,7 @@ class Due:
 
     def take(self) -> Publication | None:
         """What waits; from now on, nothing does."""
-        found, self._waiting = self._waiting, None
+        found, self.waiting = self.waiting, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

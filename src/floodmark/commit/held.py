@@ -52,10 +52,14 @@ class HeldTable:
         origin: Origin | None = None,
     ) -> Claimed | Changed:
         """Claims the table unless it has changed since it was read."""
-        taken = claim(
-            self.log, self.state, run=self.run, purpose=purpose,
-            table=table, window=window, reread=reread, strategy=strategy, zone=zone, origin=origin,
-        )  # fmt: skip
+        try:
+            taken = claim(
+                self.log, self.state, run=self.run, purpose=purpose,
+                table=table, window=window, reread=reread, strategy=strategy, zone=zone, origin=origin,
+            )  # fmt: skip
+        except ConflictError:
+            self.watermark.drop_due()
+            raise
         self.state = taken.state
         if isinstance(taken, Claimed):
             self._release_lease()
@@ -99,7 +103,8 @@ class HeldTable:
             self.watermark.publish_due()
         except FloodmarkError as error:  # a stale copy does no harm; an unreleased table keeps others waiting
             log.info("%s: the watermark could not be published: %s", self.log.table_name, error.message)
-        self._release_lease()
+        finally:
+            self._release_lease()
 
     def _release_lease(self) -> None:
         if self.lease is not None:

@@ -294,9 +294,17 @@ class Watermark:
             self._due.put(state, ledger, succeeded, self._overdue)
 
     def publish_due(self) -> None:
-        """Publishes what `publish_soon` has left to be published, if anything."""
+        """Publishes what `publish_soon` has left to be published, if anything, unless another run has taken the table."""
         with self._lock:
-            if (due := self._due.take()) is not None:
+            due = self._due.waiting
+            if (
+                due is not None
+                and due.late
+                and self._log is not None
+                and self._log.numbers(after=due.state.n)
+            ):
+                self._due.take()
+            elif due is not None:
                 self._publish(due.state, due.ledger, succeeded=due.succeeded)
 
     def drop_due(self) -> None:

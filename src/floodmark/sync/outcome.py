@@ -61,9 +61,11 @@ def failed(
 ) -> Told:
     """Publishes the reason for a failure with the watermark, unless another run holds the table."""
     unlogged = None
+    conflict = error.code == ConflictError.code
+    if conflict:
+        held.watermark.drop_due()
     try:
         looked = looked or _last_look(held)
-        conflict = error.code == ConflictError.code
         if conflict or asked.dry_run or not _may_speak(held, loader):
             held.watermark.drop_due()
             shown = held.watermark.current(held.state, _ledger_rows(loader))

@@ -31,7 +31,7 @@ from floodmark.load.preview import LoadPreview, look
 from floodmark.model import events
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
-from floodmark.model.errors import DataError, FloodmarkError, VerificationError, bug
+from floodmark.model.errors import ConflictError, DataError, FloodmarkError, VerificationError, bug
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key, Position
@@ -163,6 +163,9 @@ class TableRun:
             if not after:
                 self._loader.accept_rows(self._held.state)
             return Repaired(table, found, after, self._report)
+        except ConflictError:
+            self._held.watermark.drop_due()
+            raise
         finally:
             self._loader.abandon()
             self._held.release()

@@ -11,6 +11,9 @@ from floodmark.model.errors import Interrupted
 
 T = TypeVar("T")
 
+# Seconds between checks whether the run has been stopped.
+LOOK_EVERY = 0.5
+
 
 class Turns:
     """The turns of the tables of one run. All methods may be called from any thread."""
@@ -36,9 +39,10 @@ class Turns:
 
     @contextmanager
     def stepping_aside(self) -> Iterator[None]:
-        """Lets another table have this one's turn meanwhile; then waits for the next."""
+        """Lets another table have this one's turn meanwhile; then waits for the next, unless the run has been stopped."""
         self._free.release()
         try:
             yield
         finally:
-            self._free.acquire()
+            while not self._free.acquire(timeout=LOOK_EVERY) and not self._over.is_set():
+                pass

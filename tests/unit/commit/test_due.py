@@ -126,3 +126,23 @@ def test_a_run_that_lost_its_table_leaves_the_copies_to_its_successor(store: Cou
     held.release()
     assert published(store) == 3
     other.release()
+
+
+def test_a_run_that_was_paused_for_long_leaves_the_copies_to_its_successor(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldTable(store, TABLE.name, RUN)
+    held.read()
+    held.claim("sync", table=TABLE)
+    held.append(draft(held.state, Batch, RUN, files=files(1)))
+    held.watermark.publish_soon(held.state, None)
+    other = HeldTable(store, TABLE.name, "20260101_000000_next")
+    other.read()
+    assert held.lease is not None
+    held.lease.release()
+    other.claim("sync", table=TABLE)
+    other.watermark.publish(other.state, None)
+    monkeypatch.setattr(due, "LATE", -1.0)  # as if the process had slept
+    held.release()
+    assert published(store) == 3
+    other.release()

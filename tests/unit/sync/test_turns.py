@@ -70,3 +70,24 @@ def test_a_table_that_fails_while_it_steps_aside_keeps_the_number_of_turns() -> 
     with pytest.raises(ValueError):
         turns.taking(run)()
     assert turns._free._value == 1
+
+
+def test_a_table_that_stepped_aside_ends_without_a_turn_once_the_run_is_stopped() -> None:
+    turns, aside, go_on = Turns(1), threading.Event(), threading.Event()
+
+    def steps_aside() -> str:
+        with turns.stepping_aside():
+            aside.set()
+        return "ended"
+
+    def busy() -> None:
+        assert aside.wait(10) and go_on.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.submit(turns.taking(steps_aside))
+        working = pool.submit(turns.taking(busy))
+        turns_over = threading.Timer(0.1, turns.end)
+        turns_over.start()
+        assert done.result(10) == "ended"
+        go_on.set()
+        working.exception(10)

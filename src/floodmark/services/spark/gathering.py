@@ -28,6 +28,7 @@ class _Asked(Generic[Q, A]):
 
     def __init__(self, question: Q) -> None:
         self.question = question
+        self.leads = False  # whether its thread runs it, as soon as there is room
         self.over = False
         self.answer: A | None = None  # None: to be run alone
 
@@ -58,9 +59,11 @@ class Gathering(Generic[Q, A]):
         with self._change:
             self._waiting.append(mine)
         try:
-            while self._leads(mine, lanes, stopped):
+            if self._leads(mine, lanes, stopped):
                 try:
                     with room():
+                        if stopped():
+                            raise Interrupted("stopped")
                         self._answer_some(mine, lanes)
                 finally:
                     with self._change:
@@ -79,21 +82,21 @@ class Gathering(Generic[Q, A]):
                 self._change.wait(LOOK_EVERY)
                 if stopped() and not mine.over:
                     raise Interrupted("stopped")
-            if not mine.over:
-                self._leading += 1
-            return not mine.over
+            mine.leads = not mine.over
+            self._leading += mine.leads
+            return mine.leads
 
     def _answer_some(self, mine: _Asked[Q, A], lanes: int) -> None:
         """Answers this lane's share of the slices that wait: its own thread's, and the oldest.
 
-        A thread runs no task without its own slice: if that is cancelled, so is the task, and the thread ends.
+        A thread runs no task without its own slice: if that is cancelled, so is the task, and the thread ends. So nobody
+        takes the slice of a thread that leads.
         """
         with self._change:
-            if mine not in self._waiting:
-                return  # another thread has taken it meanwhile
             count = share(len(self._waiting), lanes - self._running, self._most)
-            others = [one for one in self._waiting if one is not mine]
-            asked, self._waiting = [mine, *others[: count - 1]], others[count - 1 :]
+            others = [one for one in self._waiting if not one.leads][: count - 1]
+            asked = [mine, *others]
+            self._waiting = [one for one in self._waiting if one not in asked]
             self._running += 1
         answers: Sequence[A | None] = ()
         try:

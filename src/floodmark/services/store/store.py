@@ -83,7 +83,6 @@ class Store:
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
         self._use(_Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url)))
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="store")  # no thread yet
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
 
     def _use(self, objects: Objects) -> None:
@@ -166,9 +165,10 @@ class Store:
             self._at.delete(batch)
 
     def each(self, act: Callable[[str], R], paths: Sequence[str]) -> tuple[R, ...]:
-        """The results of `act` for a few paths, side by side: in this thread and in others, which stay for later calls."""
-        others = [self._pool.submit(act, path) for path in paths[1:]]
-        return (*map(act, paths[:1]), *(one.result() for one in others))
+        """The results of `act` for a few paths, side by side: in this thread and in others, which end with the call."""
+        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(paths) - 1)), thread_name_prefix="store") as pool:
+            others = [pool.submit(act, path) for path in paths[1:]]
+            return (*map(act, paths[:1]), *(one.result() for one in others))
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""

@@ -181,3 +181,41 @@ def test_a_table_that_ends_while_it_waits_for_room_hands_over_to_the_next() -> N
         with pytest.raises(Interrupted):
             ending.result(10)
         assert staying.result(10) == 2
+
+
+def test_a_slice_whose_thread_waits_for_room_is_left_to_it() -> None:
+    """Otherwise its result would wait for that room, which may be long in coming."""
+    calls, rooms = list[list[int]](), [threading.Event() for _ in range(2)]
+
+    def answer(questions: Sequence[int]) -> list[int | None]:
+        calls.append(list(questions))
+        return [question * 2 for question in questions]
+
+    def room(number: int) -> Callable[[], AbstractContextManager[None]]:
+        @contextmanager
+        def wait() -> Iterator[None]:
+            assert rooms[number].wait(10)
+            yield
+
+        return wait
+
+    gathering = Gathering[int, int](answer)
+    with ThreadPoolExecutor(3) as pool:
+        leaders = [pool.submit(ask, gathering, number, 2, room(number)) for number in (0, 1)]
+        until(lambda: gathering._leading == 2)
+        follower = pool.submit(ask, gathering, 2, 2)
+        until(lambda: len(gathering._waiting) == 3)
+        rooms[1].set()
+        assert leaders[1].result(10) == 2
+        assert follower.result(10) == 4
+        assert not leaders[0].done()
+        rooms[0].set()
+        assert leaders[0].result(10) == 0
+    assert calls == [[1, 2], [0]]
+
+
+def test_no_task_begins_once_there_is_room_if_its_run_was_stopped_meanwhile() -> None:
+    gathering = Gathering[int, int](lambda questions: [0 for _ in questions])
+    with pytest.raises(Interrupted):
+        ask(gathering, 1, stopped=lambda: True)
+    assert gathering._leading == 0 and not gathering._waiting
