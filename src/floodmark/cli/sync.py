@@ -91,7 +91,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     "--max-workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Sync at most N tables in parallel (16 if not given).",
+    help="Sync at most N tables in parallel (if not given, 16, and up to 64 while they wait for Spark).",
 )
 @duration_option(
     "--every", "Keep running and sync this often (30s, 5m), with Spark kept warm, until Ctrl-C or SIGTERM."
