@@ -154,12 +154,14 @@ class TableRun:
             self._load()
             with self._services.session("verify") as session:
                 table = self._described(session).table
+            known = self._held.state.table
             found = after = compare(self._services, table, self._held.state)
             check_compared(table, found)
             if found:
                 self._repair(table, found)
                 self._load()
-                after = compare(self._services, table, self._held.state)
+                # The same columns as before: those that are new at the source are for the next sync.
+                after = compare(self._services, table, replace(self._held.state, table=known))
             if not after:
                 self._loader.accept_rows(self._held.state)
             return Repaired(table, found, after, self._report)

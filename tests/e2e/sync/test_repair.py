@@ -196,6 +196,21 @@ def test_a_repair_that_is_killed_after_its_commit_is_finished_by_the_next_sync(o
     no_findings(orders, "orphan")  # a file of deletes that it had no time to commit
 
 
+@pytest.mark.parametrize("what", ["an extra row", "a missing row"])
+def test_a_repair_after_a_column_was_added_leaves_that_column_to_the_next_sync(
+    orders: Workspace, what: str
+) -> None:
+    if what == "an extra row":
+        orders.execute("DELETE FROM orders WHERE id = 33")
+    else:
+        plant(orders, "DELETE FROM orders WHERE id = 33")
+    orders.execute("ALTER TABLE orders ADD COLUMN extra INT NOT NULL DEFAULT 7")
+    done = repair(orders)
+    assert done.before and not done.after
+    orders.synced("orders")
+    assert same(orders, columns="id, note, price, extra, {}")
+
+
 @pytest.mark.long
 def test_the_command_says_what_it_repaired(orders: Workspace) -> None:
     planted(orders)
