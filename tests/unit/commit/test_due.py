@@ -97,30 +97,37 @@ def test_a_success_that_waits_is_not_forgotten_by_a_failure_of_the_other_stage(w
     assert [f.message for f in watermark.failures] == ["no warehouse"]
 
 
-def test_a_table_is_released_only_with_everything_published(store: Counting) -> None:
+def due_in(store: Store) -> HeldTable:
+    """A table that a run holds, with a commit that is to be published."""
     held = HeldTable(store, TABLE.name, RUN)
     held.read()
     held.claim("sync", table=TABLE)
     held.append(draft(held.state, Batch, RUN, files=files(1)))
     held.watermark.publish_soon(held.state, None)
+    return held
+
+
+def taken_over(held: HeldTable, store: Store) -> HeldTable:
+    """The same table, held and published by another run, of which the first one knows nothing."""
+    other = HeldTable(store, TABLE.name, "20260101_000000_next")
+    other.read()
+    assert held.lease is not None
+    held.lease.release()
+    other.claim("sync", table=TABLE)
+    other.watermark.publish(other.state, None)
+    return other
+
+
+def test_a_table_is_released_only_with_everything_published(store: Counting) -> None:
+    held = due_in(store)
     assert published(store) is None
     held.release()
     assert published(store) == 2
 
 
 def test_a_run_that_lost_its_table_leaves_the_copies_to_its_successor(store: Counting) -> None:
-    held = HeldTable(store, TABLE.name, RUN)
-    held.read()
-    held.claim("sync", table=TABLE)
-    held.append(draft(held.state, Batch, RUN, files=files(1)))
-    held.watermark.publish_soon(held.state, None)
-    other = HeldTable(store, TABLE.name, RUN)
-    other.read()
-    other.run = "20260101_000000_next"
-    assert held.lease is not None
-    held.lease.release()
-    other.claim("sync", table=TABLE)
-    other.watermark.publish(other.state, None)
+    held = due_in(store)
+    other = taken_over(held, store)
     with pytest.raises(ConflictError):
         held.append(draft(held.state, Batch, RUN, files=files(1)))
     held.release()
@@ -131,17 +138,8 @@ def test_a_run_that_lost_its_table_leaves_the_copies_to_its_successor(store: Cou
 def test_a_run_that_was_paused_for_long_leaves_the_copies_to_its_successor(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldTable(store, TABLE.name, RUN)
-    held.read()
-    held.claim("sync", table=TABLE)
-    held.append(draft(held.state, Batch, RUN, files=files(1)))
-    held.watermark.publish_soon(held.state, None)
-    other = HeldTable(store, TABLE.name, "20260101_000000_next")
-    other.read()
-    assert held.lease is not None
-    held.lease.release()
-    other.claim("sync", table=TABLE)
-    other.watermark.publish(other.state, None)
+    held = due_in(store)
+    other = taken_over(held, store)
     monkeypatch.setattr(due, "LATE", -1.0)  # as if the process had slept
     held.release()
     assert published(store) == 3

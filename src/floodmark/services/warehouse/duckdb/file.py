@@ -145,26 +145,17 @@ class DatabaseFile:
         self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection | None]:
-        """A connection for reading; None when there is no file yet."""
-        if not self.path.exists():
-            self._check_folder()
-            yield None
-            return
-        with self._connected(read_only=True) as con:
-            yield con
-
-    @contextlib.contextmanager
-    def about_to_write(self) -> Iterator[Connection | None]:
+    def reading(self, *, about_to_write: bool = False) -> Iterator[Connection | None]:
         """A connection for reading, beside one that may be writing; None when there is no file yet.
 
-        Opens the file for writing already: reopening it would take longer than fetching the files of a small load.
+        `about_to_write` opens the file for writing already: reopening it would take longer than fetching the files of a
+        small load.
         """
         if not self.path.exists():
             self._check_folder()
             yield None
             return
-        with self._connected(read_only=False) as con:
+        with self._connected(read_only=not about_to_write) as con:
             yield con
 
     @contextlib.contextmanager

@@ -341,7 +341,7 @@ class DuckDB:
 
     def _looked(self, requests: Sequence[LoadRequest]) -> list[tuple[Ledger, int | None]]:
         """What decisions need before their transaction: the ledger, and the target's row count."""
-        with self._file.about_to_write() as con:
+        with self._file.reading(about_to_write=True) as con:
             if con is None:
                 return [(Ledger(), None)] * len(requests)
             tables = LedgerTables(con, self.schema)
