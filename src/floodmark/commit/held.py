@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
-from floodmark.commit.document import log
 from floodmark.commit.fold import State
 from floodmark.commit.lease import Lease, holder
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
-from floodmark.model.errors import ConflictError, FloodmarkError
+from floodmark.model.errors import ConflictError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.origin import Origin
 from floodmark.model.table import Table
@@ -101,9 +100,7 @@ class HeldTable:
         """Releases the table, once everything is published."""
         try:
             self.watermark.publish_due()
-        except FloodmarkError as error:  # a stale copy does no harm; an unreleased table keeps others waiting
-            log.info("%s: the watermark could not be published: %s", self.log.table_name, error.message)
-        finally:
+        finally:  # an unreleased table keeps others waiting
             self._release_lease()
 
     def _release_lease(self) -> None:

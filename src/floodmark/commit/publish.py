@@ -291,32 +291,27 @@ class Watermark:
         The run must end with a publication or with `publish_due`.
         """
         with self._lock:
-            self._due.put(state, ledger, succeeded, self._overdue)
+            self._due.put(state, ledger, succeeded, self.publish_due)
 
     def publish_due(self) -> None:
-        """Publishes what `publish_soon` has left to be published, if anything, unless another run has taken the table."""
-        with self._lock:
-            due = self._due.waiting
-            if (
-                due is not None
-                and due.late
-                and self._log is not None
-                and self._log.numbers(after=due.state.n)
-            ):
-                self._due.take()
-            elif due is not None:
-                self._publish(due.state, due.ledger, succeeded=due.succeeded)
+        """Publishes what `publish_soon` has left to be published, if anything, unless another run has taken the table.
+
+        An error is only logged: a stale copy does no harm, and the next publication has its news, too.
+        """
+        try:
+            with self._lock:
+                due = self._due.waiting
+                if due is not None and due.late and self._log and self._log.numbers(after=due.state.n):
+                    self._due.take()
+                elif due is not None:
+                    self._publish(due.state, due.ledger, succeeded=due.succeeded)
+        except FloodmarkError as error:
+            log.info("%s: the watermark could not be published: %s", self.table_name, error.message)
 
     def drop_due(self) -> None:
         """Leaves it unpublished: another run has taken the table, and publishes its own copies."""
         with self._lock:
             self._due.take()
-
-    def _overdue(self) -> None:
-        try:
-            self.publish_due()
-        except FloodmarkError as error:  # the next publication has its news, too
-            log.info("%s: the watermark could not be published: %s", self.table_name, error.message)
 
     def _publish(
         self,
