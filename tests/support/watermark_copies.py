@@ -54,9 +54,9 @@ class Counting(Store):
         self.lists.append(prefix)
         return super().list(prefix, start_after)
 
-    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
+    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
         self.listed_folders.append(prefixes)
-        return super().folders_of(*prefixes)
+        return super().folders_of(*prefixes, old=old)
 
     def get(self, path: str, most: int | None = None) -> bytes | None:
         self.reads.append(path)

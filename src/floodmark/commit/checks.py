@@ -67,9 +67,10 @@ def check_path(table_name: str) -> str:
     return f"{CHECKS}{encode(table_name)}.json"
 
 
-def read_check(store: Store, table_name: str) -> Check | None:
-    """The table's check object; None if it is missing or unreadable."""
-    found = parse_check(store.get(check_path(table_name)))
+def read_check(store: Store, table_name: str, old: float = 0.0) -> Check | None:
+    """The table's check object; None if it is missing, at most `old` seconds ago, or unreadable."""
+    path = check_path(table_name)
+    found = None if store.lacked(path, old) else parse_check(store.get(path))
     return found if found is not None and found.table_name == table_name else None
 
 

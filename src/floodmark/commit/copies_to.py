@@ -140,9 +140,11 @@ def _put_aside(place: Store, name: str, log: str) -> None:
             place.delete([path])
 
 
-def daily_paths(store: Store, name: str) -> list[str]:
-    """The table's daily copies in a store or place, newest first."""
+def daily_paths(store: Store, name: str, old: float = 0.0) -> list[str]:
+    """The table's daily copies in a store or place, newest first; that there are none may be `old` seconds old."""
     stem = daily_path(name, "").removesuffix(".json")
+    if store.lacked(stem, old):
+        return []
     paths = [o.path for o in store.list(stem, start_after=stem)]  # the folder holds the copies of all tables
     # The prefix `s.t_` also matches the copies of a table `s.t_2`.
     return [p for p in reversed(paths) if re.fullmatch(r"\d{8}\.json", p.removeprefix(stem))]

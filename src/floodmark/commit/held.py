@@ -33,9 +33,9 @@ class HeldTable:
         self.killed: Killed | None = None  # the run that we have taken the table over from
         self.last_commit = time.monotonic()
 
-    def read(self) -> State:
-        """Reads the current state from the store."""
-        self.state = self.log.read()
+    def read(self, old: float = 0.0) -> State:
+        """Reads the current state from the store; that there is none may be `old` seconds old."""
+        self.state = self.log.read(old)
         self.known = True
         return self.state
 

@@ -37,7 +37,7 @@ class LiveProgress:
         self._every = every
         self._lock = threading.Lock()
         self._tables: dict[str, Live] = {}
-        self._begun: dict[str, float] = {}
+        self._begun: dict[str, float] = {}  # when a table's first stage after planning began
         self._written: set[str] = set()
         self._over: set[str] = set()
         self._stop = threading.Event()
@@ -126,7 +126,6 @@ class LiveProgress:
 
     def _new(self, table: str) -> Live:
         owner = this_process()
-        self._begun[table] = time.monotonic()
         return Live(table, self._run, owner.host, owner.pid, stamp(), stamp())
 
     def _change(self, table: str, stage: str, more: LiveStage, *, restart: bool = False) -> None:
@@ -144,6 +143,8 @@ class LiveProgress:
                     bytes=before.bytes + more.bytes,
                 )
             self._tables[table] = live.showing(known.values(), more.since)
+            if stage != "plan":
+                self._begun.setdefault(table, time.monotonic())
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
                 self._thread.start()
@@ -156,13 +157,11 @@ class LiveProgress:
     def _write(self) -> None:
         with self._lock:
             since = time.monotonic() - self._every / 2  # most tables of a long sync are done sooner than that
+            # A run that is only planning does not hold the table; the run that does may be writing here.
             under_way = {
-                name: live
-                for name, live in self._tables.items()
-                if self._begun[name] <= since
-                # A run that is only planning does not hold the table; the run that does may be writing here.
-                and any(s.stage != "plan" for s in live.stages)
-                and not all(s.ended for s in live.stages)
+                name: self._tables[name]
+                for name, begun in self._begun.items()
+                if begun <= since and not all(s.ended for s in self._tables[name].stages)
             }
             over, self._over = self._over & self._written, set()
         self._remove(over)

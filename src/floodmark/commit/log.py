@@ -126,6 +126,7 @@ class Log:
         self.repairs = repairs  # whether a recovery also repairs the store
         self.aloud = aloud  # whether a recovery from a further place is logged as a warning
         self.findings: list[Finding] = []  # repairs that were necessary
+        self.old = 0.0  # seconds that the reading may rely on lists of the store's folders
         # Known without another request: our commits since the last read, as stored,
         self.own: dict[int, bytes] = {}
         self.seen: Seen | None = None  # the primary copy as that read found it,
@@ -133,16 +134,21 @@ class Log:
         self._patience = patience
         self._pause = pause
 
-    def read(self) -> State:
+    def read(self, old: float = 0.0) -> State:
         """The table's current state, recovered if necessary; n = -1 if the table has no log.
 
+        That it has none may be `old` seconds old: as if it had been read then, before another run opened the log.
         Raises Damaged if the log can't be read completely and no copy fills the gap, and NothingLeft if there
         are data files but neither a log nor a copy: a table never silently starts over.
         """
-        return self._told_apart(self._read())
+        self.old = old
+        try:
+            return self._told_apart(self._read())
+        finally:
+            self.old = 0.0
 
     def _read(self) -> State:
-        published = copies.primary(self.store, self.table_name)
+        published = copies.primary(self.store, self.table_name, self.old)
         self.seen = None
         self.own.clear()  # a read must see what is actually in the store
         if isinstance(published.found, Copy) and self.confirms(published.found.checkpoint.state):

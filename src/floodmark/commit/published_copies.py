@@ -64,16 +64,18 @@ def stored(store: Store, table_name: str, place: Place, paths: Sequence[str]) ->
                     yield Stored(place, path, data, examine(data, table_name))
 
 
-def primary(store: Store, table_name: str) -> Stored:
-    """The primary copy, present or missing."""
+def primary(store: Store, table_name: str, old: float = 0.0) -> Stored:
+    """The primary copy, present or missing; that it is missing may be `old` seconds old."""
     path = primary_path(table_name)
-    data = store.get(path)
+    data = None if store.lacked(path, old) else store.get(path)
     return Stored("primary", path, data, examine(data, table_name))
 
 
-def backups(store: Store, table_name: str, sessions: Sequence[str] | None = None) -> Iterator[Stored]:
+def backups(
+    store: Store, table_name: str, sessions: Sequence[str] | None = None, old: float = 0.0
+) -> Iterator[Stored]:
     """All copies but the primary, in order of trust, from all sessions or from these; fetched lazily."""
-    yield from stored(store, table_name, "daily", daily_paths(store, table_name))
+    yield from stored(store, table_name, "daily", daily_paths(store, table_name, old))
     found = stored(store, table_name, "session", session_paths(store, table_name, sessions))
     for _, same in groupby(found, key=lambda item: _run(item.path)[:_SECOND]):
         yield from sorted(same, key=_reached, reverse=True)  # names within a second are random

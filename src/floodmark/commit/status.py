@@ -268,9 +268,10 @@ def month_of(day: str) -> str:
     return day[:7].replace("-", "")
 
 
-def read_month(store: Store, table_name: str, month: str) -> tuple[Day, ...]:
-    """The totals of a month's days; today's idle runs are still in the check object."""
-    found = parse_month(store.get(month_path(table_name, month)))
+def read_month(store: Store, table_name: str, month: str, old: float = 0.0) -> tuple[Day, ...]:
+    """The totals of a month's days, unless missing `old` seconds ago; today's idle runs are still in the check object."""
+    path = month_path(table_name, month)
+    found = None if store.lacked(path, old) else parse_month(store.get(path))
     return found.days if found is not None and found.table_name == table_name else ()
 
 
@@ -279,14 +280,14 @@ def parse_month(data: bytes | None) -> Month | None:
     return _parse(Month, data)
 
 
-def add_days(store: Store, table_name: str, days: Iterable[Day]) -> None:
+def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.0) -> None:
     """Adds days to their months; a day that can't be written is lost, and stops nothing."""
     months: dict[str, list[Day]] = {}
     for day in days:
         months.setdefault(month_of(day.day), []).append(day)
     for month, more in months.items():
         try:
-            before = read_month(store, table_name, month)
+            before = read_month(store, table_name, month, old)
         except FloodmarkError as error:
             log.info("%s: the daily totals could not be read: %s", table_name, error.message)
             continue

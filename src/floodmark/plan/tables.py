@@ -37,6 +37,10 @@ class StoredTables:
             self._names = tuple(tables(self._store))
         return self._names
 
+    def seems_new(self, name: str) -> bool:
+        """Whether the tables were listed, and this one was not among them."""
+        return self._names is not None and name not in self._names
+
     def retired(self, name: str) -> bool:
         """Whether `--all` no longer includes the table; its schema may be omitted, as in the configuration.
 

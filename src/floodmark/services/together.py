@@ -1,12 +1,14 @@
-"""Questions of several threads to one service, answered together.
+"""Questions of several threads to one service, asked at a fraction of the cost.
 
-While one thread asks, the questions of the others gather; the next of them asks them all at once. An answer is always
-younger than its question: as if each thread had asked for itself, at a fraction of the cost.
+`Together`: while one thread asks, the questions of the others gather; the next of them asks them all at once. An answer
+is always younger than its question, as if each thread had asked for itself. `Recent`: threads with the same question
+share an answer, for as long as they say that it may be old.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -61,3 +63,24 @@ class Together(Generic[Q, A]):
             return
         for one, answer in zip(asked, answers, strict=True):
             one.answers.append(answer)
+
+
+class Recent(Generic[Q, A]):
+    """Remembers the answers to a few questions; threads with the same question wait for one of them to ask."""
+
+    def __init__(self, answer: Callable[[Q], A]) -> None:
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._turns: dict[Q, threading.Lock] = {}
+        self._known: dict[Q, tuple[float, A]] = {}  # when it was asked, and the answer
+
+    def ask(self, question: Q, old: float) -> A:
+        """The answer to a question that was asked at most `old` seconds ago."""
+        with self._lock:
+            turn = self._turns.setdefault(question, threading.Lock())
+        with turn:
+            now = time.monotonic()
+            known = self._known.get(question)
+            if known is None or now - known[0] > old:
+                known = self._known[question] = now, self._answer(question)
+            return known[1]

@@ -85,18 +85,23 @@ def failed(
         return Told(None, ours=False)
 
 
-def leave_check(held: HeldTable, report: TableReport, looked: str | None, failure: Failure | None) -> None:
-    """Writes the check object and the day's totals; failing to read or write them stops nothing."""
+def leave_check(
+    held: HeldTable, report: TableReport, looked: str | None, failure: Failure | None, old: float = 0.0
+) -> None:
+    """Writes the check object and the day's totals; failing to read or write them stops nothing.
+
+    That there are none yet may be `old` seconds old.
+    """
     store, name = held.log.store, held.log.table_name
     try:
-        before = read_check(store, name)
+        before = read_check(store, name, old)
     except FloodmarkError as error:
         log.info("the check object could not be read: %s", error.message, extra={"table": name})
         return
     check, days = checked(
         before, report, held.run, stamp(), looked=looked, failure=failure, killed=held.killed
     )
-    add_days(store, name, days)  # first: a crash in between counts a run twice rather than not at all
+    add_days(store, name, days, old)  # first: a crash in between counts a run twice rather than not at all
     write_check(store, check)
 
 

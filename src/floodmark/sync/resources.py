@@ -27,6 +27,8 @@ T = TypeVar("T")
 TABLES_AT_ONCE = 16
 # Tables that have begun: those that wait for Spark's start, or for a task that they share, are not worked on.
 TABLES_BEGUN = 64
+# Seconds that lists of the store's folders may be old when a new table looks whether it has left something there.
+GLANCE = 1.0
 # Seconds that an interrupted run may take to end cleanly.
 GRACE = 5.0
 
@@ -72,6 +74,10 @@ class Work:
         if self.options.load_only and not all_tables and all("." in name for name in names):
             return list(dict.fromkeys(names)), []  # loading doesn't need the source, which may be down
         return self.stored.resolve(self.services.session, names, all_tables)
+
+    def glance(self, name: str) -> float:
+        """How many seconds old it may be that the store has nothing of a table: 0, unless the table seems new."""
+        return GLANCE if self.stored.seems_new(name) else 0.0
 
     def check_target(self, table: Table) -> None:
         """Refuses a second table with the same target."""

@@ -87,6 +87,7 @@ class TableRun:
         self._options: TableOptions = work.services.config.options(name)
         self._request = replace(asked, slice_rows=self._options.slice_rows, tables=tables)
         self._report = TableReport(name)
+        self._glance = work.glance(name)
         self._held = held = HeldTable(work.services.store, name, work.services.run)
         self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, self._report)
         self._extraction = Extraction(work.services, asked, held, self._loader, self._report, work.turns)
@@ -104,7 +105,7 @@ class TableRun:
         """The whole run; an error goes into the report and does not affect other tables."""
         began = time.monotonic()
         try:
-            state = self._held.read()
+            state = self._held.read(self._glance)
             self._described_before = state.table
             if state.retired and self._work.all_tables:
                 self._report.left_out = True
@@ -313,7 +314,8 @@ class TableRun:
         def take_over(state: State) -> State | Changed:
             if not legacy.untouched(state) or self._request.since is not None:
                 return state
-            found = legacy.takeover(session, self._services.store, table, self._options, start)
+            store, old = self._services.store, self._glance
+            found = legacy.takeover(session, store, table, self._options, start, old)
             self._say(found.notes)
             if found.position is None:
                 return state
@@ -485,7 +487,7 @@ class TableRun:
     def _leave_check(self) -> None:
         """Records in the store how the run ended, if that is up to us."""
         if self._ours and not self._services.interrupted:
-            outcome.leave_check(self._held, self._report, self._looked, self._unlogged)
+            outcome.leave_check(self._held, self._report, self._looked, self._unlogged, self._glance)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -121,3 +121,23 @@ def test_activity_shows_the_progress_of_the_run_that_holds_the_table() -> None:
     assert (shown["stage"], shown["rows"]) == ("load", 77)
     other = activity(state, held, Live("s.t", "r8", "db1", 12, "", "", stage="verify", rows=77))
     assert other["stage"] != "verify"
+
+
+def test_a_table_that_has_waited_long_for_spark_is_written_only_if_the_rest_takes_long_too(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("floodmark.commit.live.time.monotonic", lambda: now)
+    live = LiveProgress(store, RUN, Unwatched(), every=30.0)
+    live._stop.set()  # no thread writes but this one
+    live.begin("s.t", "plan", None)
+    live.end("s.t", "plan")
+    now += 29
+    live.begin("s.t", "extract", 1000)
+    now += 1
+    live._stop.clear()
+    live._write()
+    assert store.writes == []
+    now += 15
+    live._write()
+    assert store.writes == [live_path("s.t")]

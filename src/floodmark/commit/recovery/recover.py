@@ -161,9 +161,8 @@ class _Signs:
 
 def _signs(log: Log) -> _Signs:
     store, name = log.store, encode(log.table_name)
-    # Folders, because new tables that ask at the same time share the lists. In this order: a log opened meanwhile has
-    # commits before it has files.
-    with_commits, with_files, sessions = store.folders_of("commits/", "data/", copies.SESSIONS)
+    # Folders, because new tables share the lists. In this order: a log opened meanwhile has commits before it has files.
+    with_commits, with_files, sessions = store.folders_of("commits/", "data/", copies.SESSIONS, old=log.old)
     commits = name in with_commits and bool(log.numbers())
     files = sum(1 for _ in store.list(f"data/{name}/")) if name in with_files else 0
     return _Signs(commits, files, sessions)
@@ -173,7 +172,7 @@ def _candidates(log: Log, primary: copies.Stored, signs: Callable[[], _Signs]) -
     yield primary
     few = primary.data is None and not signs()
     sessions = signs().sessions[-FEW:] if few else None
-    yield from copies.backups(log.store, log.table_name, sessions)
+    yield from copies.backups(log.store, log.table_name, sessions, log.old)
     if log.store.places:  # worth waiting for only if the store has nothing else to go by
         lost = few and maybe_lost(log.store)
         patient = lost or (not few and not signs().commits)
@@ -358,8 +357,9 @@ def _begun(log: Log, state: State) -> bool:
 
 def _left_alone(log: Log, files: int, useless: bool) -> bool:
     """Whether a table without a log has one by now; raises NothingLeft if only other traces of it exist."""
-    name = log.table_name
-    claimed = log.store.get(lease_path(name)) is not None  # all that is left if the files were cleaned
+    name, lease = log.table_name, lease_path(log.table_name)
+    # All that is left if the files were cleaned.
+    claimed = not log.store.lacked(lease, log.old) and log.store.get(lease) is not None
     if not (useless or files or claimed):
         return False
     if log.numbers():  # opened by another run meanwhile

@@ -8,12 +8,14 @@ An object counts as absent only if the server said so in S3's own terms.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -30,7 +32,7 @@ from floodmark.services.store.folder import NO_DOCUMENT, PARTS, Folder, Object
 from floodmark.services.store.overlay import Objects, Overlay
 from floodmark.services.store.places import Place
 from floodmark.services.store.s3_errors import Answer, absent, translate
-from floodmark.services.together import Together
+from floodmark.services.together import Recent
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -54,6 +56,8 @@ _RETRY: RetryConfig = {
 _PART_BYTES = 8 << 20
 # Requests at a time for callers that have several.
 _AT_ONCE = 16
+# A folder with more objects than this takes more than one request to list.
+_ONE_LIST = 999
 # Most bytes to read into memory, far above what Floodmark writes: a claim with 800,000 slices has 32 MiB, and
 # a copy of the watermark holds the claim twice. Someone with write access to the store must not be able to
 # fill a reader's memory.
@@ -88,9 +92,10 @@ class Store:
     def _use(self, objects: Objects) -> None:
         self._at = objects
         # No reference to self: a cycle would keep connections open for long.
-        self._listed: Together[tuple[str, ...], tuple[tuple[str, ...], ...]] = Together(
+        self._folders: Recent[tuple[str, ...], tuple[tuple[str, ...], ...]] = Recent(
             partial(_folders, objects)
         )
+        self._paths: Recent[str, list[str] | None] = Recent(partial(_paths, objects))
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -146,14 +151,25 @@ class Store:
         """The names of the immediate subfolders (of `commits/`, say), sorted; cheap however full they are."""
         return self.folders_of(prefix)[0]
 
-    def folders_of(self, *prefixes: str) -> tuple[tuple[str, ...], ...]:
-        """The same for several folders, listed one after the other.
-
-        Threads that ask while another one lists are answered together, by lists that begin later.
-        """
+    def folders_of(self, *prefixes: str, old: float = 0.0) -> tuple[tuple[str, ...], ...]:
+        """The same for several folders, listed one after the other, or as they were at most `old` seconds ago."""
         for prefix in prefixes:
             _checked(prefix.removesuffix("/"))
-        return self._listed.ask(prefixes)
+        return self._folders.ask(prefixes, old)
+
+    def lacked(self, start: str, old: float) -> bool:
+        """Whether, at most `old` seconds ago, no object's path began like this; False if that is not known.
+
+        For several callers with paths in one folder, which has no subfolders: they share a list of it.
+        """
+        if old <= 0:
+            return False
+        folder = _checked(start).rpartition("/")[0] + "/"
+        paths = self._paths.ask(folder, old)
+        if paths is None:
+            return False
+        at = bisect_left(paths, start)
+        return at == len(paths) or not paths[at].startswith(start)
 
     def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         """The object's size, its last bytes and its ETag; None if it doesn't exist."""
@@ -206,14 +222,14 @@ class Store:
             part.unlink(missing_ok=True)
 
 
-def _folders(objects: Objects, asked: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
-    """The subfolders of all prefixes that were asked for, each listed once and after those asked for before it."""
-    found: dict[str, tuple[str, ...]] = {}
-    for prefixes in asked:
-        for prefix in prefixes:
-            if prefix not in found:
-                found[prefix] = tuple(sorted(objects.folders(prefix)))
-    return [tuple(found[prefix] for prefix in prefixes) for prefixes in asked]
+def _folders(objects: Objects, prefixes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(sorted(objects.folders(prefix))) for prefix in prefixes)
+
+
+def _paths(objects: Objects, folder: str) -> list[str] | None:
+    """The paths in a folder, sorted; None if they are too many for one list."""
+    found = [item.path for item in islice(objects.list(folder, "", folder), _ONE_LIST + 1)]
+    return sorted(found) if len(found) <= _ONE_LIST else None
 
 
 def _most(path: str) -> int:

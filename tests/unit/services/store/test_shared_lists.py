@@ -1,47 +1,102 @@
-"""Tables that look for their folders at the same time share one list, and none of them gets an older one."""
+"""Tables that look for their own in the same folders share a list of each, no older than they allow."""
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from floodmark.commit.log import Log, Taken, draft
 from floodmark.config.load import StoreSpec
-from floodmark.services.store.folder import Folder
+from floodmark.model.commit import Open
+from floodmark.services.store import store as stores
+from floodmark.services.store.folder import Folder, Object
 from floodmark.services.store.store import Store
 
+LONG = 600.0
 
-class Slow(Folder):
-    """A folder whose first list takes until it is let go."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.lists = 0
-        self.begun, self.go = threading.Event(), threading.Event()
+class Counted(Folder):
+    """A folder that counts its lists."""
+
+    lists = 0
 
     def folders(self, prefix: str) -> Iterator[str]:
         self.lists += 1
-        found = list(super().folders(prefix))
-        if self.lists == 1:
-            self.begun.set()
-            assert self.go.wait(10)
-        yield from found
+        return super().folders(prefix)
+
+    def list(self, parent: str, after: str = "", prefix: str = "") -> Iterator[Object]:
+        self.lists += 1
+        return super().list(parent, after, prefix)
 
 
-def test_one_list_answers_all_that_asked_before_it_began(tmp_path: Path) -> None:
-    store, slow = Store(StoreSpec(url=str(tmp_path))), Slow(tmp_path)
-    store._use(slow)
-    with ThreadPoolExecutor(6) as pool:
-        first = pool.submit(store.folders, "commits/")
-        assert slow.begun.wait(10)
-        store.put("commits/s.new/0.json", b"{}")  # too late for the list under way
-        others = [pool.submit(store.folders, "commits/") for _ in range(5)]
-        while len(store._listed._waiting) < 5:
-            time.sleep(0.001)
-        slow.go.set()
-        assert first.result() == ()
-        assert [one.result() for one in others] == [("s.new",)] * 5
-    assert slow.lists == 2
+@pytest.fixture
+def counted(tmp_path: Path) -> tuple[Store, Counted]:
+    store, objects = Store(StoreSpec(url=str(tmp_path))), Counted(tmp_path)
+    store._use(objects)
+    return store, objects
+
+
+def test_threads_that_ask_for_different_objects_of_a_folder_share_one_list(
+    counted: tuple[Store, Counted],
+) -> None:
+    store, objects = counted
+    store.put("leases/s.t7.json", b"{}")
+    paths = [f"leases/s.t{n}.json" for n in range(50)]
+    with ThreadPoolExecutor(8) as pool:
+        lacked = list(pool.map(lambda path: store.lacked(path, LONG), paths))
+    assert [path for path, none in zip(paths, lacked, strict=True) if not none] == ["leases/s.t7.json"]
+    assert objects.lists == 1
+
+
+def test_a_path_is_lacked_only_if_none_begins_like_it(counted: tuple[Store, Counted]) -> None:
+    store, _ = counted
+    store.put("daily/s.t_20250101.json", b"{}")
+    assert not store.lacked("daily/s.t_", LONG)
+    assert store.lacked("daily/s.u_", LONG) and store.lacked("daily/s.a_", LONG)
+
+
+def test_an_answer_that_is_too_old_is_asked_for_again(counted: tuple[Store, Counted]) -> None:
+    store, objects = counted
+    assert store.lacked("leases/s.t.json", LONG) and store.folders_of("commits/", old=LONG) == ((),)
+    store.put("leases/s.t.json", b"{}")
+    store.put("commits/s.t/0.json", b"{}")
+    assert store.lacked("leases/s.t.json", LONG) and store.folders_of("commits/", old=LONG) == ((),)
+    assert not store.lacked("leases/s.t.json", 1e-9) and store.folders_of("commits/") == (("s.t",),)
+    assert objects.lists == 4
+
+
+def test_who_needs_the_newest_answer_is_told_that_none_is_known_without_a_list(
+    counted: tuple[Store, Counted],
+) -> None:
+    store, objects = counted
+    assert not store.lacked("leases/s.t.json", 0.0) and objects.lists == 0
+
+
+def test_a_folder_with_too_many_objects_for_one_list_is_not_relied_on(
+    counted: tuple[Store, Counted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = counted
+    monkeypatch.setattr(stores, "_ONE_LIST", 2)
+    for n in range(3):
+        store.put(f"leases/s.t{n}.json", b"{}")
+    assert not store.lacked("leases/s.u.json", LONG)
+
+
+def test_a_log_that_another_run_opens_after_the_list_is_noticed_by_the_first_commit(
+    counted: tuple[Store, Counted],
+) -> None:
+    store, _ = counted
+    log = Log(store, "s.t")
+    log.read(LONG)  # the lists are made
+    theirs = Log(store, "s.t")
+    opened = theirs.append(theirs.read(), draft(theirs.read(), Open, "run1"))
+    before = log.read(LONG)
+    assert before.n == -1
+    with pytest.raises(Taken):
+        log.append(before, draft(before, Open, "run2"))
+    assert log.read() == opened, "a later look relies on no list"
 
 
 def test_several_requests_of_one_caller_run_side_by_side_and_keep_their_order(tmp_path: Path) -> None:
