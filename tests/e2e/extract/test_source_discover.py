@@ -162,6 +162,14 @@ def test_a_view_is_refused(database: Any, session: Session) -> None:
     assert list_tables(session, database.name) == [f"{database.name}.t"]
 
 
+@pytest.mark.both_servers
+def test_json_is_a_document_on_mysql_and_text_on_mariadb(database: Any, session: Session, kind: str) -> None:
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY, doc JSON)")
+    table = found(session)
+    expected = {"mysql": ("json", "SUPER"), "mariadb": ("longtext", "VARCHAR(65535)")}
+    assert (table.column("doc").data_type, fields(table)[1].redshift) == expected[kind]
+
+
 @pytest.mark.mariadb_only
 def test_a_sequence_is_refused(database: Any, session: Session) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE SEQUENCE s")
