@@ -120,13 +120,14 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def other_room(before: Table, now: Table) -> bool:
-    """Whether the warehouse can now hold different values of these columns than before."""
+    """Whether the warehouse can now hold other values of these columns, so that `overflow` treats them differently."""
     if None in (before.recipe.holds, now.recipe.holds) or before.recipe.holds == now.recipe.holds:
         return False
     found = [f for f in fields(now) if not f.file_only]
     if now.recipe.holds == "any":
         return any(f.max_bytes for f in found)
-    return any(f.redshift == SUPER for f in found)  # large strings affect only JSON documents
+    # Large strings affect only the length of JSON documents, which `truncate` refuses to change, as `error` does.
+    return before.recipe.overflow == "null" and any(f.redshift == SUPER for f in found)
 
 
 def same_where(before: Table, now: Table) -> bool:

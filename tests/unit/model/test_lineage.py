@@ -10,6 +10,8 @@ import pytest
 
 from floodmark.model.lineage import column_changes, with_lineage
 from floodmark.model.table import Column, Table
+from floodmark.model.types import fields
+from floodmark.services.mysql.convert import UNLIMITED, Unfit, redshift, to_arrow
 from floodmark.services.warehouse.column_mapping import constants, fills, placed, target_renames
 from floodmark.services.warehouse.columns import wider
 from tests.support.described import changed, described
@@ -204,6 +206,55 @@ def test_a_warehouse_that_holds_more_matters_only_to_columns_with_such_values() 
     assert not owed(A, "redshift", large) and not owed(A, "redshift", "any")
     # DuckDB holds everything, so that no value was ever changed.
     assert not any(owed(c, "any", now, overflow="truncate") for c in (JSON, NOTE) for now in ("any", large))
+
+
+ROOM = {"redshift": redshift(), "redshift with large strings": redshift(large_strings=True), "any": UNLIMITED}
+LONG, NUL = b"x" * 70_000, b"a\0b"
+BYTES = b"x" * 16_777_217
+VALUES = {
+    "json": (b'"' + LONG + b'"', rb'"a\u0000b"'),  # MySQL's; MariaDB's is longtext
+    "longtext": (LONG, NUL),
+    "mediumtext": (LONG, NUL),
+    "text": (NUL,),
+    "longblob": (LONG, NUL, BYTES),
+    "mediumblob": (LONG, NUL),
+    "blob": (NUL,),
+    "int": (b"1",),
+}
+
+
+def written(of: Table, value: bytes) -> Any:
+    """The value as a file has it, for the warehouse that the recipe names; "refused" if it stops the read."""
+    try:
+        return to_arrow(fields(of)[1], [value], of, ROOM[str(of.recipe.holds)]).to_pylist()[0]
+    except Unfit:
+        return "refused"
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("policy", ["null", "truncate", "error"])
+def test_rows_are_owed_exactly_if_large_strings_change_what_is_written(kind: str, policy: str) -> None:
+    small = table(Column("c", kind, kind, charset="utf8mb4"), overflow=policy, holds="redshift")
+    large = changed(small, holds="redshift with large strings")
+    other = False
+    for value in VALUES[kind]:
+        one, two = written(small, value), written(large, value)
+        other |= one != two and "refused" not in (one, two)  # a refusal changes no row that was read
+    assert ("overflow" in with_lineage(small, large).lineage.owed_parts) is other
+    assert ("overflow" in with_lineage(large, small).lineage.owed_parts) is other
+    assert other is (kind == "json" and policy == "null")
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("policy", ["null", "truncate"])
+@pytest.mark.parametrize("before", ["redshift", "redshift with large strings"])
+def test_rows_are_owed_if_a_warehouse_that_holds_any_value_gets_other_ones(
+    kind: str, policy: str, before: str
+) -> None:
+    was = table(Column("c", kind, kind, charset="utf8mb4"), overflow=policy, holds=before)
+    now = changed(was, holds="any")
+    if any(written(was, value) not in (written(now, value), "refused") for value in VALUES[kind]):
+        assert "overflow" in with_lineage(was, now).lineage.owed_parts
 
 
 def test_two_decimals_have_one_that_holds_both() -> None:
