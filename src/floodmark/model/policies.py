@@ -1,4 +1,4 @@
-"""Findings about values changed by a table's policies (`overflow`, `zero_dates`). Pure.
+"""Which of a table's policies (`overflow`, `zero_dates`) applies to a column, and findings about values they changed. Pure.
 
 A policy never changes a value silently: every run counts the values it changed in each column.
 """
@@ -6,10 +6,26 @@ A policy never changes a value silently: every run counts the values it changed 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL
+from floodmark.model.types import SUPER, Field
+
+
+def tells_rows_apart(field: Field, table: Table) -> bool:
+    """Whether rows are merged by this field: if a policy made two keys equal, two rows would become one."""
+    return field.column in table.key and table.mode != "full"
+
+
+def when_too_long(field: Field, table: Table) -> Literal["error", "truncate", "null"]:
+    """What happens to values that are too long for the warehouse: keys are never changed, documents never cut."""
+    policy = table.recipe.overflow
+    # A truncated document is no longer a document.
+    if tells_rows_apart(field, table) or (policy == "truncate" and field.redshift == SUPER):
+        return "error"
+    return policy
 
 
 def changed_values(table: Table | None, changed: Mapping[str, int]) -> list[Finding]:

@@ -14,6 +14,7 @@ from floodmark.load.preview import Asking, LoadPreview
 from floodmark.model.errors import FloodmarkError, Interrupted, exit_code
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import sentence
+from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.types import (
@@ -141,14 +142,10 @@ def mark(column: Field, table: Table, warehouse: str, large_strings: bool = Fals
         return "compares keys as MySQL does"
     if column.raw:
         return "the exact text of invalid dates"
-    # Rows are merged by key: no policy may turn two keys into one.
-    zero_dates, overflow = table.recipe.zero_dates, table.recipe.overflow
-    if column.column in table.key and table.mode != "full":
-        zero_dates = overflow = "error"
     if is_moment(column):
-        return f"zero dates: {zero_dates}"
+        return f"zero dates: {'error' if tells_rows_apart(column, table) else table.recipe.zero_dates}"
     if (limit := exceeded(column, warehouse, large_strings)) is not None:
-        return f"over {limit:,} bytes: {overflow}"
+        return f"over {limit:,} bytes: {when_too_long(column, table)}"
     kind = table.column(column.column).data_type
     if kind == "decimal" and column.redshift.startswith("VARCHAR"):
         return "as text: more than 38 digits"

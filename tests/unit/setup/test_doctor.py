@@ -186,6 +186,11 @@ def test_columns_whose_values_redshift_cannot_hold_are_named_with_their_policy()
     assert check.name == "columns" and "long (longtext): values too long" in check.detail
     assert "are cut (overflow: truncate)" in check.detail
     assert [c.name for c in tables.check_table(Discovered(table, ()), 5, "duckdb")] == ["reading"]
+    both = changed(table, columns=(*table.columns, Column("doc", "json", "json")))
+    *_, check = tables.check_table(Discovered(both, ()), 5, "redshift", large_strings=True)
+    stops, cut = check.detail.split("; ")
+    assert stops == "doc (json): values too long for Redshift stop the sync"
+    assert cut == "long (longtext): values too long for Redshift are cut (overflow: truncate)"
 
 
 # the store and the warehouse

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute
 
+from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.table import Table
 from floodmark.model.types import (
     MAX_LARGE_STRING,
@@ -88,7 +89,7 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     """The function from raw cells to the field's array. Made once per column, runs for every batch."""
     if field.raw:
         return _raw
-    if _tells_rows_apart(field, table):
+    if tells_rows_apart(field, table):
         table = replace(table, recipe=replace(table.recipe, zero_dates="error", overflow="error"))
     if is_moment(field):
         return _moments(field, table, changes)
@@ -106,24 +107,17 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     return _numbers(field)
 
 
-def _tells_rows_apart(field: Field, table: Table) -> bool:
-    """Whether rows are merged by this field: if a policy made two keys equal, two rows would become one."""
-    return field.column in table.key and table.mode != "full"
-
-
 def refused_above(field: Field, table: Table, limits: Limits) -> int | None:
     """The length in bytes above which a value of the field stops the read; None if no length does."""
     if field.raw or field.file_only or is_moment(field):
         return None
-    whole = field.redshift == SUPER
     if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
-        limit = limits.document if whole else limits.text
+        limit = limits.document if field.redshift == SUPER else limits.text
     elif pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
         limit = limits.binary
     else:
         return None
-    kept = table.recipe.overflow == "error" or (table.recipe.overflow == "truncate" and whole)
-    refused = kept or _tells_rows_apart(field, table)
+    refused = when_too_long(field, table) == "error"
     return limit if refused and limit is not None and field.max_bytes > limit else None
 
 
@@ -235,7 +229,7 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
                 max(index, 0),
                 f"the impossible date {text[index]}",
                 "correct the value: it is part of the key, which must identify the row"
-                if _tells_rows_apart(field, table)
+                if tells_rows_apart(field, table)
                 else "set zero_dates: null, or keep (the exact text in a second column)",
             )
         changes.add(field, bad)
@@ -287,8 +281,8 @@ def _within(values: Array, limit: int, field: Field, table: Table, changes: Chan
     if (pc.max(lengths).as_py() or 0) <= limit:
         return values
     long = pc.fill_null(pc.greater(lengths, limit), False)
-    whole = field.redshift == SUPER  # a truncated document is no longer a document
-    if table.recipe.overflow == "error" or (table.recipe.overflow == "truncate" and whole):
+    policy = when_too_long(field, table)
+    if policy == "error":
         longest = pc.max(lengths)
         raise Unfit(
             pc.index(lengths, longest).as_py(),
@@ -296,7 +290,7 @@ def _within(values: Array, limit: int, field: Field, table: Table, changes: Chan
             way_out(field, table, limit),
         )
     changes.add(field, long)
-    if table.recipe.overflow == "null":
+    if policy == "null":
         return pc.if_else(long, pa.scalar(None, values.type), values)
     cut = [
         _cut(v, limit) if over else v for v, over in zip(values.to_pylist(), long.to_pylist(), strict=True)
@@ -362,6 +356,6 @@ def _document_choices(limit: int) -> str:
 
 
 def _choices(field: Field, table: Table) -> str:
-    if _tells_rows_apart(field, table):
+    if tells_rows_apart(field, table):
         return "correct the value: it is part of the key, which must identify the row"
     return "set overflow: truncate or null, or exclude the column"

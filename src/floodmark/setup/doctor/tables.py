@@ -17,6 +17,7 @@ from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, Obstacle
+from floodmark.model.policies import when_too_long
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
@@ -238,12 +239,15 @@ def check_table(
             name, hint = _ABOUT[note.kind]
             checks.append(section.warning(name, clause(note), hint(table, note)))
     if bound := [f for f in fields(table) if exceeded(f, warehouse, large_strings) is not None]:
-        listed = ", ".join(f"{f.name} ({table.column(f.column).type})" for f in bound)
-        done = {"error": "stop the sync", "truncate": "are cut", "null": "become NULL"}[table.recipe.overflow]
+        said = []
+        for policy, done in (("error", "stop the sync"), ("truncate", "are cut"), ("null", "become NULL")):
+            if such := [f for f in bound if when_too_long(f, table) == policy]:
+                listed = ", ".join(f"{f.name} ({table.column(f.column).type})" for f in such)
+                said.append(f"{listed}: values too long for Redshift {done}")
         checks.append(
             section.warning(
                 "columns",
-                f"{listed}: values too long for Redshift {done} (overflow: {table.recipe.overflow})",
+                f"{'; '.join(said)} (overflow: {table.recipe.overflow})",
                 "set the table's `overflow` to error, truncate or null; or exclude the column",
             )
         )
