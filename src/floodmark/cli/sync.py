@@ -161,16 +161,19 @@ def sync(
     if every is not None:
         _warn_of_exposed_secrets(settings, config)
         return stay(settings, config, tables, all_tables, options, every, listen, metrics_file)
+    from floodmark.sync.early import early_spark
+
+    spark = early_spark(config, tables, all_tables, options, settings.run)
     from floodmark.observe.run import Observer
     from floodmark.sync.run import sync as run_sync
 
     # Alerts are sent while the result is printed.
-    with Observer(config, metrics_file, run=lambda: settings.run) as observer:
+    with spark, Observer(config, metrics_file, run=lambda: settings.run) as observer:
         with settings.progress().gathering() as progress:
             try:
                 if not dry_run:
                     observer.began(settings.run)
-                report = run_sync(config, tables, all_tables, options, progress, settings.run)
+                report = run_sync(config, tables, all_tables, options, progress, settings.run, spark)
             except Interrupted:
                 progress.stop()
                 _tell_unfinished(settings, progress, dry_run, verbose)

@@ -41,7 +41,7 @@ class Services:
     def __init__(
         self, config: Config, progress: Progress, run: str, spark: Spark | WarmSpark | None = None
     ) -> None:
-        """A Spark that is passed in is used, but not stopped: it stays the caller's."""
+        """A Spark that is passed in is used, but not stopped: it stays the caller's, unless it is for one run."""
         self.config = config
         self.progress = progress
         self.run = run
@@ -57,7 +57,7 @@ class Services:
         # One shared snapshot at a time: two would wait for each other's cores and connections.
         self.sharing = threading.Lock()
         self._lock = threading.Lock()
-        self._own_spark = not isinstance(spark, WarmSpark)
+        self._own_spark = not isinstance(spark, WarmSpark) or spark.one_run
         self._spark = (
             spark if isinstance(spark, WarmSpark) else WarmSpark(config, f"floodmark {run}", running=spark)
         )

@@ -18,12 +18,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.text import counted
-from floodmark.services.mysql.connections import Throttle
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
 from floodmark.services.spark.executors import Executors, attempts_at_once
@@ -36,6 +35,9 @@ from floodmark.services.spark.retries import patiently
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
 from floodmark.services.temp import cache_folder
+
+if TYPE_CHECKING:
+    from floodmark.services.mysql.connections import Throttle
 
 R = TypeVar("R")
 
@@ -200,7 +202,11 @@ class Spark:
         """
         if not jobs:
             return
-        throttle = throttle or Throttle(jobs[0].source)
+        if throttle is None:
+            # Not above: it needs pyarrow, whose import the start of Spark doesn't wait for.
+            from floodmark.services.mysql.connections import Throttle
+
+            throttle = Throttle(jobs[0].source)
         if attempts_at_once(self.settings) > jobs[0].source.max_connections:
             raise ConfigError(
                 "spark.speculation may read a slice twice at once, and source.max_connections allows only 1",

@@ -20,14 +20,18 @@ from floodmark.services.spark.pyspark_internals import check_installed
 class WarmSpark:
     """One Spark at a time. All methods may be called from any thread."""
 
-    def __init__(self, config: Config, name: str, running: Spark | None = None) -> None:
-        """`running` is someone else's Spark: used, and left running."""
+    def __init__(
+        self, config: Config, name: str, running: Spark | None = None, *, one_run: bool = False
+    ) -> None:
+        """`running` is someone else's Spark: used, and left running. `one_run`: the run that is given it stops it."""
+        self.one_run = one_run
         self._config = config
         self._name = name
         self._lock = threading.Lock()
         self._given = running is not None
         self._spark: Spark | None = running
         self._started: Future[None] | None = None
+        self._untold = False  # whether it was started without anyone being told
         self._stopped = threading.Event()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="spark")
 
@@ -42,14 +46,28 @@ class WarmSpark:
         if not self._given:
             check_installed()
 
-    def warm_up(self, said: Callable[[], None] = lambda: None) -> None:
-        """Starts Spark in the background unless it runs; calls `said` if it has to be started."""
+    def warm_up(self, said: Callable[[], None] | None = None) -> None:
+        """Starts Spark in the background unless it runs; of each start, one caller is told by `said`."""
         with self._lock:
-            if self._spark is not None or self._stopped.is_set():
+            if self._stopped.is_set():
                 return
-            self._spark = Spark(self._config.spark_master, self._config.spark_conf, name=self._name)
-            self._started = self._starter.submit(self._spark.start)
+            if self._spark is None:
+                self._spark = Spark(self._config.spark_master, self._config.spark_conf, name=self._name)
+                self._started = self._starter.submit(self._spark.start)
+                self._untold = True
+            if said is None or not self._untold:
+                return
+            self._untold = False
         said()
+
+    def warm_up_if(self, needed: Callable[[], bool]) -> None:
+        """Starts Spark if the answer to a question is yes; doesn't wait for the answer, not even when it is stopped."""
+
+        def ask() -> None:
+            if needed():
+                self.warm_up()
+
+        threading.Thread(target=ask, name="early spark", daemon=True).start()
 
     def get(self) -> Spark:
         """Spark, running; raises the error that kept it from starting."""
