@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from floodmark.model.errors import ConfigError
@@ -22,14 +23,20 @@ FRESH = 120
 
 def scratch(prefix: str) -> Path:
     """A new folder private to this user; removes folders with the same prefix whose process is gone."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+    _sweep(tempfile.gettempdir(), prefix, int(time.monotonic() // FRESH))
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
+
+
+@lru_cache(maxsize=8)  # a run that loads fifty tables looks once, not fifty times
+def _sweep(place: str, prefix: str, period: int) -> None:
+    """Removes the folders of processes that are gone; once in a period."""
+    for folder in Path(place).glob(f"{prefix}*-*"):
         owner = folder.name.removeprefix(prefix).partition("-")[0]
         with suppress(OSError, ValueError):
             seen = folder.stat()
             fresh = time.time() - seen.st_mtime < FRESH
             if seen.st_uid == os.getuid() and not fresh and not _alive(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
 
 
 @contextmanager
