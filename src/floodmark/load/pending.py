@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from floodmark.commit.fold import DataCommit, State
 from floodmark.commit.load_status import accounts_for_older
@@ -299,7 +299,7 @@ def load_pending(
         if not by_key(group[-1].load_as):  # key files bring no columns
             before = request.table
         shape_before = shape_before.after(group[-1], request.table)
-        ledger = _after(ledger, outcome, state.load_epoch)
+        ledger = ledger.after(state.load_epoch, outcome.retaken, outcome.loaded)
         numbers += [row.n for row in outcome.loaded]
         outcomes.append(outcome)
         findings += [f for f in outcome.findings if f not in findings]
@@ -413,9 +413,3 @@ def _documents(log: Log, group: Sequence[DataCommit]) -> tuple[Numbered, ...]:
             raise DataError(f"commit {commit.n} of {commit.table_name} has changed since it was first read")
         found.append((commit, digest))
     return tuple(found)
-
-
-def _after(ledger: Ledger, outcome: LoadOutcome, epoch: int) -> Ledger:
-    """The ledger after a load, without querying it again."""
-    kept = [r for r in ledger.rows if not (r.epoch == epoch and r.identity in outcome.retaken)]
-    return replace(ledger, epoch=epoch, rows=(*kept, *outcome.loaded))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from floodmark.model.commit import Span
@@ -79,6 +79,16 @@ class Ledger:
     def loaded(self, epoch: int) -> frozenset[tuple[int, str]]:
         """The (number, digest) of every individually fetched commit loaded in an epoch."""
         return frozenset(row.identity for row in self.rows if row.epoch == epoch and not row.summed)
+
+    def last(self, target: str, epoch: int | None) -> tuple[int, str | None]:
+        """How many commits of an epoch are in a target, and when the last of them was loaded."""
+        there = [row for row in self.rows if row.target == target and row.epoch == epoch]
+        return sum(row.commits for row in there), max((row.loaded_at or "" for row in there), default=None)
+
+    def after(self, epoch: int, retaken: frozenset[tuple[int, str]], loaded: Sequence[LedgerRow]) -> Ledger:
+        """The ledger after a load in an epoch, without querying it again."""
+        kept = [row for row in self.rows if not (row.epoch == epoch and row.identity in retaken)]
+        return replace(self, epoch=epoch, rows=(*kept, *loaded))
 
     @property
     def commits(self) -> int:

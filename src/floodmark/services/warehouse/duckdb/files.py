@@ -23,28 +23,37 @@ _AS_WRITTEN = ", ".join(
     )
 )
 
+FileColumns = list[tuple[str, str]]  # names and types
+
 
 def reading(paths: Sequence[Path]) -> str:
     """The rows of the files as a table expression."""
     return f"read_parquet({_listed(paths)}, {_AS_WRITTEN})"
 
 
-def columns_of(con: Connection, paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """The names and types of the files' columns, as DuckDB sees them."""
-    found = con.execute(f"DESCRIBE SELECT * FROM {reading(paths)}").fetchall()
-    return [(str(row[0]), str(row[1])) for row in found]
+def columns_of(con: Connection, paths: Sequence[Path]) -> dict[Path, FileColumns]:
+    """The names and types of each file's columns, as DuckDB sees them."""
+    if not paths:
+        return {}
+    found = con.execute(
+        f"SELECT file_name, name, duckdb_type FROM parquet_schema({_listed(paths)})"
+    ).fetchall()
+    columns: dict[str, FileColumns] = {}
+    for file, name, type_ in found:
+        columns.setdefault(str(file), []).append((str(name), str(type_)))
+    return {path: columns.get(str(path), [])[1:] for path in paths}  # the first is the row itself
 
 
-def counted(con: Connection, paths: Sequence[Path]) -> list[int]:
-    """How many rows each file has by its footer; DataError if DuckDB would read any other file."""
-    found = con.execute(f"SELECT file_name, num_rows FROM parquet_file_metadata({_listed(paths)})").fetchall()
-    rows = {str(name): int(number) for name, number in found}
-    if others := sorted(rows.keys() ^ {str(path) for path in paths}):
+def check_itself(con: Connection, paths: Sequence[Path]) -> None:
+    """DataError if DuckDB would read any other file."""
+    if not any("\\" in str(path) for path in paths):
+        return
+    found = con.execute(f"SELECT file_name FROM parquet_file_metadata({_listed(paths)})").fetchall()
+    if others := sorted({str(name) for (name,) in found} ^ {str(path) for path in paths}):
         raise DataError(
             f"DuckDB would read files that are not part of the load ({', '.join(others[:3])})",
             hint="use a folder without *, ? and [ in its name",
         )
-    return [rows[str(path)] for path in paths]
 
 
 def _listed(paths: Sequence[Path]) -> str:
@@ -56,6 +65,6 @@ def _itself(path: str) -> str:
     """A pattern for exactly this path: DuckDB expands *, ? and [, as in a folder `lake[1]` beside `lake1`.
 
     A path with a backslash can't be escaped. DuckDB then takes it literally unless other files match, which
-    `counted` detects.
+    `check_itself` detects.
     """
     return path if "\\" in path else glob.escape(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from floodmark.model.errors import ConflictError
@@ -59,15 +60,23 @@ def _places(values: Sequence[object]) -> str:
 # A log, its target, and which part of its ledger is wanted.
 Question = tuple[str, str, Part | None]
 AT_ONCE = 100  # rows in one INSERT
+_HIGHEST = (1 << 63) - 1
 
 
 class Count(NamedTuple):
-    """How many rows a target has after a load."""
+    """How many rows a target has after a load, and how the load left the ledger: a row of COUNTS."""
 
-    log: str
     target: str
+    log: str
     epoch: int
+    commits: int
+    loaded_at: str | None
     rows: int
+
+    def valid(self, ledger: Ledger, log: str) -> bool:
+        """Whether the ledger of a log is still as that load left it."""
+        now = (log, ledger.epoch, *ledger.last(self.target, ledger.epoch))
+        return self.commits > 0 and now == (self.log, self.epoch, self.commits, self.loaded_at)
 
 
 _TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
@@ -87,16 +96,18 @@ class LedgerTables:
             self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
         return self
 
-    def there(self) -> bool:
-        """Whether the tables have been created and committed."""
-        return kind_of(self.con, self.schema, TARGETS) is not None
+    def there(self, name: str = TARGETS) -> bool:
+        """Whether the tables have been created and committed; earlier versions of Floodmark make no COUNTS."""
+        return kind_of(self.con, self.schema, name) is not None
 
     def read_each(self, questions: Sequence[Question]) -> list[Ledger]:
         """What the ledger says about each log and target, with the row counts; its tables must exist."""
         found = self.read_all(questions)
-        counted = self._counted(questions)
+        counts = self._counts([target for _, target, _ in questions])
         return [
-            replace(ledger, counted=counted.get((log, target, ledger.epoch)))
+            replace(ledger, counted=counts[target].rows)
+            if target in counts and counts[target].valid(ledger, log)
+            else ledger
             for ledger, (log, target, _) in zip(found, questions, strict=True)
         ]
 
@@ -112,41 +123,25 @@ class LedgerTables:
             found.append(replace(Ledger.about(told, log, target), rows=tuple(mine), part=part))
         return found
 
-    def counted(self, log: str, target: str) -> int | None:
-        """How many rows the last load left in the target; None: not counted. The tables must exist."""
-        return self._counted([(log, target, None)]).get((log, target, self.about(log, target).epoch))
+    def in_sums(self, log: str, target: str) -> Ledger:
+        """What the ledger says about a log and a target, with the row count but without single rows."""
+        epoch = self.about(log, target).epoch
+        part = None if epoch is None else Part(epoch, _HIGHEST, proven=False)
+        return self.read_each([(log, target, part)])[0]
 
-    def _counted(self, questions: Sequence[Question]) -> dict[tuple[str, str, int | None], int]:
-        """By log, target and load epoch, the counts that are still valid."""
-        if kind_of(self.con, self.schema, COUNTS) is None:
-            return {}
-        logs, targets = [log for log, _, _ in questions], [target for _, target, _ in questions]
+    def _counts(self, targets: Sequence[str]) -> dict[str, Count]:
+        """What the last load of each target has recorded."""
         found = self.con.execute(
-            f"SELECT c.log_id, c.target, c.epoch, c.rows FROM {quote(self.schema, COUNTS)} AS c "
-            f"JOIN ({self._loads(logs)}) AS l USING (log_id, target, epoch, commits, loaded_at) "
-            f"WHERE c.target IN ({_places(targets)})",
-            [*logs, *targets],
+            f"SELECT target, log_id, epoch, commits, strftime(loaded_at, '{STAMP}'), rows "
+            f"FROM {quote(self.schema, COUNTS)} WHERE target IN ({_places(targets)})",
+            list(targets),
         ).fetchall()
-        return {(log, target, epoch): int(rows) for log, target, epoch, rows in found}
-
-    def _loads(self, logs: Sequence[str]) -> str:
-        """The query for the state of some logs' targets: how many commits, and when the last was loaded."""
-        return (
-            f"SELECT log_id, target, epoch, count(*) AS commits, max(loaded_at) AS loaded_at "
-            f"FROM {quote(self.schema, LEDGER)} WHERE log_id IN ({_places(logs)}) GROUP BY log_id, target, epoch"
-        )
+        return {row[0]: Count._make(row) for row in found}
 
     def keep_counts(self, counts: Sequence[Count]) -> None:
         """Record how many rows each target should have until its next load."""
-        logs = [count.log for count in counts]
-        values = ", ".join(["(?, ?, ?::BIGINT, ?::BIGINT)"] * len(counts))
-        self.con.execute(
-            f"INSERT OR REPLACE INTO {quote(self.schema, COUNTS)} "
-            f"SELECT target, log_id, epoch, coalesce(commits, 0), loaded_at, rows "
-            f"FROM (VALUES {values}) AS c(log_id, target, epoch, rows) "
-            f"LEFT JOIN ({self._loads(logs)}) USING (log_id, target, epoch)",
-            [*(value for count in counts for value in count), *logs],
-        )
+        rows = [(*count[:4], _moment(count.loaded_at), count.rows) for count in counts]
+        self._insert(quote(self.schema, COUNTS), rows, "INSERT OR REPLACE INTO")
 
     def _rows_of(self, logs: Sequence[str]) -> dict[str, list[LedgerRow]]:
         """All rows of each log."""
@@ -226,5 +221,9 @@ class LedgerTables:
 def _recorded(request: LoadRequest, row: LedgerRow) -> tuple[object, ...]:
     """A row of the ledger as it is stored."""
     who = (request.pipeline, request.table.name, request.target, request.run)
-    at = parse_moment(row.loaded_at).replace(tzinfo=None)
-    return (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, at)
+    return (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, _moment(row.loaded_at))
+
+
+def _moment(at: str | None) -> datetime | None:
+    """A time as DuckDB stores it."""
+    return parse_moment(at).replace(tzinfo=None) if at else None

@@ -25,7 +25,7 @@ from floodmark.services.warehouse.column_mapping import Constant, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted, same
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable, literal
 from floodmark.services.warehouse.duckdb.file import Connection, Volume, counting
-from floodmark.services.warehouse.duckdb.files import columns_of, counted, reading
+from floodmark.services.warehouse.duckdb.files import FileColumns, check_itself, reading
 from floodmark.services.warehouse.duckdb.ledger import kind_of
 from floodmark.services.warehouse.files import ascending, hardly_repeats, key_fields, too_few
 from floodmark.services.warehouse.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
@@ -153,24 +153,17 @@ def known(loaded: Table | None, newest: Table) -> dict[str, str]:
     return {w.name: w.type for w in wanted(placed(loaded, newest), {})} if loaded else {}
 
 
-def check_files(con: Connection, staged: Staged) -> int:
-    """How many rows the files have; DataError if they don't match the schema and the commits."""
-    if not staged.paths:
-        return 0
-    found = columns_of(con, staged.paths)
+def check_files(con: Connection, staged: Staged, found: FileColumns) -> None:
+    """DataError if DuckDB would not read these files, or finds other columns in them."""
+    check_itself(con, staged.paths)
     expected = [(field.name, _file_type(field)) for field in staged.fields]
     if found[len(expected) :] == [(READ_FIELD, "BIGINT")]:
-        found.pop()  # not needed: the commits' order says as much
+        found = found[:-1]  # not needed: the commits' order says as much
     if [name for name, _ in found] != [name for name, _ in expected]:
         raise DataError(f"the files have columns {[n for n, _ in found]}, not {[n for n, _ in expected]}")
     for (name, is_type), (_, type_) in zip(found, expected, strict=True):
         if not same(is_type, type_):
             raise DataError(f"column {name} is {is_type} in the files, not {type_}")
-    rows = counted(con, staged.paths)
-    for number, file in zip(rows, data_files(staged.commits), strict=True):
-        if number != file.rows:
-            raise DataError(f"the file {file.path} has {number:,} rows, but its commit says {file.rows:,}")
-    return sum(rows)
 
 
 def packed(con: Connection, staged: Staged) -> frozenset[str]:
@@ -193,8 +186,16 @@ def packed(con: Connection, staged: Staged) -> frozenset[str]:
 
 
 def volume(staged: Staged) -> Volume:
-    """How much a load has; its widest rows are those of the row group with the widest ones on average."""
-    footers = (pq.read_metadata(path) for path in staged.paths)
+    """How much a load has; its widest rows are those of the row group with the widest ones on average.
+
+    DataError if a file does not have the rows that its commit says.
+    """
+    footers = [pq.read_metadata(path) for path in staged.paths]
+    for footer, file in zip(footers, data_files(staged.commits), strict=True):
+        if footer.num_rows != file.rows:
+            raise DataError(
+                f"the file {file.path} has {footer.num_rows:,} rows, but its commit says {file.rows:,}"
+            )
     groups = [footer.row_group(i) for footer in footers for i in range(footer.num_row_groups)]
     return Volume(
         sum(group.num_rows for group in groups),

@@ -20,6 +20,7 @@ from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere
 from floodmark.services.warehouse.duckdb.file import BULKY, Connection, Volume
+from floodmark.services.warehouse.duckdb.files import FileColumns, columns_of
 from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables
 from floodmark.services.warehouse.protocol import LoadRequest
 
@@ -70,7 +71,8 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
             raise ConflictError("two loads of one table or into one target can't share a transaction")
     tables = LedgerTables(con, schema).create()
     ledgers = tables.read_each([(one.request.log, one.request.target, one.request.part) for one in loads])
-    counts = [_write_rows(con, schema, one, ledger) for one, ledger in zip(loads, ledgers, strict=True)]
+    columns = _columns(con, loads)
+    counts = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, columns, strict=True)]
     tables.record([(one.request, one.loaded) for one in loads])
     tables.keep_counts(counts)
     tables.set_holders([
@@ -80,24 +82,36 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
         one.request.at_work(Step("commit"), one.rows)
 
 
-def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> Count:
+def _columns(con: Connection, loads: Sequence[Ready]) -> list[FileColumns | None]:
+    """The columns of each load's files: those of the first, which DuckDB expects in the others; None: no files."""
+    firsts = [one.staged.paths[0] if one.staged.paths else None for one in loads]
+    found = columns_of(con, [path for path in firsts if path])
+    return [found[path] if path else None for path in firsts]
+
+
+def _write_rows(
+    con: Connection, schema: str, one: Ready, ledger: Ledger, columns: FileColumns | None
+) -> Count:
     """Put the rows of a load into its target; returns how many it should have from now on."""
     request, target = one.request, put.Target(con, schema, one.request.target)
     with about(request.table.name):
         rows = target.count()
         if decide(request, ledger, rows) != one.decision:
             raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
+        if columns is not None:
+            put.check_files(con, one.staged, columns)
         _put(con, schema, one, rows)
         kept = count_after(request, ledger, one.decision, rows, target.rows())
-    return Count(request.log, request.target, request.epoch, kept)
+    left = ledger.after(request.epoch, request.retake, one.loaded).last(request.target, request.epoch)
+    return Count(request.target, request.log, request.epoch, *left, kept)
 
 
 def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
-    """Make the target fit, then put the rows into it."""
-    request, decision, staged = one.request, one.decision, one.staged
-    count = put.check_files(con, staged)
+    """Make the target fit, then put the rows into it; `rows`: how many it has, None when there is no target."""
+    request, decision, staged, count = one.request, one.decision, one.staged, one.volume.rows
     target = put.Target(con, schema, request.target)
-    found, renames = target.columns(), target_renames(request.now)
+    found = None if rows is None else target.columns()
+    renames = target_renames(request.now)
     if by_key(decision.way) and found is not None:
         fit = renamings(schema, request.target, found, renames)
     else:
@@ -111,8 +125,9 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
         known = put.known(None if decision.way == "replace" else request.loaded, request.now)
         fit = changes(schema, request.target, wanted, found, renames, zstd, known)
     target.check_alterable(fit)
-    side = target.weights
-    fit += renamings(schema, side.name, side.columns() or (), renames)
+    if renames:
+        side = target.weights
+        fit += renamings(schema, side.name, side.columns() or (), renames)
     for statement in (s for change in fit for s in change.statements):
         con.execute(statement)
     there = {name.lower() for _, name in renamed(found or (), renames)}

@@ -40,7 +40,7 @@ from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Ques
 from floodmark.services.warehouse.duckdb.transaction import Ready, small, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
-from floodmark.services.warehouse.protocol import LoadOutcome, LoadRequest, data_files
+from floodmark.services.warehouse.protocol import COUNTS, LoadOutcome, LoadRequest, data_files
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
@@ -98,15 +98,16 @@ class DuckDB:
         """Accept the rows that the target has now: the next load expects that many."""
         with self._file.reading() as con:
             tables = LedgerTables(con, self.schema) if con else None
-            counted = tables.counted(log, target) if tables and tables.there() else None
+            counted = tables.in_sums(log, target).counted if tables and tables.there(COUNTS) else None
         if counted is None or counted == self.rows(target):
             return  # nothing to correct
         with self._file.writing() as con:
             con.execute("BEGIN")
             tables = LedgerTables(con, self.schema).create()
-            rows, epoch = put.Target(con, self.schema, target).count(), tables.about(log, target).epoch
-            if rows is not None and epoch is not None:
-                tables.keep_counts([Count(log, target, epoch, rows)])
+            rows, ledger = put.Target(con, self.schema, target).count(), tables.in_sums(log, target)
+            if rows is not None and ledger.epoch is not None:
+                left = ledger.last(target, ledger.epoch)
+                tables.keep_counts([Count(target, log, ledger.epoch, *left, rows)])
             con.execute("COMMIT")
 
     def changes(
@@ -346,7 +347,10 @@ class DuckDB:
                 return [(Ledger(), None)] * len(requests)
             tables = LedgerTables(con, self.schema)
             asked = [(one.log, one.target, one.part) for one in requests]
-            ledgers = tables.read_each(asked) if tables.there() else [Ledger()] * len(requests)
+            try:
+                ledgers = tables.read_each(asked)
+            except NotThere:  # a new file, or one of an earlier version without COUNTS
+                ledgers = tables.read_all(asked) if tables.there() else [Ledger()] * len(requests)
             counts = [put.Target(con, self.schema, one.target).count() for one in requests]
         return list(zip(ledgers, counts, strict=True))
 

@@ -1,0 +1,81 @@
+"""Small loads into DuckDB: they ask little, and take nothing for granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from floodmark.config.load import StoreSpec
+from floodmark.model.errors import DataError
+from floodmark.model.ledger import Ledger, LedgerRow
+from floodmark.services.store.store import Store
+from floodmark.services.warehouse.duckdb.files import columns_of, reading
+from floodmark.services.warehouse.duckdb.ledger import Count
+from tests.support.warehouse_loads import DuckPlace, Fill, row
+
+TYPES = (
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
+    pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.decimal128(18, 0), pa.decimal128(38, 10), pa.string(),
+    pa.large_string(), pa.binary(), pa.large_binary(), pa.date32(), pa.time64("us"), pa.timestamp("us"),
+    pa.timestamp("us", tz="UTC"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Fill:
+    return Fill(DuckPlace(tmp_path), Store(StoreSpec(url=str(tmp_path / "lake"))))
+
+
+def test_a_file_with_other_rows_than_its_commit_says_is_refused(fill: Fill) -> None:
+    commit, digest = fill.window([row(1), row(2)])
+    file = replace(commit.files[0], rows=3)
+    with pytest.raises(DataError, match="has 2 rows, but its commit says 3"):
+        fill.load((replace(commit, files=(file,)), digest))
+    assert not fill.place.open().rows("orders")
+
+
+def test_a_file_s_footer_shows_the_types_that_duckdb_reads(tmp_path: Path) -> None:
+    paths = []
+    for n, types in enumerate((TYPES, TYPES[::-1])):
+        schema = pa.schema([pa.field(f"c{i}", type_) for i, type_ in enumerate(types)])
+        paths.append(tmp_path / f"{n}[1].parquet")
+        pq.write_table(schema.empty_table(), paths[-1])
+    with duckdb.connect() as con:
+        found = columns_of(con, paths)
+        for path in paths:
+            described = con.execute(f"DESCRIBE SELECT * FROM {reading([path])}").fetchall()
+            assert found[path] == [(name, type_) for name, type_, *_ in described]
+            assert len(found[path]) == len(TYPES)
+
+
+def loaded(n: int, target: str = "orders", epoch: int = 0, commits: int = 1) -> LedgerRow:
+    return LedgerRow(n, f"{n:064x}", epoch, 10, 1, f"2025-08-14T17:12:{n:02}.000000Z", target, commits)
+
+
+LEDGER = Ledger(epoch=0, rows=(loaded(2, commits=2), loaded(3), loaded(5, epoch=-1), loaded(6, "other")))
+
+
+def test_the_ledger_after_a_load_has_its_rows_and_not_those_that_it_took_back() -> None:
+    assert LEDGER.last("orders", 0) == (3, loaded(3).loaded_at)
+    after = LEDGER.after(0, frozenset({loaded(3).identity, loaded(5).identity}), [loaded(4)])
+    assert after.rows == (LEDGER.rows[0], *LEDGER.rows[2:], loaded(4))
+    assert after.last("orders", 0) == (3, loaded(4).loaded_at)
+    assert Ledger().last("orders", None) == (0, None)
+
+
+def test_a_count_is_valid_only_while_the_ledger_is_as_the_load_left_it() -> None:
+    count = Count("orders", "log-1", 0, *LEDGER.last("orders", 0), 30)
+    assert count.valid(LEDGER, "log-1")
+    assert not count.valid(LEDGER, "log-2")
+    assert not count.valid(replace(LEDGER, epoch=1), "log-1")
+    assert not count.valid(replace(LEDGER, epoch=None), "log-1")
+    assert not count.valid(LEDGER.after(0, frozenset(), [loaded(4)]), "log-1")
+    # Another version took one back and loaded it again: as many commits, at another time.
+    assert not count.valid(LEDGER.after(0, frozenset({loaded(3).identity}), [loaded(4)]), "log-1")
+    empty = Ledger(epoch=0)
+    assert not Count("orders", "log-1", 0, *empty.last("orders", 0), 30).valid(empty, "log-1")
