@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import StoreSpec
+from floodmark.model import events
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.services.store.store import Store
@@ -29,6 +31,34 @@ TYPES = (
 @pytest.fixture
 def fill(tmp_path: Path) -> Fill:
     return Fill(DuckPlace(tmp_path), Store(StoreSpec(url=str(tmp_path / "lake"))))
+
+
+def test_a_small_load_reads_the_ledger_and_counts_the_rows_once_before_it_writes(
+    fill: Fill, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill.load(fill.window([row(1)]))
+    with caplog.at_level(logging.DEBUG, events.STATEMENTS.name):
+        fill.load(fill.window([row(2)]))
+    said = [record.getMessage() for record in caplog.records]
+    assert len([one for one in said if "floodmark_ledger" in one and " SELECT " in one]) == 1
+    assert len([one for one in said if "SELECT count(*)" in one]) == 2  # before and after
+    assert len(said) <= 22
+
+
+def test_what_another_run_has_loaded_and_cleaned_is_not_missed(fill: Fill) -> None:
+    commit = fill.window([row(1)])
+    fill.load(commit)
+    fill.store.delete([commit[0].files[0].path])
+    outcome = fill.load(commit)
+    assert (outcome.loaded, outcome.already) == ((), (1,))
+
+
+def test_a_load_that_another_run_has_half_done_loads_the_rest(fill: Fill) -> None:
+    first, second = fill.window([row(1)]), fill.window([row(2)])
+    fill.load(first)
+    outcome = fill.load(first, second)
+    assert ([one.n for one in outcome.loaded], outcome.already) == ([2], (1,))
+    assert fill.ledger() == [1, 2]
 
 
 def test_a_file_with_other_rows_than_its_commit_says_is_refused(fill: Fill) -> None:

@@ -72,11 +72,12 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
     tables = LedgerTables(con, schema).create()
     ledgers = tables.read_each([(one.request.log, one.request.target, one.request.part) for one in loads])
     columns = _columns(con, loads)
-    counts = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, columns, strict=True)]
+    done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, columns, strict=True)]
     tables.record([(one.request, one.loaded) for one in loads])
-    tables.keep_counts(counts)
+    tables.keep_counts([count for _, count in done])
     tables.set_holders([
-        (one.request.target, one.request.holder) for one in loads if one.decision.set_holder
+        (one.request.target, one.request.holder)
+        for one, (decision, _) in zip(loads, done, strict=True) if decision.set_holder
     ])  # fmt: skip
     for one in loads:
         one.request.at_work(Step("commit"), one.rows)
@@ -91,19 +92,20 @@ def _columns(con: Connection, loads: Sequence[Ready]) -> list[FileColumns | None
 
 def _write_rows(
     con: Connection, schema: str, one: Ready, ledger: Ledger, columns: FileColumns | None
-) -> Count:
-    """Put the rows of a load into its target; returns how many it should have from now on."""
+) -> tuple[Decision, Count]:
+    """Put the rows of a load into its target; returns what was decided, and how many it should have from now on."""
     request, target = one.request, put.Target(con, schema, one.request.target)
     with about(request.table.name):
         rows = target.count()
-        if decide(request, ledger, rows) != one.decision:
+        decision = decide(request, ledger, rows)
+        if replace(decision, set_holder=one.decision.set_holder) != one.decision:
             raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
         if columns is not None:
             put.check_files(con, one.staged, columns)
         _put(con, schema, one, rows)
-        kept = count_after(request, ledger, one.decision, rows, target.rows())
+        kept = count_after(request, ledger, decision, rows, target.rows())
     left = ledger.after(request.epoch, request.retake, one.loaded).last(request.target, request.epoch)
-    return Count(request.target, request.log, request.epoch, *left, kept)
+    return decision, Count(request.target, request.log, request.epoch, *left, kept)
 
 
 def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:

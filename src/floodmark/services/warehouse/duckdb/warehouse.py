@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from floodmark.model import events
 from floodmark.model.commit import WIDE_BYTES, DataFile
-from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome, about
+from floodmark.model.errors import (
+    ConfigError,
+    ConflictError,
+    DataError,
+    FloodmarkError,
+    TransientError,
+    UnknownOutcome,
+    about,
+)
 from floodmark.model.ledger import Ledger, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
 from floodmark.model.table import Table
@@ -230,10 +238,22 @@ class DuckDB:
         """Load the commits that the ledger does not have, in one transaction; a small load may share it."""
         began = time.monotonic()
         with about(request.table.name):
-            # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction.
-            decision = decide(request, *self._look.ask(request))
-            outcome = self._load(request, decision)
+            outcome = self._expected(request) if small(request) else None
+            if outcome is None:
+                # Decided twice: now, so that no file is fetched needlessly, and again inside the transaction.
+                decision = decide(request, *self._look.ask(request))
+                outcome = self._load(request, decision)
         return replace(outcome, seconds=time.monotonic() - began)
+
+    def _expected(self, request: LoadRequest) -> LoadOutcome | None:
+        """Load commits that the ledger should not have, without looking first; None if anything is otherwise.
+
+        For a small load, looking takes longer than fetching its files. Inside the transaction it is decided in any case.
+        """
+        try:
+            return self._load(request, decide(request, Ledger(), None))
+        except (ConfigError, ConflictError, DataError):
+            return None  # nothing was loaded: whoever looks first finds out why
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
