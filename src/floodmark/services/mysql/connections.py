@@ -78,14 +78,11 @@ class Throttle:
     def keep(self, session: Session) -> bool:
         """Keeps the session of a thread that is about to release it, for another one; False if it must be closed.
 
-        A log-in costs as much as a dozen questions. Kept sessions count towards the limit: there are none while a
-        task runs.
+        A log-in costs as much as dozens of questions. Kept sessions count towards the limit, and give way to tasks.
         """
-        if not _usable(session):
-            return False
         with self._change:
             room = self._tasks + self._sessions + len(self._idle) <= self._source.max_connections
-            if self._tasks or not room:
+            if not room or not usable(session):
                 return False
             self._idle.append(session)
         return True
@@ -97,14 +94,16 @@ class Throttle:
                 if not self._idle:
                     return None
                 session = self._idle.pop()
-            if _usable(session):
+            if usable(session):
                 return session
             session.close()
 
-    def drop_kept(self) -> None:
-        """Closes all kept sessions."""
+    def drop_kept(self, room: int = 0) -> None:
+        """Closes kept sessions that can't be used any more, and so many others that only `room` are left."""
         with self._change:
-            dropped, self._idle = self._idle, []
+            good = [session for session in self._idle if usable(session)]
+            kept = good[-room:] if room > 0 else []
+            dropped, self._idle = [session for session in self._idle if session not in kept], kept
         for session in dropped:
             session.close()
 
@@ -118,7 +117,8 @@ class Throttle:
         `cores` is the maximum number of concurrent tasks, None if unknown. `attempts` at the slice may run side
         by side, each with a connection. Raises Interrupted when stopped.
         """
-        self.drop_kept()  # the look at the server's load needs a connection, too
+        if self._source.pause_when is not None:
+            self.drop_kept()  # the look at the server's load needs a connection, too
         self._wait_until_calm(stopped)
         began = time.monotonic()
         with self._change:
@@ -129,7 +129,8 @@ class Throttle:
                 if stopped():
                     raise Interrupted("stopped")
             self._tasks += attempts
-        self.drop_kept()
+            room = self._source.max_connections - self._tasks - self._sessions
+        self.drop_kept(room)
         try:
             yield
         finally:
@@ -195,6 +196,6 @@ class Throttle:
         return None
 
 
-def _usable(session: Session) -> bool:
+def usable(session: Session) -> bool:
     """Whether another table may use a session."""
     return time.monotonic() - session.opened < KEPT and session.at_rest

@@ -23,7 +23,6 @@ _CURRENT = (
 def settings(zone: str) -> tuple[str, ...]:
     """The initial statements of a session that reads in this zone."""
     return (
-        f"SET NAMES utf8mb4, {_UNLIMITED}",
-        f"SET SESSION time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
+        f"SET NAMES utf8mb4, {_UNLIMITED}, time_zone = '{zone}', sql_mode = '', net_write_timeout = {WRITE_SECONDS} {_CURRENT}",
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
     )

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from floodmark.config.load import SourceSpec
+from floodmark.config.load import PauseWhen, SourceSpec
 from floodmark.model.errors import Interrupted
 from floodmark.services.mysql import connections as module
 from floodmark.services.mysql.connections import Throttle
@@ -216,7 +216,9 @@ def test_a_session_serves_other_tables_only_for_some_seconds_after_its_log_in_ho
 
 
 def test_kept_sessions_make_room_for_the_look_at_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, session = throttle(1), Kept()
+    busy = PauseWhen(threads_running=10)
+    shared = Throttle(SourceSpec("h", 3306, "u", "p", max_connections=8, pause_when=busy))
+    session = Kept()
     assert kept(shared, session) == [True]
     monkeypatch.setattr(shared, "_wait_until_calm", lambda stopped: calm.append(session.closed))
     calm: list[bool] = []
@@ -227,14 +229,26 @@ def test_kept_sessions_make_room_for_the_look_at_a_busy_server(monkeypatch: pyte
 def test_kept_sessions_count_towards_the_limit_and_give_way_to_tasks() -> None:
     shared = throttle(3)
     leave = [shared.enter() for _ in range(3)]
-    first, second = Kept(), Kept()
+    first, second, third = Kept(), Kept(), Kept()
     assert kept(shared, first) == [True]  # the third connection is about to be released in its favour
     assert kept(shared, second) == [False], "a fourth connection"
     for each in leave:
         each()
+    assert kept(shared, second, third) == [True, True]
     with shared.task(None, never):
-        assert first.closed
-        assert kept(shared, second) == [False], "beside a task"
-    assert kept(shared, second) == [True]
+        assert [one.closed for one in (first, second, third)] == [True, False, False]
+        with shared.task(None, never), shared.task(None, never):
+            assert second.closed and third.closed
+        last = shared.enter()
+        assert kept(shared, Kept(), Kept(), Kept()) == [True, True, False], "beside a task and a query"
+        last()
     shared.drop_kept()
-    assert second.closed and shared.kept() is None
+    assert shared.kept() is None
+
+
+def test_a_task_closes_kept_sessions_that_are_too_old_to_be_used() -> None:
+    shared, old, good = throttle(8), Kept(), Kept()
+    assert kept(shared, old, good) == [True, True]
+    old.opened -= module.KEPT
+    with shared.task(None, never):
+        assert old.closed and not good.closed
