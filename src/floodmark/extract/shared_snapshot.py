@@ -17,6 +17,7 @@ from floodmark.model.window import Slice
 from floodmark.services.mysql.one_moment import at_moment, hold, open_snapshot
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import server_of
+from floodmark.services.spark.job import Relay
 from floodmark.services.spark.meeting import Guest, Invitation
 
 
@@ -47,7 +48,7 @@ class SharedSnapshotJob:
         """The task's name in the Spark UI."""
         return f"extract {self.table.name} snapshot, connection {self.invitation.number + 1} of {of}"
 
-    def go(self, told: Callable[[int], None] = lambda rows: None) -> Share:
+    def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Share:
         """Takes part until the driver has no more slices, or dismisses this task."""
         with Guest(self.invitation) as guest:
             return Share(self.invitation.number, guest.attempt, self._take_part(guest, told))

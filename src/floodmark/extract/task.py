@@ -27,10 +27,12 @@ from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.model.types import READ_FIELD, file_schema
 from floodmark.model.window import Slice
+from floodmark.services.mysql.connections import usable
 from floodmark.services.mysql.convert import UNLIMITED, Limits
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sql import selects
+from floodmark.services.spark.job import Relay
 from floodmark.services.store.store import Store, encode
 
 # A row group is the unit of parallel reads, and what a worker holds in memory. It ends at whichever comes first.
@@ -63,9 +65,9 @@ class SliceJob:
         """The task's name in the Spark UI."""
         return f"extract {self.table.name} {self.slice.kind} slice {self.slice.number + 1} of {of}"
 
-    def go(self, told: Callable[[int], None] = lambda rows: None) -> SliceResult:
+    def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> SliceResult:
         """Runs the task; calls `told` with the rows read so far."""
-        return write_slice(self, told)
+        return write_slice(self, told, relay)
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,26 @@ class SliceResult:
     fingerprint: str | None = None
 
 
-def write_slice(job: SliceJob, told: Callable[[int], None] = lambda rows: None) -> SliceResult:
-    """Reads the slice in a session of its own; raises FloodmarkError."""
+def write_slice(
+    job: SliceJob, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None
+) -> SliceResult:
+    """Reads the slice in a session that no other slice uses meanwhile; raises FloodmarkError."""
     _store(job.store)  # if it can't be opened, the source need not be bothered
-    purpose = f"extract {job.table.name}"
-    with Session(job.source, read_timeout=job.read_timeout, purpose=purpose) as session:
+    with _session(job, relay) as session:
         return read_slice(job, session, told)
+
+
+def _session(job: SliceJob, relay: Relay | None) -> Session:
+    """The session in which the task's last slice was read, if that went well; else a new one."""
+    purpose = f"extract {job.table.name}"
+    if relay is None:
+        return Session(job.source, read_timeout=job.read_timeout, purpose=purpose)
+    left: Session | None = relay.taken()
+    if left is not None:
+        if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
+            return left.use_for(purpose)
+        left.close()
+    return Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
 
 
 def read_slice(

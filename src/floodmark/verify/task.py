@@ -21,6 +21,7 @@ from floodmark.services.mysql import canonical
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.read import UnfitValue
 from floodmark.services.mysql.session import Row, Session
+from floodmark.services.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from floodmark.verify.sketched import KeyedSketches
@@ -53,7 +54,7 @@ class DigestJob:
         """The task's name in Spark's UI."""
         return f"verify {self.table.name}, one of {of} ranges"
 
-    def go(self, told: Callable[[int], None] = lambda rows: None) -> Digested:
+    def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Digested:
         """The digests from one snapshot of the source; raises FloodmarkError."""
         if not _able(self.scope):
             return Digested(refused=True, unable=True)
@@ -143,7 +144,7 @@ class EntriesJob:
     def title(self, of: int) -> str:
         return f"verify {self.table.name}, rows of {len(self.spans)} ranges"
 
-    def go(self, told: Callable[[int], None] = lambda rows: None) -> Listing:
+    def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Listing:
         """The rows' keys and hashes; raises FloodmarkError."""
         if not _able(self.scope):
             return Listing(self.spans, refused=True, unable=True)

@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,8 @@ from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.table import Column
 from floodmark.model.types import READ_FIELD, file_schema
 from floodmark.model.window import Slice
-from floodmark.services.spark.job import attempt
+from floodmark.services.mysql import connections
+from floodmark.services.spark.job import Relay, attempt
 from floodmark.services.store.store import Store
 from tests.support.described import changed, described
 
@@ -209,3 +211,41 @@ def test_an_unexpected_error_comes_back_as_a_bug(job: SliceJob, capfd: pytest.Ca
 def test_jobs_travel_whole_and_show_no_secret(job: SliceJob) -> None:
     assert pickle.loads(pickle.dumps(job)) == job
     assert "s3cret" not in repr(job)
+
+
+class Opened:
+    """Stands for a session of a task."""
+
+    def __init__(self, spec: SourceSpec, read_timeout: int, purpose: str, keep: object) -> None:
+        self.spec, self.read_timeout, self.purpose = spec, read_timeout, purpose
+        self.opened, self.at_rest, self.closed = time.monotonic(), True, False
+
+    def use_for(self, purpose: str) -> Opened:
+        self.purpose = purpose
+        return self
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_slice_is_read_in_the_session_of_the_last_one_only_if_that_is_young_and_alike(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract, "Session", Opened)
+    relay = Relay()
+
+    def session(job: SliceJob) -> Opened:
+        found = cast(Opened, extract._session(job, relay))
+        relay.leave(found)
+        return found
+
+    first, again = session(job), session(job)
+    assert again is first
+    patient = session(replace(job, read_timeout=600))
+    other = session(replace(job, read_timeout=600, source=replace(job.source, user="other")))
+    other.at_rest = False  # its server has hung up
+    young = session(replace(job, read_timeout=600, source=other.spec))
+    young.opened -= connections.KEPT
+    last = session(replace(job, read_timeout=600, source=other.spec))
+    opened = (first, patient, other, young, last)
+    assert len(set(opened)) == 5 and [one.closed for one in opened] == [True] * 4 + [False]

@@ -61,7 +61,7 @@ class Session:
         self._once: dict[str, list[Row]] = {}
         self._keep = keep
         self.use_for(purpose, closed)
-        self._read_timeout = read_timeout
+        self.read_timeout = read_timeout
         self.opened = time.monotonic()
         self._answer: Answer | None = None  # to the last statement, if it bypassed the driver
         self._link: Link = _connect(spec, read_timeout, connect_timeout)
@@ -145,7 +145,7 @@ class Session:
 
         `wanted` holds the types that the columns will become; numbers and times may arrive in theirs already.
         """
-        self._answer = Answer(self._link.socket, wanted, self._read_timeout)
+        self._answer = Answer(self._link.socket, wanted, self.read_timeout)
         try:
             self._answer.ask((self._label + sql).encode())
         except MySQLError as error:
@@ -176,7 +176,8 @@ class Session:
         # Whoever gets the session next sets another `closed`, perhaps before this one was called.
         closed, self._closed = self._closed, lambda: None
         try:
-            if error[0] is not None or self._answer is not None or not self._keep(self):
+            half_read = self._answer is not None and not self._answer.ended
+            if error[0] is not None or half_read or not self._keep(self):
                 self.close()
         finally:
             closed()

@@ -33,6 +33,23 @@ R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 
+class Relay:
+    """What each job of a task may leave to the next: its connection to the source."""
+
+    def __init__(self) -> None:
+        self._left: Any = None
+
+    def leave(self, link: Any) -> bool:
+        """Leaves a connection, which the task closes at its end at the latest."""
+        self._left = link
+        return True
+
+    def taken(self) -> Any:
+        """The connection that the last job has left, or None."""
+        link, self._left = self._left, None
+        return link
+
+
 class Job(Protocol[R_co]):
     """One task and everything it needs. A dataclass that is pickled, and never shown anywhere."""
 
@@ -45,7 +62,7 @@ class Job(Protocol[R_co]):
     def title(self, of: int) -> str:
         """Its name in Spark's UI, as one of `of`."""
 
-    def go(self, told: Callable[[int], None]) -> R_co:
+    def go(self, told: Callable[[int], None], relay: Relay | None = None) -> R_co:
         """Runs the job; raises FloodmarkError. `told` accepts the rows so far, at any rate."""
 
 
@@ -74,18 +91,24 @@ def attempts(
 ) -> list[R | FloodmarkError | None]:
     """Runs jobs one after another: each one's result or error; None for those whose turn comes too late."""
     freeze_imports()
-    began = time.monotonic()
+    began, relay = time.monotonic(), Relay()
     done: list[R | FloodmarkError | None] = []
-    for piece in pieces:
-        late = done and time.monotonic() - began > patience
-        done.append(None if late else _attempted(piece.job, files, piece.reports))
+    try:
+        for piece in pieces:
+            late = done and time.monotonic() - began > patience
+            done.append(None if late else _attempted(piece.job, files, piece.reports, relay))
+    finally:
+        if (left := relay.taken()) is not None:
+            left.close()
     return done
 
 
-def _attempted(job: Job[R], files: tuple[SentFile, ...], reports: Address | None) -> R | FloodmarkError:
+def _attempted(
+    job: Job[R], files: tuple[SentFile, ...], reports: Address | None, relay: Relay
+) -> R | FloodmarkError:
     teller = Teller(reports)
     try:
-        return attempt(job, files, teller.tell)
+        return attempt(job, files, teller.tell, relay)
     finally:
         teller.close()
 
@@ -110,14 +133,17 @@ def freeze_imports() -> None:
 
 
 def attempt(
-    job: Job[R], files: tuple[SentFile, ...] = (), told: Callable[[int], None] = lambda rows: None
+    job: Job[R],
+    files: tuple[SentFile, ...] = (),
+    told: Callable[[int], None] = lambda rows: None,
+    relay: Relay | None = None,
 ) -> R | FloodmarkError:
     """The job's result, or its error as a value, so that the driver gets it whole and decides on retries.
 
     `files` are the ones that the source's settings name, for a machine that lacks them.
     """
     try:
-        return _at_hand(job, files).go(told)
+        return _at_hand(job, files).go(told, relay)
     except FloodmarkError as error:
         return error.of(job.table.name)
     except Exception as error:

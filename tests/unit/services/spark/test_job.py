@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import FloodmarkError, TransientError
-from floodmark.services.spark.job import Piece, attempts
+from floodmark.services.spark.job import Piece, Relay, attempts
 
 SOURCE = SourceSpec("db", 3306, "reader", "word")
 
@@ -26,7 +26,7 @@ class Job:
     def table(self) -> SimpleNamespace:
         return SimpleNamespace(name=self.name)
 
-    def go(self, told: object) -> str:
+    def go(self, told: object, relay: Relay) -> str:
         time.sleep(self.seconds)
         if self.error is not None:
             raise self.error
@@ -48,3 +48,32 @@ def test_an_error_comes_back_for_its_own_table_and_the_other_jobs_of_the_task_ru
 
 def test_a_task_that_has_taken_long_leaves_the_rest_to_others_but_always_runs_its_first_job() -> None:
     assert run(Job("a"), Job("b", seconds=0.1), Job("c"), Job("d")) == ["a", "b", None, None]
+
+
+class Link:
+    """Stands for a connection."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Relayed(Job):
+    """Leaves a connection, and says whether there was one."""
+
+    link: Link = field(default_factory=Link)
+
+    def go(self, told: object, relay: Relay) -> str:
+        taken = relay.taken()
+        super().go(told, relay)
+        relay.leave(taken or self.link)
+        return "taken" if taken else "new"
+
+
+def test_jobs_of_a_task_use_one_connection_after_another_and_the_task_closes_it() -> None:
+    jobs = Relayed("a"), Relayed("b"), Relayed("c", error=TransientError("gone")), Relayed("d")
+    first, second, lost, last = run(*jobs)
+    assert (first, second, last) == ("new", "taken", "new") and isinstance(lost, TransientError)
+    assert jobs[-1].link.closed and not jobs[1].link.closed

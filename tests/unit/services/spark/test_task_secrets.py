@@ -29,7 +29,7 @@ class Job:
     def title(self, of: int) -> str:
         return "a job"
 
-    def go(self, told: object) -> list[str | None]:
+    def go(self, told: object, relay: object) -> list[str | None]:
         return [self.source.password, *(store.secret_access_key for store in self.stores)]
 
 

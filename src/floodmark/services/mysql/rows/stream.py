@@ -50,7 +50,7 @@ class Answer:
         self._data = np.frombuffer(self._buffer, np.uint8)
         self._at = self._end = 0  # the unread part of the buffer
         self._number = 1  # of the next packet
-        self._ended = self._classic = False
+        self.ended = self._classic = False  # whether all of it has arrived
 
     def ask(self, query: bytes) -> None:
         """Sends the query and waits for the first row, or for the server's error."""
@@ -106,7 +106,7 @@ class Answer:
 
     def fetch_row(self, most: int) -> list[Array]:
         """The columns of up to `most` rows; empty after a clean end."""
-        if self._ended:
+        if self.ended:
             return []
         self._to_front()
         heads, count = np.zeros(most + 1, np.int64), 1
@@ -129,7 +129,7 @@ class Answer:
         self._at = int(at[-1])
         if self._is_end(at):
             self.warnings = wire.warnings_in(bytes(self._view[at[-2] + 4 : at[-1]]), self._classic)
-            self._ended = True
+            self.ended = True
             if self._statement and self._kinds and not self.warnings:  # closing it would clear the warnings
                 self._say(binary.CLOSE + self._statement)
             at = at[:-1]
