@@ -213,7 +213,7 @@ from floodmark.services.spark import worker_daemon as daemon
 from floodmark.services.spark.context import Spark
 jobs, mode = pickle.loads(sys.stdin.buffer.read()), sys.argv[1]
 if mode == "late":
-    daemon.start_early = lambda folder: (None, {daemon.WHERE: str(folder / "gone")})
+    daemon.start_early = lambda folder: None
 spark = Spark("local[2]")
 spark.start()
 print(sum(r.rows for r in spark.submit(jobs, "t")), spark._jvm.process.pid)

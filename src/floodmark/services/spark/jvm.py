@@ -112,8 +112,7 @@ class Jvm:
             self.training = self.training or self._archive.wanted()
             command = direct_command(java, self.settings, self._archive, self.training)
             if self.settings.get(DAEMON) == daemon.MODULE:
-                self._workers, more = daemon.start_early(self.folder)
-                env |= more
+                env[daemon.WHERE] = daemon.place(self.folder)
         else:
             command = submit_command(self.settings, self.folder)
         with open_log(self.log_path) as log:
@@ -127,7 +126,13 @@ class Jvm:
                 start_new_session=True,  # Ctrl-C goes to this process only, which then cancels in good order
             )
         meanwhile()
-        return self._wait(where)
+        found = self._wait(where)
+        if daemon.WHERE in env:
+            # Not sooner: Spark's own start has half a second of work left, as long as the daemon's imports take.
+            self._workers = daemon.start_early(self.folder)
+            if self._workers is not None and self._stopped.is_set():
+                daemon.end(self._workers)
+        return found
 
     def _wait(self, where: Path) -> Gateway:
         assert self.process is not None

@@ -1,6 +1,6 @@
 """The parent of Spark's Python workers on this machine: pyspark's daemon, with imports done before it forks.
 
-Imports take a second. So this process starts together with the JVM, and has finished them when the JVM starts
+Imports take half a second. So this process starts while Spark does, and has finished them when the JVM starts
 its daemon (`python -m floodmark.services.spark.worker_daemon`). That one only hands over its pipes and its
 environment, and stays as long as they are in use. If there is no early process to hand over to, it becomes
 the daemon itself. Either ends with the JVM, whose end closes its stdin.
@@ -27,17 +27,18 @@ _WORKER = "pyspark.worker"
 _LENGTH = 8
 
 
-def start_early(folder: Path) -> tuple[subprocess.Popen[bytes] | None, dict[str, str]]:
-    """Starts the daemon beside the JVM, until this process ends; returns what the JVM's environment needs.
+def place(folder: Path) -> str:
+    """Where the early process of a JVM with this folder listens: for the JVM's environment (`WHERE`)."""
+    return str(folder / "daemon")
 
-    If it can't be started, that only costs time.
-    """
-    where = str(folder / "daemon")
+
+def start_early(folder: Path) -> subprocess.Popen[bytes] | None:
+    """Starts the daemon beside the JVM, until this process ends. If it can't be started, that only costs time."""
     try:
         # Its own process group: pyspark's daemon makes one for itself and its workers, and Ctrl-C is not for
         # them.
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, _EARLY, where],
+            [sys.executable, "-m", MODULE, _EARLY, place(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,8 +46,8 @@ def start_early(folder: Path) -> tuple[subprocess.Popen[bytes] | None, dict[str,
             process_group=0,
         )
     except OSError:
-        return None, {}
-    return process, {WHERE: where}
+        return None
+    return process
 
 
 def single_threaded(environment: Mapping[str, str]) -> dict[str, str]:
