@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from types import FrameType
 from typing import Any, Self
 
@@ -33,6 +34,16 @@ def interrupted(code: int, left: str = "") -> Interrupted:
     """The error for a stop by signal; `left`: what the command leaves behind."""
     name = "SIGTERM" if code == CODES[signal.SIGTERM] else "Ctrl-C"
     return Interrupted(f"interrupted by {name}" + (f"; {left}" if left else ""), code=code)
+
+
+def import_aside(*modules: str) -> None:
+    """Imports modules in another thread, while Spark's start imports others.
+
+    A signal that ended an import in the main thread could leave Python's import lock taken, for ever.
+    """
+    importing = threading.Thread(target=lambda: [*map(import_module, modules)], name="imports", daemon=True)
+    importing.start()
+    importing.join()
 
 
 class Signals:

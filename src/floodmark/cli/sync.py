@@ -20,12 +20,13 @@ from floodmark.cli.output import emit
 from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.resident import stay
-from floodmark.cli.signals import KEPT
+from floodmark.cli.signals import KEPT, import_aside
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncOptions, TableReport
 
 if TYPE_CHECKING:
     from floodmark.config.load import Config
+    from floodmark.services.spark.on_demand import WarmSpark
 
 Strategy = Literal["auto", "sequential", "inter-table", "intra-table"]
 
@@ -163,12 +164,28 @@ def sync(
         return stay(settings, config, tables, all_tables, options, every, listen, metrics_file)
     from floodmark.sync.early import early_spark
 
-    spark = early_spark(config, tables, all_tables, options, settings.run)
+    with early_spark(config, tables, all_tables, options, settings.run) as spark:
+        return _once(settings, config, tables, all_tables, options, metrics_file, verbose, spark)
+
+
+def _once(
+    settings: Settings,
+    config: Config,
+    tables: tuple[str, ...],
+    all_tables: bool,
+    options: SyncOptions,
+    metrics_file: Path | None,
+    verbose: bool,
+    spark: WarmSpark,
+) -> int:
+    """One sync, from its imports to the printed result."""
+    import_aside("floodmark.observe.run", "floodmark.sync.run")
     from floodmark.observe.run import Observer
     from floodmark.sync.run import sync as run_sync
 
+    dry_run = options.dry_run
     # Alerts are sent while the result is printed.
-    with spark, Observer(config, metrics_file, run=lambda: settings.run) as observer:
+    with Observer(config, metrics_file, run=lambda: settings.run) as observer:
         with settings.progress().gathering() as progress:
             try:
                 if not dry_run:

@@ -1,6 +1,6 @@
 """The services of one run: the source, the store, Spark and the warehouse, each opened when it is first needed.
 
-A run with nothing to do starts no Spark and touches no warehouse. Whatever is opened here is closed here.
+A run of known tables with nothing to do starts no Spark and touches no warehouse. Whatever is opened here is closed here.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Services:
 
     def __exit__(self, *error: object) -> None:
         self.throttle.drop_kept()
+        if self._own_spark and error[0] is not None:
+            self._spark.cancel()
         self.stop()
         if self._warehouse is not None:
             self._warehouse.close()

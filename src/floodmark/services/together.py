@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Generic, TypeVar
 
-from floodmark.model.errors import Interrupted
+from floodmark.model.errors import FloodmarkError, Interrupted
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -72,15 +73,29 @@ class Recent(Generic[Q, A]):
         self._answer = answer
         self._lock = threading.Lock()
         self._turns: dict[Q, threading.Lock] = {}
-        self._known: dict[Q, tuple[float, A]] = {}  # when it was asked, and the answer
+        self._known: dict[Q, tuple[float, A | FloodmarkError]] = {}  # when it was asked, and what came of it
 
     def ask(self, question: Q, old: float) -> A:
-        """The answer to a question that was asked at most `old` seconds ago."""
+        """The answer to a question that was asked at most `old` seconds ago, or later; or the error that it got."""
+        since = time.monotonic() - old
         with self._lock:
             turn = self._turns.setdefault(question, threading.Lock())
         with turn:
-            now = time.monotonic()
-            known = self._known.get(question)
-            if known is None or now - known[0] > old:
-                known = self._known[question] = now, self._answer(question)
-            return known[1]
+            asked, found = self._known.get(question) or (float("-inf"), None)
+            if found is None or asked < since:
+                found = self._asked(question)
+        if isinstance(found, FloodmarkError):
+            raise copy(found)  # each thread adds its own table to it
+        return found
+
+    def _asked(self, question: Q) -> A | FloodmarkError:
+        now = time.monotonic()
+        found: A | FloodmarkError
+        try:
+            found = self._answer(question)
+        except Interrupted:
+            raise
+        except FloodmarkError as error:  # those who wait would only wait for it once more
+            found = error
+        self._known[question] = now, found
+        return found

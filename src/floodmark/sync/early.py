@@ -13,7 +13,7 @@ from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncOptions
 from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.services.store.store import Store
+from floodmark.services.store.store import Store, encode
 
 
 def early_spark(
@@ -27,12 +27,15 @@ def early_spark(
 
 
 def never_synced(config: Config, names: Sequence[str], all_tables: bool) -> bool:
-    """Whether one of the tables has no watermark; of all tables, whether none has a log."""
+    """Whether one of the tables has neither watermark nor log; of all tables, whether none has a log."""
     try:
         store, database = Store(config.store), config.source.database
         if all_tables:
             return not store.folders("commits/")
-        full = (f"{database}.{name}" if database and "." not in name else name for name in names)
-        return any(store.end(primary_path(name), 1) is None for name in full if "." in name)
+        full = [f"{database}.{name}" if database and "." not in name else name for name in names]
+        new = [name for name in full if "." in name and store.end(primary_path(name), 1) is None]
+        # The source may spell a name in another case.
+        known = {folder.lower() for folder in store.folders("commits/")} if new else set()
+        return any(encode(name).lower() not in known for name in new)
     except FloodmarkError:  # the sync will say what is wrong
         return False

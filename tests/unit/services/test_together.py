@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
-from floodmark.services.together import Together
+from floodmark.model.errors import TransientError
+from floodmark.services.together import Recent, Together
 
 
 def test_questions_that_wait_are_answered_at_once_and_no_answer_is_older_than_its_question() -> None:
@@ -63,3 +65,60 @@ def test_a_bad_question_fails_its_own_thread_and_no_other() -> None:
     assert calls[0] == ["first"] and set(calls[1]) == {"bad", "good", "better"}
     assert sorted(calls[2:]) == [["bad"], ["better"], ["good"]]
     assert shared.ask("later") == "LATER"
+
+
+def test_threads_with_the_same_question_share_an_answer_that_is_young_enough() -> None:
+    asked: list[str] = []
+
+    def answer(question: str) -> int:
+        asked.append(question)
+        time.sleep(0.01)
+        return len(asked)
+
+    recent = Recent(answer)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: recent.ask("a", 600.0), range(50))) == {1}
+    assert recent.ask("b", 600.0) == 2 and recent.ask("a", 0.0) == 3 and recent.ask("a", 600.0) == 3
+
+
+def test_those_who_wait_get_an_answer_that_was_asked_after_they_came_however_young_it_must_be() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    asked: list[float] = []
+
+    def answer(question: str) -> float:
+        asked.append(time.monotonic())
+        begun.set()
+        assert go_on.wait(10)
+        return asked[-1]
+
+    recent = Recent(answer)
+    with ThreadPoolExecutor(8) as pool:
+        pool.submit(recent.ask, "a", 0.0)
+        assert begun.wait(10)
+        came = time.monotonic()
+        waiting = [pool.submit(recent.ask, "a", 0.0) for _ in range(5)]
+        time.sleep(0.1)
+        go_on.set()
+        assert all(one.result(10) > came for one in waiting)
+    assert len(asked) == 2
+
+
+def test_an_error_is_shared_like_an_answer_and_each_thread_has_its_own() -> None:
+    asked: list[str] = []
+
+    def answer(question: str) -> int:
+        asked.append(question)
+        time.sleep(0.05)
+        raise TransientError("the store is away", hint="run again")
+
+    recent = Recent(answer)
+
+    def ask(n: int) -> TransientError:
+        with pytest.raises(TransientError) as failed:
+            recent.ask("a", 1.0)
+        return cast(TransientError, failed.value.of(f"s.t{n}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        errors = list(pool.map(ask, range(8)))
+    assert [error.table for error in errors] == [f"s.t{n}" for n in range(8)]
+    assert {error.hint for error in errors} == {"run again"} and len(asked) == 1

@@ -60,6 +60,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> type[Starts]:
     [
         (["s.t"], False, False),
         (["s.t", "s.new"], False, True),
+        (["S.T"], False, False),  # MySQL may fold the case of names
         (["new"], False, False),  # only the source knows its schema
         ([], True, False),
     ],

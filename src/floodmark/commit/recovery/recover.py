@@ -80,6 +80,8 @@ def recover(log: Log, primary: copies.Stored) -> State:
         failed = (*wrong, error.message)
         _record(log, Recovery(log.table_name, stamp(), False, "", None, None, _since(began), failed))
         raise
+    if log.old and state.n >= 0:  # not a new table: the primary copy may be there by now
+        return log.read()
     if state.n < 0 or (source is None and primary.data is None and _begun(log, state)):
         return state
     copy = source.found if source and isinstance(source.found, Copy) else None

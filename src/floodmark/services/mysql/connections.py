@@ -44,6 +44,7 @@ class Throttle:
         self._answer: str | None = None
         self._paused: float | None = None  # start of the pause
         self._idle: list[Session] = []  # sessions without work
+        self._timer: threading.Timer | None = None  # set while there are some
 
     # connections
 
@@ -85,6 +86,8 @@ class Throttle:
             if not room or not usable(session):
                 return False
             self._idle.append(session)
+            if self._timer is None:
+                self._look_later()
         return True
 
     def kept(self) -> Session | None:
@@ -98,14 +101,38 @@ class Throttle:
                 return session
             session.close()
 
-    def drop_kept(self, room: int = 0) -> None:
-        """Closes kept sessions that can't be used any more, and so many others that only `room` are left."""
+    def drop_kept(self) -> None:
+        """Closes all kept sessions."""
         with self._change:
+            dropped, self._idle = self._idle, []
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        for session in dropped:
+            session.close()
+
+    def _drop_some(self) -> None:
+        """Closes kept sessions that can't be used any more, and those for which there is no room."""
+        with self._change:
+            room = max(0, self._source.max_connections - self._tasks - self._sessions)
             good = [session for session in self._idle if usable(session)]
-            kept = good[-room:] if room > 0 else []
+            kept = good[len(good) - min(room, len(good)) :]
             dropped, self._idle = [session for session in self._idle if session not in kept], kept
         for session in dropped:
             session.close()
+
+    def _look_later(self) -> None:
+        self._timer = threading.Timer(KEPT, self._look_again)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _look_again(self) -> None:
+        """Closes kept sessions that have become too old."""
+        self._drop_some()
+        with self._change:
+            self._timer = None
+            if self._idle:
+                self._look_later()
 
     def _room_to_ask(self, count: int) -> bool:
         return self._tasks + self._sessions + count <= self._source.max_connections
@@ -129,8 +156,7 @@ class Throttle:
                 if stopped():
                     raise Interrupted("stopped")
             self._tasks += attempts
-            room = self._source.max_connections - self._tasks - self._sessions
-        self.drop_kept(room)
+        self._drop_some()
         try:
             yield
         finally:

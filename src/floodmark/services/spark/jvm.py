@@ -95,6 +95,7 @@ class Jvm:
         self.folder: Path | None = None  # of Spark's temporary files and sockets
         self._archive: Archive | None = None
         self._log_start = 0  # where this JVM's output begins in the log
+        self._listens = False  # whether it has started
         self._workers: subprocess.Popen[bytes] | None = None  # the parent of the Python workers
         self._stopped = threading.Event()
 
@@ -109,7 +110,7 @@ class Jvm:
             env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if self._direct:
             self._archive = Archive(java)
-            self.training = self.training or self._archive.wanted()
+            self.training = self.training or (self._archive.wanted() and not self._stopped.is_set())
             command = direct_command(java, self.settings, self._archive, self.training)
             if self.settings.get(DAEMON) == daemon.MODULE:
                 env[daemon.WHERE] = daemon.place(self.folder)
@@ -127,6 +128,7 @@ class Jvm:
             )
         meanwhile()
         found = self._wait(where)
+        self._listens = True
         if daemon.WHERE in env:
             # Not sooner: Spark's own start has half a second of work left, as long as the daemon's imports take.
             self._workers = daemon.start_early(self.folder)
@@ -190,9 +192,10 @@ class Jvm:
         """Ends the JVM: closes its stdin, and kills it if that isn't enough."""
         self._stopped.set()
         if self.process is not None:
-            if self._direct and not self.training and not any(k.startswith(_AT_END) for k in self.settings):
+            trains = self.training and self._listens  # else it has loaded too few classes
+            if self._direct and not trains and not any(k.startswith(_AT_END) for k in self.settings):
                 self.kill()  # nothing it would do on exit is of any use
-            archive = self._archive if self.training and self.process.poll() is None else None
+            archive = self._archive if trains and self.process.poll() is None else None
             _ended(self.process, seconds if archive is None else TRAINING_SECONDS)
             if archive is not None:
                 archive.keep(whole=self.process.returncode == 0)

@@ -1,6 +1,6 @@
 """Spark on demand: started when first needed, kept for the cycles of a resident sync, replaced if it dies.
 
-A run with nothing to do never gets here, so it starts no JVM. A failed start fails every table of that run
+A run with nothing to do never gets here, so it starts no JVM, unless a table was never synced. A failed start fails every table of that run
 alike; only the next run tries again.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Self
 
 from floodmark.config.load import Config
-from floodmark.model.errors import Interrupted
+from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.pyspark_internals import check_installed
 
@@ -39,6 +40,8 @@ class WarmSpark:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            self.cancel()
         self.stop()
 
     def check_installed(self) -> None:
@@ -64,8 +67,9 @@ class WarmSpark:
         """Starts Spark if the answer to a question is yes; doesn't wait for the answer, not even when it is stopped."""
 
         def ask() -> None:
-            if needed():
-                self.warm_up()
+            with suppress(FloodmarkError):  # whoever needs Spark gets the error, too
+                if needed():
+                    self.warm_up()
 
         threading.Thread(target=ask, name="early spark", daemon=True).start()
 

@@ -200,9 +200,11 @@ def executors(context: Any) -> frozenset[str] | None:
 
 def forget(gateway: Any) -> None:
     """Lets a later Spark in this process start afresh; pyspark keeps its gateway forever otherwise."""
+    if gateway is None:
+        return
     from pyspark import SparkContext
 
-    if gateway is not None and getattr(SparkContext, "_gateway", None) is gateway:
+    if getattr(SparkContext, "_gateway", None) is gateway:
         SparkContext._gateway, SparkContext._jvm, SparkContext._active_spark_context = None, None, None
 
 

@@ -252,3 +252,19 @@ def test_a_task_closes_kept_sessions_that_are_too_old_to_be_used() -> None:
     old.opened -= module.KEPT
     with shared.task(None, never):
         assert old.closed and not good.closed
+
+
+def test_a_kept_session_that_becomes_too_old_is_closed_even_if_nobody_asks_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEPT", 0.1)
+    shared, first, second = throttle(3), Kept(), Kept()
+    assert kept(shared, first) == [True]
+    time.sleep(0.05)
+    second.opened = time.monotonic()
+    assert kept(shared, second) == [True]
+    for _ in range(200):
+        if first.closed and second.closed:
+            break
+        time.sleep(0.01)
+    assert first.closed and second.closed and shared.kept() is None

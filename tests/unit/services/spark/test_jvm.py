@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from floodmark.config.load import load
-from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.services.spark.jvm import (
     Archive,
     Jvm,
@@ -166,6 +168,23 @@ def test_a_partly_written_archive_of_a_killed_jvm_is_not_kept(
     jvm.stop()
     assert [path.suffix for path in cache_folder().glob("spark-*")] == [".wanted"]
     assert not Archive(java).wanted()
+
+
+def test_a_jvm_that_is_stopped_before_it_has_started_is_not_the_one_attempt_at_an_archive(
+    java: str, tmp_path: Path
+) -> None:
+    Path(java).write_text("#!/bin/sh\nexec sleep 60\n")
+    assert [Archive(java).wanted() for _ in range(2)] == [False, True]
+    jvm = Jvm(settings("local[*]", {"spark.pyspark.python": "python3"}, "x"), tmp_path / "log")
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(jvm.start)
+        while jvm.process is None:
+            time.sleep(0.01)
+        jvm.stop()
+        with pytest.raises(Interrupted):
+            starting.result(10)
+    assert jvm.training and jvm.process.poll() is not None
+    assert Archive(java).wanted(), "the next run may write it"
 
 
 def test_stale_archives_are_removed_with_the_next_one(java: str) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.commit.document import primary_path
 from floodmark.commit.log import Log, Taken, draft
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Open
 from floodmark.services.store import store as stores
 from floodmark.services.store.folder import Folder, Object
 from floodmark.services.store.store import Store
+from tests.support.watermark_copies import NAME, published
 
 LONG = 600.0
 
@@ -97,6 +99,16 @@ def test_a_log_that_another_run_opens_after_the_list_is_noticed_by_the_first_com
     with pytest.raises(Taken):
         log.append(before, draft(before, Open, "run2"))
     assert log.read() == opened, "a later look relies on no list"
+
+
+def test_a_table_that_another_run_has_published_since_the_list_is_no_recovery(
+    counted: tuple[Store, Counted],
+) -> None:
+    store, _ = counted
+    assert store.lacked(primary_path(NAME), LONG)
+    _, state = published(store)
+    assert Log(store, NAME).read(LONG) == state
+    assert not list(store.list("watermark/recoveries/"))
 
 
 def test_several_requests_of_one_caller_run_side_by_side_and_keep_their_order(tmp_path: Path) -> None:
