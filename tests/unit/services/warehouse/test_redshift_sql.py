@@ -152,6 +152,18 @@ def test_json_is_parsed_into_a_super_column_and_kept_as_text_in_a_long_one() -> 
     assert (fit.before, fit.inside, fit.parsed) == ((), (), frozenset({"name"}))
 
 
+def test_a_key_is_refused_in_a_super_column_because_rows_could_not_be_found_by_it() -> None:
+    table = changed(ORDERS, columns=(ID, NAME), key=(NAME.name,), cursor=None)
+    found = [column("id", "bigint"), column("name", "super")]
+    with pytest.raises(DataError, match="column name of orders is super in the warehouse") as refused:
+        shape(table, "public", "orders", fields(table), found)
+    assert 'CAST("name" AS VARCHAR' in str(refused.value.hint)
+    with pytest.raises(DataError, match=r"was VARCHAR.* after the last load and is now super"):
+        shape(table, "public", "orders", fields(table), found, known=fields(table))
+    whole = changed(table, mode="full")  # every load replaces all rows
+    assert shape(whole, "public", "orders", fields(whole), found).parsed == {"name"}
+
+
 def test_json_is_parsed_into_a_super_column_that_the_same_load_adds() -> None:
     table = changed(ORDERS, columns=(ID, DOC))
     fit = shape(table, "public", "orders", fields(table), [column("id", "bigint")])

@@ -7,11 +7,12 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
+from floodmark.model.policies import tells_rows_apart
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, MAX_VARCHAR, SUPER, Field
 from floodmark.services.warehouse.column_mapping import fills, target_renames
@@ -98,8 +99,8 @@ def shape(
     named = renamed(found, renames)
     have = {name.lower(): column.type.upper() for column, name in named}
     parsed = frozenset(w.name for w in wanted if have.get(w.name, w.type) == SUPER)
-    # Text goes into a SUPER column as JSON, and JSON goes unparsed into a VARCHAR of maximum length.
-    compared = [w._replace(type=_compared(w.type, have.get(w.name))) for w in wanted]
+    keyed = frozenset(f.target for f in fields if tells_rows_apart(f, table))
+    compared = [w._replace(type=_compared(w, have.get(w.name), keyed)) for w in wanted]
     made = list(renamings(where, named))
 
     def adding(name: str, type_: str) -> str:
@@ -110,7 +111,7 @@ def shape(
         compared,
         found,
         renames=renames,
-        known={f.target: _compared(f.redshift, have.get(f.target)) for f in known if not f.file_only},
+        known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, None)},
         widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
         relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
         adding=adding,
@@ -216,10 +217,16 @@ def constant(type_: str, value: str | None) -> str:
     return value if plain(type_, value) else literal(value)
 
 
-def _compared(type_: str, have: str | None) -> str:
-    if have == SUPER and (type_.startswith("VARCHAR") or type_ == SUPER):
+def _compared(wanted: Wanted, have: str | None, keyed: Collection[str]) -> str:
+    """The type that the target's column is compared with.
+
+    Text goes into a SUPER column as JSON, unless it is a key, and JSON goes unparsed into a VARCHAR of maximum
+    length.
+    """
+    text = wanted.type.startswith("VARCHAR") and wanted.name not in keyed
+    if have == SUPER and (text or wanted.type == SUPER):
         return SUPER
-    return f"VARCHAR({MAX_VARCHAR})" if type_ == SUPER and have is not None else type_
+    return f"VARCHAR({MAX_VARCHAR})" if wanted.type == SUPER and have is not None else wanted.type
 
 
 def _alterable(difference: Difference) -> bool:
