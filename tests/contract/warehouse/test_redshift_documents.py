@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from floodmark.services.warehouse.redshift.warehouse import Redshift
 from tests.support.described import changed
 from tests.support.warehouse_loads import (
     ID,
+    NAME,
     ORDERS,
     SEEN,
     Fill,
@@ -92,3 +95,22 @@ def test_a_long_document_without_the_option_is_refused_by_copy(fill: Fill) -> No
     fill.table = DOCS
     with pytest.raises(DataError, match="longer than"):
         fill.load(fill.commit([{"id": 1, "doc": LONG}]))
+
+
+def test_a_text_that_is_not_json_loads_once_its_column_is_a_varchar_again(
+    fill: Fill, place: RedshiftPlace
+) -> None:
+    """With the statements that the documentation has for a table `orders` with a column `notes`."""
+    fill.table = changed(ORDERS, columns=(ID, SEEN, replace(NAME, name="notes")))
+    place.run("CREATE TABLE orders (id BIGINT, update_at TIMESTAMP, notes SUPER)")
+    fill.load(fill.commit([{"id": 1, "notes": '{"a": 5}'}, {"id": 2}]))
+    broken = fill.commit([{"id": 3, "notes": "{broken"}])
+    with pytest.raises(DataError, match=r"(?i)json") as refused:
+        fill.load(broken)
+    assert "docs/redshift.md has the statements" in str(refused.value.hint)
+    page = (Path(__file__).parents[3] / "docs" / "redshift.md").read_text()
+    [block] = (block for block in page.split("```sql")[1:] if "JSON_SERIALIZE" in block)
+    for statement in block.partition("```")[0].split(";")[:-1]:
+        place.run(statement)
+    fill.load(broken)
+    assert fill.rows("id, notes") == [(1, '{"a":5}'), (2, None), (3, "{broken")]

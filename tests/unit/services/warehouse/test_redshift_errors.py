@@ -110,6 +110,12 @@ def test_without_a_sqlstate_the_text_decides(text: str, kind: type[FloodmarkErro
     assert (type(found.error), found.again) == (kind, again)
 
 
+def test_a_text_that_is_not_json_has_a_hint_that_helps_although_its_file_is_committed() -> None:
+    for problem in (Problem("JSON parsing error", "", "XX000"), Problem("invalid json", "", "22P02")):
+        hint = str(failure_of(problem).error.hint)
+        assert "VARCHAR" in hint and "floodmark watermark reset" in hint
+
+
 def test_every_exception_of_the_driver_has_a_translation() -> None:
     transport = SocketTransport(WarehouseSpec("redshift", "public", host="h", port=5439, user="u"), Limits())
     kinds = [k for k in vars(driver).values() if isinstance(k, type) and issubclass(k, driver.Error)]

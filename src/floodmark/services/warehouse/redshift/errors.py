@@ -19,6 +19,10 @@ from floodmark.services.warehouse.redshift.steps import Failed, Row
 _RIGHTS = "grant what is missing to the user of warehouse.url"
 _RUN_AGAIN = "run again: nothing is lost"
 _FILES = "floodmark watermark validate compares the files with the log"
+_NOT_JSON = (
+    "a text for a SUPER column is not JSON, or `overflow: truncate` cut it: make the column a VARCHAR (docs/redshift.md has the "
+    "statements); or correct it at the source, or set `overflow: null`, and read the table again with floodmark watermark reset"
+)
 _ROLE = "check warehouse.iam_role: Redshift must be allowed to assume it, and it to read the bucket"
 LOGGING_IN = "check warehouse.iam and the AWS profile; docs/redshift-rights.md has the policies for every way to log in"
 
@@ -143,11 +147,13 @@ RULES = (
         r"|unmatched number of columns|longer than the length|invalid type length|parquet|manifest",
         _FILES,
     ),
+    # No `overflow` helps: the files that hold the text are committed, and have to load.
+    Rule(DataError, "", r"json pars|invalid json", _NOT_JSON),
     Rule(
         DataError,
         "22.*|23.*",
         r"value too long|numeric (data )?overflow|out of range|null value in column|cannot insert a null|overflow"
-        r"|invalid (input|digit)|json pars|invalid json|varbyte|exceeds",
+        r"|invalid (input|digit)|varbyte|exceeds",
         "the warehouse can't hold a value; set `overflow` to say what to do with such values",
     ),
     Rule(
