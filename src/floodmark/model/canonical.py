@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from dataclasses import field as a_field
 from decimal import Decimal
@@ -23,7 +23,7 @@ import pyarrow.compute
 from floodmark.model.errors import DataError
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
-from floodmark.model.types import Field, fields, is_moment
+from floodmark.model.types import SUPER, Field, fields, is_moment
 
 pc: Any = pyarrow.compute
 
@@ -112,12 +112,17 @@ def _print(field: Field, redshift: bool, text: bool, short: bool) -> Print:
     return "pieces" if redshift else "bytes digest"
 
 
-def forms(table: Table, *, redshift: bool) -> tuple[Form, ...]:
-    """The columns that can be compared; not parsed JSON, because Redshift keeps its meaning, not its text."""
+def forms(table: Table, *, redshift: bool, parsed: Collection[str] = ()) -> tuple[Form, ...]:
+    """The columns that can be compared; not parsed JSON, because Redshift keeps its meaning, not its text.
+
+    `parsed`: the target's columns that hold parsed JSON, whatever the source's type.
+    """
     found = []
     for field in fields(table):
         column = table.column(field.column)
-        if field.file_only or not field.target or (redshift and field.redshift == "SUPER"):
+        if field.file_only or not field.target or (redshift and field.redshift == SUPER):
+            continue
+        if field.target in parsed:
             continue
         keyed = field.name in table.key
         changed = (is_moment(field) or field.raw) and table.recipe.zero_dates != "error"

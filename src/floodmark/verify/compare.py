@@ -8,7 +8,7 @@ judged by its key alone. Nothing is reported until both sides have been queried 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.commit import system
@@ -22,6 +22,7 @@ from floodmark.model.errors import ConfigError, ConflictError, DataError
 from floodmark.model.position import Key, Position
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
+from floodmark.model.types import SUPER, fields
 from floodmark.plan.decide import start_position
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
@@ -145,10 +146,12 @@ def scope_of(
     if also or not only_keys:
         _must_fit(services, replace(table, source=replace(table.source, columns=kept)))
     redshift = services.config.warehouse.kind == "redshift"
-    every = tuple(f for f in forms(table, redshift=redshift) if f.column in kept)
+    parsed = _parsed(services, table) if redshift else frozenset()
+    check_parsed(table, parsed)
+    every = tuple(f for f in forms(table, redshift=redshift, parsed=parsed) if f.column in kept)
     named = {f.field.name: f for f in every}
-    if redshift and (parsed := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
-        notes.append(f"parsed JSON is not compared: {', '.join(parsed)}")
+    if redshift and (left := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
+        notes.append(f"parsed JSON is not compared: {', '.join(left)}")
     beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
@@ -202,6 +205,24 @@ def _must_fit(services: Services, table: Table) -> None:
             f"-t {table.name} reads the table again",
             table=table.name,
         )
+
+
+def _parsed(services: Services, table: Table) -> frozenset[str]:
+    """The target's columns that are SUPER: whoever created the target may have made text such a column."""
+    types = services.warehouse().types(table.target) or {}
+    return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
+
+
+def check_parsed(table: Table, parsed: Collection[str]) -> None:
+    """Refuses parsed JSON in the key and the cursor: no row could be found by them."""
+    needed = {*table.key, *table.order}
+    for field in fields(table):
+        if field.column in needed and field.target in parsed:
+            raise DataError(
+                f"column {field.target} of {table.target} is SUPER, but rows are found by it, so they can't be compared",
+                hint="change its type: docs/redshift.md has the statements",
+                table=table.name,
+            )
 
 
 def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:

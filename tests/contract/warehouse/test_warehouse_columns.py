@@ -41,6 +41,15 @@ def test_keys_that_differ_only_in_case_are_one_key_inside_a_load(fill: Fill) -> 
     assert fill.rows("code, n") == [("Abd", 1), ("abc", 1)]
 
 
+def test_the_types_are_those_that_the_target_has_and_not_those_that_we_would_give_it(fill: Fill) -> None:
+    assert fill.place.open().types("orders") is None
+    fill.place.run("CREATE TABLE orders (id DECIMAL(20,0), name VARCHAR, update_at TIMESTAMP, mine INTEGER)")
+    fill.load(fill.commit([row(1, "a")]))
+    found = fill.place.open().types("Orders")
+    assert found is not None and list(found) == ["id", "name", "update_at", "mine"]
+    assert same(found["id"], "DECIMAL(20,0)") and same(found["mine"], "INTEGER")
+
+
 def test_the_target_has_only_the_sources_columns(fill: Fill) -> None:
     fill.table = CODES
     fill.load(fill.commit([code("abc", 1)]))

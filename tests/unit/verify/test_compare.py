@@ -21,7 +21,7 @@ from floodmark.services.mysql import ranges as edges
 from floodmark.services.warehouse import canonical, row_text
 from floodmark.services.warehouse.redshift.data_api import MOST_BYTES
 from floodmark.verify.after_sync import before
-from floodmark.verify.compare import Differences, check_compared
+from floodmark.verify.compare import Differences, check_compared, check_parsed
 from floodmark.verify.gathered import Gathering
 from floodmark.verify.portions import LEFT_OUT, chunks, listings, most_rows, summed, suspects
 from floodmark.verify.sides import beside
@@ -55,6 +55,19 @@ def test_rows_are_hashed_in_groups_that_fit_into_one_text_of_redshift() -> None:
     parts = groups(wide.forms)
     assert len(parts) > 5 and all(sum(f.width + 1 for f in part) <= GROUP for part in parts)
     assert [f for part in parts for f in part] == list(wide.forms)
+
+
+def test_text_that_the_target_keeps_as_parsed_json_is_left_out() -> None:
+    every = {f.field.name for f in forms(TABLE, redshift=True)}
+    assert every - {f.field.name for f in forms(TABLE, redshift=True, parsed={"name"})} == {"name"}
+
+
+def test_a_key_or_cursor_that_the_target_keeps_as_parsed_json_is_refused() -> None:
+    for name in ("part", "at"):
+        with pytest.raises(DataError, match=f"column {name} of t is SUPER") as refused:
+            check_parsed(TABLE, {"name", name})
+        assert "change its type" in str(refused.value.hint)
+    check_parsed(TABLE, {"name"})
 
 
 def test_a_table_of_a_thousand_columns_is_compared_in_duckdb() -> None:

@@ -176,6 +176,9 @@ class Warehouse(Protocol):
         column is NOT NULL and the source may have NULL there.
         """
 
+    def types(self, target: str) -> Mapping[str, str] | None:
+        """The types of the target's columns, by lower-case name; None: there is no target."""
+
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]] | None:
         """The rows that queries about the target return, one query after another; None: there is no target.
 
@@ -191,9 +194,6 @@ class Warehouse(Protocol):
 @runtime_checkable
 class HandsOutRows(Protocol):
     """A warehouse beside us, whose rows can be had as Arrow columns at little cost."""
-
-    def types(self, target: str) -> Mapping[str, str] | None:
-        """The types of the target's columns, by name; None: there is no target."""
 
     def hand_out(
         self,

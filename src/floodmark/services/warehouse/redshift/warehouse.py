@@ -179,6 +179,12 @@ class Redshift:
         with about(table.name), self._rights(table.target):
             return self._tries.asked(ask)
 
+    def types(self, target: str) -> Mapping[str, str] | None:
+        """The types of the target's columns, by lower-case name; None: there is no target."""
+        with self._rights(target):
+            found = self._tries.asked(lambda session: self._columns(session, folded(target), target))
+        return None if found is None else {column.name.lower(): column.type for column in found}
+
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[Row] | None:
         """The rows that queries about the target, in Redshift's SQL, return; None: there is no target."""
 
