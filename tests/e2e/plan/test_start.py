@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +139,20 @@ def test_a_load_reads_the_ledger_once_before_and_not_after(
     assert report.ok and report.tables[0].rows_loaded == 10
     assert asked == ["orders"]
     assert orders.compare("orders").equal
+
+
+@pytest.mark.parametrize("after", [0.0, 0.1, 0.5])
+def test_a_first_sync_that_is_interrupted_while_spark_starts_ends_at_once_and_leaves_nothing(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: float
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    workspace.execute(create_orders(), fill_orders(100))
+    process = workspace.run.start("sync", "-t", "orders")
+    until(lambda: any(p.name == "java" for p in descendants(process.pid)), pause=0.005)
+    time.sleep(after)
+    started = [p.pid for p in descendants(process.pid)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(10)
+    assert process.returncode == 130
+    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in started)
+    assert not list(tmp_path.glob("floodmark-spark-*"))

@@ -80,7 +80,8 @@ def test_the_source_hashes_its_rows_only_if_it_shall(
     caplog.set_level(logging.DEBUG, STATEMENTS.name)
     assert place.verify()["ok"]
     asked = [record.getMessage() for record in caplog.records if "duckdb" in record.getMessage()]
-    assert any("sum(" in sql for sql in asked) == on_server, (
+    of_rows = [sql for sql in asked if "floodmark_" not in sql]  # the ledger has sums of its own
+    assert any("sum(" in sql for sql in of_rows) == on_server, (
         "the warehouse sums hashes only where the source does"
     )
     change("DELETE FROM readings WHERE id % 30 = 0", "UPDATE readings SET note = 'x' WHERE id = 33")
