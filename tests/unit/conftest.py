@@ -68,6 +68,7 @@ STEPS = {
 @pytest.fixture
 def pipeline(config: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A pipeline whose steps the test writes: everything below the command line, without services."""
+    monkeypatch.setattr("floodmark.sync.early.never_synced", lambda *_: False)
     return monkeypatch
 
 

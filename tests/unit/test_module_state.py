@@ -24,6 +24,7 @@ REMEMBERED = {
     ("services/mysql/rows/decoder.py", "_months"): "pure",
     ("extract/task.py", "_store"): "of a worker: its connections to the store",
     ("services/spark/job.py", "freeze_imports"): "of a worker: once",
+    ("services/temp.py", "_sweep"): "of a process: which folders it has swept, for two minutes",
     ("services/spark/task_secrets.py", "_left"): "of a process: secrets lie in its memory until it ends",
     ("services/spark/task_secrets.py", "_in_memory"): "of a process: files that are open until it ends",
     ("services/spark/task_secrets.py", "_fetched"): "of a worker: secrets that it has read",

@@ -140,7 +140,7 @@ def test_options_of_sync_arrive_as_they_were_given(
     seen: list[Any] = []
 
     def step(
-        config: Any, tables: Any, all_tables: bool, options: SyncOptions, progress: Any, run: str
+        config: Any, tables: Any, all_tables: bool, options: SyncOptions, progress: Any, run: str, spark: Any
     ) -> Any:
         seen.append((tuple(tables), all_tables, options))
         return SyncReport(run, 0.1, ())

@@ -21,7 +21,9 @@ from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does
 def test_no_secret_appears_in_errors_logs_notes_or_documents(
     pipeline: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         import logging
 
         leak = f"{PASSWORD} {PASSWORD!r} s3cr%3Bt%2Fp%40ss {STORE_KEY} mysql://other:hidden@h/db"
@@ -54,7 +56,9 @@ def test_no_secret_appears_in_errors_logs_notes_or_documents(
 def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         import logging
 
         extra = {"table": "a.b", "commit": 7, "step": "commit"}
@@ -90,7 +94,9 @@ def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
 def test_the_last_log_line_of_a_sync_has_its_totals(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         done = TableReport("a.b", rows_extracted=10, rows_loaded=8, files_written=2, bytes_written=99)
         return SyncReport(run, 1.0, (done, TableReport("a.c", error=TransientError("gone"))))
 
@@ -159,7 +165,9 @@ def test_a_log_file_that_cannot_be_written_is_code_2(capsys: pytest.CaptureFixtu
 def test_a_quiet_sync_that_succeeds_prints_nothing_at_all_and_one_that_fails_its_errors(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         import logging
 
         logging.getLogger("floodmark.x").warning("hm")
@@ -184,7 +192,9 @@ def test_a_quiet_sync_that_succeeds_prints_nothing_at_all_and_one_that_fails_its
 def test_plain_progress_says_a_line_at_the_end_of_each_stage_and_few_between(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         progress.begin("a.b", "extract", 1000)
         for _ in range(1000):
             progress.advance("a.b", "extract", 1, 0, 10)

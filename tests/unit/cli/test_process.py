@@ -38,7 +38,9 @@ def test_a_signal_stops_the_run_with_its_code_and_says_that_the_next_one_continu
 def test_a_signal_that_a_library_wrapped_is_still_an_interruption(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)

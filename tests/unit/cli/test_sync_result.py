@@ -30,7 +30,7 @@ def document(*tables: TableReport) -> dict[str, Any]:
 def test_several_tables_are_one_table_and_errors_follow_on_stderr(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    does(pipeline, sync=lambda *given: SyncReport(given[-1], 2.0, (GOOD, BAD)))
+    does(pipeline, sync=lambda *given: SyncReport(given[5], 2.0, (GOOD, BAD)))
     assert main(["sync", "--all"]) == 4
     text = capsys.readouterr()
     assert text.out.splitlines()[:-1] == [
@@ -163,7 +163,9 @@ def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:
 def test_ctrl_c_prints_what_was_finished_and_what_was_not(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def step(config: Any, names: Any, all_tables: bool, options: Any, progress: Any, run: str) -> Any:
+    def step(
+        config: Any, names: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
+    ) -> Any:
         progress.tables(["shop.orders", "shop.items", "shop.late", "shop.retired"])
         progress.finished(GOOD)
         progress.finished(TableReport("shop.retired", left_out=True))

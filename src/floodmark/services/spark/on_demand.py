@@ -41,7 +41,7 @@ class WarmSpark:
 
     def __exit__(self, *error: object) -> None:
         if error[0] is not None:
-            self.cancel()
+            self.stop_at_once()
         self.stop()
 
     def check_installed(self) -> None:
@@ -107,6 +107,12 @@ class WarmSpark:
             spark = self._spark
         if spark is not None:
             spark.cancel()
+
+    def stop_at_once(self) -> None:
+        """Stops our own Spark for good after an error: nobody waits for running tasks, or for the archive."""
+        if not self._given:
+            self.cancel()
+        self.stop()
 
     def stop(self) -> None:
         """Stops our own Spark for good; safe to call twice, and during the start."""

@@ -16,6 +16,7 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, DataError, UnknownOutcome
+from floodmark.model.run import Step
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.duckdb import transaction
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
@@ -93,7 +94,12 @@ def loaded(warehouse: DuckDB, fills: list[Fill]) -> list[Future[LoadOutcome]]:
 
 def together(warehouse: DuckDB, requests: list[LoadRequest]) -> list[Future[LoadOutcome]]:
     begun = threading.Event()
-    requests = [replace(one, at_work=lambda step, rows: begun.set()) for one in requests]
+
+    def at_work(step: Step, rows: int) -> None:
+        if step.kind == "commit":
+            begun.set()
+
+    requests = [replace(one, at_work=at_work) for one in requests]
     with ThreadPoolExecutor(len(requests)) as pool:
         first = pool.submit(warehouse.load, requests[0])
         begun.wait(20)
