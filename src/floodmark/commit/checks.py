@@ -69,8 +69,7 @@ def check_path(table_name: str) -> str:
 
 def read_check(store: Store, table_name: str, old: float = 0.0) -> Check | None:
     """The table's check object; None if it is missing, at most `old` seconds ago, or unreadable."""
-    path = check_path(table_name)
-    found = None if store.lacked(path, old) else parse_check(store.get(path))
+    found = parse_check(store.get_recent(check_path(table_name), old))
     return found if found is not None and found.table_name == table_name else None
 
 

@@ -67,7 +67,7 @@ def stored(store: Store, table_name: str, place: Place, paths: Sequence[str]) ->
 def primary(store: Store, table_name: str, old: float = 0.0) -> Stored:
     """The primary copy, present or missing; that it is missing may be `old` seconds old."""
     path = primary_path(table_name)
-    data = None if store.lacked(path, old) else store.get(path)
+    data = store.get_recent(path, old)
     return Stored("primary", path, data, examine(data, table_name))
 
 

@@ -270,8 +270,7 @@ def month_of(day: str) -> str:
 
 def read_month(store: Store, table_name: str, month: str, old: float = 0.0) -> tuple[Day, ...]:
     """The totals of a month's days, unless missing `old` seconds ago; today's idle runs are still in the check object."""
-    path = month_path(table_name, month)
-    found = None if store.lacked(path, old) else parse_month(store.get(path))
+    found = parse_month(store.get_recent(month_path(table_name, month), old))
     return found.days if found is not None and found.table_name == table_name else ()
 
 

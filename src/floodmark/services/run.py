@@ -70,7 +70,7 @@ class Services:
     def __exit__(self, *error: object) -> None:
         self.throttle.drop_kept()
         if self._own_spark and error[0] is not None:
-            self._spark.stop_at_once()
+            self._spark.abandon()
         self.stop()
         if self._warehouse is not None:
             self._warehouse.close()

@@ -359,9 +359,9 @@ def _begun(log: Log, state: State) -> bool:
 
 def _left_alone(log: Log, files: int, useless: bool) -> bool:
     """Whether a table without a log has one by now; raises NothingLeft if only other traces of it exist."""
-    name, lease = log.table_name, lease_path(log.table_name)
+    name = log.table_name
     # All that is left if the files were cleaned.
-    claimed = not log.store.lacked(lease, log.old) and log.store.get(lease) is not None
+    claimed = log.store.get_recent(lease_path(name), log.old) is not None
     if not (useless or files or claimed):
         return False
     if log.numbers():  # opened by another run meanwhile

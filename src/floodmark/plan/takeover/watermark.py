@@ -78,7 +78,7 @@ def find(store: Store, name: str, old: float = 0.0) -> tuple[list[OlderWatermark
     """The table's watermarks in the older layouts, and notes on other tables' found in their place."""
     found, notes = [], []
     for path in paths(name):
-        data = None if store.lacked(path, old) else store.get(path)
+        data = store.get_recent(path, old)
         if data is None:
             continue
         try:

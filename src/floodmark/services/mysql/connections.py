@@ -116,7 +116,7 @@ class Throttle:
         with self._change:
             room = max(0, self._source.max_connections - self._tasks - self._sessions)
             good = [session for session in self._idle if usable(session)]
-            kept = good[len(good) - min(room, len(good)) :]
+            kept = good[-room:] if room else []
             dropped, self._idle = [session for session in self._idle if session not in kept], kept
         for session in dropped:
             session.close()

@@ -1,7 +1,7 @@
 """Spark on demand: started when first needed, kept for the cycles of a resident sync, replaced if it dies.
 
-A run with nothing to do never gets here, so it starts no JVM, unless a table was never synced. A failed start fails every table of that run
-alike; only the next run tries again.
+A run with nothing to do never gets here, so it starts no JVM, unless a table was never synced. A failed start
+fails every table of that run alike; only the next run tries again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WarmSpark:
 
     def __exit__(self, *error: object) -> None:
         if error[0] is not None:
-            self.stop_at_once()
+            self.abandon()
         self.stop()
 
     def check_installed(self) -> None:
@@ -108,11 +108,10 @@ class WarmSpark:
         if spark is not None:
             spark.cancel()
 
-    def stop_at_once(self) -> None:
-        """Stops our own Spark for good after an error: nobody waits for running tasks, or for the archive."""
+    def abandon(self) -> None:
+        """After an error: nobody waits any more for the tasks of our own Spark, or for its archive."""
         if not self._given:
             self.cancel()
-        self.stop()
 
     def stop(self) -> None:
         """Stops our own Spark for good; safe to call twice, and during the start."""

@@ -122,6 +122,10 @@ class Store:
         """
         return self._at.get(_checked(path), _most(path) if most is None else most)
 
+    def get_recent(self, path: str, old: float) -> bytes | None:
+        """The whole object; that it doesn't exist may be `old` seconds old (see `lacked`)."""
+        return None if self.lacked(path, old) else self.get(path)
+
     def create(self, path: str, data: bytes) -> bool:
         """Creates the object if there is none; False: there is one, perhaps from an earlier attempt of ours.
 

@@ -79,6 +79,11 @@ class LoadRequest:
         return not (self.repair or way == "replace" or by_key(way))
 
     @property
+    def question(self) -> tuple[str, str, Part | None]:
+        """What its decision asks the ledger: about a log, a target, and which part."""
+        return self.log, self.target, self.part
+
+    @property
     def holder(self) -> TargetFiller:
         """Whose rows the target holds after this load."""
         return TargetFiller(self.pipeline, self.log, self.table.name, self.epoch)

@@ -70,7 +70,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
         if len(same) < len(loads):
             raise ConflictError("two loads of one table or into one target can't share a transaction")
     tables = LedgerTables(con, schema).create()
-    ledgers = tables.read_each([(one.request.log, one.request.target, one.request.part) for one in loads])
+    ledgers = tables.read_each([one.request.question for one in loads])
     columns = _columns(con, loads)
     done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, columns, strict=True)]
     tables.record([(one.request, one.loaded) for one in loads])

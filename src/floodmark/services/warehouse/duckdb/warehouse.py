@@ -338,9 +338,8 @@ class DuckDB:
         self, loads: Sequence[Ready], cause: BaseException | None
     ) -> list[FloodmarkError | None]:
         """COMMIT failed: the ledger says whether it happened. For each load None if it did, else the error."""
-        asked = [(one.request.log, one.request.target, one.request.part) for one in loads]
         try:
-            ledgers = self._ledgers(asked)
+            ledgers = self._ledgers([one.request.question for one in loads])
         except FloodmarkError as error:
             said = f"the answer to COMMIT was lost, and the ledger can't be read: {error.message}"
             hint = "run again: the ledger shows whether it was committed"
@@ -366,7 +365,7 @@ class DuckDB:
             if con is None:
                 return [(Ledger(), None)] * len(requests)
             tables = LedgerTables(con, self.schema)
-            asked = [(one.log, one.target, one.part) for one in requests]
+            asked = [one.question for one in requests]
             try:
                 ledgers = tables.read_each(asked)
             except NotThere:  # a new file, or one of an earlier version without COUNTS
