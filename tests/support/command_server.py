@@ -194,7 +194,7 @@ def _become(asked: dict[str, Any], output: list[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     time.tzset()
-    sys.path[0] = asked["cwd"]
+    del sys.path[0]  # as `python -m floodmark` does
     sys.argv = ["floodmark", *asked["args"]]
     atexit.register(gc.unfreeze)  # otherwise native modules report what is left at exit as leaks
 

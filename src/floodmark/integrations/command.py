@@ -1,13 +1,12 @@
 """The command as a child process of an orchestrator: its document, its exit code, and an orderly end.
 
-Imports nothing beyond Python's own library, so that an orchestrator's environment needs none of Floodmark's packages:
+Imports nothing beyond Python's own library and ours that do the same, so that an orchestrator's environment needs none of Floodmark's packages:
 the command may live in an environment of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
+
+from floodmark.services.children import child_environment
 
 PROGRAM = (sys.executable, "-m", "floodmark")
 STOP_SECONDS = 60.0  # from SIGTERM to SIGKILL; a sync usually needs a few
@@ -78,7 +79,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, **(self.env or {})},
+            env=child_environment(self.env),
         )
         lines: list[str] = []
         reader = threading.Thread(target=self._relay, args=(process, lines), daemon=True)

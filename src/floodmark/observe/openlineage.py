@@ -180,9 +180,7 @@ class _Sender:
 
     def _work(self) -> None:
         try:
-            from openlineage.client import OpenLineageClient
-
-            client = OpenLineageClient()
+            client = _client()
         except Exception as error:
             client, self._why = None, type(error).__name__  # its text may quote a key
         while (event := self._events.get()) is not None:
@@ -194,6 +192,21 @@ class _Sender:
             except Exception as error:  # whatever the client, its transport or the receiver does
                 self._dropped += 1
                 self._why = type(error).__name__
+
+
+def _client() -> Any:
+    """A client that takes no settings from the working folder, where somebody else may write them."""
+    from openlineage.client import OpenLineageClient
+
+    class Client(OpenLineageClient):
+        @staticmethod
+        def _find_yaml_config_path() -> str | None:
+            home = os.path.expanduser("~/.openlineage/openlineage.yml")
+            return next(
+                (p for p in (os.environ.get("OPENLINEAGE_CONFIG"), home) if p and os.path.isfile(p)), None
+            )
+
+    return Client()
 
 
 def _typed(event: Event) -> Any:

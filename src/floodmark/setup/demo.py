@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from floodmark.model.errors import FloodmarkError, VerificationError
+from floodmark.services.children import child_environment
 from floodmark.setup.services import reaper, settlement
 from floodmark.setup.services.compare import compare
 from floodmark.setup.services.databases import DatabaseServer, chosen
@@ -155,6 +156,7 @@ class Demo:
         process = subprocess.Popen(
             [sys.executable, "-m", "floodmark", "--config", str(self.config), *args],
             cwd=self.folder,
+            env=child_environment(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=reaper.die_with_parent,

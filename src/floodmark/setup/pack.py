@@ -54,7 +54,7 @@ there="$(uname -s) $(uname -m)"
 for python in ${{FLOODMARK_PYTHON:-}} python{python} /usr/bin/python{python} /usr/local/bin/python{python} python3; do
     if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {version})' 2>/dev/null; then
         PYTHONPATH="$here/packages${{PYTHONPATH:+:$PYTHONPATH}}"
-        export PYTHONPATH
+        export PYTHONPATH PYTHONSAFEPATH=1
         exec "$python" "$@"
     fi
 done

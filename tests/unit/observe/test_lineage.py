@@ -20,6 +20,7 @@ from floodmark.observe import openlineage
 from floodmark.observe.lineage import FACETS, Lineage, run_id
 from floodmark.observe.openlineage import OpenLineage, wanted
 from floodmark.observe.run import Observer
+from tests.support.hostile_folder import HostileFolder
 from tests.support.receiving import Receiving, receiving
 from tests.support.warehouse_loads import ORDERS
 
@@ -230,3 +231,14 @@ def test_a_missing_client_is_one_line_that_says_what_to_install_and_fails_no_syn
         observer.began("r")
         assert observer._lineage is None
     assert [one.getMessage() for one in caplog.records if "floodmark[openlineage]" in one.getMessage()]
+
+
+def test_a_client_takes_no_settings_from_the_working_folder(
+    receiver: Receiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = HostileFolder(tmp_path / "shared")
+    monkeypatch.chdir(hostile.folder)
+    with OpenLineage(config(tmp_path=tmp_path)) as lineage:
+        lineage.began(RUN)
+        lineage.ended(SyncReport(RUN, 1.0, (report(),)))
+    assert kinds(receiver) and hostile.marks == []

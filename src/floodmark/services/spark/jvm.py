@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of
+from floodmark.services.children import SAFE_PATH, child_environment
 from floodmark.services.limits import allow_files
 from floodmark.services.spark import worker_daemon as daemon
 from floodmark.services.temp import cache_folder, scratch
@@ -105,7 +106,7 @@ class Jvm:
         allow_files()
         self.folder = scratch(FOLDER)
         where = self.folder / "gateway"
-        env = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"}
+        env = child_environment({"_PYSPARK_DRIVER_CONN_INFO_PATH": str(where), "SPARK_CONNECT_MODE": "0"})
         if is_local(self.settings):
             env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if self._direct:
@@ -236,6 +237,7 @@ def settings(master: str, conf: Mapping[str, str], name: str) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.python.task.killTimeout": "100ms",
         "spark.task.maxFailures": str(ATTEMPTS),
+        f"spark.executorEnv.{SAFE_PATH}": "1",  # workers of a JVM that is not ours get it too
         # Settings whose values its UI and event log hide; Spark's own list lacks passphrases.
         "spark.redaction.regex": "(?i)secret|password|passphrase|token|access[._-]?key",
     }

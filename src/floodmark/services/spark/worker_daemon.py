@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from floodmark.services.children import child_environment
+
 MODULE = "floodmark.services.spark.worker_daemon"
 # Where the early process listens; set in the environment of the JVM, and so of the processes it starts.
 WHERE = "FLOODMARK_DAEMON"
@@ -42,7 +44,7 @@ def start_early(folder: Path) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=single_threaded(os.environ),
+            env=single_threaded(child_environment()),
             process_group=0,
         )
     except OSError:

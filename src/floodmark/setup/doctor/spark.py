@@ -22,6 +22,7 @@ from typing import Any
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted
+from floodmark.services.children import child_environment
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings
 from floodmark.services.spark.pyspark_internals import check_installed, version_text
@@ -82,7 +83,12 @@ def _java() -> Check:
     try:
         program = find_java()
         done = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=JAVA_SECONDS,
+            check=False,
+            env=child_environment(),
         )
     except FloodmarkError as error:
         return SECTION.failed("Java", error)
@@ -223,7 +229,12 @@ def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
     if shutil.which(named) != shutil.which(sys.executable):
         try:
             done = subprocess.run(
-                [named, packages.__file__], capture_output=True, text=True, timeout=JAVA_SECONDS, check=True
+                [named, packages.__file__],
+                capture_output=True,
+                text=True,
+                timeout=JAVA_SECONDS,
+                check=True,
+                env=child_environment(),
             )
             theirs = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -21,6 +21,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from floodmark.model.errors import ConfigError, TransientError
+from floodmark.services.children import child_environment
 from floodmark.setup.services import reaper
 from floodmark.setup.services.process import HOST, Server, binary, free_ports
 
@@ -162,7 +163,9 @@ class DatabaseServer(Server):
         """Load zones by name ("Asia/Shanghai") into the server, for CONVERT_TZ and `time_zone`."""
         for zone in zones:
             command = [*self._zone_rules(zone), f"/usr/share/zoneinfo/{zone}", zone]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=child_environment()
+            )
             if done.returncode:
                 raise ConfigError(
                     f"no time zone {zone} on this machine", hint="install Debian's package tzdata"
@@ -380,7 +383,7 @@ def initialize(
     """Run the command that creates a server's data, with the script as its input."""
     done = subprocess.run(
         list(command), input=script, capture_output=True, text=True, check=False, preexec_fn=reaper.die_with_parent,
-        env={**os.environ, **(env or {})},
+        env=child_environment(env),
     )  # fmt: skip
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-300:]

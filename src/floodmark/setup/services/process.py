@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from floodmark.model.errors import ConfigError, TransientError
+from floodmark.services.children import child_environment
 from floodmark.setup.services import reaper
 
 HOST = "127.0.0.1"
@@ -105,7 +106,7 @@ class Server:
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(self.folder), *command],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **(env or {})},
+            env=child_environment(env),
             start_new_session=True,  # Ctrl-C reaches only the parent, which then stops the server
         )
         self._until(ready, seconds * self.patience)

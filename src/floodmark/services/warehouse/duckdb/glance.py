@@ -17,6 +17,7 @@ from pathlib import Path
 
 from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum
+from floodmark.services.children import child_environment
 from floodmark.services.warehouse.protocol import LEDGER, quote
 
 OPEN_SECONDS = 0.1
@@ -104,7 +105,9 @@ def ledger_sums(path: Path, schema: str, free: Callable[[], bool] = lambda: True
     )
     command = [sys.executable, "-c", _CHILD, str(path), question, str(seconds)]
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=none) as child:
+    with subprocess.Popen(
+        command, text=True, stdin=pipe, stdout=pipe, stderr=none, env=child_environment()
+    ) as child:
         watchdog = threading.Timer(START_SECONDS, child.kill)
         watchdog.start()
         try:
