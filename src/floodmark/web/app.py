@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -153,7 +154,7 @@ class Dashboard:
                 self._watch.now() if self._watch.fresh else await run_in_threadpool(self._watch.current)
             )
             now = datetime.now(UTC)
-            address = f"{request.url.path}?{request.url.query}"
+            address = f"{quote(request.scope['path'])}?{request.scope['query_string'].decode('latin-1')}"
             # Times are shown in minutes: what has not changed is rendered again once a minute.
             version = (snapshot.version, f"{now:%H:%M}", self._counts.now() if "house" in address else None)
             made = self._made.of(address, version)
@@ -306,7 +307,9 @@ class Dashboard:
         name = request.path_params["name"]
         if name not in STATIC:
             raise HTTPException(404, "There is no such file.")
-        headers = {"Cache-Control": "max-age=31536000, immutable" if request.url.query else "no-cache"}
+        headers = {
+            "Cache-Control": "max-age=31536000, immutable" if request.scope["query_string"] else "no-cache"
+        }
         return Response(self._static[name], media_type=STATIC[name], headers=headers)
 
     async def healthz(self, request: Request) -> Response:
@@ -323,7 +326,7 @@ class Dashboard:
     async def not_found(self, request: Request, error: Exception) -> Response:
         code = error.status_code if isinstance(error, HTTPException) else 500
         said = str(error.detail) if isinstance(error, HTTPException) else ""
-        if request.url.path.startswith("/api/"):
+        if request.scope["path"].startswith("/api/"):
             return JSONResponse({"ok": False, "error": {"code": code, "message": said}}, code)
         if said == "Not Found":
             said = "There is no such page."
@@ -334,7 +337,7 @@ class Dashboard:
         said = self._looks.scrub(f"{type(error).__name__}: {error}")
         log.error(
             "a bug in Floodmark: %s could not be answered: %s",
-            request.url.path,
+            request.scope["path"],
             said,
             extra={"step": "serve"},
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from floodmark.web.pages import Pages
 
 COOKIE = "floodmark"
-OPEN = ("/healthz", "/login", "/static/")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 WRONG_PAUSE = 0.5  # seconds, so that guessing a token takes too long
 MOST_FORM = 4096
 HEADERS = {
@@ -34,11 +35,10 @@ HEADERS = {
 }
 
 
-def host_name(header: str) -> str:
-    """The name in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
+def host_name(headers: Sequence[str]) -> str | None:
+    """The name or address that the Host header names, without its port; None if it is anything else."""
+    read = _HOST.fullmatch(headers[0]) if len(headers) == 1 else None
+    return read and (read[1] or read[2]).lower()
 
 
 def is_loopback(host: str) -> bool:
@@ -49,12 +49,11 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def is_welcome(header: str, names: Collection[str]) -> bool:
-    """Whether a Host header is one of ours: a name we are known by, or a plain address.
+def is_welcome(name: str, names: Collection[str]) -> bool:
+    """Whether a host is one of ours: a name we are known by, or a plain address.
 
     A foreign page whose host name was pointed at this machine sends its own name.
     """
-    name = host_name(header)
     if name in names:
         return True
     try:
@@ -62,6 +61,11 @@ def is_welcome(header: str, names: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no token."""
+    return path in ("/healthz", "/login") or path.startswith("/static/")
 
 
 class Token:
@@ -111,16 +115,20 @@ class Gate:
         await (refused or self._app)(scope, receive, with_headers)
 
     async def _refused(self, request: Request) -> Response | None:
-        if not is_welcome(request.headers.get("host", ""), self._names):
+        host = host_name(request.headers.getlist("host"))
+        if host is None:
+            return PlainTextResponse("The Host header is not a name or an address with a port.\n", 400)
+        if not is_welcome(host, self._names):
             return PlainTextResponse(
                 "This dashboard does not answer to that host name; see floodmark serve --allow-host.\n", 421
             )
-        path = request.url.path
+        # What the router goes by. Starlette builds `request.url` from the Host header too.
+        path: str = request.scope["path"]
         if path == "/login" and self._token is not None:
             return await self._login(request, self._token)
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("Read-only.\n", 405, {"Allow": "GET, HEAD"})
-        if self._token is None or path.startswith(OPEN) or self._token.is_with(request.headers):
+        if self._token is None or is_open(path) or self._token.is_with(request.headers):
             return None
         if request.headers.get("authorization"):
             await asyncio.sleep(WRONG_PAUSE)
@@ -142,6 +150,6 @@ class Gate:
             return HTMLResponse(self._pages.login(wrong=True), 403)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
-            COOKIE, token.kept, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+            COOKIE, token.kept, httponly=True, samesite="strict", secure=request.scope["scheme"] == "https"
         )
         return answer

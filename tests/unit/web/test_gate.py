@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
+from starlette.requests import Request, empty_receive
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from floodmark.config.load import Config
 from floodmark.web import gate
@@ -24,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_are_read_with_and_without_their_ports() -> None:
-    assert [host_name(h) for h in ("localhost:8808", "LOCALHOST", "[::1]:8808", "10.0.0.1")] == [
+    assert [host_name([h]) for h in ("localhost:8808", "LOCALHOST", "[::1]:8808", "10.0.0.1")] == [
         "localhost",
         "localhost",
         "::1",
@@ -35,10 +38,59 @@ def test_hosts_are_read_with_and_without_their_ports() -> None:
     ] == [True] * 4 + [False] * 3
 
 
-@pytest.mark.parametrize(("header", "welcome"), [("localhost:8808", True), ("127.0.0.1", True), ("10.1.2.3:80", True), ("[::1]:1", True),
-                                                 ("evil.example", False), ("localhost.evil.example", False), ("", False)])  # fmt: skip
-def test_only_our_own_names_and_plain_addresses_are_welcome(header: str, welcome: bool) -> None:
-    assert is_welcome(header, {"localhost"}) is welcome
+@pytest.mark.parametrize(("name", "welcome"), [("localhost", True), ("127.0.0.1", True), ("10.1.2.3", True), ("::1", True),
+                                               ("evil.example", False), ("localhost.evil.example", False), (":::", False)])  # fmt: skip
+def test_only_our_own_names_and_plain_addresses_are_welcome(name: str, welcome: bool) -> None:
+    assert is_welcome(name, {"localhost"}) is welcome
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["[::1]/healthz?x", "127.0.0.1/login#", "testserver/static/?", "testserver:80/healthz", "me@testserver", "testserver:",
+     "testserver:80:80", "testserver:x", "test server", "testserver\\healthz", "testserver,testserver", "::1", "[::1", "[]", ""],
+)  # fmt: skip
+def test_a_host_that_is_not_a_name_or_an_address_with_a_port_gets_nothing(client: Client, host: str) -> None:
+    answer = client(TOKEN).get("/api/overview", headers={"Host": host})
+    assert (answer.status_code, "default-src" in answer.headers["content-security-policy"]) == (400, True)
+
+
+def test_two_hosts_are_none() -> None:
+    assert host_name(["testserver", "testserver"]) is None and host_name([]) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz/../api/overview", "/healthzx", "/loginx", "//healthz", "/api/overview?/healthz"]
+)
+def test_a_path_that_only_looks_like_an_open_one_needs_the_token(client: Client, path: str) -> None:
+    scope = {"type": "http", "method": "GET", "scheme": "http", "root_path": "", "path": path, "query_string": b"",
+             "headers": [(b"host", b"testserver")]}  # fmt: skip
+    told: list[Message] = []
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    async def ask() -> None:
+        await client(TOKEN).app(scope, empty_receive, send)
+
+    asyncio.run(ask())
+    assert told[0]["status"] in (303, 401)
+
+
+def test_nothing_goes_by_the_address_that_the_host_header_is_part_of(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Request, "url", property(lambda _: pytest.fail("request.url was used")))
+    browser = client(TOKEN)
+    for path in ("/", "/healthz", "/login", "/static/page.js?1", "/api/nothing", "/api/overview"):
+        browser.get(path)
+    browser.post("/login", data={"token": TOKEN})
+    for path, status in (
+        ("/", 200),
+        ("/api/overview", 200),
+        ("/api/nothing", 404),
+        ("/static/page.js?1", 200),
+    ):
+        assert browser.get(path).status_code == status
 
 
 def test_a_rebound_name_gets_nothing(client: Client) -> None:
