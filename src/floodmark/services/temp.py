@@ -33,7 +33,7 @@ def _sweep(place: str, prefix: str, period: int) -> None:
     for folder in Path(place).glob(f"{prefix}*-*"):
         owner = folder.name.removeprefix(prefix).partition("-")[0]
         with suppress(OSError, ValueError):
-            seen = folder.stat()
+            seen = folder.lstat()
             fresh = time.time() - seen.st_mtime < FRESH
             if seen.st_uid == os.getuid() and not fresh and not _alive(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -50,24 +50,30 @@ def scratched(prefix: str) -> Iterator[Path]:
 
 
 def cache_folder() -> Path:
-    """This user's cache folder; under the temporary folder if the home directory isn't writable."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base) / "floodmark"
+    """This user's cache folder; under the temporary folder if the one at home can't be used.
+
+    A JVM executes the code in a class archive, so a folder that others can write is never used.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "floodmark"
+    spare = Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
+    for folder in (home, spare):
+        with suppress(OSError):
+            folder.mkdir(0o700, parents=folder is home, exist_ok=True)
+            if is_own(folder) and os.access(folder, os.W_OK):
+                return folder
+    raise ConfigError(
+        f"neither {home} nor {spare} is a folder of this user's that nobody else can write",
+        hint=f"chmod go-w {home}, or set XDG_CACHE_HOME",
+    )
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder is this user's, nobody else can write it, and no link leads to it."""
     try:
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
+        found = path.lstat()
     except OSError:
-        pass
-    folder = Path(tempfile.gettempdir()) / f"floodmark-{os.getuid()}"
-    # Other users can write there too, and a JVM executes the code in a class archive.
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-            folder.chmod(0o700)
-            return folder
-    raise ConfigError(f"{folder} is not a folder owned by this user", hint="set XDG_CACHE_HOME")
+        return False
+    return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _alive(pid: int) -> bool:

@@ -15,7 +15,9 @@ import platform
 import re
 import sys
 import tarfile
+import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from typing import Any
 import floodmark
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, size
+from floodmark.services.temp import is_own
 
 JOB = "floodmark_job.py"
 # Extras that a sync on a cluster may need; the others are for other machines.
@@ -41,6 +44,11 @@ _UNUSED = re.compile(
 )
 _REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[([^]]*)\])?[^;]*(?:;(.*))?$", re.DOTALL)
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
+
+# What an archive is known by: its script, which is the first of a tar's members.
+_LAUNCHER = "bin/python"
+_MADE = b"Made by `floodmark pack`"
+_SHORT = 4096
 
 LAUNCHER = """#!/bin/sh
 # Made by `floodmark pack`: this machine's Python {python}, with the packages of this archive.
@@ -143,6 +151,11 @@ class Packed:
 def pack(output: Path, code_only: bool = False, target: Target | None = None) -> Packed:
     """Writes the archive, and floodmark_job.py beside it unless there is one; raises ConfigError."""
     zipped = check_name(output, code_only)
+    job = output.absolute().parent / JOB
+    if os.path.lexists(output) and not is_archive(output):
+        raise _refused(output)
+    if os.path.lexists(job) and job.lstat().st_uid not in (os.getuid(), 0):
+        raise _refused(job)  # spark-submit would run it
     ours = dict(_own_files())
     # Python loads no compiled code from a zip on its path; what it could not load, it must not find there.
     pure = {name: path for name, path in ours.items() if path.suffix != ".so"}
@@ -153,15 +166,14 @@ def pack(output: Path, code_only: bool = False, target: Target | None = None) ->
         members.update(pure)
     else:
         made_for = target or Target.here()
-        members["bin/python"] = made_for.launcher()
+        members[_LAUNCHER] = made_for.launcher()
         members.update((f"packages/{name}", path) for name, path in ours.items())
         for one in needed("floodmark", EXTRAS, distribution):
             packages[one.name] = one.version
             members.update((f"packages/{name}", path) for name, path in _files(one))
     with _written(output) as part:
         (_zip if zipped else _tar)(part, members)
-    job = output.absolute().parent / JOB
-    if not job.exists():
+    if not os.path.lexists(job):
         with _written(job) as part:
             part.write_text(JOB_TEXT, encoding="utf-8")
     compiled = not code_only and len(pure) < len(ours)
@@ -245,20 +257,54 @@ def _files(one: Distribution) -> Iterator[tuple[str, Path]]:
 # ---------------------------------------------------------------- writing
 
 
+def is_archive(path: Path) -> bool:
+    """Whether this is an archive of this user's that `pack` has written: nothing else is replaced."""
+    if not is_own(path):
+        return False
+    try:
+        if path.suffix != ".zip":
+            with tarfile.open(path) as tar:
+                first = tar.next()
+                launcher = tar.extractfile(first) if first and first.name == _LAUNCHER else None
+                return launcher is not None and _MADE in launcher.read(_SHORT)
+        with zipfile.ZipFile(path) as zipped:
+            names = zipped.namelist()
+            if _LAUNCHER not in names:
+                return "floodmark/setup/pack.py" in names and all(n.startswith("floodmark/") for n in names)
+            return _MADE in zipped.open(_LAUNCHER).read(_SHORT)
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
+        return False
+
+
+def _refused(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} exists, and `floodmark pack` did not write it",
+        hint="remove it, or name another file with -o",
+    )
+
+
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """A file to write that takes its place only when it is whole; raises ConfigError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    """A file to write that takes its place only when it is whole, and only that of our own archive; raises ConfigError."""
+    replaces = os.path.lexists(path)
     try:
-        yield part
-        part.chmod(0o644)  # the cluster's users read it, and it holds no secret
-        part.replace(path)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as folder:
+            part = Path(folder) / path.name
+            yield part
+            part.chmod(0o644)  # the cluster's users read it, and it holds no secret
+            if replaces:
+                part.replace(path)
+            else:
+                try:
+                    os.link(part, path)  # fails if there is one by now
+                except (PermissionError, NotImplementedError):  # a file system without links
+                    part.replace(path)
+    except FileExistsError:
+        raise _refused(path) from None
     except OSError as error:
         raise ConfigError(
             f"{path} can't be written: {error.strerror or error}", hint="-o names the file to write"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _contents(members: Mapping[str, Path | str]) -> Iterator[tuple[str, bytes, int]]:

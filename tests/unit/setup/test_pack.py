@@ -99,13 +99,55 @@ def test_an_archive_has_packages_and_a_program_and_equal_contents_make_equal_byt
     assert made[0].compiled == any("decoder_fast." in name and name.endswith(".so") for name in names)
 
 
+def test_an_archive_is_replaced_and_nothing_that_pack_did_not_write_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "needed", lambda *_: [])
+    for name, code_only in (("a.tar.gz", False), ("a.zip", False), ("code.zip", True)):
+        made = pack(tmp_path / name, code_only).archive
+        before = made.stat().st_ino
+        assert pack(made, code_only).archive.stat().st_ino != before
+        assert made.stat().st_mode & 0o777 == 0o644
+        made.chmod(0o666)  # so others may have written it
+        refused(made, code_only)
+        kept = made.with_name("kept")
+        made.rename(kept)
+        made.symlink_to(kept)
+        refused(made, code_only)
+        made.unlink()
+        for content in (b"precious", b"", kept.read_bytes()[:100]):
+            made.write_bytes(content)
+            refused(made, code_only)
+            assert made.read_bytes() == content
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
+        other.writestr("floodmark/setup/pack.py", "")
+        other.writestr("precious", "")
+    refused(tmp_path / "other.zip", False)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def refused(archive: Path, code_only: bool) -> None:
+    with pytest.raises(ConfigError, match="did not write it") as caught:
+        pack(archive, code_only)
+    assert "-o" in (caught.value.hint or "")
+
+
+def test_a_file_that_appears_while_pack_writes_is_not_overwritten(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="did not write it"), packing._written(tmp_path / "a.zip") as part:
+        part.write_text("ours")
+        (tmp_path / "a.zip").write_text("precious")
+    assert (tmp_path / "a.zip").read_text() == "precious"
+
+
 def launched(folder: Path, target: Target, **environment: str) -> subprocess.CompletedProcess[str]:
     program = folder / "bin" / "python"
     program.parent.mkdir()
     program.write_text(target.launcher())
     program.chmod(0o755)
     return subprocess.run(
-        [os.path.relpath(program, folder), "-c", "import sys; print(sys.version_info[:2], sys.path[1:3])"],
+        [os.path.relpath(program, folder), "-c", "import sys; print(sys.version_info[:2], sys.path[:2])"],
         cwd=folder, capture_output=True, text=True, env={**os.environ, **environment},
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from floodmark.model.errors import ConfigError
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.jvm import Archive, find_java
+from floodmark.services.temp import is_own
 
 
 def prepare() -> Path | None:
@@ -16,7 +17,7 @@ def prepare() -> Path | None:
     seconds.
     """
     archive = Archive(find_java())
-    if archive.path.exists():
+    if is_own(archive.path):
         return None
     spark = Spark("local[2]", name="floodmark prepare", training=True)
     try:
@@ -24,7 +25,7 @@ def prepare() -> Path | None:
         spark.rehearse()
     finally:
         spark.stop()
-    if not archive.path.exists():
+    if not is_own(archive.path):
         raise ConfigError(
             "Java wrote no class archive", hint=f"Spark also starts without it; see {spark.log_path}"
         )

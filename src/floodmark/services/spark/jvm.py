@@ -26,7 +26,7 @@ from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, Tra
 from floodmark.services.children import SAFE_PATH, child_environment
 from floodmark.services.limits import allow_files
 from floodmark.services.spark import worker_daemon as daemon
-from floodmark.services.temp import cache_folder, scratch
+from floodmark.services.temp import cache_folder, is_own, scratch
 
 JAVA_HINT = "install Java 17 or newer (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
 START_SECONDS = 120
@@ -306,7 +306,7 @@ def direct_command(
     options = [*_options(), f"-Xmx{settings.get('spark.driver.memory', '512m')}"]
     if training:
         options.append(f"-XX:ArchiveClassesAtExit={archive.part}")
-    elif archive.path.exists():
+    elif is_own(archive.path):
         options += ["-Xshare:auto", f"-XX:SharedArchiveFile={archive.path}"]
     return [java, *options, _LOGGING, "org.apache.spark.api.python.PythonGatewayServer"]
 
@@ -363,7 +363,7 @@ class Archive:
     def wanted(self) -> bool:
         """Whether this run's JVM should write the archive; after a failed attempt no other is made."""
         with suppress(OSError):
-            if self.path.exists():
+            if is_own(self.path):
                 return False
             if self._mark.exists():
                 return self._mark.read_text() == ""
@@ -381,6 +381,7 @@ class Archive:
                 self.part.unlink(missing_ok=True)
                 self._mark.write_text("failed")
                 return
+            self.part.chmod(0o600)  # whatever the umask: an archive that others can write is not used
             self.part.replace(self.path)
             self._mark.unlink(missing_ok=True)
             for other in self.path.parent.glob("spark-*.jsa*"):
@@ -394,7 +395,7 @@ def open_log(path: Path) -> BinaryIO:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > LOG_BYTES:
             path.replace(path.with_name(path.name + ".old"))
-        return open(path, "ab", opener=lambda p, flags: os.open(p, flags, 0o600))
+        return open(path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_NOFOLLOW, 0o600))
     except OSError as error:
         raise ConfigError(
             f"Spark's log {path} can't be written: {error.strerror}", hint="set XDG_CACHE_HOME"

@@ -18,6 +18,7 @@ from floodmark.services.spark.jvm import (
     direct_command,
     find_java,
     last_words,
+    open_log,
     other_python,
     settings,
     submit_command,
@@ -212,16 +213,52 @@ def test_without_a_writable_home_only_a_folder_of_the_user_s_own_is_used(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = cache_folder()
     assert made.parent == tmp_path and made.stat().st_mode & 0o777 == 0o700
-    made.chmod(0o775)  # as earlier versions may have made it
-    assert cache_folder() == made and made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o770)
+    with pytest.raises(ConfigError, match="nobody else can write"):
+        cache_folder()
     made.rename(tmp_path / "elsewhere")
     made.symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="not a folder owned by this user"):
+    with pytest.raises(ConfigError, match="nobody else can write"):
         cache_folder()
     (tmp_path / "floodmark-12345").mkdir()
     monkeypatch.setattr("os.getuid", lambda: 12345)  # so somebody else has made it
-    with pytest.raises(ConfigError, match="12345 is not a folder"):
+    with pytest.raises(ConfigError, match="floodmark-12345 is a folder of this user's that nobody else"):
         cache_folder()
+
+
+def test_a_cache_at_home_that_others_can_write_or_that_is_a_link_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    home = tmp_path / "home" / "floodmark"
+    assert cache_folder() == home
+    for mode, used in ((0o770, False), (0o702, False), (0o755, True)):
+        home.chmod(mode)
+        assert (cache_folder() == home) is used
+    home.rename(tmp_path / "elsewhere")
+    home.symlink_to(tmp_path / "elsewhere")
+    assert cache_folder().parent == tmp_path / "tmp"
+
+
+def test_a_class_archive_or_a_log_that_somebody_else_could_have_put_there_is_not_used(
+    java: str, tmp_path: Path
+) -> None:
+    archive = Archive(java)
+    (tmp_path / "theirs.jsa").write_bytes(b"")
+    archive.path.symlink_to(tmp_path / "theirs.jsa")
+    command = direct_command(java, settings("local[*]", {}, "x"), archive)
+    assert not any("SharedArchiveFile" in option for option in command)
+    archive.path.unlink()
+    archive.path.write_bytes(b"")
+    archive.path.chmod(0o620)
+    command = direct_command(java, settings("local[*]", {}, "x"), archive)
+    assert not any("SharedArchiveFile" in option for option in command)
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "spark.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="can't be written"):
+        open_log(tmp_path / "spark.log")
 
 
 def test_a_missing_java_is_reported_with_what_to_install(

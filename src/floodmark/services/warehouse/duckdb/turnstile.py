@@ -49,7 +49,7 @@ def _taken(door: Path, give_up: float) -> int | None:
     while time.monotonic() < give_up:
         place = None
         try:
-            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            place = os.open(door, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(place), door.stat()):
                 return place
