@@ -55,7 +55,7 @@ format: setup ## format the code
 lock: ## write requirements.lock, with hashes, from pyproject.toml; ARGS="pyarrow" to upgrade only that
 	$(BIN)/python scripts/lock $(ARGS)
 
-audit: ## check requirements.lock for known vulnerabilities (needs PyPI's JSON API)
+audit: ## check requirements.lock, and the lowest versions that pyproject.toml allows, for known vulnerabilities (needs PyPI's JSON API)
 	@python3 scripts/audit
 
 clean: ## remove .venv, caches and build products

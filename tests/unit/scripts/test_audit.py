@@ -28,6 +28,8 @@ KNOWN: dict[str, Any] = {
         ]
     },
     "odd/1.0": {"info": {}},
+    "old": {"releases": {"0.9": [{}], "1.1": [{}], "1.0": [{}], "1.0rc1": [{}], "0.9.9": [{"yanked": True}]}},
+    "good": {"releases": {"1.0": [{}], "1.0.5": [{}]}},
 }
 
 
@@ -48,7 +50,7 @@ def registry() -> Iterator[str]:
 
 
 def audit(lock: Path, registry: str, *pins: str) -> tuple[int, str, str]:
-    lock.write_text("# a lock\n" + "".join(f"{pin}\n" for pin in pins))
+    lock.write_text("# a lock or a project\n" + "".join(f"{pin}\n" for pin in pins))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(lock)], capture_output=True, text=True, timeout=60,
         env={"AUDIT_REGISTRY": registry, "no_proxy": "*"},
@@ -73,6 +75,23 @@ def test_a_package_without_an_answer_is_reported_and_is_not_a_success(tmp_path: 
     assert code == 2 and "1 of 3 packages" in out
     assert "not checked, the registry answered 404: none 1.0" in err
     assert "holds no list of vulnerabilities: odd 1.0" in err
+
+
+def test_of_a_project_the_lowest_release_that_each_bound_allows_is_checked(
+    tmp_path: Path, registry: str
+) -> None:
+    project = (
+        "[project]",
+        'dependencies = ["good<2"]',
+        "[project.optional-dependencies]",
+        'x = ["old[y]>0.9,<2"]',
+    )
+    code, out, err = audit(tmp_path / "p.toml", registry, *project)
+    assert (code, err) == (1, "") and "old 1.0: GHSA-1" in out and "2 of 2 packages of p.toml" in out
+    code, out, err = audit(tmp_path / "p.toml", registry, *project[:2])
+    assert (code, err) == (0, "") and "1 of 1 packages" in out
+    code, out, err = audit(tmp_path / "p.toml", registry, "[project]", 'dependencies = ["good>=2", "none"]')
+    assert code == 2 and "the registry has no release >=2: good" in err and "answered 404: none" in err
 
 
 def test_an_unreachable_registry_is_reported_in_one_line(tmp_path: Path) -> None:
