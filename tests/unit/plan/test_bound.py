@@ -33,7 +33,12 @@ DAYS = changed(TABLE, columns=(ID, replace(AT, data_type="date", fraction=None))
 BY_ID = changed(TABLE, columns=(ID,), cursor="id")
 
 SURE = Trust(Sight(True))
-DOUBTFUL = [Trust(Sight(False)), Trust(Sight(True), replica=True), Trust(Sight(True), cluster=True)]
+DOUBTFUL = [
+    Trust(Sight(False)),
+    Trust(Sight(True), replica=True),
+    Trust(Sight(True), member_of="aurora"),
+    Trust(Sight(True), engine="ROCKSDB"),
+]
 
 SHANGHAI = clock.named("Asia/Shanghai")
 LOS_ANGELES = clock.named("America/Los_Angeles")
