@@ -266,10 +266,13 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     high: Position | None = (cursor_value(table, request.until),) if request.until else None
     if high is None:
         high = source.reading.state.position
-    if high is None or settled.high is None:
+    if high is None:
         return Plan(
             table, strategy_of(request, 0), notes=("nothing to read again: there is no watermark yet",)
         )
+    if settled.high is None:
+        waits = source.reading.state.position is None and bool(settled.held)
+        return Plan(table, strategy_of(request, 0), held=settled.held, newer_wait=waits, waits=waits)
     if str(high[0]) > str(settled.high[0]):
         high = settled.high
     if source.nth(low, high, 1) is None:

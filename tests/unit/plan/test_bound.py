@@ -336,7 +336,7 @@ def test_a_tick_is_final_one_second_after_its_end_if_the_server_s_clock_writes_i
     assert bound.aim(reading(settle_seconds=0.5), NOW, NOW).pause == 0.5
 
 
-@pytest.mark.parametrize("trust", DOUBTFUL, ids=["no PROCESS", "a replica", "a cluster"])
+@pytest.mark.parametrize("trust", DOUBTFUL, ids=["no PROCESS", "a replica", "a cluster", "an engine"])
 def test_the_settling_time_is_waited_for_if_open_work_may_be_hidden(trust: Trust) -> None:
     assert bound.aim(reading(trust=trust, settle_seconds=2.0), NOW, NOW).pause == 2.0
 
