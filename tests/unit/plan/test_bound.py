@@ -471,6 +471,40 @@ def test_ids_stay_at_the_last_proven_position_while_something_is_open_which_is_n
     assert settled.held == ("statement of connection 7 (app@here), open for 4 s",)
 
 
+def test_ids_without_a_gap_are_final_although_something_is_open() -> None:
+    of = reading(BY_ID, progress=Progress(position=(40,)))
+    settled = bound.held_back(of, Settled((50,), (50,), bound=NOW), [work(4)], NOW, dense=47)
+    assert (settled.high, settled.bound, len(settled.held)) == ((47,), None, 1)
+
+
+@pytest.mark.parametrize("missing", [{1}, {2}, {7, 8}, {1000}, {999}, {500}, set[int]()])
+def test_the_ids_that_all_are_taken_end_before_the_first_gap(missing: set[int]) -> None:
+    counted = 0
+
+    def count(low: int, high: int) -> int:
+        nonlocal counted
+        counted += high - low
+        return len(set(range(low + 1, high + 1)) - missing)
+
+    assert bound.end_of_dense(0, 1000, count) == min(missing, default=1001) - 1
+    assert counted <= 1010
+
+
+def test_only_ids_that_identify_a_row_can_all_be_taken() -> None:
+    by_id = changed(BY_ID, key_index="PRIMARY", where=None)
+    first, later = reading(by_id), reading(by_id, progress=Progress(position=(40,)))
+    assert bound.taken_ids(first, (50,)) == (0, 50) and bound.taken_ids(later, (50,)) == (40, 50)
+    assert bound.taken_ids(first, (10**12,)) == (0, bound.COUNTED_IDS)
+    assert bound.taken_ids(later, (40,)) is None and bound.taken_ids(first, None) is None
+    assert bound.taken_ids(first, (-3,)) is None
+    for unfit in (
+        changed(by_id, key_index=None),  # nothing keeps an id from being given twice
+        changed(by_id, key=("id", "update_at")),
+        changed(by_id, where="note <> ''"),
+    ):
+        assert bound.taken_ids(reading(unfit), (50,)) is None
+
+
 def test_ids_wait_for_all_open_work_with_each_thread_once() -> None:
     statement, transaction = work(1, 7), work(5, 7, trx="421", modified=True)
     other = work(2, 8)
