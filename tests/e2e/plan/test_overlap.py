@@ -161,6 +161,8 @@ def test_a_transaction_of_an_engine_that_is_not_seen_is_read_again_or_refused(
         for create, name in zip(there, ("orders", "logged"), strict=True):
             local.execute(f"{create} ENGINE=FEDERATED CONNECTION='{to}/{name}'", database="shop")
         orders = make_workspace(Database(local, "shop"), store={"url": "./lake"})
+        read_by = {"mode": "upsert", "key": ["id"], "cursor": "update_at"}
+        orders.write(tables={"shop.orders": read_by, "shop.logged": {"mode": "append", "cursor": "at"}})
         with transaction(orders, "INSERT INTO orders (note) VALUES ('slow')") as slow:
             time.sleep(0.1)
             orders.execute("INSERT INTO orders (note) VALUES ('quick')")
@@ -169,6 +171,5 @@ def test_a_transaction_of_an_engine_that_is_not_seen_is_read_again_or_refused(
             slow.commit()
         assert orders.synced("orders")["rows_reread"] == 2
         equal(orders, 2)
-        orders.write(tables={"shop.logged": {"mode": "append", "cursor": "at"}})
         refused = orders.sync("logged")
         assert refused.exit_code == 6 and "engine FEDERATED" in str(refused.tables[0].error)
