@@ -329,9 +329,12 @@ def held_back(
 def taken_ids(reading: Reading, newest: Position | None) -> tuple[int, int] | None:
     """The ids (low, high] that may turn out to be all taken; None if the cursor alone doesn't identify a row.
 
-    A `where` hides rows that are there, and ids below 1 are given by nobody's counter.
+    A `where` hides rows that are there, and no counter gives ids below 1. Where rows were read before and there is no
+    position, all of them may be about to be replaced: a part of the table would not do.
     """
     table, position = reading.table, reading.state.position
+    if position is None and reading.state.has_had_rows:
+        return None
     identifies = len(table.key) == 1 and table.order == table.key and table.source.key_index is not None
     if not identifies or table.recipe.where or newest is None or not isinstance(newest[0], int):
         return None

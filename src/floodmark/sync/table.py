@@ -127,7 +127,7 @@ class TableRun:
                     self._load()
                     self._loader.accept_rows(self._held.state)
                 self._remove_due()
-            if self._empty_plan is not None and not any(c.rows for c in self._held.state.data.commits):
+            if self._empty_plan is not None and not self._held.state.has_had_rows:
                 check_begun(self._empty_plan)
             self._succeed()
             with self._timed("verify"):
