@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from floodmark.services.mysql.identity import applying
 from floodmark.services.mysql.open_work import Sight
+from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import Membership, Trust, can_write, membership
 
 WRITER = {"version": "8.0.36", "read_only": "OFF", "super_read_only": "OFF", "innodb_read_only": "OFF"}
@@ -50,6 +54,11 @@ def test_a_server_that_is_part_of_something_else_is_recognised(
 ) -> None:
     assert membership({**WRITER, **variables}, direct=True) == found
     assert not Trust(Sight(True), member_of=found).complete
+
+
+def test_an_aurora_reader_follows_its_writer_although_it_has_no_channel() -> None:
+    nobody = cast(Session, None)
+    assert applying(nobody, Trust(Sight(True), replica=True, member_of="aurora"))
 
 
 def test_a_connection_that_was_accepted_by_someone_else_leads_through_a_proxy() -> None:
