@@ -75,6 +75,7 @@ def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None
         time.sleep(1.1)
         orders.execute("INSERT INTO orders (note) VALUES ('kept')")
         assert orders.sync("orders").exit_code == 4
+        assert orders.sync("orders", since="2025-01-01", until="2099-01-01").exit_code == 4
         undone.rollback()
         assert orders.synced("orders")["rows_extracted"] == 1
     equal(orders, 1)

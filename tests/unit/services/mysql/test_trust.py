@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from floodmark.services.mysql.identity import applying
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import Membership, Trust, can_write, membership
+from floodmark.services.mysql.trust import Membership, Trust, _direct, can_write, membership
 
 WRITER = {"version": "8.0.36", "read_only": "OFF", "super_read_only": "OFF", "innodb_read_only": "OFF"}
 
@@ -61,8 +62,22 @@ def test_an_aurora_reader_follows_its_writer_although_it_has_no_channel() -> Non
     assert applying(nobody, Trust(Sight(True), replica=True, member_of="aurora"))
 
 
+@dataclass
+class Connection:
+    """A connection with the number that was sent at the log-in, and the one that its server knows."""
+
+    connection_id: int
+    known: int
+
+    def rows(self, _: str) -> list[tuple[bytes]]:
+        return [(str(self.known).encode(),)]
+
+
 def test_a_connection_that_was_accepted_by_someone_else_leads_through_a_proxy() -> None:
     assert membership(WRITER, direct=False) == "proxy"
+    assert not _direct(cast(Session, Connection(7, 4711)))
+    assert _direct(cast(Session, Connection(7, 7)))
+    assert _direct(cast(Session, Connection(7, 2**32 + 7))), "only 32 bits of it are sent at the log-in"
 
 
 @pytest.mark.parametrize("engine", ["InnoDB", "MyISAM", "Aria", "MEMORY", "CSV", "ARCHIVE", "MRG_MyISAM"])
