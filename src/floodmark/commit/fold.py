@@ -208,6 +208,11 @@ class State(Flat):
         return bool(self.data.commits or self.data.older.upto)
 
     @property
+    def has_had_rows(self) -> bool:
+        """Whether any row was ever committed, before a reset or after it."""
+        return bool(self.data.older.upto) or any(d.rows for d in self.data.commits)
+
+    @property
     def live(self) -> tuple[DataCommit, ...]:
         """The individually listed data commits that load automatically."""
         return tuple(d for d in self.data.commits if not d.superseded)

@@ -38,6 +38,13 @@ def read_again(source: Source, settled: Settled) -> Again:
     seconds = overlap.overlap_seconds(reading, settled)
     why = "; ".join(overlap.because(reading, settled)) if seconds > 0 else ""
     if not table.key:
+        if why and not reading.trust.sees_engine:
+            raise DataError(
+                f"open transactions of engine {reading.trust.engine} can't be seen, and without a key nothing can be read"
+                " again: their rows would be missing",
+                hint=f"set tables.{table.name}.mode: full, or overlap_seconds: 0 if no transaction writes to it",
+                table=table.name,
+            )
         return Again(notes=(overlap.said_missed(why),) if why else ())
     found: list[Slice] = []
     notes: list[str] = []
@@ -49,7 +56,7 @@ def read_again(source: Source, settled: Settled) -> Again:
         if clock.spread(settled.zone):
             notes.append(overlap.said_zone(reading, settled, begin))
     if why:
-        notes.append(f"Every sync reads the last {seconds:g} s before the watermark again: {why}.")
+        notes.append(overlap.said_again(reading, seconds, why))
     loose = _loose(source, settled)
     if loose is not None:
         found.append(loose)

@@ -34,6 +34,8 @@ AGING = 0.05
 GLANCE = 0.25
 # How often at most, if each time others hold them back.
 GLANCES = 3
+# How many ids at most are counted to find those without a gap.
+COUNTED_IDS = 2_000_000
 # A column with more rows than this beyond tomorrow is a counter, however close to the clock some of its
 # values are.
 FEW_IN_THE_FUTURE = 10
@@ -313,9 +315,45 @@ def still_open(waited_for: Iterable[OpenWork], look: Sequence[OpenWork], since: 
     return [h for h in waited_for if (h.trx in transactions if h.modified else h.thread in threads)]
 
 
-def held_back(reading: Reading, settled: Settled, open_still: Sequence[OpenWork], now: float) -> Settled:
-    """The same while open work may still commit a smaller id: nothing beyond the last proven position."""
-    return replace(settled, high=reading.state.position, bound=None, held=described(open_still, now))
+def held_back(
+    reading: Reading, settled: Settled, open_still: Sequence[OpenWork], now: float, dense: int | None = None
+) -> Settled:
+    """The same while open work may still commit a smaller id: nothing beyond the last proven position.
+
+    `dense`: the end of the ids that follow it without a gap. They are all taken, so nobody can commit one below.
+    """
+    high: Position | None = reading.state.position if dense is None else (dense,)
+    return replace(settled, high=high, bound=None, held=described(open_still, now))
+
+
+def taken_ids(reading: Reading, newest: Position | None) -> tuple[int, int] | None:
+    """The ids (low, high] that may turn out to be all taken; None if the cursor alone doesn't identify a row.
+
+    A `where` hides rows that are there, and no counter gives ids below 1. Where rows were read before and there is no
+    position, all of them may be about to be replaced: a part of the table would not do.
+    """
+    table, position = reading.table, reading.state.position
+    if position is None and reading.state.has_had_rows:
+        return None
+    identifies = len(table.key) == 1 and table.order == table.key and table.source.key_index is not None
+    if not identifies or table.recipe.where or newest is None or not isinstance(newest[0], int):
+        return None
+    low = int(position[0]) if position is not None else 0
+    return (low, min(int(newest[0]), low + COUNTED_IDS)) if low < int(newest[0]) else None
+
+
+def end_of_dense(low: int, high: int, count: Callable[[int, int], int]) -> int:
+    """The last of the ids after `low`, and up to `high`, that follow one another without a gap.
+
+    `count`: how many there are after the first and up to the second. It counts about `high - low` rows in all.
+    """
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(low, middle) == middle - low:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True)

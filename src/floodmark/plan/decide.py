@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from floodmark.model.commit import LoadAs
-from floodmark.model.errors import DataError
+from floodmark.model.errors import DataError, TransientError
 from floodmark.model.notes import Note
 from floodmark.model.origin import Origin
 from floodmark.model.plausible import implausible
@@ -128,6 +128,16 @@ def load_as(table: Table) -> LoadAs:
 def in_order(request: SyncOptions, table: Table) -> bool:
     """Whether slices are committed one after the other: on request, or because rows can't be merged."""
     return request.in_order or (table.mode == "append" and not table.key)
+
+
+def check_begun(plan: Plan) -> None:
+    """Raises for a table of which nothing has been read yet, and all of whose rows have to wait now."""
+    if plan.waits and plan.empty:
+        who = f" for the {'; '.join(plan.held)}" if plan.held else ""
+        raise TransientError(
+            f"nothing could be copied: all rows wait{who or ' to settle'}",
+            hint="sync again once that has ended" if plan.held else "sync again",
+        )
 
 
 def check_snapshot(before: int, rows: int, force: bool) -> None:

@@ -36,6 +36,7 @@ from floodmark.services.mysql.describe import Discovered
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.mysql.trust import Trust
 
 log = logging.getLogger("floodmark")
 
@@ -64,12 +65,13 @@ def survey(
     state = restarted_by(state, found.table)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
+    trust = replace(looks.trust(session), engine=found.engine)
     if columns.table.mode == "full":
-        made = _snapshot(session, columns.table, request, looks)
+        made = _snapshot(session, columns.table, request, trust)
         about = (*found.notes, *made.about)
         return replace(made, about=about, notes=columns.notes, recipe=columns.recipe)
     table = clocked(session, columns.table)
-    reading = Reading(table, state, options, looks.trust(session))
+    reading = Reading(table, state, options, trust)
     if request.since is not None:
         return _since(Source(session, looks, reading, waiting), request)
 
@@ -264,10 +266,13 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     high: Position | None = (cursor_value(table, request.until),) if request.until else None
     if high is None:
         high = source.reading.state.position
-    if high is None or settled.high is None:
+    if high is None:
         return Plan(
             table, strategy_of(request, 0), notes=("nothing to read again: there is no watermark yet",)
         )
+    if settled.high is None:
+        waits = source.reading.state.position is None and bool(settled.held)
+        return Plan(table, strategy_of(request, 0), held=settled.held, newer_wait=waits, waits=waits)
     if str(high[0]) > str(settled.high[0]):
         high = settled.high
     if source.nth(low, high, 1) is None:
@@ -281,7 +286,7 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     return Plan(table, strategy_of(request, len(pieces)), again=pieces, load_as="merge")
 
 
-def _snapshot(session: Session, table: Table, request: SyncOptions, looks: SharedLooks) -> Plan:
+def _snapshot(session: Session, table: Table, request: SyncOptions, trust: Trust) -> Plan:
     if request.most is not None:
         raise ConfigError(
             "--limit and --max-chunks can't be used with mode full: a snapshot is all or nothing",
@@ -294,7 +299,7 @@ def _snapshot(session: Session, table: Table, request: SyncOptions, looks: Share
     about: tuple[Note, ...] = ()
     pieces = cutting.slices(window)
     if cutting.shared(request, rows):
-        unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, looks.trust(session))
+        unfit = one_moment.unfit(table) or one_moment.obstacle(session, table, trust)
         if unfit is None:
             parts = cutting.parts_of_the_key(request, rows)
             pieces = cutting.parts(window, edges.split_all(session, table, parts, request.slice_rows))

@@ -16,10 +16,19 @@ from floodmark.model.text import duration
 from floodmark.model.times import shifted, temporal
 from floodmark.model.window import Slice
 from floodmark.plan.bound import Reading, Settled
+from floodmark.services.mysql.trust import Membership
 
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000
 OVERLAP_SECONDS = 600.0
+
+MEMBERSHIPS: dict[Membership, str] = {
+    "aurora": "part of an Aurora cluster",
+    "galera": "a node of a Galera cluster",
+    "group_replication": "a member of a replication group",
+    "distributed": "part of a distributed database",
+    "proxy": "reached through a proxy",
+}
 
 
 # ---------------------------------------------------------------- how far back
@@ -50,9 +59,11 @@ def because(reading: Reading, settled: Settled) -> Iterator[str]:
     if not trust.sight.process:
         yield "the user has no PROCESS privilege, so open transactions can't be seen"
     if trust.replica:
-        yield "the server is a replica, whose rows arrive later than their cursor says"
-    if trust.cluster:
-        yield "the server is part of a multi-primary cluster, whose other members can't be seen"
+        yield "the server is a replica or read-only, so rows arrive later than their cursor says"
+    if trust.member_of is not None:
+        yield f"the server is {MEMBERSHIPS[trust.member_of]}, whose other members' transactions can't be seen"
+    if not trust.sees_engine:
+        yield f"its engine is {trust.engine}, whose open transactions can't be seen"
     if table.recipe.unix:
         yield f"{table.cursor} is Unix time (in {table.recipe.unix}) from the application's clock"
     elif by_application(table):
@@ -161,6 +172,22 @@ def said_missed(why: str) -> str:
     return (
         f"rows that arrive with a cursor before the watermark are missed, and without a key nothing can be read "
         f"again: {why}. Set `overlap_seconds: 0` if there are none, or `mode: full`"
+    )
+
+
+def said_again(reading: Reading, seconds: float, why: str) -> str:
+    """How far back every sync reads, why, and what that does not cover."""
+    if not temporal(reading.table) and not reading.table.recipe.unix:
+        stretch = f"{ID_OVERLAP:,} ids"
+        missed = (
+            f"A row whose id is more than {ID_OVERLAP:,} below the watermark when it is committed is missed."
+        )
+    else:
+        stretch = f"{seconds:g} s"
+        missed = f"A row that is committed more than {seconds:g} s after its cursor is missed: `overlap_seconds` sets that limit."
+    covered = reading.trust.complete and not by_application(reading.table)
+    return f"Every sync reads the last {stretch} before the watermark again: {why}." + (
+        "" if covered else f" {missed}"
     )
 
 

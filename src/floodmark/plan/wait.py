@@ -197,9 +197,24 @@ def _when_ended(source: Source, settled: Settled) -> Settled:
     waited_for = bound.to_wait_for(source.open_work())
     open_still = _wait_for(source, waited_for, now, bound.id_patience(source.reading))
     if open_still:
-        return bound.held_back(source.reading, settled, open_still, now)
+        return bound.held_back(source.reading, settled, open_still, now, _dense(source, settled.newest))
     # Work that began since writes larger ids, unless the application picks them.
     return _below_uncommitted(source, settled, source.open_work(), now)
+
+
+def _dense(source: Source, newest: Position | None) -> int | None:
+    """The end of the ids that follow the position without a gap; None if there are none."""
+    ids, table = bound.taken_ids(source.reading, newest), source.table
+    if ids is None:
+        return None
+
+    def count(low: int, high: int) -> int:
+        inside = sql.between(table, table.key, (low,), (high,))
+        return edges.count(source.session, table, inside, table.source.key_index)
+
+    low, high = ids
+    end = bound.end_of_dense(low, high, count)
+    return end if end > low else None
 
 
 def _wait_for(source: Source, holders: list[OpenWork], since: float, seconds: float) -> list[OpenWork]:

@@ -39,7 +39,7 @@ from floodmark.model.run import TableReport
 from floodmark.model.table import Table
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
-from floodmark.plan.decide import Plan, reason, strategy_of
+from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
 from floodmark.plan.make import survey
 from floodmark.plan.reread import check as check_recipe
@@ -91,6 +91,7 @@ class TableRun:
         self._held = held = HeldTable(work.services.store, name, work.services.run)
         self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, self._report)
         self._extraction = Extraction(work.services, asked, held, self._loader, self._report, work.turns)
+        self._empty_plan: Plan | None = None  # the plan, if there was nothing to read
         self._looked: str | None = None  # when the source was last checked for rows to read
         self._described_before: Table | None = None  # the table as the last run knew it
         self._ours = False  # whether it is up to us to report how the run ended
@@ -126,6 +127,8 @@ class TableRun:
                     self._load()
                     self._loader.accept_rows(self._held.state)
                 self._remove_due()
+            if self._empty_plan is not None and not self._held.state.has_had_rows:
+                check_begun(self._empty_plan)
             self._succeed()
             with self._timed("verify"):
                 self._verify()
@@ -221,6 +224,7 @@ class TableRun:
             return None
         if plan.empty:
             self._nothing_to_read(plan)
+            self._empty_plan = plan
             return None
         if plan.gives_way:
             self._extraction.check_gives_way(plan, plan.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -110,8 +110,8 @@ def test_a_server_that_logs_can_prove_it_and_a_user_without_the_privilege_can_no
         spec = source(logged, tmp_path, **who)
         options = load(tmp_path / "floodmark.yaml").options(f"d.{table}")
         with Session(spec) as session:
-            described = discover_with_notes(session, f"d.{table}", options, None).table
-            return obstacle(session, described, trust_in(session))
+            described = discover_with_notes(session, f"d.{table}", options, None)
+            return obstacle(session, described.table, replace(trust_in(session), engine=described.engine))
 
     assert found("accounts") is None
     assert found("other") == "engine"

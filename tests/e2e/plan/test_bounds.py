@@ -74,7 +74,8 @@ def test_a_rolled_back_transaction_holds_nothing_back(orders: Workspace) -> None
     with transaction(orders, "INSERT INTO orders (note) VALUES ('undone')") as undone:
         time.sleep(1.1)
         orders.execute("INSERT INTO orders (note) VALUES ('kept')")
-        assert orders.synced("orders")["rows_extracted"] == 0
+        assert orders.sync("orders").exit_code == 4
+        assert orders.sync("orders", since="2025-01-01", until="2099-01-01").exit_code == 4
         undone.rollback()
         assert orders.synced("orders")["rows_extracted"] == 1
     equal(orders, 1)
@@ -88,9 +89,9 @@ def test_a_statement_waiting_for_a_metadata_lock_holds_back_later_rows(orders: W
         running(orders, "SET autocommit = 1", "INSERT INTO orders (note) SELECT 'waited' FROM other"),
     ):
         orders.execute("INSERT INTO orders (note) VALUES ('quick')")
-        table = orders.synced("orders")
-        assert table["rows_extracted"] == 0
-        assert "newer rows wait for the statement of connection" in notes(table)
+        report = orders.sync("orders")
+        assert report.exit_code == 4
+        assert "all rows wait for the statement of connection" in str(report.tables[0].error)
         lock.cursor().execute("UNLOCK TABLES")
     orders.synced("orders")
     equal(orders, 2)
@@ -176,7 +177,7 @@ def test_a_detached_prepared_transaction_holds_rows_back(orders: Workspace) -> N
     time.sleep(1.1)
     orders.execute("INSERT INTO orders (note) VALUES ('quick')")
     try:
-        assert orders.synced("orders")["rows_extracted"] == 0
+        assert orders.sync("orders").exit_code == 4
     finally:
         with closing(orders.database.connect(autocommit=True)) as link:
             link.cursor().execute("XA COMMIT 'x'")
@@ -310,3 +311,32 @@ def test_an_id_is_held_back_while_a_smaller_one_can_still_commit(workspace: Work
         assert workspace.synced("log")["rows_extracted"] == 2
     assert workspace.query("SELECT count(*), count(DISTINCT id) FROM log") == [(6, 6)]
     assert workspace.compare("log").equal
+
+
+def test_a_first_sync_by_id_reads_what_nobody_can_insert_below_and_fails_if_that_is_nothing(
+    workspace: Workspace,
+) -> None:
+    workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
+    workspace.execute("INSERT INTO log (id, note) VALUES (2, 'b'), (3, 'c')")
+    with transaction(workspace, "INSERT INTO log (note) VALUES ('slow')") as slow:
+        report = workspace.sync("log")
+        [table] = report.tables
+        assert (report.exit_code, table.rows_extracted) == (4, 0)
+        who = f"transaction of connection {slow.thread_id()}"
+        assert f"all rows wait for the {who}" in str(table.error) and who in table.held_back_by[0]
+        assert table.watermark is not None and table.watermark["mysql_status"] == "failed"
+        # The open transaction may take any id that is free; from now on, none below 4.
+        workspace.execute("INSERT INTO log VALUES (1, 'a'), (7, 'g')")
+        held = workspace.synced("log")
+        assert held["rows_extracted"] == 3 and who in held["held_back_by"][0]
+        slow.cursor().execute("INSERT INTO log VALUES (6, 'f')")
+        assert workspace.synced("log")["rows_extracted"] == 0  # something was loaded before
+        slow.commit()
+    assert workspace.synced("log")["rows_extracted"] == 3
+    assert workspace.compare("log").equal
+
+
+def test_an_empty_table_is_done_whatever_is_open(workspace: Workspace) -> None:
+    workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
+    with transaction(workspace, "INSERT INTO log (note) VALUES ('slow')"):
+        assert workspace.synced("log")["rows_extracted"] == 0

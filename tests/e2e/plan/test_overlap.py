@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import trust_in
 from floodmark.setup.services.databases import DatabaseServer
-from tests.conftest import Workspace
+from tests.conftest import Database, Workspace
 from tests.support.open_transactions import (
     ORDERS_BY_HAND,
     ORDERS_IN_MICROSECONDS,
@@ -57,8 +59,10 @@ def test_without_the_process_privilege_the_last_ten_minutes_are_read_again_outsi
     equal(blind, 8)
 
 
-def test_a_read_only_server_is_not_trusted(new_server: type[DatabaseServer]) -> None:
-    with new_server(args=["--read-only=1"]) as server:
+@pytest.mark.both_servers
+@pytest.mark.parametrize("way", ["--read-only=1", "--innodb-read-only=1"])
+def test_a_read_only_server_is_not_trusted(new_server: type[DatabaseServer], way: str) -> None:
+    with new_server(args=[way]) as server:
         spec = SourceSpec(server.host, server.port, server.user, server.password)
         with Session(spec) as session:
             assert trust_in(session).replica
@@ -135,3 +139,37 @@ def test_without_a_key_a_note_says_what_cannot_be_read_again(blind: Workspace) -
     assert "without a key nothing can be read again" in said and "PROCESS" in said
     blind.write(tables={name: {"mode": "append", "cursor": "at", "overlap_seconds": 0}})
     assert "without a key" not in notes(blind.synced("logged"))
+
+
+PLUGINS = Path(__file__).parents[3] / ".venv/mariadb/usr/lib/mysql/plugin"
+
+
+@pytest.mark.mariadb_only
+@pytest.mark.skipif(not (PLUGINS / "ha_federatedx.so").exists(), reason=f"no ha_federatedx.so in {PLUGINS}")
+def test_a_transaction_of_an_engine_that_is_not_seen_is_read_again_or_refused(
+    make_workspace: Callable[..., Workspace], new_server: type[DatabaseServer]
+) -> None:
+    """FederatedX: the rows and their transactions are those of another server."""
+    keyless = "(n INT, at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (at))"
+    there = [ORDERS_IN_MICROSECONDS, f"CREATE TABLE logged {keyless}"]
+    args = [f"--plugin-dir={PLUGINS.resolve()}", "--plugin-load-add=ha_federatedx"]
+    with new_server() as remote, new_server(args=args) as local:
+        for server in (remote, local):
+            server.execute("CREATE DATABASE shop")
+        remote.execute(*there, database="shop")
+        to = f"mysql://{remote.user}:{remote.password}@{remote.host}:{remote.port}/shop"
+        for create, name in zip(there, ("orders", "logged"), strict=True):
+            local.execute(f"{create} ENGINE=FEDERATED CONNECTION='{to}/{name}'", database="shop")
+        orders = make_workspace(Database(local, "shop"), store={"url": "./lake"})
+        read_by = {"mode": "upsert", "key": ["id"], "cursor": "update_at"}
+        orders.write(tables={"shop.orders": read_by, "shop.logged": {"mode": "append", "cursor": "at"}})
+        with transaction(orders, "INSERT INTO orders (note) VALUES ('slow')") as slow:
+            time.sleep(0.1)
+            orders.execute("INSERT INTO orders (note) VALUES ('quick')")
+            first = orders.synced("orders")
+            assert first["rows_extracted"] == 1 and "engine is FEDERATED" in notes(first)
+            slow.commit()
+        assert orders.synced("orders")["rows_reread"] == 2
+        equal(orders, 2)
+        refused = orders.sync("logged")
+        assert refused.exit_code == 6 and "engine FEDERATED" in str(refused.tables[0].error)

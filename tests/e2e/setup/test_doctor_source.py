@@ -6,11 +6,16 @@ import json
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from floodmark.config.load import SourceSpec
+from floodmark.services.mysql.server import look
+from floodmark.services.mysql.session import Session
 from floodmark.setup.services.databases import DatabaseServer
 from tests.conftest import Database, Workspace
 from tests.support.doctor_checks import doctor
@@ -276,3 +281,25 @@ def test_missing_tables_and_shared_targets_are_reported(orders: Workspace) -> No
         and "have the same target t" in failed[f"{name}.two"]
     )
     assert answer.one("tables", "reading", "orders")["status"] == "ok"
+
+
+@pytest.mark.both_servers
+def test_how_long_transactions_stay_open_is_measured_on_the_server(kind: str, orders: Workspace) -> None:
+    """MySQL remembers those that have ended; MariaDB, without performance_schema, shows the open ones."""
+    server = orders.database.server
+    spec = SourceSpec(server.host, server.port, server.user, server.password)
+    with closing(orders.database.connect()) as link, Session(spec) as session:
+        link.cursor().execute("INSERT INTO orders (amount) VALUES (1)")
+        time.sleep(1.2)
+        longest = look(session).longest
+        assert longest is not None and longest.seconds > 1 and longest.remembered == (kind == "mysql")
+        link.commit()
+        if kind == "mysql":
+            longest = look(session).longest
+            assert longest is not None and longest.seconds > 1
+
+
+def test_without_the_process_privilege_the_limit_of_the_overlap_is_said(orders: Workspace) -> None:
+    reader(orders, f"SELECT ON {orders.database.name}.*")
+    found = doctor(orders).one("source", "transactions")
+    assert "stays open for more than 600 s can be missed" in found["detail"]

@@ -33,7 +33,12 @@ DAYS = changed(TABLE, columns=(ID, replace(AT, data_type="date", fraction=None))
 BY_ID = changed(TABLE, columns=(ID,), cursor="id")
 
 SURE = Trust(Sight(True))
-DOUBTFUL = [Trust(Sight(False)), Trust(Sight(True), replica=True), Trust(Sight(True), cluster=True)]
+DOUBTFUL = [
+    Trust(Sight(False)),
+    Trust(Sight(True), replica=True),
+    Trust(Sight(True), member_of="aurora"),
+    Trust(Sight(True), engine="ROCKSDB"),
+]
 
 SHANGHAI = clock.named("Asia/Shanghai")
 LOS_ANGELES = clock.named("America/Los_Angeles")
@@ -331,7 +336,7 @@ def test_a_tick_is_final_one_second_after_its_end_if_the_server_s_clock_writes_i
     assert bound.aim(reading(settle_seconds=0.5), NOW, NOW).pause == 0.5
 
 
-@pytest.mark.parametrize("trust", DOUBTFUL, ids=["no PROCESS", "a replica", "a cluster"])
+@pytest.mark.parametrize("trust", DOUBTFUL, ids=["no PROCESS", "a replica", "a cluster", "an engine"])
 def test_the_settling_time_is_waited_for_if_open_work_may_be_hidden(trust: Trust) -> None:
     assert bound.aim(reading(trust=trust, settle_seconds=2.0), NOW, NOW).pause == 2.0
 
@@ -464,6 +469,40 @@ def test_ids_stay_at_the_last_proven_position_while_something_is_open_which_is_n
     settled = bound.held_back(of, Settled((50,), (50,), bound=NOW), [work(4)], NOW)
     assert (settled.high, settled.newest, settled.bound) == ((40,), (50,), None)
     assert settled.held == ("statement of connection 7 (app@here), open for 4 s",)
+
+
+def test_ids_without_a_gap_are_final_although_something_is_open() -> None:
+    of = reading(BY_ID, progress=Progress(position=(40,)))
+    settled = bound.held_back(of, Settled((50,), (50,), bound=NOW), [work(4)], NOW, dense=47)
+    assert (settled.high, settled.bound, len(settled.held)) == ((47,), None, 1)
+
+
+@pytest.mark.parametrize("missing", [{1}, {2}, {7, 8}, {1000}, {999}, {500}, set[int]()])
+def test_the_ids_that_all_are_taken_end_before_the_first_gap(missing: set[int]) -> None:
+    counted = 0
+
+    def count(low: int, high: int) -> int:
+        nonlocal counted
+        counted += high - low
+        return len(set(range(low + 1, high + 1)) - missing)
+
+    assert bound.end_of_dense(0, 1000, count) == min(missing, default=1001) - 1
+    assert counted <= 1010
+
+
+def test_only_ids_that_identify_a_row_can_all_be_taken() -> None:
+    by_id = changed(BY_ID, key_index="PRIMARY", where=None)
+    first, later = reading(by_id), reading(by_id, progress=Progress(position=(40,)))
+    assert bound.taken_ids(first, (50,)) == (0, 50) and bound.taken_ids(later, (50,)) == (40, 50)
+    assert bound.taken_ids(first, (10**12,)) == (0, bound.COUNTED_IDS)
+    assert bound.taken_ids(later, (40,)) is None and bound.taken_ids(first, None) is None
+    assert bound.taken_ids(first, (-3,)) is None
+    for unfit in (
+        changed(by_id, key_index=None),  # nothing keeps an id from being given twice
+        changed(by_id, key=("id", "update_at")),
+        changed(by_id, where="note <> ''"),
+    ):
+        assert bound.taken_ids(reading(unfit), (50,)) is None
 
 
 def test_ids_wait_for_all_open_work_with_each_thread_once() -> None:

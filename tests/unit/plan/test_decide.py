@@ -3,11 +3,15 @@
 import itertools
 from dataclasses import replace
 
+import pytest
+
+from floodmark.model.errors import TransientError
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column
-from floodmark.plan.decide import Plan
+from floodmark.model.window import Slice
+from floodmark.plan.decide import Plan, check_begun
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql import sql
 from tests.support.described import described
@@ -68,3 +72,13 @@ def test_a_plan_is_complete_up_to_its_bound_or_the_moment_before_it_was_made() -
     assert replace(plan, held=("transaction of 'app'",)).complete_at(1000.0) is None
     assert replace(plan, held=("transaction of 'app'",), bound=400.0).complete_at(1000.0) == 400.0
     assert replace(plan, bound=1000.4).complete_at(1000.0) == 1000.0
+
+
+def test_a_first_sync_that_leaves_all_rows_waiting_fails_for_now_and_names_what_they_wait_for() -> None:
+    waiting = Plan(TABLE, "sequential", held=("transaction of connection 7",), waits=True)
+    with pytest.raises(TransientError, match="all rows wait for the transaction of connection 7"):
+        check_begun(waiting)
+    with pytest.raises(TransientError, match="to settle"):
+        check_begun(replace(waiting, held=()))
+    check_begun(replace(waiting, waits=False))  # an empty table, or one with a position
+    check_begun(replace(waiting, again=(Slice("loose", 1),)))  # something is read

@@ -25,6 +25,7 @@ from floodmark.plan.overlap import (
     overlap_from,
     overlap_seconds,
     reaches,
+    said_again,
     within_reach,
 )
 from floodmark.services.mysql.open_work import Sight
@@ -55,7 +56,12 @@ def test_nothing_is_read_again_if_the_source_shows_all_open_work_and_maintains_t
     [
         (Trust(Sight(False)), "no PROCESS privilege"),
         (Trust(Sight(True), replica=True), "is a replica"),
-        (Trust(Sight(True), cluster=True), "multi-primary cluster"),
+        (Trust(Sight(True), member_of="galera"), "a node of a Galera cluster"),
+        (Trust(Sight(True), member_of="aurora"), "part of an Aurora cluster"),
+        (Trust(Sight(True), member_of="group_replication"), "a member of a replication group"),
+        (Trust(Sight(True), member_of="distributed"), "part of a distributed database"),
+        (Trust(Sight(True), member_of="proxy"), "reached through a proxy"),
+        (Trust(Sight(True), engine="FEDERATED"), "its engine is FEDERATED"),
     ],
 )
 def test_each_doubt_about_the_source_is_reason_enough_and_is_named(trust: Trust, words: str) -> None:
@@ -83,6 +89,23 @@ def test_the_overlap_covers_sessions_in_other_time_zones() -> None:
 def test_the_configuration_has_the_last_word() -> None:
     assert asked(TABLE, Trust(Sight(False)), overlap_seconds=5.0) == (5.0, ["overlap_seconds is set"])
     assert asked(TABLE, Trust(Sight(False)), overlap_seconds=0.0)[0] == 0.0
+
+
+def said(table: Table, trust: Trust, **options: Any) -> str:
+    reading = Reading(table, State(table.name), TableOptions(**options), trust)
+    return said_again(reading, overlap_seconds(reading, SETTLED), "it is so")
+
+
+def test_where_open_work_is_not_seen_the_limit_of_the_overlap_is_said_with_its_figure() -> None:
+    blind = Trust(Sight(False))
+    assert said(KEPT, blind) == (
+        "Every sync reads the last 600 s before the watermark again: it is so. A row that is committed more than 600 s"
+        " after its cursor is missed: `overlap_seconds` sets that limit."
+    )
+    assert "more than 7200 s after" in said(KEPT, blind, overlap_seconds=7200.0)
+    assert "more than 600 s after" in said(TABLE, SURE)
+    assert "the last 10,000 ids" in said(BY_ID, blind) and "more than 10,000 below" in said(BY_ID, blind)
+    assert "missed" not in said(KEPT, SURE, overlap_seconds=60.0)
 
 
 # ---------------------------------------------------------------- from where on

@@ -15,14 +15,16 @@ import pytest
 
 from floodmark.cli.output.doctor import check_lines, summary_lines
 from floodmark.commit import pipeline
+from floodmark.commit.fold import State
 from floodmark.commit.status import read_doctor
-from floodmark.config.load import Config, SourceSpec, StoreSpec, Tls, WarehouseSpec
+from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, Tls, WarehouseSpec
 from floodmark.config.yaml import Tree
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
-from floodmark.model.table import Column
+from floodmark.model.table import Column, Table
+from floodmark.plan.bound import Reading
 from floodmark.services.mysql.describe import Discovered
 from floodmark.services.mysql.open_work import Sight
-from floodmark.services.mysql.server import Replication, Server, replication
+from floodmark.services.mysql.server import LongestTransaction, Replication, Server, replication
 from floodmark.services.mysql.server_load import in_newer_words
 from floodmark.services.mysql.trust import Trust
 from floodmark.services.spark.jvm import settings
@@ -37,13 +39,13 @@ from floodmark.setup.doctor.reach import nearby, reach
 from floodmark.setup.doctor.s3_head import _skew
 from floodmark.setup.doctor.spark import check_packages, check_tasks, java, secrecy
 from tests.support.described import changed
-from tests.support.samples import TABLE
+from tests.support.samples import AT, ID, TABLE
 
 HERE = Section("spark")
 SERVER = Server(
     version="10.11.6-MariaDB", zone="SYSTEM (CET)", skew=0.1, unsure=0.01, max_allowed_packet=64 << 20,
     max_connections=200, connected=3, user_connections=None, wait_timeout=28800, statement_seconds=0,
-    cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(Sight(True)), read_only=False, replication=None,
+    cipher="TLS_AES_256_GCM_SHA384", tls_version="TLSv1.3", trust=Trust(Sight(True)), replication=None,
 )  # fmt: skip
 SPEC = SourceSpec("db.example.com", 3306, "reader", "secret", tls=Tls("verify_identity"))
 
@@ -104,8 +106,53 @@ def test_a_replica_says_its_lag_and_what_follows() -> None:
     role = judged(replace(SERVER, trust=trust, replication=Replication(True, 12.0)))["role"]
     assert role.status == "warning" and "12 s behind" in role.detail and "600 s" in role.detail
     assert "lag unknown" in judged(replace(SERVER, trust=trust))["role"].detail
-    cluster = judged(replace(SERVER, trust=Trust(Sight(True), cluster=True)))["role"]
-    assert cluster.status == "warning" and "multi-primary cluster" in cluster.detail
+    cluster = judged(replace(SERVER, trust=Trust(Sight(True), member_of="galera")))["role"]
+    assert cluster.status == "warning" and "a node of a Galera cluster" in cluster.detail
+    reader = judged(replace(SERVER, trust=Trust(Sight(True), replica=True, member_of="aurora")))["role"]
+    assert reader.detail.startswith("a replica, or read-only, part of an Aurora cluster, lag unknown")
+
+
+@pytest.mark.parametrize(
+    ("longest", "status", "words", "hint"),
+    [
+        (LongestTransaction(20.0, remembered=True), "ok", "that the server remembers", None),
+        (LongestTransaction(2000.0, remembered=True), "warning", "33 min", "overlap_seconds: 4200"),
+        (LongestTransaction(400.0, remembered=False), "warning", "open right now", "overlap_seconds: 1200"),
+        (None, "warning", "does not show", "events_transactions_history_long"),
+    ],
+)
+def test_where_open_work_is_not_seen_the_longest_transaction_decides_which_overlap_is_proposed(
+    longest: LongestTransaction | None, status: str, words: str, hint: str | None
+) -> None:
+    blind = replace(SERVER, trust=Trust(Sight(False)), longest=longest)
+    check = judged(blind)["transactions"]
+    assert (check.status, "more than 600 s can be missed" in check.detail) == (status, True)
+    assert words in check.detail and (hint or "") in (check.hint or "")
+    seen = judged(replace(blind, trust=Trust(Sight(True))))["transactions"]
+    assert seen.status == "ok" and "waited for" in seen.detail
+
+
+def test_an_overlap_that_is_configured_is_the_one_that_is_compared() -> None:
+    blind = replace(SERVER, trust=Trust(Sight(False)), longest=LongestTransaction(2000.0, remembered=True))
+    checks = {check.name: check for check in source.check_server(blind, SPEC, 7200.0)}
+    assert checks["transactions"].status == "ok" and "more than 7200 s" in checks["transactions"].detail
+
+
+def test_a_table_that_is_read_again_on_a_trusted_server_says_why_and_what_is_missed() -> None:
+    def found(table: Table, trust: Trust, **options: Any) -> list[str]:
+        reading = Reading(table, State(table.name), TableOptions(**options), trust)
+        return [f"{check.status} {check.detail}" for check in tables.check_overlap(reading)]
+
+    sure = Trust(Sight(True))
+    [said] = found(TABLE, sure)
+    assert said.startswith("warning every sync reads the last 600 s") and "written by the application" in said
+    assert found(TABLE, sure, overlap_seconds=0.0) == []
+    kept = changed(TABLE, columns=(ID, replace(AT, extra="on update current_timestamp()")))
+    assert found(kept, sure) == []
+    [said] = found(kept, replace(sure, engine="ROCKSDB"))
+    assert "engine is ROCKSDB" in said and "more than 600 s" in said
+    [said] = found(changed(kept, key=(), mode="append"), replace(sure, engine="ROCKSDB"))
+    assert "without a key nothing can be read again" in said
 
 
 def test_the_slowest_channel_of_a_replica_counts_in_either_dialect() -> None:

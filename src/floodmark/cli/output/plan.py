@@ -16,7 +16,7 @@ def plan_lines(report: PlanReport) -> list[str]:
         f"{table.name} → {table.target}   {table.mode}, read {order}, key ({', '.join(table.key) or 'none'})"
     ]
     if plan.empty:
-        lines.append("  Nothing to do")
+        lines.append("  Nothing to read yet: all rows wait" if plan.waits else "  Nothing to do")
     if plan.window is not None and not plan.gives_way:
         apart = table.cursor not in table.key
         low = place(plan.window.low, apart) if plan.window.low else "the first row"

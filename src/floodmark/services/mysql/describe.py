@@ -37,12 +37,12 @@ _FEW_COLUMNS = 1000
 
 def list_tables(session: Session, database: str | None) -> list[str]:
     """The tables that the user may see, in one database or in all."""
-    return [f"{schema}.{table}" for schema, table, kind in _visible(session, database) if kind in _TABLES]
+    return [f"{schema}.{table}" for schema, table, kind, _ in _visible(session, database) if kind in _TABLES]
 
 
 def resolve(session: Session, name: str, database: str | None) -> str:
     """The full name of the table that the user means; ConfigError if there is none, or more than one."""
-    schema, table = _resolve(session, name, database)
+    schema, table, _ = _resolve(session, name, database)
     return f"{schema}.{table}"
 
 
@@ -52,6 +52,7 @@ class Discovered:
 
     table: Table
     notes: tuple[Note, ...]
+    engine: str = "InnoDB"
 
 
 def discover(session: Session, name: str, options: TableOptions, database: str | None) -> Table:
@@ -63,9 +64,9 @@ def discover_with_notes(
     session: Session, name: str, options: TableOptions, database: str | None
 ) -> Discovered:
     """The table as it will be read, with notes for the user."""
-    schema, table = _resolve(session, name, database)
+    schema, table, engine = _resolve(session, name, database)
     with about(f"{schema}.{table}"):
-        return _discover(session, schema, table, options)
+        return replace(_discover(session, schema, table, options), engine=engine)
 
 
 def _discover(session: Session, schema: str, name: str, options: TableOptions) -> Discovered:
@@ -122,10 +123,10 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
 # ---------------------------------------------------------------- names
 
 
-_LISTED = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE"
+_LISTED = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES WHERE"
 
-# Schema, name and kind.
-_Shown = tuple[str, str, str]
+# Schema, name, kind and engine.
+_Shown = tuple[str, str, str, str]
 
 
 def _visible(session: Session, database: str | None) -> list[_Shown]:
@@ -148,10 +149,14 @@ def _visible_by_name(session: Session, meant: set[tuple[str, str]]) -> list[_Sho
 
 
 def _shown(session: Session, sql: str) -> list[_Shown]:
-    return [(_str(schema), _str(table), _str(kind).upper()) for schema, table, kind in session.rows(sql)]
+    return [
+        (_str(schema), _str(table), _str(kind).upper(), _str(engine))
+        for schema, table, kind, engine in session.rows(sql)
+    ]
 
 
-def _resolve(session: Session, name: str, database: str | None) -> tuple[str, str]:
+def _resolve(session: Session, name: str, database: str | None) -> tuple[str, str, str]:
+    """Schema, name and engine of the table that the user means."""
     parts = name.split(".")
     meant = {(".".join(parts[:i]), ".".join(parts[i:])) for i in range(1, len(parts))}
     if database:
@@ -163,7 +168,7 @@ def _resolve(session: Session, name: str, database: str | None) -> tuple[str, st
         folded = {(schema.lower(), table.lower()) for schema, table in meant}
         found = [t for t in seen if (t[0].lower(), t[1].lower()) in folded]
     if not found:
-        full = [f"{schema}.{table}" for schema, table, _ in seen]
+        full = [f"{schema}.{table}" for schema, table, *_ in seen]
         raise ConfigError(
             f"there is no table {name}, or {session.spec.user} may not see it",
             hint=did_you_mean(name if len(parts) > 1 or not database else f"{database}.{name}", full)
@@ -172,10 +177,10 @@ def _resolve(session: Session, name: str, database: str | None) -> tuple[str, st
         )
     if len(found) > 1:
         raise ConfigError(
-            f"{name} could be {' or '.join(f'{schema}.{table}' for schema, table, _ in found)}",
+            f"{name} could be {' or '.join(f'{schema}.{table}' for schema, table, *_ in found)}",
             hint="name the schema too",
         )
-    schema, table, kind = found[0]
+    schema, table, kind, engine = found[0]
     if kind not in _TABLES:
         what = "a view" if "VIEW" in kind else f"a {kind.lower()}"
         raise ConfigError(
@@ -183,7 +188,7 @@ def _resolve(session: Session, name: str, database: str | None) -> tuple[str, st
             hint="replicate the tables behind it",
             table=f"{schema}.{table}",
         )
-    return schema, table
+    return schema, table, engine
 
 
 def _named(columns: Sequence[Column], name: str) -> Column:

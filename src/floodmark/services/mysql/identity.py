@@ -78,6 +78,8 @@ def table_id(session: Session, table: Table, trust: Trust) -> int | None:
 
 def applying(session: Session, trust: Trust) -> bool:
     """Whether the server is a replica that keeps applying changes, as far as the user may know."""
+    if trust.replica and trust.member_of == "aurora":
+        return True  # a reader has no channel: it follows the writer's storage
     with suppress(ConfigError):
         return any(c.get("replica_sql_running") == "Yes" for c in channels(session))
     return trust.replica

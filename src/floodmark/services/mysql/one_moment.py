@@ -48,27 +48,21 @@ def unfit(table: Table) -> Obstacle | None:
 
 def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
     """Why snapshots of this table can't be proven to be of one moment on this server; None if they can."""
-    schema, name = sql.text(table.source.schema), sql.text(table.source.table)
-    engines = session.rows(
-        f"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
-    )
     variables = {
         (key or b"").decode().lower(): (value or b"").decode().upper()
         for key, value in session.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
-            " 'log_replica_updates', 'aurora_version', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
+            " 'log_replica_updates', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
         )
     }
     try:
         status: list[dict[str, bytes | None]] | None = session.records(_show_status(session))
     except ConfigError:
         status = None
-    engine = (engines[0][0] or b"").decode() if engines else ""
-    return unprovable(engine, variables, trust, status, with_clock=bool(table.recipe.where))
+    return unprovable(variables, trust, status, with_clock=bool(table.recipe.where))
 
 
 def unprovable(
-    engine: str,
     variables: Mapping[str, str],
     trust: Trust,
     status: Sequence[Mapping[str, bytes | None]] | None,
@@ -79,11 +73,11 @@ def unprovable(
 
     `status`: of its binary log, None if the user may not see it. `with_clock`: NOW() must be the same for all.
     """
-    if engine.lower() != "innodb":
+    if trust.engine.lower() != "innodb":
         return "engine"
     if variables.get("log_bin") != "ON":
         return "no_binlog"
-    if trust.cluster or "aurora_version" in variables:
+    if trust.member_of is not None:
         return "cluster"
     if not trust.sight.mariadb and trust.numbers < PROVEN:
         return "version"

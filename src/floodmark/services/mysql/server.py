@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from floodmark.model.errors import ConfigError
 from floodmark.services.mysql import open_work, time_zones
+from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.server_load import channels
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import Trust, trust_in
@@ -16,7 +17,7 @@ from floodmark.services.mysql.version import parsed
 
 _VARIABLES = (
     "version", "time_zone", "system_time_zone", "max_allowed_packet", "max_connections", "wait_timeout",
-    "max_statement_time", "max_execution_time", "read_only",
+    "max_statement_time", "max_execution_time",
 )  # fmt: skip
 _STATUS = ("ssl_cipher", "ssl_version", "threads_connected")
 
@@ -28,6 +29,14 @@ class Replication:
     running: bool
     behind: float | None  # seconds; None if unknown
     error: str = ""
+
+
+@dataclass(frozen=True)
+class LongestTransaction:
+    """The longest transaction that a server shows."""
+
+    seconds: float
+    remembered: bool  # among those that have ended, too; otherwise only among those open now
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,9 @@ class Server:
     cipher: str  # empty: not encrypted
     tls_version: str
     trust: Trust
-    read_only: bool
     replication: Replication | None  # None: not a replica, or it doesn't say
     zones: tuple[str, ...] | None = None  # of writing sessions, if not the server's; None: not shown
+    longest: LongestTransaction | None = None  # None: it shows none
 
     @property
     def mariadb(self) -> bool:
@@ -73,6 +82,7 @@ def look(session: Session) -> Server:
     seconds = (
         _number(variables.get("max_statement_time")) or _number(variables.get("max_execution_time")) / 1000
     )
+    trust = trust_in(session)
     own = _number(_text(session.rows("SELECT @@session.max_user_connections")[0][0]))
     return Server(
         version=variables.get("version", ""),
@@ -87,11 +97,25 @@ def look(session: Session) -> Server:
         statement_seconds=seconds,
         cipher=status.get("ssl_cipher", ""),
         tls_version=status.get("ssl_version", ""),
-        trust=trust_in(session),
-        read_only=variables.get("read_only", "OFF").upper() in ("ON", "1"),
+        trust=trust,
         replication=_replication(session),
         zones=time_zones.zones_beside(session),
+        longest=_longest(session, trust.sight),
     )
+
+
+def _longest(session: Session, sight: Sight) -> LongestTransaction | None:
+    """The longest transaction that performance_schema remembers, else the longest one open now."""
+    with suppress(ConfigError):  # no privilege, or the server has no such tables
+        listed = " UNION ".join(
+            f"SELECT TIMER_WAIT FROM performance_schema.events_transactions_{part} WHERE ACCESS_MODE = 'READ WRITE'"
+            for part in ("history_long", "history", "current")
+        )
+        longest = session.rows(f"SELECT MAX(TIMER_WAIT) / 1e12 FROM ({listed}) seen")[0][0]
+        if longest is not None:
+            return LongestTransaction(float(longest), remembered=True)
+    found = open_work.all_open_work(session, sight)
+    return LongestTransaction(open_work.now(session) - found[0].start, remembered=False) if found else None
 
 
 def _named(session: Session, show: str, names: Sequence[str]) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from floodmark.model.errors import ConfigError
 from floodmark.services.mysql import open_work
@@ -12,26 +14,66 @@ from floodmark.services.mysql.server_load import channels
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.version import parsed
 
+# What a server may be part of, with members that it shows nothing of.
+Membership = Literal["aurora", "galera", "group_replication", "distributed", "proxy"]
+
+# Engines all of whose work can be seen: InnoDB lists its transactions, and the others have none, so that their rows
+# are there as soon as their statement ends. Others may have transactions, or keep their rows on another server.
+_SEEN = ("innodb", "myisam", "aria", "memory", "csv", "archive", "mrg_myisam", "blackhole")
+# MariaDB 12 knows several ways to be read-only.
+_READ_ONLY = ("read_only", "super_read_only", "innodb_read_only", "transaction_read_only", "tx_read_only")
+_OFF = ("OFF", "0", "")
+_DISTRIBUTED = ("TIDB", "VITESS", "PLANETSCALE", "OCEANBASE")
+
 
 @dataclass(frozen=True)
 class Trust:
     """Whether the source's view of open work is complete, and what it may lack."""
 
     sight: Sight
-    replica: bool = False
-    cluster: bool = False  # with several primaries
+    replica: bool = False  # or unable to write: its rows come from elsewhere
+    member_of: Membership | None = None
     server: str | None = None  # what tells it from another one
     numbers: tuple[int, ...] = ()  # of its version
     gtids: str | None = None  # SQL expression for the executed GTIDs, if they can be compared
     own: str | None = None  # the source id in GTIDs of transactions that originated here
+    engine: str = "InnoDB"  # of the table to be read
 
     @property
     def complete(self) -> bool:
-        return self.sight.process and not self.replica and not self.cluster
+        return self.sight.process and not self.replica and self.member_of is None and self.sees_engine
+
+    @property
+    def sees_engine(self) -> bool:
+        """Whether the server shows all open work of the table's engine."""
+        return self.engine.lower() in _SEEN
+
+
+def can_write(variables: Mapping[str, str]) -> bool:
+    """Whether a server with these variables, in upper case, accepts writes. Pure."""
+    return all(variables.get(name, "OFF") in _OFF for name in _READ_ONLY)
+
+
+def membership(variables: Mapping[str, str], direct: bool) -> Membership | None:
+    """What a server with these variables, in upper case, is part of. Pure.
+
+    `direct`: whether the server itself, and no proxy, accepted our connection.
+    """
+    if any(name.startswith("aurora_") for name in variables):
+        return "aurora"
+    # A node that has been taken out for a while still has its provider.
+    if variables.get("wsrep_on") == "ON" or variables.get("wsrep_provider", "NONE") not in ("", "NONE"):
+        return "galera"
+    if variables.get("group_replication_group_name"):
+        return "group_replication"
+    if any(name in variables.get("version", "") for name in _DISTRIBUTED):
+        return "distributed"
+    return None if direct else "proxy"
 
 
 _PLACE = ("hostname", "port", "server_id")
 _IDENTITY = ", ".join(f"'{name}'" for name in ("server_uuid", "server_uid", *_PLACE))
+_MODES = ", ".join(f"'{name}'" for name in _READ_ONLY)
 
 
 def server_of(session: Session) -> str:
@@ -52,13 +94,13 @@ def trust_in(session: Session) -> Trust:
     variables = {
         (name or b"").decode().lower(): (value or b"").decode().upper()
         for name, value in session.rows(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
-            " ('version', 'wsrep_on', 'read_only', 'group_replication_group_name', 'gtid_executed',"
-            f" 'gtid_binlog_state', {_IDENTITY})"
+            "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'aurora\\_%' OR Variable_name IN"
+            " ('version', 'wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'gtid_executed',"
+            f" 'gtid_binlog_state', {_IDENTITY}, {_MODES})"
         )
     }
-    replica = variables.get("read_only") == "ON" or _replicates(session)
-    cluster = variables.get("wsrep_on") == "ON" or bool(variables.get("group_replication_group_name"))
+    replica = not can_write(variables) or _replicates(session)
+    member_of = membership(variables, _direct(session))
     version = parsed(variables.get("version", ""))
     locks = process and version.shows_locks and open_work.shows_locks(session)
     server = variables.get("server_uuid") or variables.get("server_uid")
@@ -69,10 +111,16 @@ def trust_in(session: Session) -> Trust:
         gtids = "CONCAT_WS(',', @@global.gtid_binlog_state, @@global.gtid_slave_pos)"
         own = variables.get("server_id")
     known = "gtid_binlog_state" in variables or "gtid_executed" in variables
-    if not known or variables.get("wsrep_on") == "ON":  # each node of a cluster counts its own
+    if not known or member_of == "galera":  # each node of a cluster counts its own
         gtids = ""
     sight = Sight(process, version.mariadb, locks)
-    return Trust(sight, replica, cluster, server or None, version.numbers, gtids or None, own)
+    return Trust(sight, replica, member_of, server or None, version.numbers, gtids or None, own)
+
+
+def _direct(session: Session) -> bool:
+    """Whether the connection that we were given at the log-in is the server's own."""
+    # Some proxies answer a bare CONNECTION_ID() themselves. At the log-in, its lower 32 bits were sent.
+    return int(session.rows("SELECT CONNECTION_ID() + 0")[0][0] or 0) % 2**32 == session.connection_id
 
 
 def _replicates(session: Session) -> bool:

@@ -6,14 +6,15 @@ that it is so.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from floodmark.config.load import Config, SourceSpec, Ssh
+from floodmark.config.load import Config, SourceSpec, Ssh, TableOptions
 from floodmark.model.errors import FloodmarkError, TlsError
 from floodmark.model.text import duration, size
-from floodmark.plan.overlap import OVERLAP_SECONDS
+from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
 from floodmark.services import ssh as tunnel
 from floodmark.services.mysql.server import Server, look
 from floodmark.services.mysql.session import Session
@@ -27,10 +28,12 @@ TABLES = Section("tables")
 CONNECT_SECONDS = 4
 ANSWER_SECONDS = 8
 SKEW_SECONDS = 30.0
+# The proposed overlap is this many times as long as the longest transaction.
+PROPOSED = 2
 SMALL_PACKET = 16 << 20
 # Connections besides the tasks': for planning several tables at once, and for queries about locks and lag.
 BESIDE = 5
-_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "limits")
+_LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transactions", "limits")
 
 
 def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.Lock) -> Iterator[Check]:
@@ -60,7 +63,7 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
             "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
         )
         try:
-            yield from check_server(look(session), spec)
+            yield from check_server(look(session), spec, TableOptions(**config.defaults).overlap_seconds)
         except FloodmarkError as error:
             yield SECTION.failed("answer", error)
             yield from TABLES.skipped("tables", "the source does not answer")
@@ -105,14 +108,15 @@ def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]
 # ---------------------------------------------------------------- what the server says
 
 
-def check_server(server: Server, spec: SourceSpec) -> Iterator[Check]:
-    """The server's facts as checks."""
+def check_server(server: Server, spec: SourceSpec, overlap: float | None = None) -> Iterator[Check]:
+    """The server's facts as checks. `overlap`: the configured `overlap_seconds`."""
     yield encryption(server, spec)
     yield _version(server)
     yield clock(server.skew, server.unsure, server.zone)
     yield _zones(server)
     yield from _privileges(server, spec)
     yield from _role(server)
+    yield _transactions(server, OVERLAP_SECONDS if overlap is None else overlap)
     yield from _limits(server, spec)
 
 
@@ -206,7 +210,7 @@ def _privileges(server: Server, spec: SourceSpec) -> Iterator[Check]:
     yield SECTION.warning(
         "privileges",
         "no PROCESS privilege: open transactions can't be seen, so every sync reads the last "
-        f"{OVERLAP_SECONDS:g} s before the watermark again, and rows of longer transactions can be missed",
+        f"{OVERLAP_SECONDS:g} s before the watermark again",
         f"GRANT PROCESS ON *.* TO '{spec.user}'@'…'",
     )
 
@@ -221,21 +225,47 @@ def _role(server: Server) -> Iterator[Check]:
             "START REPLICA (START SLAVE): until then nothing new arrives; if it is the primary now, RESET REPLICA ALL",
         )
     elif replica is not None or server.trust.replica:
+        what = "a replica, or read-only" if replica is None else "a replica"
+        if server.trust.member_of is not None:
+            what += f", {MEMBERSHIPS[server.trust.member_of]}"
         lag = "lag unknown (REPLICATION CLIENT or SLAVE MONITOR would show it)"
         if replica is not None:
             lag = "lag unknown" if replica.behind is None else f"{replica.behind:g} s behind its primary"
         yield SECTION.warning(
             "role",
-            f"a replica, {lag}; rows arrive later than their cursor says, so {again}",
+            f"{what}, {lag}; rows arrive later than their cursor says, so {again}",
             "keep overlap_seconds above the largest lag, or read from the primary",
         )
-    elif server.trust.cluster:
+    elif server.trust.member_of is not None:
         yield SECTION.warning(
             "role",
-            f"a member of a multi-primary cluster: other members' transactions can't be seen, so {again}",
+            f"{MEMBERSHIPS[server.trust.member_of]}, whose other members' transactions can't be seen, so {again}",
         )
     else:
-        yield SECTION.ok("role", "primary" + (", read-only" if server.read_only else ""))
+        yield SECTION.ok("role", "primary")
+
+
+def _transactions(server: Server, overlap: float) -> Check:
+    """How long transactions stay open, where the overlap has to cover what can't be seen of them."""
+    if server.trust.complete:
+        return SECTION.ok("transactions", "open ones are seen, and waited for however long they stay open")
+    limit = (
+        f"rows of a transaction that stays open for more than {overlap:g} s can be missed (overlap_seconds)"
+    )
+    whose = "this server's, not its primary's, " if server.trust.replica else ""
+    if server.longest is None:
+        return SECTION.warning(
+            "transactions",
+            f"{limit}, and the server does not show how long they stay open",
+            "find out how long they do, and set defaults.overlap_seconds above that; where performance_schema is readable and"
+            " its consumer events_transactions_history_long is enabled, doctor measures it",
+        )
+    known = "that the server remembers" if server.longest.remembered else "open right now"
+    said = f"{limit}; the longest one {known} ({whose}as far as the user sees): {duration(server.longest.seconds)}"
+    if PROPOSED * server.longest.seconds <= overlap:
+        return SECTION.ok("transactions", said)
+    proposed = math.ceil(PROPOSED * server.longest.seconds / OVERLAP_SECONDS) * OVERLAP_SECONDS
+    return SECTION.warning("transactions", said, f"set defaults.overlap_seconds: {proposed:g}")
 
 
 def _limits(server: Server, spec: SourceSpec) -> Iterator[Check]:

@@ -21,15 +21,18 @@ from floodmark.model.policies import when_too_long
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
+from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
+from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table
 from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql import one_moment
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import trust_in
+from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.mysql.trust import Trust
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.services.warehouse.protocol import LEDGER
@@ -97,7 +100,8 @@ def examine_table(
         discovered = discover_with_notes(session, name, config.options(name), config.source.database)
         table = discovered.table
         rows = edges.table_rows(session, table)
-        if (note := one_connection(session, config, table, rows)) is not None:
+        trust = replace(known.looks.trust(session), engine=discovered.engine)
+        if (note := one_connection(session, config, table, rows, trust)) is not None:
             discovered = replace(discovered, notes=(*discovered.notes, note))
         state = known.of(table)
         start = known.start(session, table, state) if state is not None else None
@@ -113,15 +117,31 @@ def examine_table(
         large_strings=config.warehouse.large_strings,
         left_out=left_out,
     )
+    if known.looks.trust(session).complete:  # otherwise the server's own checks say it for all tables
+        checks += check_overlap(Reading(table, state or State(table.name), config.options(table.name), trust))
     refusal = targets.refusal(table, state) if state is not None else None
     return [*checks, section.failed("target", refusal)] if refusal is not None else checks
 
 
-def one_connection(session: Session, config: Config, table: Table, rows: int) -> Note | None:
+def check_overlap(reading: Reading) -> list[Check]:
+    """What of this table is read again by every sync, and what is missed all the same."""
+    table, settled = reading.table, Settled(None, None)
+    seconds = overlap_seconds(reading, settled) if table.cursor else 0.0
+    if seconds <= 0:
+        return []
+    section, why = Section("tables", table.name), "; ".join(because(reading, settled))
+    if not table.key:
+        return [section.warning("overlap", said_missed(why), f"set tables.{table.name}.mode: full")]
+    hint = f"set tables.{table.name}.overlap_seconds if rows may be committed later than that"
+    said = said_again(reading, seconds, why)
+    return [section.warning("overlap", said[0].lower() + said[1:].removesuffix("."), hint)]
+
+
+def one_connection(session: Session, config: Config, table: Table, rows: int, trust: Trust) -> Note | None:
     """Why every sync reads a large table with one connection; None if it doesn't."""
     if table.mode != "full" or rows <= config.options(table.name).slice_rows:
         return None
-    found = one_moment.unfit(table) or one_moment.obstacle(session, table, trust_in(session))
+    found = one_moment.unfit(table) or one_moment.obstacle(session, table, trust)
     return Note("one_connection", obstacle=found) if found else None
 
 
@@ -143,6 +163,7 @@ class States:
         self._config = config
         self._store = Store(config.store)
         self._away = False
+        self.looks = SharedLooks()
 
     def of(self, table: Table) -> State | None:
         """The table's state; None if it can't be read."""

@@ -34,7 +34,7 @@ class Server:
 
 
 def _cells(table: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(part.encode() for part in table)
+    return (*(part.encode() for part in table), b"InnoDB")
 
 
 def found(server: Server, name: str, database: str | None = None) -> str:
