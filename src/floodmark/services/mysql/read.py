@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import Field, fields, quote, schema_of
+from floodmark.model.types import TWIN, Field, fields, quote, schema_of
 from floodmark.services.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
 from floodmark.services.mysql.session import Session
 
@@ -155,4 +155,5 @@ def _whole(pieces: Sequence[Array]) -> Array:
 def _shown(value: object) -> str:
     if value is None:
         return "NULL"
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text.replace(TWIN, "number ")
