@@ -104,7 +104,7 @@ def fields(table: Table) -> tuple[Field, ...]:
     for column in table.columns:
         field = _field(column)
         if column.name in table.key:
-            field = replace(field, select=told_by_number(column) or field.select)
+            field = replace(field, select=member_text(column) or field.select)
         found.append(field)
         if column.data_type in GEOMETRIES:
             srid = f"ST_SRID({quote(column.name)})"
@@ -259,8 +259,8 @@ def comparison(column: Column) -> Comparison:
 TWIN = "\uffff"
 
 
-def told_by_number(column: Column) -> str | None:
-    """The text of a key's ENUM or SET, with values marked that only their number tells from another; None: there are none.
+def member_text(column: Column) -> str | None:
+    """The text of a key's ENUM or SET, with a mark on values that read like another one; None: it needs none.
 
     The invalid value 0 of an ENUM reads like its member ''. A SET that begins with '' reads as if it were without it.
     Servers that are not strict allow a member twice.

@@ -25,10 +25,10 @@ from floodmark.model.types import (
     MAX_VARCHAR,
     MAX_WEIGHT,
     SUPER,
-    Field,
     TWIN,
+    Field,
     is_moment,
-    told_by_number,
+    member_text,
 )
 from floodmark.services.mysql.rows.text import gathered
 
@@ -100,7 +100,7 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
         whole = field.redshift == SUPER
         limit = limits.document if whole else limits.text
         texts = _bounded(_texts(field), field, limit, table, changes)
-        if field.name in table.key and told_by_number(table.column(field.name)):
+        if field.name in table.key and member_text(table.column(field.name)):
             texts = _unlike_others(texts)
         if limits.nul:
             return texts
