@@ -23,7 +23,7 @@ import pyarrow.compute
 from floodmark.model.errors import DataError
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
-from floodmark.model.types import SUPER, Field, fields, is_moment
+from floodmark.model.types import SUPER, TWIN, Field, fields, is_moment
 
 pc: Any = pyarrow.compute
 
@@ -306,6 +306,12 @@ def _value(one: Form, text: str | None) -> Value | None:
 def _member(one: Form, text: str) -> int:
     """The number of an ENUM's member, or the bits of a SET's; 0: none."""
     column = one.column
+    if text.startswith(TWIN):
+        raise DataError(
+            f"the source has a row with the number {text.removeprefix(TWIN)} in the key column {column.name}, "
+            "whose text is that of another value: the warehouse can't tell them apart",
+            hint="correct the value at the source",
+        )
     if column.data_type == "enum" and text in column.members:
         return column.members.index(text) + 1
     if not text or (column.data_type == "enum" and "?" in column.type):

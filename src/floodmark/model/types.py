@@ -103,6 +103,8 @@ def fields(table: Table) -> tuple[Field, ...]:
 
     for column in table.columns:
         field = _field(column)
+        if column.name in table.key:
+            field = replace(field, select=member_text(column) or field.select)
         found.append(field)
         if column.data_type in GEOMETRIES:
             srid = f"ST_SRID({quote(column.name)})"
@@ -251,6 +253,33 @@ def comparison(column: Column) -> Comparison:
     if name == "binary" or name.endswith(("_nopad_bin", "_0900_bin")):
         return "bytes"
     return "unknown" if column.data_type not in _CHARS or _UNWEIGHABLE.fullmatch(name) else "weights"
+
+
+# What the text of such a value begins with: a character that is none.
+TWIN = "\uffff"
+
+
+def member_text(column: Column) -> str | None:
+    """The text of a key's ENUM or SET, with a mark on values that read like another one; None: it needs none.
+
+    The invalid value 0 of an ENUM reads like its member ''. A SET that begins with '' reads as if it were without it.
+    Servers that are not strict allow a member twice.
+    """
+    if column.data_type not in ("enum", "set"):
+        return None
+    members, name = column.members, quote(column.name)
+    number = f"({name} | 0)"
+    # A type shows characters beyond the server's catalogue as question marks.
+    twice = [i for i, member in enumerate(members) if member in members[:i] and "?" not in member]
+    if column.data_type == "enum":
+        twins = [str(n) for n in (*([0] if "" in members else []), *(i + 1 for i in twice))]
+        which = [f"{number} IN ({', '.join(twins)})"] if twins else []
+    else:
+        which = [f"{number} & {1 << i} <> 0" for i in twice]
+        first = [1 << i for i, member in enumerate(members) if not member]
+        which += [f"{number} & {2 * bit - 1} = {bit}" for bit in first]
+    found = f"CONCAT(_utf8mb4 X'{TWIN.encode().hex()}', {number})"
+    return f"IF({' OR '.join(which)}, {found}, CONVERT({name} USING utf8mb4))" if which else None
 
 
 def key_expression(table: Table) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import takewhile
 from typing import Literal, NamedTuple
@@ -31,8 +31,9 @@ _PLAIN = _TIMES | {
 }  # fmt: skip
 
 Cells = Mapping[str, int | None]
-# In place; newer, same creation time; rewritten, identity unclear; lower cursor; nothing in common; gone.
-Fate = Literal["kept", "changed", "rewritten", "older", "other", "gone"]
+# In place; newer, same creation time; rewritten, identity unclear; lower cursor; nothing in common; in place, but
+# without a cell that proves it; gone.
+Fate = Literal["kept", "changed", "rewritten", "older", "other", "silent", "gone"]
 
 
 class Answer(NamedTuple):
@@ -66,11 +67,12 @@ LIVES, DEEPER = Verdict("lives"), Verdict("deeper")
 
 
 def mark(column: Column) -> str:
-    """Labels a column's checksums: only checksums of the same name, type and character set are compared."""
+    """Labels a column's checksums: only those of the same name, type, character set and expression are compared."""
     # Integer display widths and names of character sets vary between versions.
     kind = re.sub(r"\b((?:\w*int|year))\(\d+\)", r"\1", column.type.lower())
     charset = (column.charset or "").replace("utf8mb3", "utf8")
-    return hashlib.sha256(f"{column.name.lower()}|{kind}|{charset}".encode()).hexdigest()[:6]
+    computed = f"|{column.generated}" if column.generated else ""
+    return hashlib.sha256(f"{column.name.lower()}|{kind}|{charset}{computed}".encode()).hexdigest()[:6]
 
 
 def told_by(table: Table) -> list[Column]:
@@ -101,8 +103,9 @@ def fates(
 ) -> list[Fate]:
     """The fate of each witness; `steady`: no clock went back that could explain a lower cursor."""
     times, telling = _telling(table, witnesses)
+    computed = {mark(c) for c in told_by(table) if c.generated}
     by_place = table.cursor in table.key  # a row's cursor can't change without its key
-    apart = not by_place and _apart([w.position[0] for w in witnesses])
+    exact = not by_place and (_maintained(table) or _apart([w.position[0] for w in witnesses]))
     found: list[Fate] = []
     alike = 0  # rows whose cells agree, but without a cell that would identify the row
     for witness, rows in zip(witnesses, answers, strict=True):
@@ -110,6 +113,9 @@ def fates(
         for row in rows:
             both = {name: value for name, value in witness.cells if name in row.cells}
             same = {name for name, value in both.items() if row.cells[name] == value and value is not None}
+            if len(both) < len(witness.cells):
+                # The table was altered, and other columns are computed from the altered one.
+                both = {name: value for name, value in both.items() if name in same or name not in computed}
             known, equal = bool(same & telling), all(row.cells[n] == v for n, v in both.items())
             if row.cursor < 0:
                 one: Fate = "older" if steady else "rewritten"
@@ -117,14 +123,13 @@ def fates(
                 unlike = both.keys() & telling and not known
                 one = "changed" if same & times else "other" if unlike else "rewritten"
             else:
-                one = "kept" if known or equal or apart else "other"
-                alike += equal and bool(both) and not known and not apart
+                one = "kept" if known or exact else "silent" if equal else "other"
+                alike += one == "silent" and bool(same)
             fate = one if fate == "gone" or one == "kept" else fate
         found.append(fate)
-    if 0 < 2 * alike < sum(1 for rows in answers if rows):
-        # So few rows may agree by chance.
-        return ["other" if fate == "kept" else fate for fate in found]
-    return found
+    # Rows that are there speak for the source if nothing speaks against it; a few may agree by chance.
+    believed = alike >= found.count("other")
+    return ["kept" if fate == "silent" and believed else fate for fate in found]
 
 
 def compared(column: Column, was: Value, now: Value) -> int:
@@ -185,14 +190,14 @@ def judge(
     # A source that is set back loses its newest changes. A lower cursor below a row still in place was
     # written on purpose.
     older = sum(1 for fate in (fates if moved else above) if fate == "older")
-    trusted = table.cursor is not None and table.column(table.cursor).maintained
-    if older and (trusted or moved or remade):
+    if older and (_maintained(table) or moved or remade):
         return Verdict("set back", f"{older} of {len(fates)} sampled rows have gone back to an older version")
     if not before.witnesses or (sure and not moved and not remade):
         return LIVES
     if last < 0:
-        return _none_in_place(table, witnesses, fates, remade or moved, deep)
-    lost = list(takewhile(lambda fate: fate in ("gone", "other"), reversed(fates)))
+        verdict = _none_in_place(table, witnesses, fates, remade or moved, deep)
+        return replace(verdict, why=f"{verdict.why}{_changed(before, now)}") if verdict.why else verdict
+    lost = list(takewhile(lambda fate: fate in ("gone", "other", "silent"), reversed(fates)))
     said = f"the newest sampled rows are missing ({_listed(lost)}){_changed(before, now)}"
     if (moved or remade) and table.cursor in table.key and "other" in lost:
         return Verdict("replaced", said)  # other rows have taken their places and would never be read
@@ -205,7 +210,7 @@ def judge(
 
 
 def compare_signs(before: Origin, now: Origin) -> tuple[bool, bool, bool]:
-    """Whether the server is a different one, whether the table was recreated, and whether that is certain."""
+    """Whether the server is a different one, whether the table has a new id, and whether that is certain."""
     moved = None not in (before.server, now.server) and before.server != now.server
     if moved:
         return True, False, False
@@ -226,11 +231,17 @@ def _none_in_place(
         return LIVES
     if deep is None:
         return DEEPER
-    if "other" not in fates and "rewritten" not in fates and _counted_on(table, witnesses, deep.lowest):
-        return LIVES  # a queue: the rows that were read are gone, those present came later
+    # A queue: the rows that were read are gone, those present came later. Or those that are left were changed.
+    number = deep.counter if "rewritten" in fates else deep.lowest
+    if "other" not in fates and _counted_on(table, witnesses, number):
+        return LIVES
     if deep.below or (signs and gone):
         return Verdict("replaced", f"none of the {len(fates)} sampled rows is unchanged ({_listed(fates)})")
     return LIVES  # every row present will be read
+
+
+def _maintained(table: Table) -> bool:
+    return table.cursor is not None and table.column(table.cursor).maintained
 
 
 def _many(table: Table) -> int:
@@ -251,14 +262,22 @@ def _counted_on(table: Table, witnesses: Sequence[Witness], number: Value | None
 
 
 def _listed(fates: Sequence[Fate]) -> str:
-    words: dict[Fate, str] = {"gone": "gone", "other": "with other values", "rewritten": "rewritten"}
+    words: dict[Fate, str] = {
+        "gone": "gone", "other": "with other values", "rewritten": "rewritten", "silent": "not comparable",
+    }  # fmt: skip
     return ", ".join(f"{fates.count(fate)} {word}" for fate, word in words.items() if fate in fates)
 
 
 def _changed(before: Origin, now: Origin) -> str:
-    moved, remade, _ = compare_signs(before, now)
+    moved, remade, sure = compare_signs(before, now)
+    if moved:
+        return ", and the server is a different one"
+    if not remade:
+        return ""
     return (
-        ", and the server is a different one" if moved else ", and the table was recreated" if remade else ""
+        ", and the table was rebuilt or recreated"
+        if sure
+        else ", and the table's time of creation has changed"
     )
 
 

@@ -204,10 +204,9 @@ class _Look:
         if verdict.kind == "set back":
             behind = self._moved and identity.applying(self.session, self.trust)
             return self._behind(verdict.why) if behind else self._set_back(verdict.why)
-        what = "the server is a different one" if self._moved else "the table was recreated"
         name = self.table.name
         return DataError(
-            f"the source is not the one that was read before: {what}, and {verdict.why}",
+            f"the source is not the one that was read before: {verdict.why}",
             hint=f"if that is intended: floodmark watermark accept -t {name}, which reads {self._all()} again; "
             "otherwise check where `source.url` points",
             table=name,

@@ -281,7 +281,7 @@ def test_a_refused_query_raises_the_servers_message_before_and_after_the_first_r
         assert sum(b.num_rows for b in reading(session, table)) == 20000
     with Session(spec) as session:  # after the first rows
         late = "SELECT IF(id < 15000, id, (SELECT 1 UNION SELECT id)) FROM t"
-        with pytest.raises(TransientError, match=r"Subquery returns more than 1 row \(1242\)"):
+        with pytest.raises(ConfigError, match=r"Subquery returns more than 1 row \(1242\)"):
             list(record_batches(session, table, late))
         with pytest.raises(FloodmarkError):
             session.rows("SELECT 1")

@@ -91,8 +91,9 @@ def test_syncs_continue_after_the_cursor_loses_digits(workspace: Workspace) -> N
 
 
 def refill(workspace: Workspace) -> None:
-    """Truncated and filled again past the watermark."""
-    workspace.execute("TRUNCATE refilled", NEW.format(name="refilled", note="another", n=90))
+    """Truncated and filled again past the watermark, an hour later: rows of the same second would be the same."""
+    later = NEW.format(name="refilled", note="another", n=90).replace("NOW()", "NOW() + INTERVAL 1 HOUR")
+    workspace.execute("TRUNCATE refilled", later)
 
 
 def remake(workspace: Workspace) -> None:

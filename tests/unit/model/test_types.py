@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Column, Table
-from floodmark.model.types import KEY_FIELD, Field, comparison, fields, file_schema, quote
+from floodmark.model.types import KEY_FIELD, Field, comparison, fields, file_schema, member_text, quote
 from tests.support.described import described
 
 UTC = pa.timestamp("us", "UTC")
@@ -181,3 +181,31 @@ def test_only_upsert_tables_with_text_keys_carry_weights() -> None:
     assert (weighed[-1].name, weighed[-1].file_only, weighed[-1].arrow) == (KEY_FIELD, True, pa.binary())
     assert fields(table(number, text, key=("id",), **merged))[-1].name == "c"
     assert fields(table(number, text, key=("c",), mode="full"))[-1].name == "c"
+
+
+@pytest.mark.parametrize(
+    ("type_", "which"),
+    [
+        ("enum('z','a','')", "(`c` | 0) IN (0)"),
+        ("enum('a','b','a')", "(`c` | 0) IN (3)"),
+        ("enum('','','a')", "(`c` | 0) IN (0, 2)"),
+        ("set('','x')", "(`c` | 0) & 1 = 1"),
+        ("set('x','','y')", "(`c` | 0) & 3 = 2"),
+        ("set('a','a','b')", "(`c` | 0) & 2 <> 0"),
+        ("enum('a','b')", None),
+        ("enum('?','?')", None),  # two characters that the catalogue can't show
+        ("set('x','y')", None),
+        ("varchar(9)", None),
+    ],
+)
+def test_members_of_a_key_that_only_their_number_tells_apart_are_marked(
+    type_: str, which: str | None
+) -> None:
+    member = column(type_, nullable=False)
+    text = member_text(member)
+    assert text is None if which is None else text is not None and text.startswith(f"IF({which}, ")
+    for mode, cursor in (("upsert", "at"), ("full", None)):
+        at = column("datetime", "at")
+        keyed, _, *_ = fields(table(member, at, key=("c",), mode=mode, cursor=cursor))
+        assert keyed.select == (text or "`c`")
+        assert fields(table(member, at, key=("at",), mode=mode, cursor=cursor))[0].select == "`c`"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from floodmark.config.load import SourceSpec
 from floodmark.model.canonical import Span, printed
 from floodmark.model.errors import DataError
 from floodmark.verify import hashed
@@ -18,6 +19,8 @@ from tests.unit.verify.test_hashed import KEYS, SMALL, scope
 
 class Warned:
     """A session whose SELECT gave a thousand warnings, of which the server shows 64."""
+
+    spec = SourceSpec("db", 3306, "reader", "")
 
     def __init__(self, code: int) -> None:
         self.code = str(code).encode()
@@ -45,8 +48,10 @@ def test_comparisons_in_the_where_may_warn_for_every_row() -> None:
 
 
 def test_a_lost_value_is_an_error() -> None:
-    with pytest.raises(DataError, match="values were lost"):
-        hashed.listed(cast(Any, Warned(1301)), scope(SMALL), [Span()], ())
+    for code, hint in ((1301, "raise max_allowed_packet"), (4038, "correct the value")):
+        with pytest.raises(DataError, match="values were lost") as found:
+            hashed.listed(cast(Any, Warned(code)), scope(SMALL), [Span()], ())
+        assert hint in (found.value.hint or "")
 
 
 @pytest.mark.parametrize("kind", ["day", "wall", "at"])

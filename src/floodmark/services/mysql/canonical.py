@@ -13,7 +13,7 @@ from floodmark.model.canonical import DIGITS, PIECE, Form, Scope, Span, groups
 from floodmark.model.position import Key, Position
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL
-from floodmark.model.types import quote
+from floodmark.model.types import member_text, quote
 from floodmark.services.mysql import sql
 
 _HASH = f"LEFT(SHA2({{}}, 256), {DIGITS})"  # MD5 is no longer built in since MySQL 9.6
@@ -49,6 +49,8 @@ def printed(form: Form, table: Table) -> str:
     if field.raw:
         return f"IF({_impossible(name)}, CAST({name} AS CHAR), NULL)"
     text = f"CAST({name} AS CHAR)" if kind in _PLAIN_TEXT else f"CONVERT({name} USING utf8mb4)"
+    if field.name in table.key:
+        text = member_text(form.column) or text
     if form.print == "text":
         return _without_nul(form, table, text)
     # A function over long text may return NULL with only a warning. Bytes that are UTF-8 already need no

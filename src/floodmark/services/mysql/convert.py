@@ -25,8 +25,10 @@ from floodmark.model.types import (
     MAX_VARCHAR,
     MAX_WEIGHT,
     SUPER,
+    TWIN,
     Field,
     is_moment,
+    member_text,
 )
 from floodmark.services.mysql.rows.text import gathered
 
@@ -37,6 +39,7 @@ Convert = Callable[[Array], Array]
 pc: Any = pyarrow.compute
 _cast = pc.get_function("cast").call
 _TEXT = pa.string()
+_IN_KEY = "correct the value: it is part of the key, which must identify the row"
 _ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
 
 
@@ -97,6 +100,8 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
         whole = field.redshift == SUPER
         limit = limits.document if whole else limits.text
         texts = _bounded(_texts(field), field, limit, table, changes)
+        if field.name in table.key and member_text(table.column(field.name)):
+            texts = _unlike_others(texts)
         if limits.nul:
             return texts
         return (_without_escaped_nul if whole else _without_nul)(texts, field, table, changes)
@@ -202,6 +207,20 @@ def _texts(field: Field) -> Convert:
     return convert
 
 
+def _unlike_others(inner: Convert) -> Convert:
+    """The conversion of a key's ENUM or SET without values that read like others: the warehouse has only their text."""
+
+    def convert(cells: Array) -> Array:
+        values = inner(cells)
+        index = pc.index(pc.starts_with(values, TWIN), True).as_py()
+        if index >= 0:
+            number = values[index].as_py().removeprefix(TWIN)
+            raise Unfit(index, f"the number {number}, whose text is that of another value", _IN_KEY)
+        return values
+
+    return convert
+
+
 def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()
@@ -228,7 +247,7 @@ def _moments(field: Field, table: Table, changes: Changes) -> Convert:
             raise Unfit(
                 max(index, 0),
                 f"the impossible date {text[index]}",
-                "correct the value: it is part of the key, which must identify the row"
+                _IN_KEY
                 if tells_rows_apart(field, table)
                 else "set zero_dates: null, or keep (the exact text in a second column)",
             )
@@ -357,5 +376,5 @@ def _document_choices(limit: int) -> str:
 
 def _choices(field: Field, table: Table) -> str:
     if tells_rows_apart(field, table):
-        return "correct the value: it is part of the key, which must identify the row"
+        return _IN_KEY
     return "set overflow: truncate or null, or exclude the column"

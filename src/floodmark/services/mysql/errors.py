@@ -4,23 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TlsError, TransientError
 from floodmark.services.mysql.rows.text import MySQLError, NotTrusted
 
-_LOGIN = {1045, 1130, 1251, 1275, 1524, 1698, 2049, 2054, 2058, 2059, 2061, 3878}
-_EXPIRED = {1820, 1862}
-_LOCKED = {3118, 3955, 4151}
-_RIGHTS = {1044, 1142, 1143, 1227}
-_UNKNOWN = {1046, 1049, 1051, 1054, 1109, 1146, 1176}
-_SQL = {
-    1052, 1060, 1064, 1102, 1103, 1110, 1111, 1112, 1113, 1149, 1247, 1267, 1271, 1305, 1356, 1582, 1630,
+Meaning = Literal[
+    "log-in", "expired", "locked", "blocked", "plain", "rights", "execute", "name", "statement", "packet", "text",
+    "unreachable", "cut", "time limit", "busy", "value",
+]  # fmt: skip
+
+# The numbers of MySQL 9.7, MariaDB 10.11 and common proxies that a log-in or a SELECT can end with.
+_NUMBERS: dict[Meaning, tuple[int, ...]] = {
+    "log-in": (1045, 1130, 1251, 1275, 1524, 1698, 2049, 2054, 2058, 2059, 2061, 3878),
+    "expired": (1820, 1862),
+    "locked": (3118, 3955, 4151),
+    "blocked": (1129, 4150),
+    "plain": (3159,),
+    "rights": (1044, 1142, 1143, 1227),
+    "execute": (1370,),
+    "name": (1046, 1049, 1051, 1054, 1109, 1146, 1176),
+    # Also functions, character sets, time zones and regular expressions in a `where`.
+    "statement": (
+        1052, 1060, 1064, 1102, 1103, 1110, 1111, 1112, 1113, 1115, 1128, 1139, 1149, 1193, 1210, 1235, 1241, 1242,
+        1247, 1253, 1267, 1271, 1273, 1298, 1305, 1327, 1356, 1449, 1525, 1575, 1582, 1583, 1584, 1630, 4078, 4079,
+        *range(3685, 3701),
+    ),
+    "packet": (1153, 1301, 2020),
+    "text": (3854,),
+    "unreachable": (2002, 2003, 2005),
+    # Also killed, shut down, or idle for too long.
+    "cut": (
+        1053, 1077, 1078, 1079, 1080, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 2006,
+        2012, 2013, 2055, 3169, 4031,
+    ),
+    "time limit": (1907, 1931, 1969, 3024),
+    # What passes by itself: locks and deadlocks, too many connections or queries, no memory, disk or file handle
+    # left, a node that joins, fails over or is offline, a table that was altered, a remote table out of reach.
+    "busy": (
+        1004, 1015, 1016, 1018, 1020, 1021, 1023, 1024, 1026, 1027, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1047, 1105,
+        1114, 1135, 1180, 1203, 1205, 1206, 1213, 1226, 1257, 1290, 1296, 1297, 1412, 1429, 1430, 1637, 1684,
+        1689, 1836, 1874, 1878, 3015, 3032, 3044, 3058, 3100, 3101, 3132, 3133, 3168, 3170, 3572, 3796, 3797, 3950,
+        3985, 4081, 4082, 4139, 4145, 6094, 6400, 6401,
+    ),
 }  # fmt: skip
-_TOO_LARGE = {1153, 1301, 2020}
-_UNREACHABLE = {2002, 2003, 2005}
-_CUT = {1053, 1077, 1158, 1159, 1160, 1161, 1317, 1927, 2006, 2012, 2013, 2055}
-_TIME_LIMIT = {1907, 1969, 3024}
+_MEANINGS: dict[int, Meaning] = {number: meaning for meaning, some in _NUMBERS.items() for number in some}
+
+
+def meaning(code: int) -> Meaning:
+    """What an error's number means. A server's number that is not listed will not pass by itself.
+
+    Those from 2000 on are the client's, and from 9000 on those of proxies and of servers that only speak the
+    protocol: what they say is about a connection.
+    """
+    listed = _MEANINGS.get(code)
+    if listed is not None:
+        return listed
+    return "value" if 1000 <= code < 2000 or 3000 <= code < 9000 else "busy"
 
 
 class UnknownName(ConfigError):
@@ -49,52 +90,61 @@ def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
     said = f"{where}: {text} ({code})" if code else f"{where}: {text}"
     if code == 2026:
         return TlsError(said, hint=_tls_hint(error))
-    if code == 3159:
-        return ConfigError(
-            said, hint="set source.tls.mode: verify_identity with the server's ca, or required"
-        )
-    if code in _EXPIRED:
-        return ConfigError(
-            said,
-            hint=f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url",
-        )
-    if code in _LOCKED:
-        return ConfigError(said, hint=f"ALTER USER '{spec.user}'@'…' ACCOUNT UNLOCK")
-    if code in _LOGIN:
-        # A server that requires TLS tells a client without it no more than this.
-        plain = spec.tls is not None and spec.tls.mode == "disabled"
-        also = ", and whether the server requires TLS (source.tls)" if plain else ""
-        if spec.tls is not None and spec.tls.cert is not None:
-            also = ", and whether the server requires a different certificate than source.tls.cert"
-        return ConfigError(said, hint=f"check the user and the password in source.url{also}")
-    if code in _RIGHTS:
-        return ConfigError(
-            said,
-            hint=f"GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)",
-        )
-    if code == 1370:  # a function in a `where`
-        return ConfigError(said, hint=f"GRANT EXECUTE on it to {spec.user}")
-    if code in _UNKNOWN:
-        return UnknownName(said, hint="check the names and the `where` in the configuration")
-    if code in _SQL:
-        return ConfigError(said, hint="check the names and the `where` in the configuration")
-    if code in _TOO_LARGE:
-        return DataError(said, hint="raise max_allowed_packet on the source, or exclude the column")
-    if code == 3854:
-        return DataError(
-            said,
-            hint="a text in the `where`, or in a key of the warehouse, has characters that the column can't hold: correct it there",
-        )
-    if code in _UNREACHABLE:
+    kind = meaning(code)
+    if kind == "unreachable":
         said = f"{where} can't be reached: {text} ({code})"
-        return TransientError(said, hint="check source.url and that the server is running, then try again")
-    if code in _CUT:
-        return TransientError(said, hint="the connection was cut; try again: nothing is lost")
-    if code in _TIME_LIMIT:
-        return TransientError(
-            said, hint="the server's time limit for statements was exceeded; use smaller slices"
-        )
-    return TransientError(said, hint="try again: nothing is lost")
+    return _CLASSES.get(kind, ConfigError)(said, hint=hint_for(kind, spec))
+
+
+_CLASSES: dict[Meaning, type[FloodmarkError]] = {
+    "name": UnknownName,
+    **dict.fromkeys(("packet", "text", "value"), DataError),
+    **dict.fromkeys(("unreachable", "cut", "time limit", "busy"), TransientError),
+}  # all others: ConfigError
+
+
+def hint_for(kind: Meaning, spec: SourceSpec) -> str:
+    """What to do about it."""
+    match kind:
+        case "log-in":
+            return f"check the user and the password in source.url{_also(spec)}"
+        case "expired":
+            return f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url"
+        case "locked":
+            return f"ALTER USER '{spec.user}'@'…' ACCOUNT UNLOCK"
+        case "blocked":
+            return "too many log-ins failed: check source.url, then have the server unblock this client"
+        case "plain":
+            return "set source.tls.mode: verify_identity with the server's ca, or required"
+        case "rights":
+            return f"GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)"
+        case "execute":  # a function in a `where`
+            return f"GRANT EXECUTE on it to {spec.user}"
+        case "name" | "statement":
+            return "check the names and the `where` in the configuration"
+        case "packet":
+            return "raise max_allowed_packet on the source, or exclude the column"
+        case "text":
+            return "a text in the `where`, or in a key of the warehouse, has characters that the column can't hold: correct it there"
+        case "unreachable":
+            return "check source.url and that the server is running, then try again"
+        case "cut":
+            return "the connection was cut; try again: nothing is lost"
+        case "time limit":
+            return "the server's time limit for statements was exceeded; use smaller slices"
+        case "busy":
+            return "try again: nothing is lost"
+        case "value":
+            return "trying again will not help: correct the value or the definition at the source, or exclude the column"
+
+
+def _also(spec: SourceSpec) -> str:
+    """What else may be wrong: a server that requires TLS tells a client without it no more than this."""
+    if spec.tls is not None and spec.tls.cert is not None:
+        return ", and whether the server requires a different certificate than source.tls.cert"
+    if spec.tls is not None and spec.tls.mode == "disabled":
+        return ", and whether the server requires TLS (source.tls)"
+    return ""
 
 
 def _parts(error: Exception) -> tuple[int, str]:

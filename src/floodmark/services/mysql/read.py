@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import Field, fields, quote, schema_of
+from floodmark.model.types import TWIN, Field, fields, quote, schema_of
 from floodmark.services.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
+from floodmark.services.mysql.errors import hint_for, meaning
 from floodmark.services.mysql.session import Session
 
 # Rows and bytes per batch.
@@ -23,6 +24,7 @@ BYTES = 16 << 20
 
 # Warnings that don't concern the selected values: comparisons in the user's `where`, deprecated syntax.
 _HARMLESS = {1287, 1292, 1681}
+_TOO_LONG = 1301
 
 
 def record_batches(
@@ -133,14 +135,14 @@ class Batches:
         if not count:
             return
         said = self._session.rows("SHOW WARNINGS")
-        serious = [message for _, code, message in said if int(code or 0) not in _HARMLESS]
+        serious = [(int(code or 0), message) for _, code, message in said if int(code or 0) not in _HARMLESS]
         # A field that selects nothing of the table can't lose a value of it.
         computed = any(f.select and f.select != quote(f.column) for f in self._fields)
         if serious or (count > len(said) and computed):
-            message = (serious or [b"too many warnings to look at"])[0] or b""
+            code, message = serious[0] if serious else (_TOO_LONG, b"too many warnings to look at")
             raise DataError(
-                f"MySQL warned that values were lost while reading: {message.decode(errors='replace')}",
-                hint="raise max_allowed_packet on the source, or exclude the column",
+                f"MySQL warned that values were lost while reading: {(message or b'').decode(errors='replace')}",
+                hint=hint_for(meaning(code), self._session.spec),
                 table=self._table.name,
             )
 
@@ -155,4 +157,5 @@ def _whole(pieces: Sequence[Array]) -> Array:
 def _shown(value: object) -> str:
     if value is None:
         return "NULL"
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text.replace(TWIN, "number ")

@@ -6,7 +6,7 @@ import pytest
 
 from floodmark.config.load import SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TlsError, TransientError
-from floodmark.services.mysql.errors import translated
+from floodmark.services.mysql.errors import _NUMBERS, translated
 from floodmark.services.mysql.rows.text import MySQLError, NotTrusted
 
 SPEC = SourceSpec("db", 3306, "reader", "hunter2")
@@ -22,6 +22,13 @@ SPEC = SourceSpec("db", 3306, "reader", "hunter2")
         (2013, TransientError), (1040, TransientError), (1205, TransientError), (1213, TransientError),
         (1317, TransientError), (1927, TransientError), (1969, TransientError), (9999, TransientError),
         (1153, DataError), (2020, DataError), (3854, DataError),
+        (1193, ConfigError), (1129, ConfigError), (3696, ConfigError),
+        (1047, TransientError), (1290, TransientError), (1412, TransientError), (3169, TransientError),
+        (6400, TransientError), (9001, TransientError), (2027, TransientError),
+        # What can't be computed or is damaged: invalid JSON (MySQL, MariaDB), out of range, a crashed table,
+        # a missing tablespace, and numbers of a server to come.
+        (3140, DataError), (3141, DataError), (3157, DataError), (4038, DataError), (1690, DataError), (1292, DataError),
+        (1194, DataError), (1812, DataError), (7777, DataError),
     ],
 )  # fmt: skip
 def test_a_code_says_what_the_operator_does_next(code: int, kind: type[FloodmarkError]) -> None:
@@ -30,6 +37,11 @@ def test_a_code_says_what_the_operator_does_next(code: int, kind: type[Floodmark
     assert "db:3306" in error.message and "said MySQL" in error.message and str(code) in error.message
     assert error.hint
     assert "hunter2" not in error.message + error.hint
+
+
+def test_no_number_has_two_meanings() -> None:
+    numbers = [number for some in _NUMBERS.values() for number in some]
+    assert len(numbers) == len(set(numbers))
 
 
 def test_an_untrusted_certificate_is_distinguished_from_another_host_s_whatever_the_wording() -> None:
@@ -45,5 +57,5 @@ def test_an_untrusted_certificate_is_distinguished_from_another_host_s_whatever_
 
 
 def test_an_error_without_a_number_is_transient() -> None:
-    for arguments in ((), ("text",), (4711, "text")):
+    for arguments in ((), ("text",)):
         assert isinstance(translated(MySQLError(*arguments), SPEC), TransientError)
