@@ -98,7 +98,9 @@ def save_kept(spec: Put, files: Sequence[Proven]) -> Step:
     pairs = found(STAGE, f"{spec.into}, {quote(STAGE)} WHERE {match(spec, spec.target, STAGE)}")
     if spec.weighed and spec.side_filled:
         stored = f"{same_weight(spec.side)} AND {match(spec, spec.target, spec.side)}"
-        pairs += f" UNION ALL {found(WEIGHTS, f'{spec.into}, {spec.beside}, {quote(WEIGHTS)} WHERE {stored}')}"
+        pairs += (
+            f" UNION ALL {found(WEIGHTS, f'{spec.into}, {spec.beside}, {quote(WEIGHTS)} WHERE {stored}')}"
+        )
     listed = ", ".join(quote(name) for name in (*keys, *map(kept_as, range(len(spec.kept)))))
     by = ", ".join(_grouped(field, name).by[-1] for field, name in spec.keys)
     return Do(
