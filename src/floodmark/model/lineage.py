@@ -208,16 +208,26 @@ def dropped_since(before: Table, now: Table) -> tuple[Column, ...]:
     return tuple(c for c in now.lineage.dropped if c.name.lower() not in known)
 
 
-def column_changes(before: Table, now: Table) -> tuple[str, ...]:
-    """The changes to the columns, in words; for new columns see `floodmark.plan.reread`."""
-    target = now.target
+def source_columns(table: Table) -> set[str]:
+    """The source table's columns, excluded ones included, in lower case."""
+    return {name for name, _ in _layout(table)}
+
+
+def said_columns(before: Table, now: Table) -> tuple[str, ...]:
+    """What becomes of renamed, dropped and excluded columns; for new ones see `floodmark.plan.reread`."""
+    target, here = now.target, source_columns(now)
+    if now.mode == "full" and not now.key:
+        fate = "but no values: without a key, nothing tells which row of a new copy they belong to"
+    else:
+        fate = "and its values; new rows get NULL in it"
     return (
         *(
             f"{old} was renamed to {new}: the column in {target} is renamed too."
             for old, new in renamed_since(before, now)
         ),
         *(
-            f"{c.name} is gone from the source: {target} keeps the column, and new rows get NULL in it."
+            f"{c.name} is {'excluded now' if c.name.lower() in here else 'gone from the source'}: "
+            f"{target} keeps the column {fate}."
             for c in dropped_since(before, now)
         ),
     )

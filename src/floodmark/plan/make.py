@@ -67,11 +67,11 @@ def survey(
     if columns.table.mode == "full":
         made = _snapshot(session, columns.table, request, looks)
         about = (*found.notes, *made.about)
-        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe)
+        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks)
     table = clocked(session, columns.table)
     reading = Reading(table, state, options, looks.trust(session))
     if request.since is not None:
-        return _since(Source(session, looks, reading, waiting), request)
+        return replace(_since(Source(session, looks, reading, waiting), request), asks=columns.asks)
 
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
@@ -123,6 +123,7 @@ def survey(
         reread=columns.window,
         reread_slices=columns.slices,
         recipe=columns.recipe,
+        asks=columns.asks,
         load_as="replace" if whole else load_as(table),
         in_order=in_order(request, table),
         about=found.notes,

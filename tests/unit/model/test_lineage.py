@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.lineage import column_changes, with_lineage
+from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.services.mysql.convert import UNLIMITED, Unfit, redshift, to_arrow
@@ -56,8 +56,8 @@ def test_the_unit_of_a_cursor_is_kept_while_it_is_the_cursor() -> None:
 
 def test_dropped_columns_are_remembered_until_they_are_back() -> None:
     gone = with_lineage(table(A, B), table(A))
-    assert names(gone.lineage.dropped) == ["b"] and "b is gone" in column_changes(table(A, B), gone)[0]
-    assert column_changes(gone, with_lineage(gone, table(A))) == ()
+    assert names(gone.lineage.dropped) == ["b"] and "b is gone" in said_columns(table(A, B), gone)[0]
+    assert said_columns(gone, with_lineage(gone, table(A))) == ()
     back = with_lineage(gone, table(A, B))
     assert back.lineage.dropped == () and back.lineage.owed == ("b",)
 
