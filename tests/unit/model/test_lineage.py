@@ -62,6 +62,19 @@ def test_dropped_columns_are_remembered_until_they_are_back() -> None:
     assert back.lineage.dropped == () and back.lineage.owed == ("b",)
 
 
+def test_what_becomes_of_a_column_is_said_as_it_is() -> None:
+    def said(now: Table) -> str:
+        before = changed(table(A, B), mode=now.mode, key=now.key)
+        return said_columns(before, with_lineage(before, now))[0]
+
+    keeps = "t keeps the column and its values; new rows get NULL in it."
+    layout = tuple((c.name, c.type) for c in table(A, B).columns)
+    assert said(table(A)) == f"b is gone from the source: {keeps}"
+    assert said(table(A, layout=layout)) == f"b is excluded now: {keeps}"
+    assert said(table(A, mode="full")) == f"b is gone from the source: {keeps}"
+    assert "keeps the column but no values" in said(table(A, mode="full", key=()))
+
+
 def test_a_rename_happens_only_when_it_is_declared_and_the_old_name_is_gone() -> None:
     declared = (("A", "B"),)
     assert with_lineage(table(A), table(B, renames=declared)).lineage.renamed == (("a", "b"),)
