@@ -22,10 +22,10 @@ from floodmark.model.lineage import (
     came_back,
     current,
     dropped_since,
-    gone,
     happened,
     renamed_since,
     said_columns,
+    suspects,
     with_lineage,
 )
 from floodmark.model.position import Position
@@ -214,9 +214,9 @@ def follow(
 
 
 def _known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
-    """Rows read earlier, as they are now, if a column is gone: another one may have taken its values."""
+    """Rows read earlier, as they are now, if a column may have taken another one's name."""
     order = tuple(current(name, happened(before, now)) for name in before.order)
-    if state.extraction.origin is None or not now.key or order != now.order or not gone(before, now):
+    if state.extraction.origin is None or not now.key or order != now.order or not suspects(before, now):
         return []
     asked = identity.to_ask(now, state.extraction.origin.witnesses)
     return list(zip(asked, identity.answers(session, now, asked), strict=True))
