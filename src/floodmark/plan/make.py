@@ -17,6 +17,7 @@ from floodmark.model.notes import Note
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
+from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Window
@@ -158,7 +159,8 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
 def _said_whole(table: Table, chosen: Chosen) -> str:
     if chosen.window is None:
         return f"There is no row after the start: {table.target} will be emptied."
-    return f"The rows read now replace all rows of {table.target}."
+    rows = counted(sum(piece.rows for piece in chosen.slices), "row")
+    return f"The rows read now, about {rows}, replace all rows of {table.target}."
 
 
 # ---------------------------------------------------------------- queries to the source

@@ -276,14 +276,15 @@ def _reasons(before: Table, now: Table, found: tuple[Change, ...]) -> str:
 
 
 def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
-    """A sync's notes about changed parts of the recipe."""
+    """A sync's notes about changed parts of the recipe; for rows that are read again see `_reasons`."""
+    notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
     if not any(c.part == "where" for c in found):
-        return []
+        return notes
     outside = "Rows of the target that no longer match `where`"
     looked = (
         "are searched for now" if options.deletes != "ignore" else "stay there, because of `deletes: ignore`"
     )
-    return [f"{outside} {looked}."]
+    return [*notes, f"{outside} {looked}."]
 
 
 def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
