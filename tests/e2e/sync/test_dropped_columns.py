@@ -130,7 +130,8 @@ def test_nothing_is_written_before_somebody_has_agreed_to_a_change(
     assert planned.code == 6 and "b is new: earlier rows get 7 in it" in planned.stdout
     (refused,) = workspace.sync("asked").as_json()["tables"]
     assert refused["exit_code"] == 6
-    assert refused["error"]["message"].endswith("b was added (int); phone was dropped (varchar(9))")
+    assert "b was added (int" in refused["error"]["message"]
+    assert refused["error"]["message"].endswith("; phone was dropped (varchar(9))")
     assert refused["error"]["hint"].endswith(f"to go on: floodmark sync -t {name} --force")
     with duckdb.connect(str(workspace.warehouse)) as link:
         link.execute("UPDATE asked SET a = 'wrong' WHERE id = 3")
