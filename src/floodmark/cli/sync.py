@@ -109,7 +109,11 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     metavar="FILE",
     help="Write the metrics of all tables to FILE after the run, for node_exporter (*.prom).",
 )
-@click.option("--force", is_flag=True, help="Proceed even if rows may be duplicated or removed.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Proceed even if rows may be duplicated or removed, or a change has to be agreed to.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print each table in full, with all its notes.")
 @pass_settings
 def sync(

@@ -342,6 +342,7 @@ class TableBlock(Block):
     dist_key: Text | None = None
     sort_key: Annotated[Columns, BeforeValidator(_none)] = ()
     renames: Annotated[dict[Text, Text], BeforeValidator(lambda v: v or {})] = {}
+    schema_changes: Literal["follow", "ask"] = "follow"
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
     cascades: Literal["ignore", "follow"] = "ignore"
     deletes_every: Duration = 0.0

@@ -161,6 +161,7 @@ class TableOptions:
     dist_key: str | None = None
     sort_key: tuple[str, ...] = ()
     renames: dict[str, str] = field(default_factory=dict)  # old name of a source column -> new name
+    schema_changes: Literal["follow", "ask"] = "follow"
     deletes: Literal["ignore", "hard", "soft"] = "ignore"
     cascades: Literal["ignore", "follow"] = "ignore"
     deletes_every: float = 86_400.0  # seconds, as are all durations

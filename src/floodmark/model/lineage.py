@@ -89,7 +89,7 @@ def parts_to_reread(before: Table, now: Table, known: Sequence[Known] = ()) -> t
         # Without a key, the target may hold several versions of a row; merging by key keeps the last one.
         "key": bool(now.key and not before.key),
         # Without a key a reread would be refused, and most dropped columns really are just dropped.
-        "order": _reordered(before, now) or (bool(now.key) and _name_taken(before, now, known)),
+        "order": _name_taken(before, now, known) if now.key else _reordered(before, now),
         "zero_dates": before.recipe.zero_dates != now.recipe.zero_dates
         and any(c.data_type in TEMPORAL for c in now.columns)
         and (before.recipe.zero_dates, now.recipe.zero_dates) not in _HARMLESS,
@@ -149,7 +149,7 @@ def only_asks_for_a_cursor(table: Table) -> bool:
 
 
 def _reordered(before: Table, now: Table) -> bool:
-    """Whether the column order has changed: two columns of one type may have swapped names."""
+    """Whether the column order has changed: two columns may have swapped names."""
     was = [name for name, _ in _layout(before, happened(before, now))]
     is_ = [name for name, _ in _layout(now)]
     return [name for name in was if name in is_] != [name for name in is_ if name in was]
@@ -158,12 +158,15 @@ def _reordered(before: Table, now: Table) -> bool:
 def _name_taken(before: Table, now: Table, known: Sequence[Known]) -> bool:
     since = happened(before, now)
     old = {current(c.name, since).lower(): c for c in before.columns}
-    return name_taken(old, now, gone(before, now), known)
+    return name_taken(old, now, suspects(before, now), known, reordered=_reordered(before, now))
 
 
-def gone(before: Table, now: Table) -> dict[str, str]:
-    """The columns that the source no longer shows, including excluded ones: lower-case names and types."""
-    here = {name for name, _ in _layout(now)}
+def suspects(before: Table, now: Table) -> dict[str, str]:
+    """The source's columns, as lower-case names and types, that may go by another one's name now.
+
+    Those that it no longer shows, excluded ones included; all of them if their order has changed.
+    """
+    here = set() if _reordered(before, now) else source_columns(now)
     return {name: type_ for name, type_ in _layout(before, happened(before, now)) if name not in here}
 
 
@@ -208,16 +211,26 @@ def dropped_since(before: Table, now: Table) -> tuple[Column, ...]:
     return tuple(c for c in now.lineage.dropped if c.name.lower() not in known)
 
 
-def column_changes(before: Table, now: Table) -> tuple[str, ...]:
-    """The changes to the columns, in words; for new columns see `floodmark.plan.reread`."""
-    target = now.target
+def source_columns(table: Table) -> set[str]:
+    """The source table's columns, excluded ones included, in lower case."""
+    return {name for name, _ in _layout(table)}
+
+
+def said_columns(before: Table, now: Table) -> tuple[str, ...]:
+    """What becomes of renamed, dropped and excluded columns; for new ones see `floodmark.plan.reread`."""
+    target, here = now.target, source_columns(now)
+    if now.mode == "full" and not now.key:
+        fate = "but no values: without a key, nothing tells which row of a new copy they belong to"
+    else:
+        fate = "and its values; new rows get NULL in it"
     return (
         *(
             f"{old} was renamed to {new}: the column in {target} is renamed too."
             for old, new in renamed_since(before, now)
         ),
         *(
-            f"{c.name} is gone from the source: {target} keeps the column, and new rows get NULL in it."
+            f"{c.name} is {'excluded now' if c.name.lower() in here else 'gone from the source'}: "
+            f"{target} keeps the column {fate}."
             for c in dropped_since(before, now)
         ),
     )

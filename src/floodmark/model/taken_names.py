@@ -1,8 +1,8 @@
-"""Whether a column that is gone may now go by another column's name. Pure.
+"""Whether a column may now go by another column's name. Pure.
 
 After `DROP price, CHANGE price_new price` only `price_new` seems to be gone, yet `price` has other values. A
 column's position proves nothing, since ALTER can put it anywhere, so once a column is gone every other one is
-suspect. The checksums of known rows decide; if they can't, a column of the same kind is suspicion enough. The
+suspect; if the order has changed, any two may have swapped names, and their types with them. The checksums of known rows decide; if they can't, a column of the same kind is suspicion enough. The
 key and the cursor need no check: whole rows would have moved.
 """
 
@@ -30,18 +30,25 @@ _KINDS = (
 
 
 def name_taken(
-    old: Mapping[str, Column], now: Table, gone: Mapping[str, str], known: Sequence[Known] = ()
+    old: Mapping[str, Column],
+    now: Table,
+    suspects: Mapping[str, str],
+    known: Sequence[Known] = (),
+    *,
+    reordered: bool = False,
 ) -> bool:
-    """Whether one of the missing columns (`gone`: names and types) may have taken the name of one still read.
+    """Whether one of the suspects (earlier columns, with types) may have taken the name of a column still read.
 
-    `old` holds the columns that were read, by their current names in lower case.
+    `old` holds the columns that were read, by their current names in lower case, which the suspects have too.
+    `reordered`: a suspect may be of any kind, so no column is above suspicion without a known value.
     """
     places = {name.lower() for name in (*now.key, *now.order)}
     in_place = [
         (dict(witness.cells), row.cells) for witness, rows in known for row in rows if row.cursor == 0
     ]
-    return bool(gone) and any(
-        _taken(old[column.name.lower()], column, old, gone, in_place)
+    others = {name: type_ for name, type_ in suspects.items() if name not in places}
+    return bool(others) and any(
+        _taken(old[column.name.lower()], column, old, others, in_place, reordered)
         for column in now.columns
         if column.name.lower() in old.keys() - places
     )
@@ -51,8 +58,9 @@ def _taken(
     was: Column,
     column: Column,
     old: Mapping[str, Column],
-    gone: Mapping[str, str],
+    others: Mapping[str, str],
     in_place: Sequence[tuple[Cells, Cells]],
+    reordered: bool,
 ) -> bool:
     """Whether the column may be a different one now; `in_place`: old and new cells of rows that did not move."""
     before, now = mark(was), mark(column)
@@ -60,15 +68,18 @@ def _taken(
     rows = [(cells, answer) for cells, answer in telling if before in cells and now in answer]
     if any(cells[before] != answer[now] for cells, answer in rows):
         return True
+    if reordered and all(cells[before] is None for cells, _ in rows):
+        return True
     return any(
-        _alike(column, described(name, type_))
+        name != column.name.lower()
+        and _alike(column, described(name, type_))
         and not _told_apart(was, old.get(name), [cells for cells, _ in rows])
-        for name, type_ in gone.items()
+        for name, type_ in others.items()
     )
 
 
 def _told_apart(column: Column, lost: Column | None, rows: Sequence[Cells]) -> bool:
-    """Whether, in one of the rows, all with the column unchanged, the missing column had a different value.
+    """Whether, in one of the rows, all with the column unchanged, the other column had a different value.
 
     A rename affects all rows at once, so one row is enough. NULL does not count: a new column starts with it,
     and may have been filled since without touching the cursor.

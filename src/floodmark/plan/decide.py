@@ -46,6 +46,7 @@ class Plan:
     zone: Zone | None = None  # of the cursors, as they are read now
     origin: Origin | None = None  # the source being read, as the claim stores it
     recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
+    asks: DataError | None = None  # of a dry run: the question that would stop it
 
     def complete_at(self, began: float) -> float | None:
         """Everything committed before this moment is read by this plan, made from `began` on; None if unknown.

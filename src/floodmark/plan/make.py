@@ -17,6 +17,7 @@ from floodmark.model.notes import Note
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
+from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
 from floodmark.model.window import Window
@@ -69,11 +70,11 @@ def survey(
     if columns.table.mode == "full":
         made = _snapshot(session, columns.table, request, trust)
         about = (*found.notes, *made.about)
-        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe)
+        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks)
     table = clocked(session, columns.table)
     reading = Reading(table, state, options, trust)
     if request.since is not None:
-        return _since(Source(session, looks, reading, waiting), request)
+        return replace(_since(Source(session, looks, reading, waiting), request), asks=columns.asks)
 
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
@@ -125,6 +126,7 @@ def survey(
         reread=columns.window,
         reread_slices=columns.slices,
         recipe=columns.recipe,
+        asks=columns.asks,
         load_as="replace" if whole else load_as(table),
         in_order=in_order(request, table),
         about=found.notes,
@@ -159,7 +161,8 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
 def _said_whole(table: Table, chosen: Chosen) -> str:
     if chosen.window is None:
         return f"There is no row after the start: {table.target} will be emptied."
-    return f"The rows read now replace all rows of {table.target}."
+    rows = counted(sum(piece.rows for piece in chosen.slices), "row")
+    return f"The rows read now, about {rows}, replace all rows of {table.target}."
 
 
 # ---------------------------------------------------------------- queries to the source

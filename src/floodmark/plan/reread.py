@@ -3,7 +3,7 @@
 If all of them share one value in a new column, the target's column is filled with it and no row is read. If
 they differ, or another part of the recipe calls for it, every row read earlier is read again, once, and
 merged by key. The claim holds the window for that, like the ordinary one, so the next run can resume it after
-a crash.
+a crash. With `schema_changes: ask`, none of this happens until somebody has agreed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from floodmark.commit.fold import State
 from floodmark.commit.log import Log
 from floodmark.commit.stretches import Gap, lowest, stretches
 from floodmark.config.load import TableOptions
+from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.lineage import (
     came_back,
-    column_changes,
     current,
     dropped_since,
-    gone,
     happened,
     renamed_since,
+    said_columns,
+    suspects,
     with_lineage,
 )
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column, Table
 from floodmark.model.taken_names import Known
+from floodmark.model.text import counted
 from floodmark.model.types import fields
 from floodmark.model.window import Slice, Window
 from floodmark.plan import recipe
 from floodmark.plan.decide import start_position
 from floodmark.plan.recipe import Change
-from floodmark.plan.window import cut_by, parts_of_the_key, slices
-from floodmark.services.mysql import identity
+from floodmark.plan.window import COUNT_EXACTLY_BELOW, cut_by, parts_of_the_key, slices
+from floodmark.services.mysql import identity, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import did_you_mean, sees_all
 from floodmark.services.mysql.session import Session
@@ -56,6 +58,7 @@ class Followed:
     changed: bool = False  # whether the columns differ from before
     notes: tuple[str, ...] = ()
     recipe: tuple[Change, ...] = ()  # how it has changed
+    asks: DataError | None = None  # in a dry run: see `question`
 
 
 def changes(
@@ -88,6 +91,41 @@ def check(table: Table, state: State, options: TableOptions) -> None:
     refused = recipe.unfit(state.table, table) if state.has_data else None
     if refused is not None:
         raise refused
+
+
+def question(
+    table: Table, state: State, options: TableOptions, known: Sequence[Known] = ()
+) -> DataError | None:
+    """The error that asks before a change is followed, by changing the target or by reading rows again.
+
+    None if nobody wants to be asked, nothing is followed, or nothing was read since a reset.
+    """
+    before = state.table
+    if options.schema_changes != "ask" or before is None or not state.live_files:
+        return None
+    now = with_lineage(before, table)
+    what = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
+    found = changes(table, state, options, known)
+    what += [c.said for c in found if c.do == "reread" or c.part == "where"]
+    if not what:
+        return None
+    return DataError(
+        f"the table has changed, and `schema_changes: ask` is set, so nothing was read: {'; '.join(what)}",
+        hint=f"to see what follows: floodmark plan -t {table.name}; to go on: floodmark sync -t {table.name} --force",
+        table=table.name,
+    )
+
+
+def _shows(change: ColumnChange, before: Table, now: Table) -> bool:
+    """Whether the target's column changes too; INT(11) and INT are the same there."""
+    if change.kind != "changed":
+        return True
+    was, is_ = (
+        {f.target: f.duckdb if table.recipe.holds == "any" else f.redshift for f in fields(table)}
+        for table in (before, now)
+    )
+    places = {f.target for f in fields(now) if f.column == change.column}
+    return any(was.get(place) != is_[place] for place in places)
 
 
 def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
@@ -144,30 +182,41 @@ def follow(
     found = changes(table, state, options, known)
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
-    notes = [*column_changes(before, now), *_said(found, options)]
+    notes = [*said_columns(before, now), *_said(found, options)]
+    asks = None if request.force else question(table, state, options, known)
+    if asks is not None and not request.dry_run:
+        raise asks
     others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed
     changed = bool(others or _rereads(found)) or any(c.part == "where" for c in found)
     low, skipped = span(log, now, state, options) if now.lineage.owes else (None, ())
     if now.lineage.owed:
         now = _filled(session, now, before, low, upto, notes)
-    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found)
+    followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
     if request.since is not None or now.mode == "full":
         return replace(followed, changed=False)
     if request.most is not None and (now.lineage.owes or state.extraction.reread):
-        notes.append("The next sync without --limit reads the rows again.")
+        notes.append(
+            f"{_reasons(before, now, found)}: the next sync without --limit reads earlier rows again."
+        )
         return replace(followed, notes=tuple(notes))
     if not now.lineage.owes:
         left = state.extraction.reread
         return replace(followed, window=left, slices=_pieces(left) if left else ())
     window = _window(session, now, low, upto, request, skipped)
     settled = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
-    return replace(followed, table=settled, window=window, slices=_pieces(window))
+    pieces = _pieces(window)
+    rows = counted(sum(piece.rows for piece in pieces), "row")
+    notes.append(
+        f"{_reasons(before, now, found)}: about {rows} are read again, once, and merged into {now.target} by key. "
+        "Columns of the target that the source does not have keep their values."
+    )
+    return replace(followed, table=settled, window=window, slices=pieces, notes=tuple(notes))
 
 
 def _known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
-    """Rows read earlier, as they are now, if a column is gone: another one may have taken its values."""
+    """Rows read earlier, as they are now, if a column may have taken another one's name."""
     order = tuple(current(name, happened(before, now)) for name in before.order)
-    if state.extraction.origin is None or not now.key or order != now.order or not gone(before, now):
+    if state.extraction.origin is None or not now.key or order != now.order or not suspects(before, now):
         return []
     asked = identity.to_ask(now, state.extraction.origin.witnesses)
     return list(zip(asked, identity.answers(session, now, asked), strict=True))
@@ -215,18 +264,27 @@ def _rereads(found: tuple[Change, ...]) -> list[Change]:
     return [c for c in found if c.do == "reread" and c.part not in ("columns", "mode")]
 
 
+def _reasons(before: Table, now: Table, found: tuple[Change, ...]) -> str:
+    """Why rows are read again."""
+    since = renamed_since(before, now)
+    old = {current(c.name, since).lower() for c in before.columns}
+    why = [c.said for c in found if c.do == "reread" and c.part != "mode"]
+    if new := [name for name in now.lineage.owed if name.lower() not in old]:
+        verb, them = ("are", "them") if len(new) > 1 else ("is", "it")
+        why.append(f"{', '.join(new)} {verb} new, and earlier rows differ in {them}")
+    return "; ".join(why) or "An earlier change of columns or options"
+
+
 def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
-    """A sync's notes about changed parts of the recipe."""
-    notes = [f"{c.said}: all earlier rows are read again, once." for c in _rereads(found)]
-    if any(c.part == "where" for c in found):
-        outside = "Rows of the target that no longer match `where`"
-        looked = (
-            "are searched for now"
-            if options.deletes != "ignore"
-            else "stay there, because of `deletes: ignore`"
-        )
-        notes.append(f"{outside} {looked}.")
-    return notes
+    """A sync's notes about changed parts of the recipe; for rows that are read again see `_reasons`."""
+    notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
+    if not any(c.part == "where" for c in found):
+        return notes
+    outside = "Rows of the target that no longer match `where`"
+    looked = (
+        "are searched for now" if options.deletes != "ignore" else "stay there, because of `deletes: ignore`"
+    )
+    return [*notes, f"{outside} {looked}."]
 
 
 def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
@@ -285,10 +343,6 @@ def _filled(
             hint=f"exclude it; or {recipe.go_on(before)}",
             table=table.name,
         )
-    if owed:
-        notes.append(
-            f"Added or changed without moving the cursor: {', '.join(owed)}. All earlier rows are read again, once."
-        )
     columns = tuple(filled.get(c.name, c) for c in table.columns)
     source, lineage = replace(table.source, columns=columns), replace(table.lineage, owed=tuple(owed))
     return replace(table, source=source, lineage=lineage)
@@ -304,6 +358,8 @@ def _window(
 ) -> Window:
     rows = edges.table_rows(session, table)
     by = cut_by(request, table, 1.0, rows)
+    if rows <= COUNT_EXACTLY_BELOW:
+        rows = edges.count(session, table, sql.between(table, table.order, low, upto))
     if skipped:
         return around(
             lambda a, b: edges.walk(session, table, table.order, a, b, request.slice_rows),

@@ -53,7 +53,7 @@ class PlanReport:
 
     @property
     def exit_code(self) -> int:
-        """Non-zero if the warehouse would refuse the plan's rows; the plan is shown all the same."""
+        """Non-zero if the sync would refuse to go on, or the load its rows; the plan is shown all the same."""
         return self.load_preview.refused.code if self.load_preview.refused else 0
 
     @property
@@ -239,8 +239,10 @@ def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
         made = survey(session, found, state, chosen, request, log, start)
         if made.table.columns != known.columns:  # now with the values that existing rows get in new columns
             asking = Asking(config.warehouse, log, state, made.table)
-        spec = config.warehouse
+        spec, seen = config.warehouse, asking.answer()
+        if made.asks is not None:
+            seen = replace(seen, refused=made.asks)
         return PlanReport(
-            made, state.n, spec.kind, spec.large_strings, request, chosen.exclude, asking.answer(),
+            made, state.n, spec.kind, spec.large_strings, request, chosen.exclude, seen,
             taken.notes if taken is not None else (),
         )  # fmt: skip

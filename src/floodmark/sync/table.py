@@ -43,6 +43,7 @@ from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
 from floodmark.plan.make import survey
 from floodmark.plan.reread import check as check_recipe
+from floodmark.plan.reread import question
 from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql.convert import redshift
 from floodmark.services.mysql.describe import Discovered, discover_with_notes
@@ -222,6 +223,10 @@ class TableRun:
         if self._asked.dry_run:
             self._foresee(plan)
             return None
+        if plan.reread_slices or (plan.window is not None and plan.window.whole):
+            for note in plan.notes:
+                # Printed before the rows are read too, not only in the result: the operator may want to stop it.
+                self._services.progress.note("", f"{self._name}: {note}")
         if plan.empty:
             self._nothing_to_read(plan)
             self._empty_plan = plan
@@ -247,6 +252,7 @@ class TableRun:
     def _foresee(self, plan: Plan) -> None:
         """Puts a dry run's plan into the report; raises the error that would refuse its rows."""
         seen = LoadPreview() if self._asked.backup_only else self._looked_ahead(plan.table)
+        seen = seen if plan.asks is None else replace(seen, refused=plan.asks)
         spec = self._services.config.warehouse
         self._report.plan = PlanReport(
             plan, self._held.state.n, spec.kind, spec.large_strings, self._request, self._options.exclude, seen
@@ -366,6 +372,9 @@ class TableRun:
         """Makes sure that we hold the table, as described; refuses one that no longer fits its rows."""
         if table is not None:
             check_recipe(table, self._held.state, self._options)
+            asks = question(table, self._held.state, self._options)
+            if asks is not None and not self._asked.force:
+                raise asks
         self._held.hold(purpose, table)
 
     # changes that no cursor reveals

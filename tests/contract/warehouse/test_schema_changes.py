@@ -146,6 +146,111 @@ def test_our_own_column_in_a_target_that_marks_deletes_is_left_alone(fill: Fill)
     assert found == [(1, 4, False), (2, 4, True), (3, 5, True)]
 
 
+# columns that the files lack
+
+
+PHONE = named(NAME, "phone")
+
+
+def customers(fill: Fill, *, mode: str = "upsert") -> Table:
+    """A table whose three rows were loaded with phones, after that column was dropped."""
+    first = with_lineage(None, changed(ORDERS, columns=(ID, NAME, PHONE, SEEN), mode=mode))
+    rows = [{**row(i, "old"), "phone": f"+{i}"} for i in (1, 2, 3)]
+    load(fill, first, *rows, load_as="replace" if mode == "full" else "merge")
+    return then(first, ID, NAME, SEEN)
+
+
+def test_a_dropped_column_keeps_its_values_in_rows_that_are_merged(fill: Fill) -> None:
+    dropped = customers(fill)
+    load(fill, dropped, row(1, "new"), row(4, "new"))
+    fill.load(
+        fill.commit([row(2, "twice", at=3), row(2, "once", at=2)], table=dropped),
+        fill.commit([row(3, "new"), row(5, "new")], table=dropped),
+        table=dropped,
+        newest=dropped,
+    )
+    found = [(1, "new", "+1"), (2, "twice", "+2"), (3, "new", "+3"), (4, "new", None), (5, "new", None)]
+    assert fill.rows("id, name, phone") == found
+    back = then(dropped, ID, NAME, PHONE, SEEN)
+    load(fill, back, {**row(1, "back"), "phone": None}, {**row(4, "back"), "phone": "+4"})
+    assert fill.rows("id, phone")[:4] == [(1, None), (2, "+2"), (3, "+3"), (4, "+4")]
+
+
+def test_older_files_that_load_late_change_no_column_that_they_lack(fill: Fill) -> None:
+    """Also with several formats one after the other, with columns in another order, and renamed ones."""
+    dropped = customers(fill)
+    added = then(dropped, SEEN, named(INT, "n", fill="5"), ID, named(NAME, "phone2"), NAME)
+    renamed = then(added, ID, NAME, named(INT, "m", fill="5"), SEEN, renames=(("n", "m"),))
+    late = fill.commit([row(2, "late"), row(6, "late")], table=dropped)
+    load(fill, added, {**row(1, "a"), "n": 7, "phone2": "x"}, newest=renamed)
+    load(fill, renamed, {**row(1, "b"), "m": 8}, {**row(4, "b"), "m": 9})
+    fill.load(late, table=dropped, newest=renamed, retake=frozenset((c.n, d) for c, d in fill.made[2:]))
+    assert fill.rows("id, name, phone, m, phone2") == [
+        (1, "b", "+1", 8, "x"), (2, "late", "+2", 5, None), (3, "old", "+3", 5, None), (4, "b", None, 9, None),
+        (6, "late", None, 5, None),
+    ]  # fmt: skip
+
+
+def test_a_column_that_others_added_keeps_its_values_and_its_default(fill: Fill) -> None:
+    more = "mine VARCHAR(9) DEFAULT 'new', times INTEGER NOT NULL DEFAULT 0"
+    more += ", twice BIGINT GENERATED ALWAYS AS (id * 2)" if fill.place.kind == "duckdb" else ""
+    fill.place.run(target_by_hand().removesuffix(")") + f", {more})")
+    load(fill, ORDERS, row(1, "a"), row(2, "b"))
+    fill.place.run("UPDATE orders SET mine = 'seen', times = 7 WHERE id = 1")
+    fill.place.run("UPDATE orders SET mine = NULL WHERE id = 2")
+    load(fill, ORDERS, row(1, "c"), row(2, "c"), row(3, "c"))
+    found = [(1, "c", "seen", 7), (2, "c", None, 0), (3, "c", "new", 0)]
+    assert fill.rows("id, name, mine, times") == found
+
+
+def test_a_row_that_is_back_keeps_its_dropped_column_and_loses_its_mark(fill: Fill) -> None:
+    dropped = customers(fill)
+    keys = fill.commit(
+        [{"id": 1}, {"id": 2}], table=dropped, load_as="mark", at="2025-05-01T12:00:00.000000Z"
+    )
+    fill.load(keys, table=dropped, newest=dropped)
+    load(fill, dropped, row(1, "back"))
+    assert fill.rows("id, phone, _deleted_at IS NULL") == [(1, "+1", True), (2, "+2", False), (3, "+3", True)]
+
+
+def test_a_dropped_column_is_kept_for_keys_that_changed_their_case_and_for_keys_that_are_there_twice(
+    fill: Fill,
+) -> None:
+    phone = named(NAME, "phone")
+    first = with_lineage(None, changed(CODES, columns=(*CODES.columns, phone)))
+    load(fill, first, {**code("abc", 1), "phone": "+1"}, {**code("x", 1), "phone": "+2"})
+    dropped = then(first, *CODES.columns)
+    load(fill, dropped, code("ABC", 2), code("y", 2))
+    assert fill.rows("code, n, phone", "codes") == [("ABC", 2, "+1"), ("x", 1, "+2"), ("y", 2, None)]
+    fill.place.run("INSERT INTO codes (code, n, phone) VALUES ('x', 1, '+2')")
+    load(fill, dropped, code("x", 3), code("X", 4, at=5), code("Abc", 5))
+    assert fill.rows("code, n, phone", "codes") == [("Abc", 5, "+1"), ("X", 4, "+2"), ("y", 2, None)]
+
+
+@pytest.mark.parametrize("mode", ["full", "upsert"])
+def test_a_copy_that_replaces_all_rows_keeps_a_dropped_column_by_key(fill: Fill, mode: str) -> None:
+    dropped = customers(fill, mode=mode)
+    load(fill, dropped, row(1, "new"), row(3, "new"), row(4, "new"), load_as="replace")
+    assert fill.rows("id, name, phone") == [(1, "new", "+1"), (3, "new", "+3"), (4, "new", None)]
+    load(fill, dropped, row(3, "newer"), row(4, "newer"), load_as="replace")
+    assert fill.rows("id, name, phone") == [(3, "newer", "+3"), (4, "newer", None)]
+
+
+def test_without_a_key_a_copy_has_nothing_to_find_old_values_by(fill: Fill) -> None:
+    first = with_lineage(None, changed(ORDERS, columns=(ID, NAME, PHONE, SEEN), mode="full", key=()))
+    load(fill, first, {**row(1, "old"), "phone": "+1"}, load_as="replace")
+    load(fill, then(first, ID, NAME, SEEN), row(1, "new"), load_as="replace")
+    assert fill.rows("id, name, phone") == [(1, "new", None)]
+
+
+def test_the_text_of_an_impossible_date_goes_with_the_date(fill: Fill) -> None:
+    first = changed(ORDERS, zero_dates="keep")
+    values = {**row(1, "a"), "update_at": None, "update_at__raw": "0000-00-00 00:00:00"}
+    load(fill, first, values, {**values, "id": 2})
+    load(fill, changed(ORDERS, zero_dates="null"), row(1, "b"))
+    assert fill.rows("id, update_at__raw") == [(1, None), (2, "0000-00-00 00:00:00")]
+
+
 # what only Redshift has
 
 

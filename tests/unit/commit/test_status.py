@@ -193,3 +193,15 @@ def test_kinds_of_column_changes_are_distinguished() -> None:
     ]  # fmt: skip
     assert column_changes(None, TABLE) == column_changes(TABLE, TABLE) == ()
     assert str(column_changes(TABLE, after)[1]) == "Extra was added (text)"
+
+
+def test_a_column_that_the_source_still_has_is_excluded_and_not_dropped() -> None:
+    *rest, last = TABLE.columns
+    every = tuple((c.name, c.type) for c in TABLE.columns)
+    without = changed(TABLE, columns=tuple(rest), layout=every)
+    assert [(c.kind, c.column) for c in column_changes(TABLE, without)] == [("excluded", last.name)]
+    assert [(c.kind, c.column) for c in column_changes(without, TABLE)] == [("included", last.name)]
+    other = replace(last, name="Other")
+    renamed = changed(TABLE, columns=(*rest, other), renamed=((last.name, "Other"),))
+    (change,) = column_changes(TABLE, renamed)
+    assert str(change) == f"{last.name} was renamed to Other"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.lineage import column_changes, with_lineage
+from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.services.mysql.convert import UNLIMITED, Unfit, redshift, to_arrow
@@ -56,10 +56,23 @@ def test_the_unit_of_a_cursor_is_kept_while_it_is_the_cursor() -> None:
 
 def test_dropped_columns_are_remembered_until_they_are_back() -> None:
     gone = with_lineage(table(A, B), table(A))
-    assert names(gone.lineage.dropped) == ["b"] and "b is gone" in column_changes(table(A, B), gone)[0]
-    assert column_changes(gone, with_lineage(gone, table(A))) == ()
+    assert names(gone.lineage.dropped) == ["b"] and "b is gone" in said_columns(table(A, B), gone)[0]
+    assert said_columns(gone, with_lineage(gone, table(A))) == ()
     back = with_lineage(gone, table(A, B))
     assert back.lineage.dropped == () and back.lineage.owed == ("b",)
+
+
+def test_what_becomes_of_a_column_is_said_as_it_is() -> None:
+    def said(now: Table) -> str:
+        before = changed(table(A, B), mode=now.mode, key=now.key)
+        return said_columns(before, with_lineage(before, now))[0]
+
+    keeps = "t keeps the column and its values; new rows get NULL in it."
+    layout = tuple((c.name, c.type) for c in table(A, B).columns)
+    assert said(table(A)) == f"b is gone from the source: {keeps}"
+    assert said(table(A, layout=layout)) == f"b is excluded now: {keeps}"
+    assert said(table(A, mode="full")) == f"b is gone from the source: {keeps}"
+    assert "keeps the column but no values" in said(table(A, mode="full", key=()))
 
 
 def test_a_rename_happens_only_when_it_is_declared_and_the_old_name_is_gone() -> None:

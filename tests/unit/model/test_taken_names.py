@@ -90,6 +90,30 @@ def test_checksums_of_different_types_are_not_compared() -> None:
     assert taken(BEFORE, table(wider, COUNT), known(PRICE, NEW, (1, 2, 1)))
 
 
+def test_columns_in_another_order_are_the_same_ones_if_known_rows_tell_all_of_a_kind_apart() -> None:
+    before, now = table(PRICE, COUNT, NEW), table(NEW, COUNT, PRICE)
+
+    def rows(*values: tuple[int, int, int, int]) -> list[Known]:
+        """Rows with the old and the new values of both prices."""
+        return [
+            (
+                Witness((n,), ((mark(PRICE), price), (mark(NEW), new), (mark(COUNT), 1))),
+                [Answer(0, {mark(PRICE): price_now, mark(NEW): new_now, mark(COUNT): 1})],
+            )
+            for n, (price, new, price_now, new_now) in enumerate(values)
+        ]
+
+    assert not taken(before, now, rows((1, 1, 1, 1), (1, 2, 1, 2)))
+    assert taken(before, now, rows((1, 1, 1, 1), (1, 2, 2, 1))), "they have swapped names"
+    assert taken(before, now, rows((1, 1, 1, 1))) and taken(before, now, []), "nothing tells"
+    third = replace(PRICE, name="third")
+    assert taken(table(PRICE, NEW, third), table(third, PRICE, NEW), rows((1, 2, 1, 2))), "not of all"
+    text = Column("t", "varchar(9)", "varchar", characters=9)
+    assert taken(table(PRICE, NEW, text), table(NEW, PRICE, text), rows((1, 2, 1, 2))), "nor of other kinds"
+    without = changed(now, key=())
+    assert "order" in with_lineage(changed(before, key=()), without).lineage.owed_parts
+
+
 def test_an_integer_s_display_width_is_not_part_of_its_type() -> None:
     other = replace(COUNT, name="other", type="int")
     assert not taken(table(COUNT, other), table(replace(COUNT, type="int")), known(COUNT, other, (1, 2, 1)))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from floodmark.commit.fold import restarted_by
 from floodmark.config.load import TableOptions
 from floodmark.model.commit import Batch, Reset
 from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.lineage import with_lineage
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.window import Window
-from floodmark.plan.reread import begins_whole, changes, check, follows_a_copy
+from floodmark.plan.reread import begins_whole, changes, check, follows_a_copy, question
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, at, files, window
 
@@ -102,3 +105,34 @@ def test_the_successor_of_a_copy_begins_at_the_first_row_unless_the_table_was_re
     history.add(Reset, stages=("extract", "load"))
     assert not follows_a_copy(restarted_by(history.state, TABLE))
     assert not follows_a_copy(read_by_cursor().state)
+
+
+ASK = TableOptions(schema_changes="ask")
+NARROWER = changed(TABLE, columns=TABLE.columns[:-1])
+
+
+def test_a_change_is_asked_about_until_it_was_claimed() -> None:
+    history = read_by_cursor()
+    assert question(TABLE, history.state, ASK) is None
+    asked = question(NARROWER, history.state, ASK)
+    assert asked is not None and asked.code == 6
+    assert f"{TABLE.columns[-1].name} was dropped" in asked.message
+    assert str(asked.hint).endswith(f"floodmark sync -t {TABLE.name} --force")
+    assert question(NARROWER, history.state, UPSERT) is None
+    history.claim(table=with_lineage(TABLE, NARROWER))
+    assert question(NARROWER, history.state, ASK) is None
+
+
+def test_a_table_that_was_never_read_or_was_just_reset_asks_nothing() -> None:
+    assert question(NARROWER, History().state, ASK) is None
+    history = read_by_cursor()
+    history.add(Reset, stages=("extract", "load"))
+    assert question(NARROWER, history.state, ASK) is None
+
+
+def test_nobody_is_asked_about_a_change_without_consequences() -> None:
+    history, (first, *rest) = read_by_cursor(), TABLE.columns
+    for same in (replace(first, default="7"), replace(first, type=f"{first.data_type}(9)")):
+        assert question(changed(TABLE, columns=(same, *rest)), history.state, ASK) is None
+    assert question(changed(TABLE, where="id > 1"), history.state, ASK) is not None
+    assert question(changed(FULL, columns=TABLE.columns[1:]), whole_copy(History()).state, ASK) is not None

@@ -2,22 +2,24 @@
 
 Files are described as they were written; their rows go where the newest description says. So a renamed column
 is one column for old files and new ones, and rows read before a column was added get the value that the
-source gave them, whether they load before or after.
+source gave them, whether they load before or after. In any other column that the files lack, a row that the
+target already has keeps its value: whoever dropped or excluded a column did not mean its history.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.model.lineage import current
-from floodmark.model.names import DERIVED, target_name
+from floodmark.model.names import DELETED, DERIVED, target_name
 from floodmark.model.table import Table
 from floodmark.model.types import Field, fields, is_moment
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What rows get in a column of the target that their files lack."""
+    """What rows get in a column of the target that their files lack; NULL only if they are new there."""
 
     target: str
     redshift: str = ""
@@ -51,6 +53,16 @@ def constants(table: Table, newest: Table) -> tuple[Constant, ...]:
         if field.column.lower() not in have | gone:
             found.append(Constant(field.target, field.redshift, field.duckdb, fill))
     return tuple(found)
+
+
+def left_alone(there: Iterable[str], files: Sequence[Field], given: Iterable[Constant]) -> tuple[str, ...]:
+    """Those of the target's columns in which a row that is merged keeps the value that it has.
+
+    A mark of deletion goes when the row is back. A derived column describes the present value of its column.
+    """
+    ours = {field.target + more for field in files if not field.file_only for more in ("", *DERIVED)}
+    ours |= {DELETED, *(c.target for c in given if c.value is not None)}
+    return tuple(name for name in there if name.lower() not in ours)
 
 
 def arrived(shaped: Table | None, newest: Table) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

@@ -98,6 +98,15 @@ def test_the_range_that_rows_are_searched_in_is_proven_first() -> None:
     assert proof < next(i for i, sql in enumerate(statements) if sql.startswith("DELETE"))
 
 
+def test_only_a_target_with_further_columns_takes_the_longer_way() -> None:
+    assert not any("floodmark_kept" in sql for sql in sent("merge", spec(), file(id=(1, 5))))
+    further = sent("merge", spec(kept=("phone",)), file(id=(1, 5)))
+    made = [sql.split(maxsplit=1)[0] for sql in further if not sql.startswith(("COPY", "SELECT"))]
+    assert made == ["CREATE", "CREATE", "DELETE", "INSERT", "INSERT", "DROP"]
+    saved = next(sql for sql in further if sql.startswith('CREATE TEMP TABLE "floodmark_kept"'))
+    assert WITHIN.format("id", 1, "BIGINT", 5, "BIGINT") in saved
+
+
 def test_the_stage_is_distributed_like_the_target() -> None:
     (made,) = (sql for sql in sent("merge", spec(dist_key="id"), file()) if sql.startswith("CREATE"))
     assert made.endswith('"_floodmark_read" BIGINT) DISTSTYLE KEY DISTKEY ("id")')

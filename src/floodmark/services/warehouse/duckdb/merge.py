@@ -2,7 +2,7 @@
 
 The files are read in place; nothing is copied into a staging table. Among rows of one key the later commit
 wins, within a commit the higher cursor (NULL lowest). Losing rows are found by reading keys and cursors only,
-and only if there are any.
+and only if there are any. What the target has in columns that the files lack goes from the old row to the new one.
 """
 
 from __future__ import annotations
@@ -107,6 +107,15 @@ class Target:
         """Whether a row meets a condition."""
         return self.con.execute(f"SELECT 1 FROM {self.sql} WHERE {condition} LIMIT 1").fetchone() is not None
 
+    def generated(self) -> frozenset[str]:
+        """Its columns that DuckDB computes, which nobody can write to."""
+        found = self.con.execute(
+            "SELECT lower(column_name) FROM information_schema.columns WHERE table_catalog = current_database() "
+            "AND table_schema = ? AND lower(table_name) = lower(?) AND is_generated = 'ALWAYS'",
+            [self.schema, self.name],
+        ).fetchall()
+        return frozenset(str(name) for (name,) in found)
+
     def rows(self) -> int:
         """How many rows it has, even if this transaction has created it."""
         return _number(self.con, f"SELECT count(*) FROM {self.sql}")
@@ -121,6 +130,7 @@ class Staged:
     commits: tuple[Numbered, ...]
     paths: tuple[Path, ...]
     constants: tuple[Constant, ...] = ()  # columns that the files lack, and what rows get in them
+    kept: tuple[str, ...] = ()  # columns that the files lack, in which existing rows keep their values
 
     @property
     def columns(self) -> tuple[Field, ...]:
@@ -135,6 +145,11 @@ class Staged:
     def weighed(self) -> bool:
         """Whether keys are compared by MySQL's weights instead of their bytes."""
         return any(field.file_only for field in self.fields)
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns by which rows are compared, as they are called while the files are read."""
+        return [WEIGHT] if self.weighed else [_inner(field) for field in self.keys]
 
     @property
     def rows(self) -> str:
@@ -204,14 +219,18 @@ def volume(staged: Staged) -> Volume:
     )
 
 
-def merge(target: Target, staged: Staged, rows: int, *, filled: bool, first: bool = False) -> None:
-    """Put the newest row of each key into the target, replacing its rows; `first`: no weights known yet."""
+def merge(
+    target: Target, staged: Staged, rows: int, *, filled: bool, first: bool = False, saved: bool = False
+) -> None:
+    """Put the newest row of each key into the target, replacing its rows; `first`: no weights known yet.
+
+    `saved`: see `_insert`.
+    """
     if not staged.paths:
         return
     con = target.con
     target.at_work(Step("merge"), 0)
-    identity = [WEIGHT] if staged.weighed else [_inner(field) for field in staged.keys]
-    names = ", ".join(f"s.{quote(name)}" for name in identity)
+    names = ", ".join(f"s.{quote(name)}" for name in staged.identity)
     ranges = _ranges(staged)
     distinct = (
         rows
@@ -224,9 +243,10 @@ def merge(target: Target, staged: Staged, rows: int, *, filled: bool, first: boo
         place = "s.file_index = l.file_index AND s.file_row_number = l.file_row_number"
         winners += f" ANTI JOIN temp.floodmark_losers AS l ON {place}"
     if filled and (ranges is None or _any_within(target, staged, ranges)):
+        saved = _save_kept(target, staged)
         _delete(target, staged)
     _keep_weights(target, staged, winners, first)
-    _insert(target, staged, winners, distinct)
+    _insert(target, staged, winners, distinct, saved)
 
 
 def insert(target: Target, staged: Staged, rows: int) -> None:
@@ -236,15 +256,16 @@ def insert(target: Target, staged: Staged, rows: int) -> None:
 
 
 def replace(target: Target, staged: Staged, rows: int) -> None:
-    """Replace everything in the target with these rows."""
+    """Replace everything in the target with these rows; without a key, they keep nothing of the old ones."""
+    saved = _save_kept(target, staged)
     target.con.execute(f"DELETE FROM {target.sql}")
     target.con.execute(f"DROP TABLE IF EXISTS {target.weights.sql}")
     if staged.table.mode != "full" and staged.table.key:
         # Not one consistent read: a row may be there twice.
-        merge(target, staged, rows, filled=False, first=True)
+        merge(target, staged, rows, filled=False, first=True, saved=saved)
     elif staged.paths:
         _keep_weights(target, staged, staged.rows, first=True)
-        _insert(target, staged, staged.rows, rows)
+        _insert(target, staged, staged.rows, rows, saved)
 
 
 def delete(target: Target, staged: Staged) -> None:
@@ -315,14 +336,45 @@ def _find_losers(con: Connection, staged: Staged, names: str) -> None:
     )
 
 
-def _insert(target: Target, staged: Staged, rows: str, expected: int) -> None:
+def _save_kept(target: Target, staged: Staged) -> bool:
+    """Save what the target's rows with the files' keys have in `staged.kept`; returns whether there are any."""
+    if not (staged.kept and staged.paths and staged.keys):
+        return False
+    names = ", ".join(quote(name) for name in staged.identity)
+    values = ", ".join(f"t.{quote(name)} AS {_kept(i)}" for i, name in enumerate(staged.kept))
+    mine = ", ".join(f"s.{quote(name)}" for name in staged.identity)
+    found = f"SELECT {mine}, {values} FROM {target.sql} AS t, {staged.rows}"
+    pairs = f"{found} WHERE {_match(staged, 't', _value)}"
+    if staged.weighed and target.weights.columns():
+        stored = _match(staged, "t", lambda field: f"k.{quote(field.target)}")
+        pairs += f" UNION ALL {found}, {target.weights.sql} AS k "
+        pairs += f"WHERE k.{quote(WEIGHT)} = s.{quote(WEIGHT)} AND {stored}"
+    kept = f"CREATE OR REPLACE TEMP TABLE floodmark_kept AS SELECT DISTINCT ON ({names}) * FROM ({pairs})"
+    return _number(target.con, kept) > 0
+
+
+def _kept(i: int) -> str:
+    """The name of a saved column; a prefix of its own keeps it apart from `_inner`."""
+    return quote(f"_kept_{i}")
+
+
+def _insert(target: Target, staged: Staged, rows: str, expected: int, saved: bool = False) -> None:
+    """Add the rows; `saved`: those of saved keys with what the target had in `staged.kept`."""
     values = {field.target: _value(field) for field in staged.columns}
     values |= {c.target: literal(c.duckdb, c.value) for c in staged.constants}
-    names = ", ".join(quote(name) for name in values)
+    parts = [(values, rows)]
+    if saved:
+        same = " AND ".join(f"s.{quote(n)} IS NOT DISTINCT FROM h.{quote(n)}" for n in staged.identity)
+        old = values | {name: f"h.{_kept(i)}" for i, name in enumerate(staged.kept)}
+        parts = [
+            (old, f"{rows} JOIN temp.floodmark_kept AS h ON {same}"),
+            (values, f"{rows} ANTI JOIN temp.floodmark_kept AS h ON {same}"),
+        ]
+    done = 0
     with counting(target.con, expected, lambda number: target.at_work(Step("insert"), number)):
-        done = _number(
-            target.con, f"INSERT INTO {target.sql} ({names}) SELECT {', '.join(values.values())} FROM {rows}"
-        )
+        for given, chosen in parts:
+            names, select = ", ".join(quote(name) for name in given), ", ".join(given.values())
+            done += _number(target.con, f"INSERT INTO {target.sql} ({names}) SELECT {select} FROM {chosen}")
     if done != expected:
         raise DataError(f"{done:,} rows went into {target.name} instead of {expected:,}")
 

@@ -13,7 +13,14 @@ from floodmark.model.commit import by_key
 from floodmark.model.errors import ConflictError, about
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.run import Step
-from floodmark.services.warehouse.column_mapping import arrived, constants, fills, placed, target_renames
+from floodmark.services.warehouse.column_mapping import (
+    arrived,
+    constants,
+    fills,
+    left_alone,
+    placed,
+    target_renames,
+)
 from floodmark.services.warehouse.columns import check_strangers, renamed
 from floodmark.services.warehouse.decide import Decision, count_after, decide
 from floodmark.services.warehouse.duckdb import merge as put
@@ -132,10 +139,13 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
         fit += renamings(schema, side.name, side.columns() or (), renames)
     for statement in (s for change in fit for s in change.statements):
         con.execute(statement)
-    there = {name.lower() for _, name in renamed(found or (), renames)}
-    staged = replace(
-        staged, constants=tuple(c for c in constants(request.table, request.now) if c.target in there)
-    )
+    there = {name.lower(): name for _, name in renamed(found or (), renames)}
+    given = tuple(c for c in constants(request.table, request.now) if c.target in there)
+    kept = left_alone(there.values(), staged.fields, given)
+    if kept:
+        computed = target.generated()
+        kept = tuple(name for name in kept if name.lower() not in computed)
+    staged = replace(staged, constants=given, kept=kept)
     target = replace(target, at_work=request.at_work)
     try:
         match decision.way:

@@ -43,6 +43,18 @@ def relations(session: RedshiftSession, schema: str, names: Iterable[str]) -> di
     return found
 
 
+def numbered(session: RedshiftSession, schema: str, name: str) -> frozenset[str]:
+    """The IDENTITY columns of a table, which take no value from an INSERT."""
+    rows = session.query(
+        "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname = {literal(name)} "
+        "AND pg_get_expr(d.adbin, d.adrelid) LIKE '\"identity\"(%'"
+    )
+    return frozenset(_text(column) for (column,) in rows)
+
+
 def found_column(row: Row) -> TargetColumn:
     """A row of the catalog as a column; of a default, only that there is one."""
     name, type_, not_null, has_default, spread = row

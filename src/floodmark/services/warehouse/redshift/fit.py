@@ -13,7 +13,7 @@ from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Table
 from floodmark.model.types import SUPER, Field
-from floodmark.services.warehouse.column_mapping import constants, placed, target_renames
+from floodmark.services.warehouse.column_mapping import constants, left_alone, placed, target_renames
 from floodmark.services.warehouse.columns import Change, TargetColumn, fits, renamed, same
 from floodmark.services.warehouse.files import file_fields, key_fields
 from floodmark.services.warehouse.protocol import DELETED_AT, LoadRequest, quote
@@ -38,11 +38,12 @@ class Fit:
     before: tuple[Change, ...]  # each by itself, before the transaction
     inside: tuple[str, ...]
     parsed: frozenset[str]  # the target's columns that hold parsed JSON
-    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what rows get in them
+    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what new rows get in them
     replaced: tuple[Change, ...] = ()  # the target's columns that are replaced by wider ones
     created: str | None = None  # the statement that creates the target, if it does not exist
     dist_key: str | None = None  # of the target
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
+    kept: tuple[str, ...] = ()  # columns that the files lack, in which existing rows keep their values
     after: tuple[str, ...] = ()  # each runs by itself after the load, successful or not
 
     @property
@@ -81,11 +82,9 @@ def fitted(
         inside.append(f"DROP TABLE {path(schema, side)}")
     if way == "mark" and all(column.name.lower() != DELETED_AT for column in there or ()):
         inside.append(f"ALTER TABLE {path(schema, target)} ADD COLUMN {quote(DELETED_AT)} TIMESTAMP")
-    given = tuple(
-        (c.target, constant(c.redshift, c.value))
-        for c in constants(table, now)
-        if c.target in fit.found and c.redshift != SUPER
-    )
+    given = tuple(c for c in constants(table, now) if c.target in fit.found and c.redshift != SUPER)
+    names_there = (name for _, name in renamed(there or (), target_renames(now)))
+    kept = left_alone(names_there, read, given) if table.key and not by_key(way) else ()
     made = next((change.statement for change in fit.changes if change.kind == "create"), None)
     changed = bool(fit.changes) and made is None
     return Fit(
@@ -93,11 +92,12 @@ def fitted(
         (*fit.before, *about.before),
         tuple(inside),
         fit.parsed,
-        given,
+        tuple((c.target, constant(c.redshift, c.value)) for c in given),
         replaced(fit.changes),
         made,
         _dist_key(table, now, there),
-        direct=not (fit.parsed or given or changed) and _takes(table, way, read, there),
+        direct=not (fit.parsed or given or changed or kept) and _takes(table, way, read, there),
+        kept=kept,
         after=tuple(statement for change in fit.changes for statement in change.after),
     )
 

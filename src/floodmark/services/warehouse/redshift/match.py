@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.model.names import OUR_TABLES
+from floodmark.model.names import OUR_TABLES, OURS
 from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
 from floodmark.services.warehouse.protocol import quote
 from floodmark.services.warehouse.redshift.ddl import HASH_FIELD, hashed
 from floodmark.services.warehouse.redshift.files import Proven, as_text, key_ranges
 from floodmark.services.warehouse.redshift.names import literal
-from floodmark.services.warehouse.redshift.stage import Heap, Put, exact_type
+from floodmark.services.warehouse.redshift.stage import STAGE, Heap, Put, exact_type
 from floodmark.services.warehouse.redshift.steps import Do, Step
 
 WEIGHTS = f"{OUR_TABLES}weights"
+KEPT = f"{OUR_TABLES}kept"
 _TWICE = f"{OUR_TABLES}twice"
 _OLDER = f"{OUR_TABLES}older"
 _TIED = f"{OUR_TABLES}tied"
@@ -80,6 +81,37 @@ def weigh(spec: Put, heap: Heap, told: bool) -> list[Step]:
 def unweigh(spec: Put) -> list[Step]:
     """Drop the hashes."""
     return [Do(f"DROP TABLE {quote(WEIGHTS)}")] if spec.weighed else []
+
+
+# ---------------------------------------------------------------- what the files lack
+
+
+def save_kept(spec: Put, files: Sequence[Proven]) -> Step:
+    """Save what the target's rows with the staged keys have in columns that the files lack, a row for each key."""
+    keys = [name for _, name in spec.keys]
+    values = [f"{quote(spec.target, name)} AS {quote(kept_as(i))}" for i, name in enumerate(spec.kept)]
+
+    def found(staged: str, condition: str) -> str:
+        mine = [quote(staged, name) for name in keys]
+        return f"SELECT {', '.join([*mine, *values])} FROM {condition}{bounded(spec, files)}"
+
+    pairs = found(STAGE, f"{spec.into}, {quote(STAGE)} WHERE {match(spec, spec.target, STAGE)}")
+    if spec.weighed and spec.side_filled:
+        stored = f"{same_weight(spec.side)} AND {match(spec, spec.target, spec.side)}"
+        pairs += (
+            f" UNION ALL {found(WEIGHTS, f'{spec.into}, {spec.beside}, {quote(WEIGHTS)} WHERE {stored}')}"
+        )
+    listed = ", ".join(quote(name) for name in (*keys, *map(kept_as, range(len(spec.kept)))))
+    by = ", ".join(_grouped(field, name).by[-1] for field, name in spec.keys)
+    return Do(
+        f"CREATE TEMP TABLE {quote(KEPT)} AS SELECT {listed} FROM (SELECT {listed}, row_number() OVER "
+        f"(PARTITION BY {by}) AS {quote(_PLACE)} FROM ({pairs}) AS pairs) AS ranked WHERE {quote(_PLACE)} = 1"
+    )
+
+
+def kept_as(i: int) -> str:
+    """The name of a saved column, which no staged one has."""
+    return f"{OURS}kept_{i}"
 
 
 # ---------------------------------------------------------------- rows of one key

@@ -18,10 +18,13 @@ from floodmark.services.warehouse.protocol import DELETED_AT, quote
 from floodmark.services.warehouse.redshift.ddl import HASH_FIELD, staging_type
 from floodmark.services.warehouse.redshift.files import Proven
 from floodmark.services.warehouse.redshift.match import (
+    KEPT,
     WEIGHTS,
     bounded,
+    kept_as,
     match,
     same_weight,
+    save_kept,
     twice,
     unweigh,
     weigh,
@@ -59,11 +62,12 @@ def put(spec: Put, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tup
         )
     steps: list[Step] = []
     was_there = spec.filled
-    if way == "replace":
-        steps += [Do(f"DELETE FROM {spec.into}")] if spec.filled else []
-        steps += [Do(f"DELETE FROM {spec.beside}")] if spec.side_filled else []
-        spec = replace(spec, filled=False, side_filled=False)
     full = [commit for commit in commits if Proven.rows(commit)]
+    if way == "replace" and spec.kept and full:
+        return tuple(_staged(replace(spec, whole=True), full))
+    if way == "replace":
+        steps += _emptied(spec)
+        spec = replace(spec, filled=False, side_filled=False)
     if not full:
         return tuple(steps)
     if way == "delete":
@@ -194,24 +198,54 @@ def _one_by_one(spec: Put, commits: Commits) -> tuple[Step, ...]:
 
 
 def _place(spec: Put, files: Sequence[Proven], rows: int | None) -> tuple[Step, ...]:
-    """Put the staged rows in place of what the target has for their keys."""
-    gone = _delete(spec, files) if spec.filled else []
-    return (*gone, *_keep_weights(spec), _insert(spec, rows))
+    """Put the staged rows in place of what the target has for their keys, or of all that it has."""
+    if not spec.filled:
+        return (*_keep_weights(spec), _insert(spec, rows))
+    gone = _emptied(spec) if spec.whole else _delete(spec, files)
+    weights = _keep_weights(replace(spec, side_filled=False) if spec.whole else spec)
+    if not spec.kept:
+        return (*gone, *weights, _insert(spec, rows))
+    return (save_kept(spec, files), *gone, *weights, *_inserted_with_kept(spec))
 
 
-def _insert(spec: Put, rows: int | None) -> Step:
+def _emptied(spec: Put) -> list[Step]:
+    """Delete all rows of the target, and all weights."""
+    return [
+        *([Do(f"DELETE FROM {spec.into}")] if spec.filled else []),
+        *([Do(f"DELETE FROM {spec.beside}")] if spec.side_filled else []),
+    ]
+
+
+def _insert(
+    spec: Put, rows: int | None, more: Sequence[tuple[str, str]] = (), among: str = quote(STAGE)
+) -> Step:
+    """Insert staged rows; `more`: further columns of the target, and their values."""
     values = {name: _value(spec, name) for _, name in spec.columns}
-    values |= dict(spec.constants)
+    values |= dict((*spec.constants, *more))
     names = ", ".join(quote(name) for name in values)
-    return Do(
-        f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {quote(STAGE)}", rows
-    )
+    return Do(f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {among}", rows)
+
+
+def _inserted_with_kept(spec: Put) -> list[Step]:
+    """Insert the staged rows: those of saved keys with what the target had, the others as new rows.
+
+    Two statements, because only a column that an INSERT leaves out gets its default.
+    """
+    same, (_, key) = match(spec, STAGE, KEPT), spec.keys[0]
+    values = [(name, quote(KEPT, kept_as(i))) for i, name in enumerate(spec.kept)]
+    new = f"LEFT JOIN {quote(KEPT)} ON {same} WHERE {quote(KEPT, key)} IS NULL"
+    return [
+        _insert(spec, None, values, f"{quote(STAGE)} JOIN {quote(KEPT)} ON {same}"),
+        _insert(spec, None, among=f"{quote(STAGE)} {new}"),
+        Do(f"DROP TABLE {quote(KEPT)}"),
+    ]
 
 
 def _value(spec: Put, name: str) -> str:
+    column = quote(STAGE, name)
     if name in spec.documents:
-        return f"JSON_PARSE(CAST({quote(name)} AS VARCHAR(MAX)))"
-    return f"JSON_PARSE({quote(name)})" if name in spec.parsed else quote(name)
+        return f"JSON_PARSE(CAST({column} AS VARCHAR(MAX)))"
+    return f"JSON_PARSE({column})" if name in spec.parsed else column
 
 
 # ---------------------------------------------------------------- deleted keys

@@ -48,7 +48,7 @@ class Put:
     side: str  # the table beside it: MySQL's weight of a text key -> the key as stored
     fields: tuple[Field, ...]  # of the files, in their order
     parsed: frozenset[str]  # the target's columns that hold parsed JSON
-    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what rows get in them
+    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what new rows get in them
     iam_role: str | None
     filled: bool  # whether the target has rows
     side_filled: bool
@@ -57,6 +57,8 @@ class Put:
     created: str | None = None  # the statement that creates the target, if this load does
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
     documents: frozenset[str] = frozenset()  # JSON columns longer than a VARCHAR: staged as SUPER
+    kept: tuple[str, ...] = ()  # columns that the files lack, in which existing rows keep their values
+    whole: bool = False  # the files' rows replace all of the target's, not only those with their keys
 
     @property
     def columns(self) -> list[tuple[Field, str]]:

@@ -33,7 +33,7 @@ from floodmark.services.warehouse.files import file_fields
 from floodmark.services.warehouse.freshness import FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import KEYS, LoadOutcome, LoadRequest, data_files
 from floodmark.services.warehouse.redshift import freshness
-from floodmark.services.warehouse.redshift.catalog import Relation, checked_columns, relations
+from floodmark.services.warehouse.redshift.catalog import Relation, checked_columns, numbered, relations
 from floodmark.services.warehouse.redshift.ddl import (
     check_parsed,
     check_replaceable,
@@ -413,6 +413,10 @@ class Redshift:
         if large:
             check_large_strings(session)
         after += fit.after
+        kept, fixed = fit.kept, {c.name for c in there or () if c.default and not c.nullable}
+        if fixed.intersection(kept):
+            unwritable = numbered(session, self.schema, target)
+            kept = tuple(name for name in kept if name not in unwritable)
         seconds = self._limits.lock
         instead = [statement for change in fit.before for statement in altered(session, change, seconds)]
         spec = Put(
@@ -431,6 +435,7 @@ class Redshift:
             created=fit.created,
             direct=fit.direct,
             documents=fit.documents if large else frozenset(),
+            kept=kept,
         )
         steps = [
             Do(statement, seconds=seconds if statement.startswith(("ALTER", "DROP")) else None)

@@ -152,6 +152,18 @@ def _copies(live: Live, transport: Transport) -> None:
     again.load(again.commit(_codes("a"), "replace"))
 
 
+def _further_columns(live: Live, transport: Transport) -> None:
+    """A column of the target that the files lack: merged rows and copies of all rows keep its values."""
+    log = Log(live, named(CODES, "codes_further"), transport)
+    log.load(log.commit(_codes("a", "b")))
+    with live.session() as session:
+        session.execute(
+            f'ALTER TABLE {live.path("codes_further")} ADD COLUMN "mine" INTEGER NOT NULL DEFAULT 7'
+        )
+    log.load(log.commit(_codes("A", "c")))
+    log.load(log.commit(_codes("a", "d"), "replace"))
+
+
 def _old_tables(live: Live, transport: Transport) -> None:
     """Tables from an earlier release: weights instead of their hashes, a lock table without a version."""
     log = Log(live, named(CODES, "codes_old"), transport)
@@ -218,6 +230,7 @@ WAYS: tuple[Callable[[Live, Transport], None], ...] = (
     _first_doubles,
     _keys,
     _copies,
+    _further_columns,
     _old_tables,
     _unweighed,
     _documents,
@@ -236,6 +249,7 @@ ROWS = {
     "events": 2,
     "copies": 1,
     "codes_again": 1,
+    "codes_further": 2,
     "codes_old": 2,
     "codes_bytes": 1,
     "documents_staged": 2,
