@@ -255,6 +255,7 @@ class VerifiedTable(Result):
     missing: int
     extra: int
     different: int
+    loose: int
     repaired: int | None
     seconds: float
     findings: tuple[Finding, ...]

@@ -1,7 +1,7 @@
 """`sync --verify-data`: compares what a run has loaded with the source before the run counts as a success.
 
 It compares the rows from the lowest cursor in the loaded files up to the watermark, along the cursor's index
-if they are few. For a snapshot it only counts: changes at the source since the read can't be told from
+if they are few, and those without a place in the change order, which every sync reads. For a snapshot it only counts: changes at the source since the read can't be told from
 errors.
 """
 
@@ -42,10 +42,11 @@ def verify_loaded(services: Services, name: str, state: State, commits: Sequence
         return Checked(findings=_snapshot(services, table, commits))
     read = [commit for commit in commits if isinstance(commit, Batch)]
     firsts = [file.first for commit in read for file in commit.files if file.first]
-    if not firsts or state.position is None:
-        return Checked()
     moved = sum(commit.rows for commit in read)
-    differences = compare(services, table, state, since=before(table, firsts), expected_rows=moved)
+    if not moved or state.position is None:
+        return Checked()
+    since = before(table, firsts) if firsts else state.position
+    differences = compare(services, table, state, since=since, expected_rows=moved)
     # A row that the source no longer has was deleted after it was read: that is up to `deletes`.
     kept = replace(differences, extra=())
     return Checked(kept.rows_source, findings=findings(table, kept), differences=kept)
