@@ -256,6 +256,7 @@ class VerifiedTable(Result):
     extra: int
     different: int
     loose: int
+    rows_changed: int
     repaired: int | None
     seconds: float
     findings: tuple[Finding, ...]

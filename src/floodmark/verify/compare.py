@@ -18,9 +18,11 @@ from floodmark.commit.lease import holder
 from floodmark.commit.log import Log
 from floodmark.commit.stretches import Stretches, stretches
 from floodmark.load.pending import ledger_for, pending
-from floodmark.model.canonical import Printed, Scope, forms
+from floodmark.model.canonical import Digest, Printed, Scope, Span, forms
+from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
-from floodmark.model.position import Key, Position
+from floodmark.model.position import Key, Position, Value
+from floodmark.model.row_hash import compiled
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.times import sortable
@@ -33,12 +35,16 @@ from floodmark.plan.reread import check_dropped, vanished
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
 from floodmark.services.run import Services
+from floodmark.services.warehouse.canonical import same_values
+from floodmark.services.warehouse.protocol import HandsOutRows
+from floodmark.verify.hashed import stored_digests
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
 
 # How many times suspects are checked while other runs change the table, and the pause between.
 TRIES = 10
 PAUSE = 1.0
+NO_WATERMARK = "a table in mode full has no watermark: changes since its last sync show as differences"
 # Seconds to wait for a run that is loading.
 PATIENCE = 60.0
 
@@ -56,6 +62,7 @@ class Differences:
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
     left_out: int = 0  # rows after the watermark
+    changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
     agree: bool = True  # False: checksums differ, but no key can be named
     notes: tuple[str, ...] = ()
     low: Position | None = None  # rows after this position were compared; None: from the first
@@ -102,10 +109,15 @@ def compare(
         low=scope.low,
         high=scope.high,
     )
+    promised = last_snapshot(services, state) if table.mode == "full" else None
+    if table.mode == "full" and promised is None:
+        differences = replace(differences, notes=(*notes, NO_WATERMARK))
     if found.suspicious and table.key and not only_keys and _changed(services, table, state):
         raise _changing(table)
     suspects = found.suspects
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
+    if promised is not None:
+        return _since_snapshot(services, table, state, promised, differences, confirmed)
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
     return replace(
@@ -118,6 +130,50 @@ def compare(
         low=differences.low,
         high=differences.high,
     )
+
+
+def last_snapshot(services: Services, state: State) -> Batch | None:
+    """The snapshot that the target should hold, if its digest is known and the target's can be computed."""
+    last = state.data.commits[-1] if state.data.commits else None
+    if last is None or last.load_as != "replace" or last.superseded or last.described != state.described:
+        return None
+    if compiled is None or not isinstance(services.warehouse(), HandsOutRows):
+        return None
+    [(commit, _)] = Log(services.store, state.table_name).commits([last.n])
+    return commit if isinstance(commit, Batch) and commit.snapshot is not None else None
+
+
+def holds(services: Services, state: State, promised: Batch) -> bool | None:
+    """Whether the target holds the rows of a snapshot; None if its columns have other types than we gave them."""
+    warehouse, table, digest = services.warehouse(), state.table, promised.snapshot
+    assert isinstance(warehouse, HandsOutRows) and table is not None and digest is not None
+    scope = Scope(table, forms(table, redshift=False), hash_key=bytes.fromhex(digest.key))
+    if not same_values(scope, warehouse.types(table.target) or {}):
+        return None
+    [stored] = stored_digests(warehouse, scope, [Span()], ())
+    return stored == Digest(promised.rows, int(digest.sum, 16))
+
+
+def _since_snapshot(
+    services: Services, table: Table, state: State, promised: Batch, sides: Differences, found: Differences
+) -> Differences:
+    """The differences between source and target as those between the snapshot and the target, if there are any."""
+    held = holds(services, state, promised)
+    if held is False and _changed(services, table, state):
+        raise _changing(table)
+    whole = replace(sides, missing=found.missing, extra=found.extra, different=found.different)
+    if held is None:
+        return replace(whole, notes=(*sides.notes, NO_WATERMARK), agree=sides.agree and found.agree)
+    rows = len(found.missing) + len(found.extra) + len(found.different)
+    if not held:
+        note = "the target is not what the snapshot held; the rows named may also have changed at the source since"
+        return replace(whole, notes=(*sides.notes, note), agree=bool(rows) and sides.agree and found.agree)
+    notes = sides.notes
+    if rows or not sides.agree or not found.agree:
+        what = counted(rows, "row") if rows else "rows"
+        verb = "has" if rows == 1 else "have"
+        notes = (*notes, f"{what} {verb} changed at the source since the snapshot: the next sync reads them")
+    return replace(sides, agree=True, changed=rows, notes=notes)
 
 
 def check_compared(table: Table, found: Differences) -> None:
@@ -163,11 +219,12 @@ def scope_of(
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
     if table.mode == "full" or table.cursor is None:
-        notes.append("a table in mode full has no watermark: changes since its last sync show as differences")
         return Scope(table, chosen), notes
-    scope = Scope(table, chosen, order, state.progress.began, state.position, future(state.table, time.time()))
+    scope = Scope(
+        table, chosen, order, state.progress.began, state.position, future(state.table, time.time())
+    )
     if state.position is None and state.has_data:
-        return replace(scope, low=_untouched(services, table)), notes
+        return replace(scope, low=_untouched(services, table, scope.future)), notes
     if state.progress.moved_at is None or (state.progress.began is not None and not only_keys):
         return scope, notes
     seen = stretches(Log(services.store, table.name), state)
@@ -186,7 +243,9 @@ def _before_start(services: Services, scope: Scope) -> list[str]:
     with services.session("verify") as session:
         rows = before_start(session, scope.table, scope.low)
     upto = place(scope.low[:1], apart=True)
-    return [f"not compared: {counted(rows, 'row')} from before the start, that is up to {upto}"] if rows else []
+    return (
+        [f"not compared: {counted(rows, 'row')} from before the start, that is up to {upto}"] if rows else []
+    )
 
 
 def never_read(seen: Stretches) -> list[str]:
@@ -197,13 +256,13 @@ def never_read(seen: Stretches) -> list[str]:
     return [f"the position was taken over from another tool: rows up to {upto} are not compared"]
 
 
-def _untouched(services: Services, table: Table) -> Position | None:
-    """The start of a table without a position and with no rows after it: a sync would find nothing to do."""
+def _untouched(services: Services, table: Table, future: Value | None) -> Position | None:
+    """The start of a table without a position and with no rows after it but loose ones: a sync would open no window."""
     low = start_position(
         table, system.start(system.read(services.store), services.config, table.name).timestamp
     )
     with services.session("verify") as session:
-        if nth(session, table, table.order, low, None, 1) is None:
+        if nth(session, table, table.order, low, None if future is None else (future,), 1) is None:
             return low
     raise DataError(
         "there is no watermark to compare up to: the first extraction has not finished, or it was reset",

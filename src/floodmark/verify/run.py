@@ -62,6 +62,7 @@ class Verified:
             "extra": len(found.extra),
             "different": len(found.different),
             "loose": len(found.loose),
+            "rows_changed": found.changed,
             "findings": [f.as_json() for f in self.findings],
             **repaired,
             "notes": list(found.notes),

@@ -27,7 +27,12 @@ def _table(table: Document, repair: bool, width: int | None) -> list[str]:
         first = f"{table['table']}: {', '.join(kinds) or 'different'}; rows: {where}, {seconds}"
     labelled = [("repaired", counted(table["repaired"], "row"))] if table.get("repaired") else []
     if table["rows_left_out"]:
-        labelled.append(("left out", f"{counted(table['rows_left_out'], 'row')} after the watermark: the next sync reads them"))
+        labelled.append(
+            (
+                "left out",
+                f"{counted(table['rows_left_out'], 'row')} after the watermark: the next sync reads them",
+            )
+        )
     labelled += [("note", note) for note in table["notes"]]
     labelled += [(f["kind"], f["detail"]) for f in table["findings"]]
     lines = indented("", first, width)
