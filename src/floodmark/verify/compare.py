@@ -116,10 +116,13 @@ def compare(
         raise _changing(table)
     suspects = found.suspects
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
-    if promised is not None:
-        return _since_snapshot(services, table, state, promised, differences, confirmed)
+    misread = False
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
+        # Rows of a live source may also have changed since they were hashed.
+        misread = bool(confirmed) and not Search(services, scope, totals).go().suspects
+    if promised is not None and not misread:
+        return _since_snapshot(services, table, state, promised, differences, confirmed)
     return replace(
         confirmed,
         rows_source=differences.rows_source,
@@ -135,12 +138,14 @@ def compare(
 def last_snapshot(services: Services, state: State) -> Batch | None:
     """The snapshot that the target should hold, if its digest is known and the target's can be computed."""
     last = state.data.commits[-1] if state.data.commits else None
-    if last is None or last.load_as != "replace" or last.superseded or last.described != state.described:
+    if last is None or last.load_as != "replace" or last.superseded or state.table is None:
         return None
     if compiled is None or not isinstance(services.warehouse(), HandsOutRows):
         return None
     [(commit, _)] = Log(services.store, state.table_name).commits([last.n])
-    return commit if isinstance(commit, Batch) and commit.snapshot is not None else None
+    if not isinstance(commit, Batch) or commit.schema != state.table.fingerprint:
+        return None
+    return commit if commit.snapshot is not None else None
 
 
 def holds(services: Services, state: State, promised: Batch) -> bool | None:

@@ -255,6 +255,9 @@ def test_a_snapshot_s_target_is_compared_with_what_the_snapshot_held(
     assert (found.code, table["ok"], table["findings"]) == (0, True, [])
     assert table["rows_changed"] == (2 if key else 0)
     assert "changed at the source since the snapshot" in table["notes"][0]
+    workspace.run("watermark", "reset", "-t", workspace.full_name("t"), "--redshift-only").ok()
+    workspace.synced("t", load_only=True)
+    assert workspace.verified("t")["ok"], "the same snapshot, loaded again"
     with duckdb.connect(str(workspace.warehouse)) as target:
         target.execute("UPDATE t SET b = 'wrong' WHERE a = 2")
     found = command(workspace, "verify", "-t", "t", "--json")
