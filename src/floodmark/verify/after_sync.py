@@ -18,8 +18,9 @@ from floodmark.model.table import Table
 from floodmark.model.times import just_before
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
-from floodmark.verify.compare import Differences, compare, holds, last_snapshot, waiting
+from floodmark.verify.compare import Differences, compare, waiting
 from floodmark.verify.run import findings
+from floodmark.verify.snapshot import holds, last_snapshot
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from floodmark.commit.lease import holder
 from floodmark.commit.log import Log
 from floodmark.commit.stretches import Stretches, stretches
 from floodmark.load.pending import ledger_for, pending
-from floodmark.model.canonical import Digest, Printed, Scope, Span, forms
+from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
 from floodmark.model.position import Key, Position, Value
-from floodmark.model.row_hash import compiled
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.times import sortable
@@ -35,11 +34,9 @@ from floodmark.plan.reread import check_dropped, vanished
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
 from floodmark.services.run import Services
-from floodmark.services.warehouse.canonical import same_values
-from floodmark.services.warehouse.protocol import HandsOutRows
-from floodmark.verify.hashed import stored_digests
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
+from floodmark.verify.snapshot import holds, last_snapshot
 
 # How many times suspects are checked while other runs change the table, and the pause between.
 TRIES = 10
@@ -133,30 +130,6 @@ def compare(
         low=differences.low,
         high=differences.high,
     )
-
-
-def last_snapshot(services: Services, state: State) -> Batch | None:
-    """The snapshot that the target should hold, if its digest is known and the target's can be computed."""
-    last = state.data.commits[-1] if state.data.commits else None
-    if last is None or last.load_as != "replace" or last.superseded or state.table is None:
-        return None
-    if compiled is None or not isinstance(services.warehouse(), HandsOutRows):
-        return None
-    [(commit, _)] = Log(services.store, state.table_name).commits([last.n])
-    if not isinstance(commit, Batch) or commit.schema != state.table.fingerprint:
-        return None
-    return commit if commit.snapshot is not None else None
-
-
-def holds(services: Services, state: State, promised: Batch) -> bool | None:
-    """Whether the target holds the rows of a snapshot; None if its columns have other types than we gave them."""
-    warehouse, table, digest = services.warehouse(), state.table, promised.snapshot
-    assert isinstance(warehouse, HandsOutRows) and table is not None and digest is not None
-    scope = Scope(table, forms(table, redshift=False), hash_key=bytes.fromhex(digest.key))
-    if not same_values(scope, warehouse.types(table.target) or {}):
-        return None
-    [stored] = stored_digests(warehouse, scope, [Span()], ())
-    return stored == Digest(promised.rows, int(digest.sum, 16))
 
 
 def _since_snapshot(
