@@ -1,6 +1,6 @@
-"""`keep_files`: the staged files that a sync removes automatically, some time after their load.
+"""The staged files that a sync removes: superseded snapshots, and with `keep_files` others some time after their load.
 
-While nothing is due, this makes no request and no claim. Removals happen at most once an hour, so that a sync every few
+While nothing is due, this makes no request and no claim. `keep_files` removes at most once an hour, so that a sync every few
 seconds does not write a commit each time for a few seconds' worth of old files.
 """
 
@@ -23,6 +23,16 @@ from floodmark.services.warehouse.protocol import Warehouse
 SLACK = 3600.0
 
 
+def superseded(state: State, ledger: Ledger) -> int | None:
+    """The last commit before the newest loaded snapshot, if loaded files from before that are still there: no load needs them."""
+    if state.table is None or state.table.mode != "full":
+        return None
+    loaded = ledger.loaded(state.load_epoch)
+    there = [d for d in state.data.commits if (d.n, d.digest) in loaded]
+    last = max((d.n for d in there if d.load_as == "replace"), default=0)
+    return last - 1 if any(d.n < last and d.files and not d.cleaned for d in there) else None
+
+
 def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
     """The last commit whose files have been kept long enough; None while a removal is not worth a commit."""
     since = {
@@ -41,10 +51,11 @@ def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
     return max(n for n, at in since.items() if at <= ago(now, keep))
 
 
-def listed(state: State, ledger: Ledger, keep: float, now: datetime) -> Part | None:
+def listed(state: State, ledger: Ledger, keep: float | None, now: datetime) -> Part | None:
     """The part of the ledger to fetch row by row, if its sums say that files may be due."""
     first = [parse_moment(row.oldest) for row in ledger.rows if row.epoch == state.load_epoch and row.oldest]
-    if not first or min(first) > _ripe(keep, now):
+    ripe = keep is not None and first and min(first) <= _ripe(keep, now)
+    if not ripe and superseded(state, ledger) is None:
         return None
     gone = state.data.cleaned[0][1] if state.data.cleaned and state.data.cleaned[0][0] == 0 else 0
     part = part_of(state)
@@ -57,7 +68,7 @@ def _ripe(keep: float, now: datetime) -> datetime:
 
 
 def due_files(
-    warehouse: Warehouse, log: Log, state: State, ledger: Ledger, keep: float, now: datetime
+    warehouse: Warehouse, log: Log, state: State, ledger: Ledger, keep: float | None, now: datetime
 ) -> tuple[Removal, Ledger]:
     """The files that are due, and the ledger with the rows that prove it."""
     if (part := listed(state, ledger, keep, now)) is not None and state.table is not None:
@@ -65,12 +76,19 @@ def due_files(
     return _chosen(log, state, ledger, keep, now), ledger
 
 
-def _chosen(log: Log, state: State, ledger: Ledger, keep: float, now: datetime) -> Removal:
+def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: datetime) -> Removal:
     """What to remove, by the same rules as `s3clean clean`; lists nothing and reads only the due part of the log."""
-    upto = due(state, ledger, keep, now)
+    upto = before = superseded(state, ledger)
+    if upto is None and keep is not None:
+        upto = due(state, ledger, keep, now)
     if upto is None:
         return Removal()
     commits, unreadable = read(log, (n for n in range(1, upto + 1) if not within(state.data.cleaned, n)))
     objects = {f.path: StoredObject(f.bytes, f.created_at or c.at) for c, _ in commits for f in c.files}
-    facts = Facts(state, tuple(commits), objects, loaded_at(state, ledger), tuple(unreadable), upto=upto)
-    return choose(facts, Wanted(older_than=keep, since_load=True), now)
+    loaded = loaded_at(state, ledger)
+    facts = Facts(state, tuple(commits), objects, loaded, tuple(unreadable), upto=upto)
+    if before is None:
+        return choose(facts, Wanted(older_than=keep, since_load=True), now)
+    # Files from before a reset may still be loaded by hand.
+    only = frozenset(f.path for c, digest in commits if (c.n, digest) in (loaded or {}) for f in c.files)
+    return choose(facts, Wanted(only=only), now)

@@ -52,7 +52,7 @@ def verify(
     narrowed down to missing, extra and different rows, listed with their keys and columns. Exit code 7 if
     there are any. Nothing is changed without --repair.
 
-    Rows changed since the watermark, at or before the start, or outside the `where` are not compared.
+    Rows after the watermark, at or before the start, or outside the `where` are not compared.
     Pending files must be loaded first; --repair does that.
 
     --repair claims the table, reads those rows again by key and loads them as usual: the later read wins.

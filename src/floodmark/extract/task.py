@@ -19,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.config.load import SourceSpec, StoreSpec
-from floodmark.extract.fingerprint import Fingerprint
+from floodmark.extract.fingerprint import Fingerprint, SnapshotSums
 from floodmark.extract.range import Extremes
+from floodmark.model.canonical import Digest
 from floodmark.model.commit import DataFile
 from floodmark.model.parquet import Footer, data_file, writer
+from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.model.types import READ_FIELD, file_schema
@@ -60,6 +62,7 @@ class SliceJob:
     limits: Limits = UNLIMITED  # of the warehouse that the files are for
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
+    hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed
 
     def title(self, of: int) -> str:
         """The task's name in the Spark UI."""
@@ -83,6 +86,7 @@ class SliceResult:
     cpu: float = 0.0  # CPU seconds of the worker for this slice
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
     fingerprint: str | None = None
+    digest: Digest | None = None  # of a snapshot's rows
 
 
 def write_slice(
@@ -117,11 +121,16 @@ def read_slice(
     files = _Files(job, _store(job.store))
     changed: Counter[str] = Counter()
     mark = Fingerprint(file_schema(job.table)) if job.fingerprint or job.only_look else None
+    sums = (
+        SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
+    )
     for question in selects(job.table, job.slice):
         batches = record_batches(session, job.table, question, limits=job.limits)
         for batch in batches:
             if mark is not None:
                 mark.add(batch)
+            if sums is not None:
+                sums.add(batch)
             if not job.only_look:
                 files.add(batch, changed.total() + batches.changed)
             read += batch.num_rows
@@ -138,6 +147,7 @@ def read_slice(
         cpu=time.process_time() - cpu,
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
+        digest=sums.digest() if sums is not None else None,
     )
 
 

@@ -175,19 +175,20 @@ class Part:
 
     span: Span
     digest: Digest
-    # Hashed keys of rows changed since the watermark, as far as they are listed.
+    # Hashed keys of rows after the watermark, as far as they are listed.
     beyond: tuple[str, ...] = ()
-    left_out: int = 0  # how many rows have changed since the watermark
+    left_out: int = 0  # how many rows are after the watermark
     sample: tuple[Printed, ...] = ()  # printed keys of some of the rows
     sketch: tuple[bytes, ...] = a_field(default=(), repr=False)  # `row_sketch`; empty: none was made
 
     @property
     def crowded(self) -> bool:
-        """Whether more rows have changed than are listed."""
+        """Whether more rows are after the watermark than are listed."""
         return self.left_out > len(self.beyond)
 
 
-Membership = Literal["in", "beyond", "before"]
+# Loose rows have no place in the change order, and are compared as well: every sync reads them.
+Membership = Literal["in", "loose", "beyond", "before"]
 
 
 class Entry(NamedTuple):
@@ -197,6 +198,10 @@ class Entry(NamedTuple):
     hash: str
     columns: tuple[str, ...] = ()
     place: Membership = "in"  # relative to the scope; only for the source's rows
+
+    @property
+    def compared(self) -> bool:
+        return self.place in ("in", "loose")
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,7 @@ class Scope:
     order: tuple[Form, ...] = ()  # the columns of the change order
     low: Position | None = None
     high: Position | None = None  # None: every row (a table without a cursor)
+    future: Value | None = None  # rows with a cursor from here on are in the scope, too; None: there are none
     # Ranges that are not compared: after the first position, up to the second.
     skipped: tuple[tuple[Position | None, Position], ...] = ()
     recent: bool = False  # few rows at the end of the change order: use the cursor's index

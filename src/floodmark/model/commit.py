@@ -43,6 +43,14 @@ def wide(rows: int, size: int) -> bool:
     return size >= rows * WIDE_ROW
 
 
+@dataclass(frozen=True)
+class SnapshotDigest:
+    """The rows that a snapshot held: the sum of their keyed hashes (`row_hash`), and the key; both in hex."""
+
+    key: str
+    sum: str
+
+
 # Commit numbers from the first to the last, both included.
 Span = tuple[int, int]
 
@@ -115,7 +123,8 @@ class Commit:
 
     @model_serializer(mode="wrap")
     def _stored(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**_STORED, **plain(self)}
+        # A commit from before a key existed is written as it was read: its digest is in the one after it.
+        return {**_STORED, **{k: v for k, v in plain(self).items() if k in _STORED or v is not None}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +181,7 @@ class Batch(WithFiles):
     reread_id: str | None = None  # the reread that these slices belong to
     slices: tuple[int, ...] = ()
     overlap: str | None = None  # fingerprint of the reread overlap
+    snapshot: SnapshotDigest | None = None  # None: no snapshot, or its rows were not hashed
 
     @property
     def beside(self) -> bool:

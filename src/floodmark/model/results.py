@@ -255,6 +255,8 @@ class VerifiedTable(Result):
     missing: int
     extra: int
     different: int
+    loose: int
+    rows_changed: int
     repaired: int | None
     seconds: float
     findings: tuple[Finding, ...]

@@ -21,6 +21,8 @@ from floodmark.services.mysql.trust import Membership
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000
 OVERLAP_SECONDS = 600.0
+# Whatever its zone, no clock that is right writes a cursor so many seconds ahead of UTC, not even while a verify runs.
+FAR_AHEAD = 2 * 86_400
 
 MEMBERSHIPS: dict[Membership, str] = {
     "aurora": "part of an Aurora cluster",
@@ -154,6 +156,18 @@ def loose(reading: Reading, settled: Settled) -> Slice | None:
     if not (reading.cursor.nullable or zero or beyond is not None):
         return None
     return Slice("loose", 1, beyond=beyond, zero=zero)
+
+
+def future(table: Table, now: float) -> Value | None:
+    """The cursor from which on rows are certainly loose, in whatever zone it is written; None if no row can be."""
+    if not table.key or not table.cursor:
+        return None  # without a key, rows in the future are read when their time has come
+    if table.recipe.unix:
+        return clock.count(now + FAR_AHEAD, table.recipe.unix)
+    if not temporal(table):
+        return None
+    wall = clock.text(now + FAR_AHEAD)
+    return wall[:10] if table.column(table.cursor).data_type == "date" else wall
 
 
 def zero_is_loose(table: Table, state: State) -> bool:

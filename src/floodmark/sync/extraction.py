@@ -13,13 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
+from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
-from floodmark.extract.jobs import jobs, small
+from floodmark.extract.jobs import jobs, small, snapshot_key
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
-from floodmark.model.commit import WIDE_BYTES, Batch, Commit, LoadAs, WithFiles, files_of, wide
+from floodmark.model.canonical import Digest
+from floodmark.model.commit import (
+    WIDE_BYTES,
+    Batch,
+    Commit,
+    LoadAs,
+    SnapshotDigest,
+    WithFiles,
+    files_of,
+    wide,
+)
 from floodmark.model.errors import TransientError
 from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
@@ -215,14 +226,17 @@ class Extraction:
 
     def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.window is not None
-        state, rows, marked = self._held.state, sum(r.rows for r in results), None
+        state, rows, marked, held = self._held.state, sum(r.rows for r in results), None, None
         if plan.table.mode == "full":
             marked = mark(state, results[0].fingerprint)
+            held = _held_by(state, results)
         if plan.load_as == "replace":
             self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
         check_still(self._services.session, plan, state, len(results), self._services.looks)
         self._report.rows_extracted += rows
-        self._commit(plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked)
+        self._commit(
+            plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked, snapshot=held
+        )
 
     def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.reread is not None
@@ -238,6 +252,7 @@ class Extraction:
         load_as: LoadAs,
         overlap: str | None = None,
         reread_id: str | None = None,
+        snapshot: SnapshotDigest | None = None,
     ) -> None:
         """Commits the files of these slices and offers them to the loader."""
         files = tuple(f for r in results for f in r.files)
@@ -254,6 +269,7 @@ class Extraction:
             files=files,
             load_as=load_as,
             overlap=overlap,
+            snapshot=snapshot,
             seconds=round(time.monotonic() - self._held.last_commit, 3),
         )
         self.append(commit)
@@ -270,3 +286,10 @@ def _wide(results: Sequence[SliceResult]) -> bool:
     """Whether these are wide rows, and enough of them for a commit."""
     size = sum(r.bytes for r in results)
     return size >= WIDE_BYTES and wide(sum(r.rows for r in results), size)
+
+
+def _held_by(state: State, results: Sequence[SliceResult]) -> SnapshotDigest | None:
+    """The digest of all rows of a snapshot; None if some were not hashed."""
+    found = [result.digest for result in results if result.digest is not None]
+    total = sum(found, Digest())
+    return SnapshotDigest(snapshot_key(state).hex(), f"{total.sum:x}") if len(found) == len(results) else None

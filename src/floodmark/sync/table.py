@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from floodmark.clean.after_load import due_files
+from floodmark.clean.after_load import due_files, superseded
 from floodmark.clean.remove import Outcome, remove
 from floodmark.commit.claim import Changed, Claimed, decide_and_claim
 from floodmark.commit.document import Failure
@@ -445,9 +445,9 @@ class TableRun:
         self._remove(table, tuple(absent), found.rows_warehouse, "repair")
 
     def _remove_due(self) -> None:
-        """Removes loaded files whose time is up (`keep_files`)."""
+        """Removes the files of superseded snapshots, and loaded ones whose time is up (`keep_files`)."""
         keep, ledger, table = self._options.keep_files, self._loader.ledger, self._held.state.table
-        if keep is None or ledger is None or table is None:
+        if ledger is None or table is None:
             return
         held, warehouse, now = self._held, self._services.warehouse(), datetime.now(UTC)
         removal, _ = due_files(warehouse, held.log, held.state, ledger, keep, now)
@@ -459,7 +459,7 @@ class TableRun:
         removal, self._loader.ledger = due_files(warehouse, held.log, held.state, ledger, keep, now)
         if removal.empty:
             return
-        gone = Outcome(self._name, removal)
+        gone, replaced = Outcome(self._name, removal), superseded(held.state, ledger) is not None
         self._extraction.append(draft(held.state, Clean, held.run, clean=removal.clean))
         try:
             remove(self._services.store, gone, None)
@@ -467,7 +467,8 @@ class TableRun:
             self._report.files_cleaned += gone.deleted
             self._report.bytes_cleaned += gone.bytes
         what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
-        self._tell(f"removed {what} loaded more than {duration(keep)} ago (keep_files)")
+        due = f"loaded more than {duration(keep)} ago (keep_files)" if keep is not None else ""
+        self._tell(f"removed {what} {'of superseded snapshots' if replaced else due}")
         for note in gone.notes:
             self._tell(note)
 

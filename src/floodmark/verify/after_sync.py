@@ -1,8 +1,8 @@
 """`sync --verify-data`: compares what a run has loaded with the source before the run counts as a success.
 
 It compares the rows from the lowest cursor in the loaded files up to the watermark, along the cursor's index
-if they are few. For a snapshot it only counts: changes at the source since the read can't be told from
-errors.
+if they are few, and those without a place in the change order, which every sync reads. A snapshot's rows are compared
+with its digest if there is one, else counted: changes at the source since the read can't be told from errors.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.verify.compare import Differences, compare, waiting
 from floodmark.verify.run import findings
+from floodmark.verify.snapshot import holds, last_snapshot
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,35 @@ def verify_loaded(services: Services, name: str, state: State, commits: Sequence
     if rows := waiting(services, table, state):
         return Checked(waiting=rows)
     if table.mode == "full":
-        return Checked(findings=_snapshot(services, table, commits))
+        return Checked(findings=_snapshot(services, table, state, commits))
     read = [commit for commit in commits if isinstance(commit, Batch)]
     firsts = [file.first for commit in read for file in commit.files if file.first]
-    if not firsts or state.position is None:
-        return Checked()
     moved = sum(commit.rows for commit in read)
-    differences = compare(services, table, state, since=before(table, firsts), expected_rows=moved)
+    if not moved or state.position is None:
+        return Checked()
+    since = before(table, firsts) if firsts else state.position
+    differences = compare(services, table, state, since=since, expected_rows=moved)
     # A row that the source no longer has was deleted after it was read: that is up to `deletes`.
     kept = replace(differences, extra=())
     return Checked(kept.rows_source, findings=findings(table, kept), differences=kept)
 
 
-def _snapshot(services: Services, table: Table, commits: Iterable[WithFiles]) -> tuple[Finding, ...]:
+def _snapshot(
+    services: Services, table: Table, state: State, commits: Iterable[WithFiles]
+) -> tuple[Finding, ...]:
     expected = next((c.rows for c in reversed(list(commits)) if c.load_as == "replace"), None)
     rows = services.warehouse().rows(table.target)
-    if expected is None or rows == expected:
+    more = {"rows": rows, "expected": expected}
+    if expected is None:
         return ()
-    detail = f"{table.target} has {rows:,} rows, but the loaded snapshot has {expected:,}"
-    return (Finding("count_mismatch", table.name, detail, {"rows": rows, "expected": expected}),)
+    if rows != expected:
+        detail = f"{table.target} has {rows:,} rows, but the loaded snapshot has {expected:,}"
+        return (Finding("count_mismatch", table.name, detail, more),)
+    promised = last_snapshot(services, state)
+    if promised is None or holds(services, state, promised) is not False:
+        return ()
+    detail = f"{table.target} has as many rows as the loaded snapshot, but not the same"
+    return (Finding("different_row", table.name, detail, more),)
 
 
 def before(table: Table, firsts: Iterable[Position]) -> Position | None:

@@ -1,8 +1,9 @@
 """Compares source and warehouse by key: which rows are missing, extra or different. Read-only.
 
-Only what was promised is compared: rows that match `where`, after the start and up to the watermark. Rows
-that have changed since, or have no cursor, are left out on both sides by their keys; whether a row exists is
-judged by its key alone. Nothing is reported until both sides have been queried a second time.
+Only what was promised is compared: rows that match `where`, after the start and up to the watermark. Those
+after it are left out on both sides by their keys; whether a row exists is judged by its key alone. Rows without
+a place in the change order are compared too: a change since the last sync can't be told from an error there, and
+is reported as what it may be. Nothing is reported until both sides have been queried a second time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from floodmark.commit.log import Log
 from floodmark.commit.stretches import Stretches, stretches
 from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Printed, Scope, forms
+from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
-from floodmark.model.position import Key, Position
+from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
+from floodmark.model.times import sortable
 from floodmark.model.types import SUPER, fields
 from floodmark.plan.decide import start_position
+from floodmark.plan.make import before_start
+from floodmark.plan.overlap import future
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
 from floodmark.services.mysql.errors import as_discovered
@@ -31,10 +36,12 @@ from floodmark.services.mysql.ranges import nth
 from floodmark.services.run import Services
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
+from floodmark.verify.snapshot import holds, last_snapshot
 
 # How many times suspects are checked while other runs change the table, and the pause between.
 TRIES = 10
 PAUSE = 1.0
+NO_WATERMARK = "a table in mode full has no watermark: changes since its last sync show as differences"
 # Seconds to wait for a run that is loading.
 PATIENCE = 60.0
 
@@ -48,9 +55,11 @@ class Differences:
         Key, ...
     ] = ()  # in the warehouse but not at the source or not matching `where`; or there twice
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
+    loose: frozenset[Key] = frozenset()  # missing or different, and maybe only since the last sync
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
-    left_out: int = 0  # rows that have changed since the watermark, or have no cursor
+    left_out: int = 0  # rows after the watermark
+    changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
     agree: bool = True  # False: checksums differ, but no key can be named
     notes: tuple[str, ...] = ()
     low: Position | None = None  # rows after this position were compared; None: from the first
@@ -82,7 +91,9 @@ def compare(
     about `expected_rows` of them. If more than `most` rows are missing, it gives up.
     """
     scope, notes = scope_of(services, table, state, only_keys, also)
-    if since is not None and (scope.low is None or _sortable(since[0]) > _sortable(scope.low[0])):
+    if since is None and not only_keys:
+        notes += _before_start(services, scope)
+    elif since is not None and (scope.low is None or sortable(since[0]) > sortable(scope.low[0])):
         scope = replace(scope, low=since)
     found = Search(services, scope, totals, expected_rows, most).go()
     services.progress.end(table.name, "verify")
@@ -95,12 +106,20 @@ def compare(
         low=scope.low,
         high=scope.high,
     )
+    promised = last_snapshot(services, state) if table.mode == "full" else None
+    if table.mode == "full" and promised is None:
+        differences = replace(differences, notes=(*notes, NO_WATERMARK))
     if found.suspicious and table.key and not only_keys and _changed(services, table, state):
         raise _changing(table)
     suspects = found.suspects
     confirmed = _confirmed(services, table, state, suspects, only_keys, also) if suspects else Differences()
+    misread = False
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
+        # Rows of a live source may also have changed since they were hashed.
+        misread = bool(confirmed) and not Search(services, scope, totals).go().suspects
+    if promised is not None and not misread:
+        return _since_snapshot(services, table, state, promised, differences, confirmed)
     return replace(
         confirmed,
         rows_source=differences.rows_source,
@@ -113,12 +132,34 @@ def compare(
     )
 
 
+def _since_snapshot(
+    services: Services, table: Table, state: State, promised: Batch, sides: Differences, found: Differences
+) -> Differences:
+    """The differences between source and target as those between the snapshot and the target, if there are any."""
+    held = holds(services, state, promised)
+    if held is False and _changed(services, table, state):
+        raise _changing(table)
+    whole = replace(sides, missing=found.missing, extra=found.extra, different=found.different)
+    if held is None:
+        return replace(whole, notes=(*sides.notes, NO_WATERMARK), agree=sides.agree and found.agree)
+    rows = len(found.missing) + len(found.extra) + len(found.different)
+    if not held:
+        note = "the target is not what the snapshot held; the rows named may also have changed at the source since"
+        return replace(whole, notes=(*sides.notes, note), agree=bool(rows) and sides.agree and found.agree)
+    notes = sides.notes
+    if rows or not sides.agree or not found.agree:
+        what = counted(rows, "row") if rows else "rows"
+        verb = "has" if rows == 1 else "have"
+        notes = (*notes, f"{what} {verb} changed at the source since the snapshot: the next sync reads them")
+    return replace(sides, agree=True, changed=rows, notes=notes)
+
+
 def check_compared(table: Table, found: Differences) -> None:
     """Refuses a comparison that left out every row: it has proven nothing."""
     if not found and not found.rows_source and found.left_out:
         rows = counted(found.left_out, "row")
         raise DataError(
-            f"nothing could be compared: every row ({rows}) has changed since the watermark or has no cursor value",
+            f"nothing could be compared: every row ({rows}) is after the watermark",
             hint=f"run floodmark sync -t {table.name} first",
             table=table.name,
         )
@@ -156,19 +197,33 @@ def scope_of(
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
     if table.mode == "full" or table.cursor is None:
-        notes.append("a table in mode full has no watermark: changes since its last sync show as differences")
         return Scope(table, chosen), notes
+    scope = Scope(
+        table, chosen, order, state.progress.began, state.position, future(state.table, time.time())
+    )
     if state.position is None and state.has_data:
-        return Scope(table, chosen, order, _untouched(services, table)), notes
+        return replace(scope, low=_untouched(services, table, scope.future)), notes
     if state.progress.moved_at is None or (state.progress.began is not None and not only_keys):
-        return Scope(table, chosen, order, state.progress.began, state.position), notes
+        return scope, notes
     seen = stretches(Log(services.store, table.name), state)
-    low = state.progress.began if state.progress.began is not None else seen.began
+    if scope.low is None:
+        scope = replace(scope, low=seen.began)
     if not only_keys:
-        notes += never_read(seen)
-        return Scope(table, chosen, order, low, state.position), notes
+        return scope, [*notes, *never_read(seen)]
     # A search for deletes reads missing rows again, but not rows that someone skipped on purpose.
-    return Scope(table, chosen, order, low, state.position, skipped=seen.skipped), notes
+    return replace(scope, skipped=seen.skipped), notes
+
+
+def _before_start(services: Services, scope: Scope) -> list[str]:
+    """The note about rows from before the start."""
+    if scope.low is None:
+        return []
+    with services.session("verify") as session:
+        rows = before_start(session, scope.table, scope.low)
+    upto = place(scope.low[:1], apart=True)
+    return (
+        [f"not compared: {counted(rows, 'row')} from before the start, that is up to {upto}"] if rows else []
+    )
 
 
 def never_read(seen: Stretches) -> list[str]:
@@ -179,13 +234,13 @@ def never_read(seen: Stretches) -> list[str]:
     return [f"the position was taken over from another tool: rows up to {upto} are not compared"]
 
 
-def _untouched(services: Services, table: Table) -> Position | None:
-    """The start of a table without a position and with no rows after it: a sync would find nothing to do."""
+def _untouched(services: Services, table: Table, future: Value | None) -> Position | None:
+    """The start of a table without a position and with no rows after it but loose ones: a sync would open no window."""
     low = start_position(
         table, system.start(system.read(services.store), services.config, table.name).timestamp
     )
     with services.session("verify") as session:
-        if nth(session, table, table.order, low, None, 1) is None:
+        if nth(session, table, table.order, low, None if future is None else (future,), 1) is None:
             return low
     raise DataError(
         "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
@@ -240,10 +295,6 @@ def comparable(now: Table, then: Table) -> tuple[tuple[Column, ...], list[str]]:
     return kept, notes
 
 
-def _sortable(value: int | str) -> tuple[int, str]:
-    return (value, "") if isinstance(value, int) else (0, value)
-
-
 # ---------------------------------------------------------------- second query
 
 
@@ -278,7 +329,7 @@ def _confirmed(
             continue
         scope, _ = scope_of(services, table, state, only_keys, also)
         looked = look_up(services, scope, list(suspects))
-        found = Differences(looked.missing, looked.extra, looked.different)
+        found = Differences(looked.missing, looked.extra, looked.different, looked.loose)
         if not found:
             lost = any(suspects[key] for key in looked.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)

@@ -29,6 +29,7 @@ class LookedUp:
     missing: tuple[Key, ...] = ()
     extra: tuple[Key, ...] = ()
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
+    loose: frozenset[Key] = frozenset()  # those that have no place in the change order at the source
     nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
 
     def __bool__(self) -> bool:
@@ -41,6 +42,7 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     missing: list[Key] = []
     extra: list[Key] = []
     different: dict[Key, tuple[str, ...]] = {}
+    loose: set[Key] = set()
     with services.session("verify") as session:
         for at in range(0, len(keys), AT_ONCE):
             # Before any query: a key that no source row can have ends the comparison.
@@ -51,16 +53,18 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                 row, stored = mine.get(key), theirs.get(key, [])
                 if row is None:
                     row = _equal_to_mysql(session, scope, key)
-                    if row is not None and row.place == "in" and stored:
+                    if row is not None and row.compared and stored:
                         # MySQL considers the keys equal though spelled differently: the row exists but is out
                         # of date.
-                        different[key_of(scope, row.key)] = _columns(scope, row, stored[0])
+                        named = key_of(scope, row.key)
+                        different[named] = _columns(scope, row, stored[0])
+                        loose |= {named} if row.place == "loose" else set()
                         continue
                 if row is None and not stored:
                     nowhere.append(key)
                 elif row is None:
                     extra.append(named)
-                elif row.place != "in":
+                elif not row.compared:
                     continue
                 elif not stored:
                     missing.append(named)
@@ -68,10 +72,13 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                     different[named] = _columns(scope, row, next(s for s in stored if s.hash != row.hash))
                 elif len(stored) > 1:
                     different[named] = ()
+                if row is not None and row.place == "loose":
+                    loose.add(named)
     return LookedUp(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
         tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
+        frozenset(loose & {*missing, *different}),
         tuple(nowhere),
     )
 

@@ -28,11 +28,11 @@ def summed(rows: Iterable[Sequence[object]]) -> dict[str, Digest]:
 
 
 def suspects(listed: Iterable[Entry], stored: Iterable[tuple[Printed, str]]) -> Iterator[Printed]:
-    """The keys whose rows differ between the two sides; rows changed since the watermark are ignored."""
+    """The keys whose rows differ between the two sides; rows after the watermark are ignored."""
     mine: list[tuple[Printed, str]] = []
     passed: set[Printed] = set()
     for entry in listed:
-        if entry.place == "in":
+        if entry.compared:
             mine.append((entry.key, entry.hash))
         else:
             passed.add(entry.key)

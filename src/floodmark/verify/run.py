@@ -26,6 +26,8 @@ from floodmark.verify.compare import Differences, check_compared, compare, loade
 
 # Default number of rows named per kind.
 NAMED = 20
+# Why a difference may be none once a sync has run.
+LOOSE = "its cursor is NULL, zero or in the future, so it may only have changed since the last sync"
 # Seconds that an interrupted verify may take to end its tasks.
 GRACE = 5.0
 
@@ -59,6 +61,8 @@ class Verified:
             "missing": len(found.missing),
             "extra": len(found.extra),
             "different": len(found.different),
+            "loose": len(found.loose),
+            "rows_changed": found.changed,
             "findings": [f.as_json() for f in self.findings],
             **repaired,
             "notes": list(found.notes),
@@ -157,24 +161,21 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
         pairs = zip(table.key, key, strict=True)
         return ", ".join(f"{column} = {'NULL' if value is None else value}" for column, value in pairs)
 
-    made = [
-        Finding("missing_row", table.name, f"{shown(k)} is not in the warehouse", {"key": list(k)})
-        for k in found.missing[:named]
+    def finding(kind: str, key: Key, said: str, **more: object) -> Finding:
+        loose = {"loose": True} if key in found.loose else {}
+        because = f"; {LOOSE}" if loose else ""
+        return Finding(kind, table.name, f"{shown(key)} {said}{because}", {"key": list(key), **more, **loose})
+
+    made = [finding("missing_row", k, "is not in the warehouse") for k in found.missing[:named]]
+    made += [
+        finding("extra_row", k, "is in the warehouse but not at the source") for k in found.extra[:named]
     ]
     made += [
-        Finding(
-            "extra_row", table.name, f"{shown(k)} is in the warehouse but not at the source", {"key": list(k)}
-        )
-        for k in found.extra[:named]
-    ]
-    made += [
-        Finding(
+        finding(
             "different_row",
-            table.name,
-            f"{shown(k)} differs in {', '.join(columns)}"
-            if columns
-            else f"{shown(k)} is in the warehouse more than once",
-            {"key": list(k), "columns": list(columns)},
+            k,
+            f"differs in {', '.join(columns)}" if columns else "is in the warehouse more than once",
+            columns=list(columns),
         )
         for k, columns in found.different[:named]
     ]

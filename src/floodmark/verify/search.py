@@ -2,7 +2,7 @@
 
 The parts are ranges of the key if the warehouse orders keys as MySQL does, else groups (`groups`) by the first
 digits of the keys' hashes. Spark tasks query the source, with the warehouse queried in parallel (`sides`). Where they
-differ, the warehouse is queried once more without the rows that had already changed since the watermark. The results
+differ, the warehouse is queried once more without the rows that were already after the watermark. The results
 are only suspects: `compare` checks them again.
 
 If we hash the rows, both sides also make sketches of ranges (`sketched`), which tell the rows that differ unless they are

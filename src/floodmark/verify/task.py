@@ -26,7 +26,7 @@ from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from floodmark.verify.sketched import KeyedSketches
 
-# How many rows changed since the watermark are listed per range; and per range of rows that are hashed here.
+# How many rows after the watermark are listed per range; and per range of rows that are hashed here.
 LISTED = 2000
 LISTED_HERE = 20_000
 # A range is a single answer, which takes as long as reading all its rows.

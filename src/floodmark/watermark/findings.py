@@ -111,18 +111,21 @@ def file_findings(
 ) -> list[Finding]:
     """The files that the log names against the objects (path and size); `uncommitted`: files of a running sync.
 
-    A cleaned file is missing only if the warehouse no longer has its rows and they were not given up.
+    A cleaned file is missing only if the warehouse no longer has its rows, they were not given up, and no later
+    snapshot replaces them.
     """
     table_name = state.table_name
     named: dict[str, tuple[Commit, str, DataFile]] = {
         f.path: (c, digest, f) for c, digest in log.commits for f in files_of(c)
     }
     cleaned = cleaned_files(log)
+    snapshots = (c.n for c, _ in log.commits if isinstance(c, Batch) and c.load_as == "replace")
+    whole = max((n for n in snapshots if not within(state.data.dropped, n)), default=0)
     found = []
     for path, (commit, digest, file) in named.items():
         size = objects.get(path)
         more = {"file": path, "commit": commit.n, "loaded": (commit.n, digest) in loaded}
-        given_up = commit.n < state.data.superseded or within(state.data.dropped, commit.n)
+        given_up = commit.n < max(whole, state.data.superseded) or within(state.data.dropped, commit.n)
         if size is None and (path not in cleaned or not (more["loaded"] or given_up)):
             what = "its rows are in the warehouse" if more["loaded"] else "its rows are not in the warehouse"
             why = "was cleaned" if path in cleaned else "is not in the store"

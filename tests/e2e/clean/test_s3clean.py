@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import duckdb
 import pytest
 
 from floodmark import FloodmarkError
@@ -339,3 +340,28 @@ def test_deletes_are_cleaned_once_loaded_and_never_given_up_before(orders: Works
     orders.synced("orders")
     assert orders.compare("orders").equal
     valid(orders)
+
+
+def test_five_changed_snapshots_leave_the_files_of_one(workspace: Workspace) -> None:
+    workspace.write(tables={workspace.full_name("t"): {"mode": "full"}})
+    workspace.execute("CREATE TABLE t (a INT, b INT)")
+    name = workspace.full_name("t")
+    for n in range(5):
+        workspace.execute(f"INSERT INTO t VALUES ({n}, {n})")
+        done = workspace.synced("t")
+    files = workspace.run("s3clean", "list", "-t", name, "--json").ok().json["files"]
+    assert [(f["state"], f["rows"]) for f in files] == [("loaded", 5)]
+    assert "of superseded snapshots" in " ".join(done["notes"])
+    workspace.run("watermark", "validate", "-t", name).ok()
+    shown = workspace.run("watermark", "get", "-t", name, "--json").ok().json
+    assert (shown["mysql_rows_extracted"], shown["redshift_rows_loaded"]) == (5, 5)
+    # The newest snapshot loads again; those before it are not needed.
+    workspace.run("watermark", "reset", "-t", name, "--redshift-only").ok()
+    workspace.run("watermark", "validate", "-t", name).ok()
+    workspace.synced("t", load_only=True)
+    assert workspace.verified("t")["rows_warehouse"] == 5
+    with duckdb.connect(str(workspace.warehouse)) as target:
+        target.execute("DELETE FROM floodmark_ledger")
+        target.execute("DROP TABLE t")
+    workspace.synced("t", load_only=True)
+    assert workspace.verified("t")["ok"]

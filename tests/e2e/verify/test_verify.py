@@ -23,7 +23,7 @@ from floodmark.services.run import Services
 from floodmark.services.store.store import Store
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync import deletes
-from floodmark.sync.run import sync
+from floodmark.sync.run import repairing, sync
 from tests.conftest import Result, Silent, Workspace
 from tests.support.tampered_warehouse import FILL, MAINLY_DUCKDB, READINGS, Verifying
 
@@ -170,12 +170,14 @@ def test_rows_outside_the_watermarks_promise_are_not_differences(place: Verifyin
     workspace.execute("UPDATE readings SET update_at = NULL WHERE id = 900")
     workspace.synced("readings")
     found = place.verify()
-    assert found["findings"] == [] and found["rows_left_out"] == 1
+    assert found["findings"] == [] and found["rows_left_out"] == 0
+    assert found["notes"] == [
+        "not compared: 205 rows from before the start, that is up to 2025-03-01 00:00:05"
+    ]
     # Changed, added and moved since the watermark: left out, until the next sync has read them.
     workspace.execute(
         "UPDATE readings SET note = 'later', update_at = NOW(6) WHERE id BETWEEN 2000 AND 2300",
-        "INSERT INTO readings (site, taken, update_at) VALUES ('s1', NOW(), NOW(6)), ('s2', NOW(), NULL)",
-        "UPDATE readings SET note = 'null' WHERE id = 900",
+        "INSERT INTO readings (site, taken, update_at) VALUES ('s1', NOW(), NOW(6))",
         # Before the start, outside the where: never promised.
         "UPDATE readings SET note = 'x' WHERE update_at <= '2025-03-01 00:00:05' OR site = 's3'",
     )
@@ -187,6 +189,38 @@ def test_rows_outside_the_watermarks_promise_are_not_differences(place: Verifyin
         "UPDATE readings SET note = 'silent', update_at = update_at WHERE id = 1203",
     )
     assert sorted(place.found()) == [("different_row", 1203, "note"), ("extra_row", 1200)]
+
+
+@MAINLY_DUCKDB
+@pytest.mark.parametrize("on_server", [False, True])
+def test_rows_without_a_place_in_the_order_are_compared_and_repaired(
+    place: Verifying, on_server: bool
+) -> None:
+    workspace = place.workspace
+    name = workspace.full_name("readings")
+    workspace.write(source={"hash_on_server": on_server}, tables={name: {"start": "2025-03-01 00:00:01"}})
+    workspace.execute(READINGS, FILL.format(n=100), "ALTER TABLE readings MODIFY update_at DATETIME(6)")
+    workspace.execute(
+        "UPDATE readings SET update_at = NULL WHERE id IN (30, 60, 90)",
+        "UPDATE readings SET update_at = '2099-01-01' WHERE id = 120",
+    )
+    workspace.synced("readings")
+    assert place.verify()["ok"]
+    place.change(
+        "UPDATE readings SET note = 'wrong' WHERE id IN (30, 120)",
+        "DELETE FROM readings WHERE id = 60",
+    )
+    # Such a row may also have changed since the last sync, and verify can't tell.
+    workspace.execute("UPDATE readings SET note = 'later' WHERE id = 90")
+    found = place.verify()
+    assert not found["ok"] and found["rows_left_out"] == 0
+    assert (found["missing"], found["different"], found["loose"]) == (1, 3, 4)
+    assert {f["key"][0] for f in found["findings"] if f["loose"]} == {30, 60, 90, 120}
+    assert all("may only have changed since the last sync" in f["detail"] for f in found["findings"])
+    workspace.synced("readings", verify_data=True)
+    assert place.verify()["ok"], "a sync reads these rows again"
+    place.change("UPDATE readings SET note = 'wrong' WHERE id = 30")
+    assert place.verify(one=repairing(False))["repaired"] == 1 and place.verify()["ok"]
 
 
 def test_a_table_without_a_key_is_compared_as_a_whole(place: Verifying) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.clean.after_load import SLACK, due
+from floodmark.clean.after_load import SLACK, due, superseded
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, before, choose, orphans, staged
 from floodmark.commit.fold import Progress, data_commit, fold
 from floodmark.commit.load_status import accounts_for_older, condense
@@ -338,3 +338,20 @@ def test_files_are_due_that_long_after_their_load_and_in_portions() -> None:
     assert kept(20)[1](10) is not None and kept(10.5)[1](10) is None
     cleaned(history, choose(facts(history, *numbers), Wanted(pattern="f[01].*"), NOW))
     assert ask(week) is None
+
+
+def test_files_from_before_the_newest_loaded_snapshot_are_superseded() -> None:
+    history = History()
+    first, second = (batch(history, data_file(name), load_as="replace") for name in "ab")
+
+    def ask(*loaded: int) -> int | None:
+        return superseded(history.state, Ledger(0, tuple(history.ledger(*loaded))))
+
+    assert ask(first, second) is None, "a table that is merged may need every file"
+    history.claim(table=changed(TABLE, mode="full", cursor=None))
+    assert ask(first) is None, "the next snapshot has not been loaded"
+    assert ask(first, second) == second - 1
+    assert ask(second) is None, "the first one's files were never loaded"
+    cleaned(history, choose(facts(history, first, second), Wanted(pattern="a.*"), NOW))
+    history.claim(table=changed(TABLE, mode="full", cursor=None))
+    assert ask(first, second) is None

@@ -19,7 +19,7 @@ from tests.unit.conftest import does
 
 TABLE = {
     "table": "shop.orders", "ok": False, "error": None, "seconds": 1.5, "rows_source": 10, "rows_warehouse": 9,
-    "rows_left_out": 0, "missing": 0, "extra": 0, "different": 0, "findings": [], "notes": [],
+    "rows_left_out": 0, "missing": 0, "extra": 0, "different": 0, "loose": 0, "findings": [], "notes": [],
 }  # fmt: skip
 
 
@@ -36,6 +36,12 @@ def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
     assert "--repair" not in keyless and "Next: floodmark sync -t shop.orders" in keyless
     assert not any("--repair" in line for line in shown(ok=True))
     assert "still differ after the repair" in shown(repair=True, missing=1)[-1]
+
+
+def test_rows_that_may_only_have_changed_since_the_last_sync_call_for_a_sync_first() -> None:
+    text = " ".join(shown(different=2, loose=1))
+    assert "1 row may only have changed since the last sync; first: floodmark sync -t shop.orders" in text
+    assert "first" not in " ".join(shown(different=2))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

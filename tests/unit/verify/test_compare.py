@@ -234,6 +234,21 @@ def test_rows_skipped_by_a_position_set_by_hand_are_not_compared() -> None:
     assert [row[0] for row in here.execute(plain.replace("`", '"')).fetchall()] == [1, 2, 5, 8]
 
 
+def test_rows_without_a_place_in_the_order_are_compared_and_only_later_ones_are_left_out() -> None:
+    null = changed(TABLE, columns=(ID, PART, replace(AT, nullable=True)))
+    seen = replace(scope(null), future="2026-01-01 00:00:00.000000")
+    here = duckdb.connect()
+    here.execute('CREATE TABLE t (id BIGINT, part INT, "at" TIMESTAMP)')
+    days = {1: "2024-12-31", 2: "2025-01-15", 3: "2025-02-02", 4: "2099-01-01", 5: None}
+    for key, day in days.items():
+        here.execute("INSERT INTO t VALUES (?, 2, ?)", [key, day])
+    question = f"SELECT id, {source._place(seen)} FROM t ORDER BY id"
+    plain = re.sub(r"_utf8mb4 X'([0-9a-f]+)'", lambda m: f"'{bytes.fromhex(m[1]).decode()}'", question)
+    places = here.execute(plain.replace("`", '"')).fetchall()
+    assert places == [(1, "before"), (2, "in"), (3, "beyond"), (4, "loose"), (5, "loose")]
+    assert [Entry(("1",), "", place=p).compared for _, p in places] == [False, True, False, True, True]
+
+
 def test_one_query_leaves_out_only_a_limited_number_of_keys() -> None:
     sizes = [LEFT_OUT - 1, 1, 1, LEFT_OUT, 5]
     assert [len(some) for some in chunks(sizes, lambda size: size)] == [2, 1, 1, 1]

@@ -27,7 +27,12 @@ def _table(table: Document, repair: bool, width: int | None) -> list[str]:
         first = f"{table['table']}: {', '.join(kinds) or 'different'}; rows: {where}, {seconds}"
     labelled = [("repaired", counted(table["repaired"], "row"))] if table.get("repaired") else []
     if table["rows_left_out"]:
-        labelled.append(("left out", f"{counted(table['rows_left_out'], 'row')} changed since the watermark"))
+        labelled.append(
+            (
+                "left out",
+                f"{counted(table['rows_left_out'], 'row')} after the watermark: the next sync reads them",
+            )
+        )
     labelled += [("note", note) for note in table["notes"]]
     labelled += [(f["kind"], f["detail"]) for f in table["findings"]]
     lines = indented("", first, width)
@@ -61,4 +66,9 @@ def _next(table: Document, repair: bool, width: int | None) -> list[str]:
             *indented("  ", f"Next: floodmark sync -t {name}", width),
             *indented("        ", f"or, unless it is in mode full, first: floodmark watermark reset -t {name} --force", width),
         ]  # fmt: skip
-    return [f"  Next: floodmark verify -t {name} --repair", *indented("        ", "; ".join(does), width)]
+    maybe = f"{counted(table['loose'], 'row')} may only have changed since the last sync; first: floodmark sync -t {name}"
+    return [
+        *(indented("  ", maybe, width) if table["loose"] else ()),
+        f"  Next: floodmark verify -t {name} --repair",
+        *indented("        ", "; ".join(does), width),
+    ]

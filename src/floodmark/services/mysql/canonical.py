@@ -136,12 +136,12 @@ def _joined(chosen: Sequence[Form], table: Table) -> str:
 
 
 def _inside(scope: Scope) -> list[str]:
-    table, zero = scope.table, _zero(scope)
-    return [
+    table, loose = scope.table, _loose(scope)
+    found = [
         *sql.between(table, table.order, scope.low, scope.high),
         *(_outside(table, a, b) for a, b in scope.skipped),
-        *([f"NOT {zero}"] if zero else []),
     ]
+    return [f"({' AND '.join(f'({c})' for c in found)}) OR {loose}"] if found and loose else found
 
 
 def _outside(table: Table, behind: Position | None, upto: Position) -> str:
@@ -149,22 +149,24 @@ def _outside(table: Table, behind: Position | None, upto: Position) -> str:
     return later if behind is None else f"({sql.upto(table, table.order, behind)}) OR {later}"
 
 
-def _zero(scope: Scope) -> str | None:
-    """Rows with a cursor of 0000-00-00, which the target holds as NULL; None if there can't be any."""
+def _loose(scope: Scope) -> str | None:
+    """Rows without a place in the change order, which every sync reads; None if there can't be any."""
     table = scope.table
-    if scope.high is None or table.cursor is None or table.recipe.zero_dates == "error":
+    if table.cursor is None or not scope.order:
         return None
-    return f"({quote(table.cursor)} = 0)" if table.column(table.cursor).data_type in TEMPORAL else None
+    column = table.column(table.cursor)
+    zero = column.data_type in TEMPORAL and table.recipe.zero_dates != "error"
+    possible = column.nullable or zero or scope.future is not None
+    return sql.loose(table, scope.future, zero) if possible else None
 
 
 def _beyond(scope: Scope) -> str | None:
-    """Rows that have changed since the watermark, or have no cursor; None if there can't be any."""
+    """Rows after the watermark that have a place in the change order; None if there can't be any."""
     table = scope.table
     if scope.high is None or table.cursor is None:
         return None
-    found = [f"{quote(table.cursor)} IS NULL"] if table.column(table.cursor).nullable else []
-    found += [zero] if (zero := _zero(scope)) else []
-    return " OR ".join([*found, f"({sql.after(table, table.order, scope.high)})"])
+    later, loose = f"({sql.after(table, table.order, scope.high)})", _loose(scope)
+    return f"{later} AND NOT {loose}" if loose else later
 
 
 def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
@@ -198,7 +200,7 @@ def fetched(scope: Scope, span: Span) -> str:
 
 def fetched_places(scope: Scope, span: Span) -> str:
     """The same of all rows that `entries` would list, and then whether the row is in the scope: 1 or 0."""
-    place = f"IF({_place(scope)} = 'in', 1, 0)"
+    place = f"IF({_place(scope)} IN ('in', 'loose'), 1, 0)"
     return f"SELECT {_selected(scope.forms)}, {place} {_from(scope, span, _listed(scope))}"
 
 
@@ -221,11 +223,11 @@ def _from(scope: Scope, span: Span, also: Sequence[str]) -> str:
 
 def _listed(scope: Scope) -> list[str]:
     """Rows after the scope's start, whether or not they are in it."""
-    table, condition = scope.table, _beyond(scope)
+    table = scope.table
     if scope.low is None:
         return []
-    bounds = [f"({sql.after(table, table.order, scope.low)})", *([condition] if condition else [])]
-    return [" OR ".join(bounds)]
+    bounds = [sql.after(table, table.order, scope.low), _beyond(scope), _loose(scope)]
+    return [" OR ".join(f"({bound})" for bound in bounds if bound)]
 
 
 def entries(scope: Scope, span: Span, prefixes: Sequence[str] = ()) -> str:
@@ -257,11 +259,10 @@ def _keys(scope: Scope) -> str:
 
 
 def _place(scope: Scope) -> str:
-    inside, condition = _inside(scope), _beyond(scope)
-    if not inside:
-        return "'in'"
-    later = f"WHEN {condition} THEN 'beyond' " if condition else ""
-    return f"CASE {later}WHEN {' AND '.join(f'({c})' for c in inside)} THEN 'in' ELSE 'before' END"
+    inside = " AND ".join(f"({c})" for c in _inside(scope)) or "TRUE"
+    places = [(_loose(scope), "loose"), (_beyond(scope), "beyond"), (inside, "in")]
+    arms = (f"WHEN {condition} THEN '{place}'" for condition, place in places if condition)
+    return f"CASE {' '.join(arms)} ELSE 'before' END"
 
 
 def _is_one_of(table: Table, keys: Sequence[Key]) -> str:

@@ -219,7 +219,10 @@ def _present(place: TargetSql) -> list[str]:
 
 
 def _scope(place: TargetSql, scope: Scope) -> list[str]:
-    """Leaves out rows never promised: at or before the start and, without a key, past the watermark."""
+    """Leaves out rows never promised: at or before the start and, without a key, past the watermark.
+
+    Rows with a NULL cursor always count: they are loose.
+    """
     found = _present(place)
     order = scope.order
     if not order or order[0].print not in (*_TYPES, "number"):
@@ -227,7 +230,7 @@ def _scope(place: TargetSql, scope: Scope) -> list[str]:
     if scope.low is not None:
         found.append(_after(place, order, scope.low))
     if scope.high is not None and not scope.table.key:
-        found.append(_upto(place, order, scope.high))
+        found.append(f"{_upto(place, order, scope.high)} OR {place.column(order[0])} IS NULL")
     return found
 
 
