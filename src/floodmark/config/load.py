@@ -30,6 +30,8 @@ from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.table import Mode
 
 DEFAULT_FILE = "floodmark.yaml"
+# The default of `start` in s3-redshift-backup-tool, and in Floodmark's own stores of version 0.1.0.
+OLDER_START = "2025-01-01 00:00:00"
 INIT_HINT = "run: floodmark init --source mysql://user@host:3306/database"
 
 
@@ -167,13 +169,15 @@ class TableOptions:
     keep_files: float | None = None  # None: forever
     zero_dates: Literal["error", "null", "keep"] = "error"
     overflow: Literal["error", "truncate", "null"] = "error"
-    start: str | None = "2025-01-01 00:00:00"  # None: from the first row
+    start: str | None = None  # None: from the first row
     slice_rows: int = 250_000
     settle_seconds: float = 2.0
     overlap_seconds: float | None = None  # None: auto
     keep_copies: float = 604_800.0
     behind: float | None = None  # lag allowed before an alert is sent; None: as in `alerts`
     holds: str | None = field(default=None, compare=False)  # from the warehouse, not the file
+    # Where the rows of an older tool begin: at `start`, or at that tool's default if the file doesn't say.
+    older_start: str | None = field(default=OLDER_START, compare=False)
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,8 @@ class Config:
             if pattern != name and fnmatchcase(name, pattern):
                 merged.update(entry)
         merged.update(self.entries.get(name, {}))
-        return TableOptions(**merged, holds=self.warehouse.holds)
+        older = merged.get("start", OLDER_START)
+        return TableOptions(**merged, holds=self.warehouse.holds, older_start=older)
 
 
 def place(path: Path | None = None) -> Path:
