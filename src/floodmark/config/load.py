@@ -205,6 +205,7 @@ class Config:
     defaults: dict[str, Any] = field(default_factory=dict, repr=False)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     alerts: AlertSpec | None = None
+    new_tables: Literal["report", "ignore"] = "report"  # tables of the source that `tables` does not list
 
     def options(self, table: str) -> TableOptions:
         """The options of a table; later patterns in the file override earlier ones, an exact name all of them."""
@@ -362,7 +363,9 @@ def _tables(file: Path, block: FileBlock, database: str | None) -> dict[str, Any
         entries[name] = _given(entry)
     if mistakes:
         raise Mistakes(file, mistakes)
-    return {"tables": tuple(entries), "entries": entries, "defaults": _given(block.defaults)}
+    defaults = _given(block.defaults)
+    new = defaults.pop("new_tables", "report")
+    return {"tables": tuple(entries), "entries": entries, "defaults": defaults, "new_tables": new}
 
 
 def _given(entry: TableBlock) -> dict[str, Any]:

@@ -115,9 +115,8 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
         f"MySQL doesn't maintain {_column(note).name} (no ON UPDATE CURRENT_TIMESTAMP):"
         " a change that doesn't set it goes unnoticed"
     ),
-    "new_rows_only": lambda note: (
-        f"the table is read by {_column(note).name}: new rows are copied, changes to old ones are not"
-    ),
+    "deletes": lambda _: "deleted rows stay in the target",
+    "updates": lambda _: "changes to old rows are not seen (no update column)",
     "unknown_collation": lambda _: "only MySQL can compare keys in this collation",
     "one_connection": _one_connection,
 }
