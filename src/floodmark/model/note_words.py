@@ -86,7 +86,7 @@ _OF_COLUMNS: dict[Kind, Callable[[Note], str]] = {
     ),
     "likely_cursor": lambda note: (
         "looks like the time of a row's last change, but isn't used unless you say so:"
-        f" if every change sets it, configure `cursor: {_column(note).name}`"
+        f" if every change sets it, configure `cursor: {_column(note).name}` and `mode: upsert`"
     ),
     "cascades": _cascades,
     "unseen_excludes": lambda _: "in `exclude`: not visible to the user (hidden, or missing)",

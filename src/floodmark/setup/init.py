@@ -285,7 +285,7 @@ def _entry(found: ListedTable) -> str:
     ]
     if found.cursor is not None:
         lines.append(
-            f"    # cursor: {_scalar(found.cursor)}  # uncomment this if every change of a row sets it"
+            f"    # cursor: {_scalar(found.cursor)}  # uncomment this, and set mode: upsert, if every change of a row sets it"
         )
     return "".join(f"{line}\n" for line in lines)
 

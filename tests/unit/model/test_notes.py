@@ -65,7 +65,7 @@ SAID: list[tuple[Note, str]] = [
     (
         Note("likely_cursor", AT),
         "update_at looks like the time of a row's last change, but isn't used unless you say so:"
-        " if every change sets it, configure `cursor: update_at`.",
+        " if every change sets it, configure `cursor: update_at` and `mode: upsert`.",
     ),
     (
         Note("hidden_columns"),

@@ -286,7 +286,8 @@ def _index(table: Table, note: Note) -> str:
 
 
 def _chosen(table: Table, note: Note) -> str | None:
-    return f"set tables.{table.name}.cursor: {note.column.name}" if note.column else None
+    where = f"tables.{table.name}"
+    return f"set {where}.cursor: {note.column.name} and {where}.mode: upsert" if note.column else None
 
 
 def _text(hint: str | None) -> Callable[[Table, Note], str | None]:
