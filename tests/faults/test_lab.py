@@ -98,7 +98,7 @@ def test_the_checker_sees_a_slice_that_was_committed_twice_and_a_watermark_that_
 
 
 def test_the_checker_sees_rows_that_are_lost_duplicated_different_and_extra() -> None:
-    source = Source("d", "t", cursor=None, start=None)
+    source = Source("d", "t", cursor=None)
     there = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
     assert check_rows(source, there, there) == []
     assert [p.kind for p in check_rows(source, there, there[:1])] == ["lost"]

@@ -169,14 +169,16 @@ def _live(
     metavar="FILE",
     help="The file to write. Default: --config, then $FLOODMARK_CONFIG, then ./floodmark.yaml.",
 )
+@click.option("--offline", is_flag=True, help="Don't connect to the source: the file then lists no tables.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @pass_settings
-def init(settings: Settings, source: str | None, output: Path | None, force: bool) -> int:
+def init(settings: Settings, source: str | None, output: Path | None, offline: bool, force: bool) -> int:
     """Write a commented floodmark.yaml, with the source's tables.
 
-    Lists each table with how it will be read (key, cursor, mode, rows) and any concerns. If the source does
-    not answer, the file has no tables. The password is not stored: the file says ${MYSQL_PASSWORD}; export it
-    before the next command. Never prompts, and changes nothing else.
+    Lists each table with how it will be read (key, cursor, mode, rows), what is not followed there, and any
+    concerns. If the source can't be read (host, password, database), nothing is written and the exit code is 2,
+    unless with --offline. The password is not stored: the file says ${MYSQL_PASSWORD}; export it before the next
+    command. Never prompts, and changes nothing else.
 
     \b
     Examples:
@@ -189,7 +191,7 @@ def init(settings: Settings, source: str | None, output: Path | None, force: boo
 
     # From here on the password is masked, even one that makes the URL unreadable.
     settings.scrub.add([of_url(source or "")])
-    made = initial(config.place(output or settings.config), source, force)
+    made = initial(config.place(output or settings.config), source, force, offline)
     document = made.as_json()
     settings.result(document, lambda: [settings.scrub(line) for line in made.lines()])
     return 0

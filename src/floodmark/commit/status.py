@@ -6,7 +6,7 @@ a failed write stops nothing. Nothing that moves rows reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -16,12 +16,13 @@ from floodmark.model.json import Seconds, dump, load
 from floodmark.model.position import Value
 from floodmark.services.store.store import Store, encode
 
-T = TypeVar("T", "Live", "VerifyResult", "Month", "DoctorResult")
+T = TypeVar("T", "Live", "VerifyResult", "Month", "DoctorResult", "NewTables")
 
 LIVE = "status/live/"
 VERIFY = "status/verify/"
 DAYS = "status/days/"
 DOCTOR = "status/doctor.json"
+NEW_TABLES = "status/new_tables.json"
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
 # Failures and warnings listed in doctor's; its counts cover all checks.
@@ -295,6 +296,21 @@ def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.
 
 
 # ---------------------------------------------------------------- reading and writing
+
+
+@dataclass(frozen=True)
+class NewTables:
+    """Tables of the source that the configuration does not list, as a run has named them."""
+
+    tables: tuple[str, ...] = ()
+
+
+def first_named(store: Store, tables: Sequence[str], keep: bool) -> list[str]:
+    """Those of these new tables that no run has named before; `keep` remembers that this one has."""
+    named = (_parse(NewTables, store.get(NEW_TABLES)) or NewTables()).tables
+    if keep and set(named) != set(tables):
+        put(store, NEW_TABLES, dump(NewTables(tuple(tables))), "the list of new tables")
+    return [name for name in tables if name not in named]
 
 
 def put(store: Store, path: str, data: bytes, what: str) -> bool:

@@ -21,7 +21,7 @@ Gap = tuple[Position | None, Position]
 
 @dataclass(frozen=True)
 class Stretches:
-    """What was read since the extraction was last reset."""
+    """What was read."""
 
     # After the first position, up to the second; None: nothing read without gaps.
     read: tuple[tuple[Position | None, Position | None], ...] = ()
@@ -58,9 +58,10 @@ def lowest(one: Position | None, other: Position | None) -> Position | None:
     return None if one is None or other is None else min(one, other, key=_place)
 
 
-def stretches(log: Log, state: State) -> Stretches:
-    """The stretches of a log up to the state."""
-    return followed(log.commits(range(state.extraction.epoch + 1, state.n + 1)))
+def stretches(log: Log, state: State, whole: bool = False) -> Stretches:
+    """What was read up to the state: since the extraction was last reset, or in the `whole` log."""
+    first = 1 if whole else state.extraction.epoch + 1
+    return followed(log.commits(range(first, state.n + 1)))
 
 
 def followed(commits: Iterable[tuple[Commit, str]]) -> Stretches:

@@ -363,12 +363,18 @@ class TableBlock(Block):
         return self
 
 
+class DefaultsBlock(TableBlock):
+    """The keys of a table, and one that is about all of them."""
+
+    new_tables: Literal["report", "ignore"] = "report"
+
+
 class FileBlock(Block):
     source: SourceBlock
     store: StoreBlock = Field({}, validate_default=True)
     warehouse: WarehouseBlock = Field({}, validate_default=True)
     spark: SparkBlock = SparkBlock()
-    defaults: TableBlock = TableBlock()
+    defaults: DefaultsBlock = DefaultsBlock()
     tables: dict[str, TableBlock] = {}
     alerts: AlertsBlock | None = None
 

@@ -30,6 +30,8 @@ from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.table import Mode
 
 DEFAULT_FILE = "floodmark.yaml"
+# The default of `start` in s3-redshift-backup-tool, and in Floodmark's own stores of version 0.1.0.
+OLDER_START = "2025-01-01 00:00:00"
 INIT_HINT = "run: floodmark init --source mysql://user@host:3306/database"
 
 
@@ -168,13 +170,15 @@ class TableOptions:
     keep_files: float | None = None  # None: forever
     zero_dates: Literal["error", "null", "keep"] = "error"
     overflow: Literal["error", "truncate", "null"] = "error"
-    start: str | None = "2025-01-01 00:00:00"  # None: from the first row
+    start: str | None = None  # None: from the first row
     slice_rows: int = 250_000
     settle_seconds: float = 2.0
     overlap_seconds: float | None = None  # None: auto
     keep_copies: float = 604_800.0
     behind: float | None = None  # lag allowed before an alert is sent; None: as in `alerts`
     holds: str | None = field(default=None, compare=False)  # from the warehouse, not the file
+    # Where the rows of an older tool begin: at `start`, or at that tool's default if the file doesn't say.
+    older_start: str | None = field(default=OLDER_START, compare=False)
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ class Config:
     defaults: dict[str, Any] = field(default_factory=dict, repr=False)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     alerts: AlertSpec | None = None
+    new_tables: Literal["report", "ignore"] = "report"  # tables of the source that `tables` does not list
 
     def options(self, table: str) -> TableOptions:
         """The options of a table; later patterns in the file override earlier ones, an exact name all of them."""
@@ -211,7 +216,8 @@ class Config:
             if pattern != name and fnmatchcase(name, pattern):
                 merged.update(entry)
         merged.update(self.entries.get(name, {}))
-        return TableOptions(**merged, holds=self.warehouse.holds)
+        older = merged.get("start", OLDER_START)
+        return TableOptions(**merged, holds=self.warehouse.holds, older_start=older)
 
 
 def place(path: Path | None = None) -> Path:
@@ -358,7 +364,9 @@ def _tables(file: Path, block: FileBlock, database: str | None) -> dict[str, Any
         entries[name] = _given(entry)
     if mistakes:
         raise Mistakes(file, mistakes)
-    return {"tables": tuple(entries), "entries": entries, "defaults": _given(block.defaults)}
+    defaults = _given(block.defaults)
+    new = defaults.pop("new_tables", "report")
+    return {"tables": tuple(entries), "entries": entries, "defaults": defaults, "new_tables": new}
 
 
 def _given(entry: TableBlock) -> dict[str, Any]:

@@ -86,7 +86,7 @@ _OF_COLUMNS: dict[Kind, Callable[[Note], str]] = {
     ),
     "likely_cursor": lambda note: (
         "looks like the time of a row's last change, but isn't used unless you say so:"
-        f" if every change sets it, configure `cursor: {_column(note).name}`"
+        f" if every change sets it, configure `cursor: {_column(note).name}` and `mode: upsert`"
     ),
     "cascades": _cascades,
     "unseen_excludes": lambda _: "in `exclude`: not visible to the user (hidden, or missing)",
@@ -115,9 +115,8 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
         f"MySQL doesn't maintain {_column(note).name} (no ON UPDATE CURRENT_TIMESTAMP):"
         " a change that doesn't set it goes unnoticed"
     ),
-    "new_rows_only": lambda note: (
-        f"the table is read by {_column(note).name}: new rows are copied, changes to old ones are not"
-    ),
+    "deletes": lambda _: "deleted rows stay in the target",
+    "updates": lambda _: "changes to old rows are not seen (no update column)",
     "unknown_collation": lambda _: "only MySQL can compare keys in this collation",
     "one_connection": _one_connection,
 }

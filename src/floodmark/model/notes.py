@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from floodmark.model.table import Cascade, Column
+from floodmark.model.table import Cascade, Column, Table
 
 Kind = Literal[
     "unfit_index",  # a unique index that can't be the key
@@ -27,7 +27,8 @@ Kind = Literal[
     "unindexed_cursor",
     "whole_seconds",
     "unmaintained_cursor",  # MySQL does not keep it current
-    "new_rows_only",
+    "deletes",  # are not followed
+    "updates",  # are not followed: only new rows are read
     "unknown_collation",  # of the key
     "one_connection",  # reads the whole table, though it is large
 ]
@@ -67,3 +68,11 @@ class Note:
     unfit: Unfit | None = None
     cascades: tuple[Cascade, ...] = ()
     obstacle: Obstacle | None = None
+
+
+def not_followed(table: Table, deletes: str | None) -> tuple[Kind, ...]:
+    """The kinds of changes that never reach the target, by how the table is read and by `deletes`."""
+    if table.mode == "full":
+        return ()
+    found: list[Kind] = ["deletes"] if deletes == "ignore" else []
+    return (*found, "updates") if table.mode == "append" and table.cursor in table.key else tuple(found)

@@ -66,6 +66,7 @@ class Watermark(Result):
     table_name: str
     commit: int | None
     mode: str | None
+    not_followed: tuple[str, ...]
     mysql_status: str
     redshift_status: str
     last_mysql_data_timestamp: str | None
@@ -163,6 +164,7 @@ class SyncResult(Rows):
     ok: bool
     seconds: float
     tables: tuple[TableResult, ...]
+    new_tables: tuple[str, ...]
 
     @property
     def rows_loaded(self) -> int:

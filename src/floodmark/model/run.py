@@ -256,6 +256,7 @@ class SyncReport:
     run: str
     seconds: float
     tables: tuple[TableReport, ...]
+    new_tables: tuple[str, ...] = ()  # of the source, not in `tables`, and not named by an earlier run
 
     @property
     def exit_code(self) -> int:
@@ -271,4 +272,5 @@ class SyncReport:
             "ok": self.ok,
             "seconds": round(self.seconds, 3),
             "tables": [t.as_json() for t in self.tables],
+            **({"new_tables": list(self.new_tables)} if self.new_tables else {}),
         }

@@ -301,14 +301,14 @@ def span(
     """Where the target's rows begin, and the gaps in them: rows that were never read are not read again."""
     if state.progress.moved_at is None:
         return state.progress.began, ()
-    seen = stretches(log, state)
+    seen = stretches(log, state, whole=True)
     low = state.progress.began if state.progress.began is not None else seen.began
     if not seen.taken_over and not state.extraction.epoch:
         return low, () if seen.ragged else seen.skipped
-    # The position was taken over or reset: the target may also have rows from before.
-    return (
-        low if state.progress.began is not None else lowest(low, start_position(table, options.start))
-    ), ()
+    # Rows from before a reset may still be in the target, and rows of an older tool are.
+    if seen.taken_over and state.progress.began is None:
+        low = lowest(low, start_position(table, options.older_start))
+    return low, ()
 
 
 def _filled(

@@ -13,9 +13,13 @@ from floodmark.commit.log import Log, tables
 from floodmark.config.load import Config, SourceSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.run import TableReport
-from floodmark.services.mysql.describe import list_tables, resolve
+from floodmark.model.text import counted
+from floodmark.services.mysql.describe import Unseen, list_tables, resolve
 from floodmark.services.mysql.session import Session
 from floodmark.services.store.store import Store
+
+# New tables that a note names.
+NAMED = 10
 
 
 def is_pattern(name: str) -> bool:
@@ -30,6 +34,7 @@ class StoredTables:
         self._config = config
         self._store = store
         self._names: tuple[str, ...] | None = None
+        self.new: tuple[str, ...] = ()  # tables of the source that nobody has listed or synced
 
     def names(self) -> tuple[str, ...]:
         """All tables that have state."""
@@ -69,6 +74,13 @@ class StoredTables:
         """The full names of the tables that the user means, and a report for each name without a table."""
         with opened("plan") as session:
             found, unknown = meant(session, self._config, names, all_tables, self.retired)
+            others = unlisted(session, self._config, found, unknown) if all_tables else []
+        if others:
+            self.new = tuple(name for name in others if name not in self.names())
+        for one in unknown:
+            if one.error is not None:
+                one.error = self.explained(one.error, one.table)
+                one.table = one.error.table or one.table
         if all_tables:
             unknown = [
                 *self.not_retired(unknown),
@@ -88,23 +100,28 @@ class StoredTables:
                     yield report
             elif not self.retired(name):
                 report.table = name
-                if report.error is not None:
-                    report.error.hint = "; ".join(filter(None, (report.error.hint, _retire(name))))
                 yield report
+
+    def explained(self, error: FloodmarkError, name: str) -> FloodmarkError:
+        """The error about a name without a table; if it was synced before, what may have happened to it."""
+        name = self._full(name)
+        return self._lost(name) if isinstance(error, Unseen) and name in self.names() else error
 
     def gone(self, shown: Collection[str]) -> Iterator[TableReport]:
         """Tables that `--all` would include but the source no longer shows."""
-        user = self._config.source.user
         known = {self._full(name) for name in shown}
         for name in self.names():
             if name not in known and self._meant(name) and not self.retired(name):
-                error = ConfigError(
-                    f"the source no longer shows {name}, which was synced before: it was dropped or renamed, or {user} "
-                    "has lost the right to read it",
-                    hint=f"GRANT SELECT ON … TO '{user}'@'…'; {_retire(name)}",
-                    table=name,
-                )
-                yield TableReport(name, error=error)
+                yield TableReport(name, error=self._lost(name))
+
+    def _lost(self, name: str) -> ConfigError:
+        user = self._config.source.user
+        return ConfigError(
+            f"the source no longer shows {name}, which was synced before: it was dropped or renamed, or {user} "
+            "has lost the right to read it",
+            hint=f"GRANT SELECT ON {name} TO '{user}'@'…'; if it was dropped on purpose: floodmark watermark retire -t {name}",
+            table=name,
+        )
 
     def _fitting(self, pattern: str) -> list[str]:
         """The tables with state that match a pattern."""
@@ -122,8 +139,24 @@ class StoredTables:
         return database is None or name.startswith(f"{database}.")
 
 
-def _retire(name: str) -> str:
-    return f"if that is intended: floodmark watermark retire -t {name}"
+def unlisted(
+    session: Session, config: Config, found: Sequence[str], unknown: Sequence[TableReport]
+) -> list[str]:
+    """The source's tables that `tables` does not list; none if it lists nothing, or nobody wants to know."""
+    if not config.tables or config.new_tables == "ignore":
+        return []
+    known = {*found, *(one.table for one in unknown)}
+    return [name for name in list_tables(session, config.source.database) if name not in known]
+
+
+def said_new(names: Sequence[str]) -> str:
+    """`2 tables of the source are not in `tables`, so they are not copied: shop.a, shop.b`."""
+    many = len(names) > 1
+    listed = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
+    are, they = ("are", "they are") if many else ("is", "it is")
+    return (
+        f"{counted(len(names), 'table')} of the source {are} not in `tables`, so {they} not copied: {listed}"
+    )
 
 
 def full_name(config: Config, store: Store, name: str) -> str:

@@ -1,7 +1,7 @@
 """`init`: writes a commented floodmark.yaml with the tables of the source.
 
-The password appears neither in the file nor on the screen: it stays in a variable. If the source does not answer, the
-file just has no tables. An existing file is overwritten only with --force.
+The password appears neither in the file nor on the screen: it stays in a variable. If the source can't be read, nothing
+is written, unless with --offline. An existing file is overwritten only with --force.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from floodmark.commit.system import Start
 from floodmark.config.load import SourceSpec, TableOptions, source_from
 from floodmark.config.values import expand
-from floodmark.model.errors import ConfigError, FloodmarkError
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted
 from floodmark.model.names import OUR_TABLES, reserved
+from floodmark.model.note_words import clause
+from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.text import counted
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import discover_with_notes, list_tables, proposed_cursor
 from floodmark.services.mysql.session import Session
-from floodmark.setup.doctor.tables import check_table, left_out_by
+from floodmark.setup.doctor.tables import check_table
 
 VARIABLE = "MYSQL_PASSWORD"
 EXAMPLE = f"mysql://reader:${{{VARIABLE}}}@127.0.0.1:3306/mydatabase"
@@ -53,6 +54,7 @@ class ListedTable:
     error: str | None = None  # why it can't be copied
     target: str | None = None  # if its own name is taken or reserved
     cursor: str | None = None  # a column that may be a better cursor than the one discovered
+    not_followed: tuple[Kind, ...] = ()  # changes that never reach the target, because of the defaults
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,7 @@ class Initial:
     source: str | None  # where the tables come from; None: no source was given
     tables: tuple[ListedTable, ...]
     export: str | None  # the variable that needs the password; None: it is set, or none is needed
-    unanswered: FloodmarkError | None
-    again: str | None = None  # the URL for another try, without a password, if the source did not answer
-    no_password: bool = False  # whether none was given
+    offline: bool = False  # whether the source was not asked
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -73,67 +73,67 @@ class Initial:
             "path": str(self.path),
             "tables": [asdict(found) for found in self.tables],
             "export": self.export,
-            "source_error": self.unanswered.as_json() if self.unanswered else None,
         }
 
     def lines(self) -> list[str]:
         """What the user sees."""
         if self.source is None:
             what = ""
-        elif self.unanswered is not None:
-            what = ", without tables: the source could not be read"
+        elif self.offline:
+            what = ", without tables (--offline)"
         else:
             remarks = sum(bool(found.remarks or found.error) for found in self.tables)
             what = f", with {counted(len(self.tables), 'table')} of {self.source}"
             what += f"; see the remarks on {remarks} of them in the file" if remarks else ""
-        lines = [f"Wrote {self.path}{what}"]
-        if self.unanswered is not None:
-            lines += [f"  {' '.join(self.unanswered.message.split())}"]
-            if self.no_password:
-                lines += [f"  no password was given, and {VARIABLE} is not set"]
-            elif self.unanswered.hint:
-                lines += [f"  {self.unanswered.hint}"]
-        command, elsewhere = "floodmark doctor", ""
+        command = "floodmark doctor"
         if self.path != Path("floodmark.yaml").absolute():
-            command, elsewhere = f"floodmark --config {self.path} doctor", f" --output {self.path}"
+            command = f"floodmark --config {self.path} doctor"
         steps = ["edit source.url in it"] if self.source is None else []
         if self.export is not None:
             steps.append(
                 f"put the password in the environment: read -rs {self.export} && export {self.export}"
             )
-        if self.again is not None:
-            steps.append(f"floodmark init --source {self.again}{elsewhere} --force   # lists the tables")
         steps.append(command)
-        return [*lines, *(f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))]
+        next_steps = (f"{'Next' if not n else 'Then'}: {step}" for n, step in enumerate(steps))
+        return [f"Wrote {self.path}{what}", *next_steps]
 
 
-def initial(path: Path, url: str | None, force: bool) -> Initial:
-    """Reads the source's tables, if a source is given, and writes the file."""
+def initial(path: Path, url: str | None, force: bool, offline: bool = False) -> Initial:
+    """Reads the source's tables, if a source is given, and writes the file; nothing if the source can't be read."""
     _check(path, force)
     if url is None:
         _write(path, text(EXAMPLE, (), None), force)
-        return Initial(path, None, (), None if VARIABLE in os.environ else VARIABLE, None)
+        return Initial(path, None, (), None if VARIABLE in os.environ else VARIABLE)
     given = understood(url)
-    tables: tuple[ListedTable, ...] = ()
-    unanswered: FloodmarkError | None = None
-    no_password = not given.spec.password
-    try:
-        with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
-            tables = tuple(_tables(session, given.spec.database))
-    except FloodmarkError as error:
-        unanswered = error
-        if given.variable is None and not given.spec.password:
-            given = _with_variable(given)
     where = given.spec.socket or f"{given.spec.host}:{given.spec.port}"
     where += f"/{given.spec.database}" if given.spec.database else ""
-    listed = None if unanswered else f"{where}, {date.today()}"
-    _write(path, text(given.written, tables, listed), force)
+    if offline:
+        tables: tuple[ListedTable, ...] = ()
+        given = given if given.variable or given.spec.password else _with_variable(given)
+    else:
+        tables = _read(given)
+    _write(path, text(given.written, tables, None if offline else f"{where}, {date.today()}"), force)
     known = given.variable is None or os.environ.get(given.variable) == given.spec.password
-    export = None if known else given.variable
-    # Without a password in it, `init` takes the variable's.
-    bare = given.written.replace(f":${{{VARIABLE}}}@", "@")
-    again = ("URL" if "${" in bare else bare) if unanswered else None
-    return Initial(path, where, tables, export, unanswered, again, bool(unanswered) and no_password)
+    return Initial(path, where, tables, None if known else given.variable, offline)
+
+
+def _read(given: Given) -> tuple[ListedTable, ...]:
+    """The source's tables; ConfigError if it can't be reached or doesn't let us in."""
+    try:
+        with Session(given.spec, connect_timeout=CONNECT_SECONDS, read_timeout=60, purpose="init") as session:
+            return tuple(_tables(session, given.spec.database))
+    except Interrupted:
+        raise
+    except FloodmarkError as error:
+        hint = error.hint
+        if not given.spec.password:
+            hint = (
+                f"no password was given, and {VARIABLE} is not set: read -rs {VARIABLE} && export {VARIABLE}"
+            )
+        raise ConfigError(
+            f"{error.message}; nothing was written",
+            hint="; ".join(filter(None, (hint, "--offline writes the file without asking the source"))),
+        ) from None
 
 
 # ---------------------------------------------------------------- the URL
@@ -186,8 +186,9 @@ def _table(session: Session, name: str, database: str | None, target: str | None
         discovered = discover_with_notes(session, name, options, database)
         table = discovered.table
         rows = edges.table_rows(session, table)
-        left_out = left_out_by(session, table, rows, Start(options.start, "`start` above"))
-        first, *others = check_table(discovered, rows, "duckdb", left_out=left_out)
+        left = not_followed(table, options.deletes)
+        notes = tuple(note for note in discovered.notes if note.kind not in left)
+        first, *others = check_table(replace(discovered, notes=notes), rows, "duckdb")
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ListedTable(name, target=target, error=" ".join(f"{error.message}{hint}".split()))
@@ -198,6 +199,7 @@ def _table(session: Session, name: str, database: str | None, target: str | None
         tuple(check.detail for check in others),
         target=target,
         cursor=likely.name if likely else None,
+        not_followed=left,
     )
 
 
@@ -232,7 +234,8 @@ warehouse:
 # spark: {{master: "local[*]"}}
 
 defaults:                                            # takes any key of a table
-  start: "2025-01-01 00:00:00"                       # skip rows whose cursor is not after this; null reads everything
+  # start: "2025-01-01 00:00:00"                     # leave out rows whose cursor is not after this
+  keep_files: 7d                                     # remove staged files that long after their load
 """
 _NO_TABLES = """
 # Without `tables`, `sync --all` copies every table of the source; with it, only those listed:
@@ -247,6 +250,11 @@ _TABLES = """
 # Every sync discovers how to read each one; keys such as cursor, key, mode, where or exclude override that.
 tables:
 """
+# What the defaults don't follow, as keys of a table, and what would.
+_CHOICES: dict[Kind, tuple[str, str]] = {
+    "deletes": ("deletes: ignore", "; hard or soft follows them"),
+    "updates": ("mode: append", ""),
+}
 
 
 def text(url: str, tables: Sequence[ListedTable], where: str | None) -> str:
@@ -272,9 +280,12 @@ def _entry(found: ListedTable) -> str:
             else "another schema has a table of the same name"
         )
         lines.append(f"    target: {_scalar(found.target)}  # {why}")
+    lines += [
+        f"    {_CHOICES[kind][0]}  # {clause(Note(kind))}{_CHOICES[kind][1]}" for kind in found.not_followed
+    ]
     if found.cursor is not None:
         lines.append(
-            f"    # cursor: {_scalar(found.cursor)}  # uncomment this if every change of a row sets it"
+            f"    # cursor: {_scalar(found.cursor)}  # uncomment this, and set mode: upsert, if every change of a row sets it"
         )
     return "".join(f"{line}\n" for line in lines)
 

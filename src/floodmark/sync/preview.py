@@ -11,7 +11,7 @@ from floodmark.commit.fold import restarted_by
 from floodmark.commit.log import Log
 from floodmark.config.load import Config
 from floodmark.load.preview import Asking, LoadPreview
-from floodmark.model.errors import FloodmarkError, Interrupted, exit_code
+from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
@@ -215,11 +215,14 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
 def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
     """What the next sync of a table would do."""
     with Session(config.source, purpose="plan") as session:
-        name = resolve(session, name, config.source.database)
+        store = Store(config.store)
+        try:
+            name = resolve(session, name, config.source.database)
+        except ConfigError as error:
+            raise StoredTables(config, store).explained(error, name) from None
         chosen = config.options(name)
         found = discover_with_notes(session, name, chosen, config.source.database)
         table = found.table
-        store = Store(config.store)
         log = Log(store, name)
         state = restarted_by(log.read(), table)
         known = with_lineage(state.table, table, from_start=state.read_upto is None)

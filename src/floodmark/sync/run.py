@@ -10,9 +10,11 @@ from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
 from floodmark.commit.live import LiveProgress
+from floodmark.commit.status import first_named
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import Progress, SyncOptions, SyncReport, TableReport
+from floodmark.plan.tables import said_new
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
@@ -69,7 +71,12 @@ def sync(
             _stopped(work, tables, live.done, error, began)
             raise
         reports = [*unknown, *(one for one in done if not one.left_out)]
-        report = SyncReport(run, time.monotonic() - began, tuple(reports))
+        new: list[str] = []
+        if work.stored.new and any(one.error is None for one in reports):
+            new = first_named(services.store, work.stored.new, keep=not options.dry_run)
+        if new:
+            progress.note("", f"{said_new(new)} (`new_tables`)")
+        report = SyncReport(run, time.monotonic() - began, tuple(reports), tuple(new))
         if reported is None or reported.wanted(report, None, time.monotonic()):
             _leave(work, report)
         tell_freshness(work, report)

@@ -300,7 +300,8 @@ class TableRun:
         low, high = (window.low, window.high) if window is not None else (None, None)
         said = "planned: nothing to read"
         if not plan.empty:
-            ends = f"after {events.place(low, 'the first row')}, up to {events.place(high, 'the last')}"
+            begin = f"after {events.place(low, '')}" if low else "from the first row"
+            ends = f"{begin}, up to {events.place(high, 'the last')}"
             what = f"{'the open' if plan.resumed else 'a'} window {ends}" if window else "no window"
             again = "".join(
                 f", {counted(rows, 'row')} to read again ({kind})" for kind, rows in plan.read_again

@@ -25,6 +25,7 @@ from floodmark.model.ledger import Ledger
 from floodmark.model.position import Position
 from floodmark.model.run import EXTRACT, Stage
 from floodmark.model.table import Table
+from floodmark.model.text import data_time
 from floodmark.model.times import cursor_value, stamp, temporal
 from floodmark.plan import recipe
 from floodmark.plan.lag import cursor_now
@@ -118,6 +119,10 @@ def watermark_reset(
     document = published(config, store, after, run)
     if after.position is None:
         document |= next_start(config, store, after)
+        began = before.progress.began
+        if began is not None and document["next_start"] is None:
+            left_out = f"rows at or before {data_time(str(began[0]))}, which were left out so far"
+            notes.append(f"the next sync also reads {left_out}")
     if redshift_only:
         document |= _loads_again(log, after)
     return {**document, "notes": notes, "undo": _undo_reset(log, before, seen, stages)}

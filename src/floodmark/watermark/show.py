@@ -18,6 +18,7 @@ from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers, ledger_of
 from floodmark.model.commit import files_of
 from floodmark.model.ledger import Ledger
+from floodmark.model.notes import not_followed
 from floodmark.model.run import Stage
 from floodmark.model.times import temporal
 from floodmark.plan.lag import lags
@@ -75,7 +76,9 @@ def _documents(
             failure = check.failure if check and state.n < 0 else None
             mark = Watermark(store, name, "", log=logs[name])
             document = mark.current(state, ledger.rows if ledger else None, failure)
-            document["mode"] = state.table.mode if state.table else config.options(name).mode
+            options = config.options(name)
+            document["mode"] = state.table.mode if state.table else options.mode
+            document["not_followed"] = list(not_followed(state.table, options.deletes)) if state.table else []
             document["activity"] = activity_now(store, state)
             document["last_check_time"] = check.last_check_time if check else None
             lag = behind.get(name)

@@ -108,7 +108,7 @@ class Dashboard:
         self.pages = Pages(config)
         self._looks = looks
         self._watch = watch
-        self._details = Details(looks.store, config.warehouse)
+        self._details = Details(looks.store, config)
         self._counts = Counts(looks.store)
         self._metrics = Metrics(looks.store)
         self._made = Prepared()

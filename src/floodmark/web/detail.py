@@ -18,8 +18,9 @@ from floodmark.commit.fold import State
 from floodmark.commit.load_status import last_known
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
-from floodmark.config.load import WarehouseSpec
+from floodmark.config.load import Config, WarehouseSpec
 from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, Set, WithFiles, files_of
+from floodmark.model.notes import not_followed
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.services.store.store import Store
@@ -82,9 +83,9 @@ class Detail:
 class Details:
     """Reads tables, and remembers their newest commits."""
 
-    def __init__(self, store: Store, warehouse: WarehouseSpec) -> None:
+    def __init__(self, store: Store, config: Config) -> None:
         self._store = store
-        self._warehouse = warehouse
+        self._config = config
         self._lock = threading.Lock()
         self._commits: OrderedDict[str, dict[int, Commit]] = OrderedDict()
 
@@ -101,7 +102,7 @@ class Details:
             document=self._document(log, state),
             commits=tuple(_line(commit, state, copy) for commit in self._newest(log, numbers[-COMMITS:])),
             more_commits=max(0, len(numbers) - COMMITS),
-            columns=columns(state.table, self._warehouse) if state.table else (),
+            columns=columns(state.table, self._config.warehouse) if state.table else (),
             files=file_counts(state, copy),
             window=_window(state),
         )
@@ -110,7 +111,9 @@ class Details:
         """What `watermark get --json` prints, except for what only MySQL and the warehouse know."""
         check = read_check(self._store, state.table_name)
         shown = Watermark(self._store, state.table_name, "", log=log).current(state, None)
+        deletes = self._config.options(state.table_name).deletes
         shown["mode"] = state.table.mode if state.table else None
+        shown["not_followed"] = list(not_followed(state.table, deletes)) if state.table else []
         shown["activity"] = activity_now(self._store, state)
         shown["last_check_time"] = check.last_check_time if check else None
         return shown

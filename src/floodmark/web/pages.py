@@ -16,6 +16,8 @@ from markupsafe import Markup
 from floodmark import __version__
 from floodmark.commit.status import Day, DoctorResult
 from floodmark.config.load import Config
+from floodmark.model.note_words import clause
+from floodmark.model.notes import Note
 from floodmark.model.text import data_time
 from floodmark.web import charts, words
 from floodmark.web.choose import Asked, choose
@@ -176,6 +178,7 @@ class Pages:
             "days": days,
             "anchor": anchor(row.name),
             "position": position(document),
+            "not_followed": [clause(Note(kind)) for kind in document.get("not_followed", ())],
             "charts": table_charts(parts, days, row.target),
             "findings": [(part.run, said) for part in parts[:RUNS_WITH_FINDINGS] for said in part.findings],
             "run_figures": [_run_figures(part) for part in parts],

@@ -132,7 +132,7 @@ def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dic
             raise looks.failed or FloodmarkError(snapshot.problem)
     finally:
         looks.close()
-    details = Details(looks.store, config.warehouse)
+    details = Details(looks.store, config)
     found: dict[str, Detail] = {}
     for row in snapshot.rows:
         with suppress(FloodmarkError):  # its line of the overview says that it can't be read

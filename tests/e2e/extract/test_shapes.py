@@ -212,3 +212,17 @@ def test_a_microsecond_cursor_is_sliced_between_microseconds(workspace: Workspac
     workspace.execute("UPDATE t SET n = 0 WHERE id % 9 = 0")
     assert workspace.synced("t")["rows_extracted"] == 10
     assert workspace.compare("t").equal
+
+
+def test_a_memory_table_is_read_by_its_primary_key(workspace: Workspace) -> None:
+    workspace.execute(
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, n INT,"
+        " updated_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)) ENGINE=MEMORY",
+        "INSERT INTO t (n) SELECT seq FROM seq_1_to_500",
+    )
+    workspace.write(defaults={"slice_rows": 100})
+    assert workspace.synced("t")["rows_extracted"] == 500
+    workspace.execute("UPDATE t SET n = -n WHERE id % 50 = 0", "INSERT INTO t (n) VALUES (7)")
+    assert workspace.synced("t")["rows_extracted"] == 11
+    assert workspace.compare("t").equal
+    assert workspace.verified("t")["ok"]

@@ -57,7 +57,7 @@ def test_a_well_made_table_is_understood_without_a_note(database: Any, session: 
         "update_at",
         "cur",
     )
-    assert (table.mode, noted(session, "T1")) == ("upsert", {})
+    assert (table.mode, noted(session, "T1")) == ("upsert", {"deletes": Note("deletes")})
     assert table.order == ("update_at", "Id")
     number = table.column("n")
     assert (number.type, number.precision, number.scale, number.nullable) == ("decimal(9,3)", 9, 3, True)
@@ -117,7 +117,9 @@ def test_the_configuration_wins(database: Any, session: Session) -> None:
 def test_drawbacks_of_a_table_are_noted(database: Any, session: Session) -> None:
     database.execute("CREATE TABLE t (id INT PRIMARY KEY, update_at DATETIME)")
     notes = noted(session)
-    assert set(notes) == {"nullable_cursor", "unindexed_cursor", "whole_seconds", "unmaintained_cursor"}
+    assert set(notes) == {
+        "nullable_cursor", "unindexed_cursor", "whole_seconds", "unmaintained_cursor", "deletes"
+    }  # fmt: skip
     assert {note.column.name for note in notes.values() if note.column} == {"update_at"}
 
 
@@ -258,3 +260,17 @@ def test_a_missing_privilege_is_a_config_error_with_its_grant(database: Any, ser
         assert "may not see it" in refused(session, "mysql.user").message
     with Session(SourceSpec(server.host, server.port, server.user, server.password)) as session:
         assert list_tables(session, database.name) == [f"{database.name}.t", f"{database.name}.u"]
+
+
+def test_the_primary_key_of_a_memory_table_is_a_key_though_its_index_has_no_order(
+    database: Any, session: Session
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, n INT) ENGINE=MEMORY",
+        "CREATE TABLE u (n INT NOT NULL, m INT NOT NULL, UNIQUE (n), UNIQUE b USING BTREE (m)) ENGINE=MEMORY",
+    )
+    table = found(session)
+    assert (table.key, table.source.key_index, table.mode, table.cursor) == (("id",), None, "append", "id")
+    assert noted(session).keys() == {"deletes", "updates", "unindexed_cursor"}
+    assert found(session, "u").key == ("m",), "a range can be read along this one"
+    assert found(session, "u", key=("n",)).source.key_index is None

@@ -230,7 +230,7 @@ def test_a_table_can_switch_to_mode_full_and_back(new_table: Callable[[], Changi
     table = new_table()
     table.create()
     table.synced()
-    table.configure(mode="full")
+    table.configure(mode="full", start="2025-01-01")
     # Before the start: a whole copy has such rows, too, and what follows it must not lose them.
     table.change("DELETE FROM {t} WHERE id <= 5", "UPDATE {t} SET at = '2020-01-01' WHERE id = 9")
     table.synced()
@@ -335,7 +335,7 @@ def test_rereads_start_at_a_position_before_the_start_and_leave_out_skipped_rows
 ) -> None:
     """Neither for a new column nor by a look for deletes do rows come that a position set by hand has left out."""
     fill = "INSERT INTO moved (id, at) SELECT {first} + seq, '{day}' + INTERVAL seq SECOND FROM seq_1_to_{n}"
-    workspace.write(tables={"moved": {"deletes": "hard", "deletes_every": "0s"}})
+    workspace.write(tables={"moved": {"deletes": "hard", "deletes_every": "0s", "start": "2025-01-01"}})
     workspace.execute(
         "CREATE TABLE moved (id INT PRIMARY KEY, at DATETIME(6) NOT NULL ON UPDATE CURRENT_TIMESTAMP(6), KEY (at))",
         fill.format(first=0, day="2024-05-01", n=10),

@@ -207,6 +207,8 @@ def test_an_unreadable_older_watermark_stops_the_table(orders: Workspace) -> Non
 
 def test_a_watermark_without_a_timestamp_starts_at_the_start_with_a_note(orders: Workspace) -> None:
     older(orders, last_mysql_data_timestamp=None)
+    notes = orders.run("plan", "-t", "orders", "--json").ok().json["notes"]
+    assert "the table begins at 2025-01-01 00:00:00 (the older tool's default)" in notes
     orders.write(defaults={"start": "2025-03-01 01:30:00"})
     staged(orders, 1, 80)
     table = orders.synced("orders")

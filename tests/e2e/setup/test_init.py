@@ -74,31 +74,27 @@ def test_the_file_lists_how_each_table_is_read_and_holds_no_password(
     name = database.name
     assert re.search(rf"# upsert, .*cursor update_at .*about \d+ rows\n  {name}.orders:", text)
     assert re.search(
-        r"# append, .*\n  #   ! date_changed looks like the time of a row's last change.*\n  #   ! the table is read by id.*\n"
-        rf"  {name}.events:\n    # cursor: date_changed  # uncomment",
+        r"# append, .*\n  #   ! date_changed looks like the time of a row's last change.*\n"
+        rf"  {name}.events:\n    deletes: ignore  # deleted rows stay in the target; hard or soft follows them\n"
+        r"    mode: append  # changes to old rows are not seen \(no update column\)\n    # cursor: date_changed  # uncomment",
         text,
     )
-    assert re.search(rf"# full, .*\n  #   ! the table has no key.*\n  {name}.loose:", text)
+    assert re.search(rf"# full, .*\n  #   ! the table has no key.*\n  {name}.loose:\n  #", text), (
+        "nothing is left out"
+    )
+    assert re.search(rf"  {name}.orders:\n    deletes: ignore  # deleted rows stay", text)
     assert f"{name}.seen" not in text
     monkeypatch.setenv("MYSQL_PASSWORD", PASSWORD)
     config = load(tmp_path / FILE)
     assert config.source.password == PASSWORD
+    assert (config.options("any").start, config.options("any").keep_files) == (None, 7 * 86400)
     assert set(config.tables) == {f"{name}.{table}" for table in ("orders", "events", "loose")}
     everything = text + result.stdout + result.stderr
     assert not any(secret in everything for secret in (PASSWORD, "p%40ss", "w;rd", "w%3Brd"))
-    assert (result.json["export"], result.json["source_error"]) == ("MYSQL_PASSWORD", None)
+    assert result.json["export"] == "MYSQL_PASSWORD"
     assert [t["table"] for t in result.json["tables"]] == [
         f"{name}.{t}" for t in ("events", "loose", "orders")
     ]
-
-
-def test_rows_that_the_start_leaves_out_are_counted_in_the_file(
-    floodmark: Floodmark, url: str, database: Database, tmp_path: Path
-) -> None:
-    database.execute("UPDATE orders SET update_at = '2024-05-05' WHERE id % 2 = 0")
-    floodmark("init", "--source", url).ok()
-    said = "the first sync skips 100 rows at or before 2025-01-01 00:00:00 (`start` above)"
-    assert f"  #   ! {said}\n  {database.name}.orders:" in (tmp_path / FILE).read_text()
 
 
 def test_an_existing_file_stays_without_force(floodmark: Floodmark, url: str, tmp_path: Path) -> None:
@@ -115,26 +111,31 @@ def test_an_existing_file_stays_without_force(floodmark: Floodmark, url: str, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == [FILE, "other.yaml"]
 
 
-def test_a_silent_source_costs_only_the_list_of_tables(floodmark: Floodmark, tmp_path: Path) -> None:
-    result = floodmark("init", "--source", f"mysql://me:{'s3cret-word'}@127.0.0.1:1/shop").ok()
-    assert "without tables" in result.stdout and "can't be reached" in result.stdout
-    text = (tmp_path / FILE).read_text()
-    assert "url: mysql://me:${MYSQL_PASSWORD}@127.0.0.1:1/shop\n" in text and "#   shop.orders:" in text
-    assert "s3cret-word" not in text + result.stdout + result.stderr
-
-
-def test_a_wrong_or_missing_password_costs_only_the_list_of_tables(
+def test_a_source_that_cannot_be_read_is_refused_and_no_file_is_written(
     floodmark: Floodmark, url: str, database: Database, tmp_path: Path
 ) -> None:
-    bare = url.replace(url.partition("://")[2].rpartition("@")[0].partition(":")[2], "").replace(":@", "@")
-    result = floodmark("init", "--source", bare).ok()
-    assert "Access denied" in result.stdout and "export MYSQL_PASSWORD" in result.stdout
-    assert "no password was given, and MYSQL_PASSWORD is not set" in result.stdout
-    assert f"Then: floodmark init --source {bare} --force   # lists the tables" in result.stdout
-    assert ":${MYSQL_PASSWORD}@127.0.0.1" in (tmp_path / FILE).read_text()
-    env = {"MYSQL_PASSWORD": PASSWORD}
-    result = floodmark("init", "--source", bare, "--force", env=env).ok()
-    assert "3 tables" in result.stdout and "export" not in result.stdout
+    login, _, place = url.partition("://")[2].rpartition("@")
+    user = login.partition(":")[0]
+    for wrong, said in (
+        (f"mysql://{user}:s3cret-word@{place}", "Access denied"),
+        (f"mysql://{user}@{place}", "no password was given, and MYSQL_PASSWORD is not set"),
+        (f"mysql://{login}@127.0.0.1:1/{database.name}", "can't be reached"),
+        (f"{url}_nowhere", f"{database.name}_nowhere"),
+    ):
+        refused = floodmark("init", "--source", wrong)
+        assert refused.code == 2 and said in refused.stderr, refused.stderr
+        assert "nothing was written" in refused.stderr and "--offline" in refused.stderr
+        assert "s3cret-word" not in refused.stdout + refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offline_writes_the_file_without_the_source(floodmark: Floodmark, tmp_path: Path) -> None:
+    for url in ("mysql://me:s3cret-word@127.0.0.1:1/shop", "mysql://me@127.0.0.1:1/shop"):
+        result = floodmark("init", "--offline", "--force", "--source", url).ok()
+        assert "without tables (--offline)" in result.stdout and "export MYSQL_PASSWORD" in result.stdout
+        text = (tmp_path / FILE).read_text()
+        assert "url: mysql://me:${MYSQL_PASSWORD}@127.0.0.1:1/shop\n" in text and "#   shop.orders:" in text
+        assert "s3cret-word" not in text + result.stdout + result.stderr
 
 
 def test_without_a_source_init_writes_a_file_to_edit(

@@ -45,6 +45,24 @@ def test_a_column_that_looks_like_an_update_column_is_named_by_the_first_sync_an
     assert "looks like" not in workspace.run("plan", "-t", "u").ok().stdout
 
 
+def test_what_is_not_followed_is_said_by_the_first_sync_plan_doctor_and_watermark_get(
+    workspace: Workspace, command: Callable[..., Result]
+) -> None:
+    workspace.execute("CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO t VALUES ()")
+    said = ("eleted rows stay in the target", "hanges to old rows are not seen (no update column)")
+
+    def shown(*args: str) -> list[int]:
+        done = command(workspace, *args).ok()
+        return [(done.stdout + done.stderr).count(words) for words in said]
+
+    assert shown("doctor") == shown("plan", "-t", "t") == shown("sync", "-t", "t") == [1, 1]
+    assert shown("sync", "-t", "t") == [0, 0], "once is enough for cron"
+    assert shown("watermark", "get", "-t", "t") == [1, 1]
+    assert workspace.pipeline.watermark_get("t").not_followed == ("deletes", "updates")
+    workspace.write(tables={"t": {"deletes": "soft"}})
+    assert shown("watermark", "get", "-t", "t") == shown("plan", "-t", "t") == [0, 1]
+
+
 def test_ids_beyond_the_signed_range_are_appended_too(workspace: Workspace) -> None:
     top = 2**64 - 10
     workspace.execute(

@@ -188,7 +188,7 @@ def test_rows_before_the_start_that_were_never_replicated_do_not_matter(workspac
         "INSERT INTO orders (id, update_at) SELECT 100000 + seq, '2024-05-01' FROM seq_1_to_500"
     )
     workspace.execute(fill(500))
-    workspace.write(tables={"orders": {"deletes": "hard", "deletes_every": "0s"}})
+    workspace.write(tables={"orders": {"deletes": "hard", "deletes_every": "0s", "start": "2025-01-01"}})
     assert workspace.synced("orders")["rows_deleted"] == 0
     workspace.execute("DELETE FROM orders WHERE id IN (3, 100003)")
     assert workspace.synced("orders")["rows_deleted"] == 1

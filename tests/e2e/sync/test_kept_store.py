@@ -198,6 +198,36 @@ def test_an_earlier_position_is_restored(source: Database, workspace: Workspace)
     arrived(workspace, *names)
 
 
+def test_rows_before_the_start_that_0_1_0_knew_stay_out_until_a_reset(
+    source: Database, workspace: Workspace
+) -> None:
+    """Neither a sync nor a reread nor a search for deletes brings them, and `verify` does not miss them."""
+    names = ("hard_deletes", "taken_over", "reset_load")
+    synced(workspace, *names)
+    for name in names:
+        source.execute(
+            f"INSERT INTO {name} (id, amount, update_at) VALUES (8000, 1, '2024-05-01')",
+            f"ALTER TABLE {name} ADD added INT",
+            f"UPDATE {name} SET added = id, update_at = update_at",
+        )
+    assert all(t["rows_reread"] > 25 for t in synced(workspace, *names).values())
+    for name in names:
+        found = workspace.query(
+            f"SELECT count(*) FILTER (id = 8000), count(*) FILTER (added = id) FROM {name}"
+        )
+        ((rows,),) = source.execute(f"SELECT count(*) FROM {name}")
+        assert found == [(0, rows - 1)], name
+    full = [f"{SCHEMA}.{name}" for name in names]
+    assert workspace.pipeline.verify(*full, spark=workspace.spark())["ok"]
+    workspace.pipeline.watermark_clear()
+    (note,) = workspace.pipeline.watermark_reset("hard_deletes")["notes"]
+    assert "rows at or before 2025-02-01 00:00:00, which were left out so far" in note
+    assert (
+        "First sync: reads from the first row." in synced(workspace, "hard_deletes")["hard_deletes"]["notes"]
+    )
+    arrived(workspace, "hard_deletes")
+
+
 def test_one_kind_of_copy_is_enough_when_the_whole_log_is_lost(kept: Kept, workspace: Workspace) -> None:
     left = {
         "watermark/tables/": "pending",

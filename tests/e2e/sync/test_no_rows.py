@@ -12,7 +12,7 @@ AT = "at DATETIME(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTA
 
 
 def configure(workspace: Workspace, **options: Any) -> None:
-    workspace.write(tables={workspace.full_name("t"): {"cursor": "at", **options}})
+    workspace.write(tables={workspace.full_name("t"): {"cursor": "at", "start": "2025-01-01", **options}})
 
 
 def statuses(table: dict[str, Any]) -> tuple[str, str]:

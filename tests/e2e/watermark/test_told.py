@@ -187,6 +187,47 @@ def test_a_table_that_the_source_no_longer_shows_is_named_until_it_is_retired(or
     assert {t.table for t in orders.sync().tables} == {name(orders), name(orders, "others")}
 
 
+def test_a_lost_table_is_told_as_a_lost_grant_and_not_as_a_wrong_name(orders: Workspace) -> None:
+    orders.write(tables={"orders": {}})
+    orders.synced("orders")
+    orders.execute(
+        "RENAME TABLE orders TO orders2"
+    )  # to a user without the right to read it, it looks the same
+    for report in (orders.sync("orders"), orders.sync()):
+        (lost,) = report.tables
+        assert (lost.table, lost.exit_code) == (name(orders), 2) and lost.error is not None
+        assert "it was dropped or renamed, or" in lost.error.message
+        assert f"GRANT SELECT ON {name(orders)} TO" in str(lost.error.hint)
+        assert "did you mean" not in str(lost.error.hint) and "watermark retire" in str(lost.error.hint)
+    for command in (("plan", "-t", "orders"), ("doctor", "-t", "orders")):
+        said = orders.run(*command)
+        assert said.code == 2 and "GRANT SELECT ON" in said.stdout + said.stderr
+
+
+def test_new_tables_are_named_once_unless_the_configuration_lists_or_ignores_them(orders: Workspace) -> None:
+    orders.write(tables={"orders": {}, f"{orders.database.name}.log_*": {}})
+    assert orders.sync().as_json().get("new_tables") is None
+    new = [name(orders, table) for table in ("later", "other")]
+    orders.execute(*(f"CREATE TABLE {table} (id INT PRIMARY KEY)" for table in (*new, name(orders, "log_1"))))
+    assert orders.sync("orders").new_tables == () == orders.sync("orders", dry_run=True).new_tables
+    for dry_run in (True, False):
+        report = orders.sync(dry_run=dry_run)
+        assert report.ok and list(report.new_tables) == new
+        assert name(orders, "log_1") in [t.table for t in report.tables]
+    assert orders.sync().new_tables == ()
+    checks = orders.run("doctor", "--json").json["checks"]
+    (said,) = [check for check in checks if check["name"] == "new_tables"]
+    assert (
+        f"2 tables of the source are not in `tables`, so they are not copied: {', '.join(new)}"
+        in said["detail"]
+    )
+    orders.execute("CREATE TABLE third (id INT PRIMARY KEY)")
+    orders.synced("later")
+    assert orders.sync().new_tables == (name(orders, "third"),), "nor the one that was synced by name"
+    orders.write(defaults={"new_tables": "ignore"})
+    assert not [c for c in orders.run("doctor", "--json").json["checks"] if c["name"] == "new_tables"]
+
+
 def test_a_table_pattern_without_a_match_is_exit_code_2(
     orders: Workspace,
 ) -> None:

@@ -170,7 +170,7 @@ def _walk(lab: Lab, own: str) -> Outcome:
     began, dice, mode = time.monotonic(), lab.dice(own), _what(own)
     bench = lab.bench("folder" if lab.quick else dice.choice(["folder", "folder", "s3", "redshift"]))
     keyed = mode != "keyless"
-    source = Source(bench.services.database(), "things", key="id" if keyed else None, cursor="at", start=None)
+    source = Source(bench.services.database(), "things", key="id" if keyed else None, cursor="at")
     outcome = Outcome("changes", f"sync, {mode} [{bench.stack}]", "", "no kill", own)
     table = Changing(bench, source, outcome, dice, dict(MODES[mode]), by_files=False)
     table.begin(THINGS.format(key=" PRIMARY KEY" if keyed else ""), rows(1, 30))
@@ -330,7 +330,7 @@ def _seconds(lab: Lab, own: str) -> Outcome:
     """Cursors from an application, in seconds or milliseconds since 1970: some late, some within one second."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     unit = dice.choice([1, 1000])
-    source = Source(bench.services.database(), "ticks", cursor="at", start=None)
+    source = Source(bench.services.database(), "ticks", cursor="at")
     outcome = Outcome(
         "changes", f"sync, {'ms' if unit > 1 else 's'} since 1970 [folder]", "late writers", "no kill", own
     )

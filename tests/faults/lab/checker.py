@@ -290,16 +290,10 @@ def check_rows(
     excused: Sequence[tuple[Place | None, Place]] = (),
 ) -> list[Problem]:
     """Source and warehouse hold the same rows, each exactly once, with every value equal."""
-    start = datetime.fromisoformat(source.start) if source.start else None
-    wanted = [
-        row
-        for row in there
-        if start is None or source.cursor is None or row[source.cursor] is None or row[source.cursor] > start
-    ]
-    names = sorted({name for row in wanted for name in row})
+    names = sorted({name for row in there for name in row})
     if source.key is None:
         have = Counter(_tuple(row, names) for row in target)
-        want = Counter(_tuple(row, names) for row in wanted)
+        want = Counter(_tuple(row, names) for row in there)
         return [
             *(Problem("lost", f"not in the warehouse: {r}") for r in list(want - have)[:3]),
             *(Problem("doubled", f"too often in the warehouse: {r}") for r in list(have - want)[:3]),
@@ -307,7 +301,7 @@ def check_rows(
     counted = Counter(row[source.key] for row in target)
     found = [Problem("doubled", f"key {k} is {n} times there") for k, n in counted.items() if n > 1][:5]
     by_key = {row[source.key]: row for row in target}
-    for row in wanted:
+    for row in there:
         key = row[source.key]
         if source.cursor and row[source.cursor] is not None and _excused(row, source, excused):
             continue

@@ -129,7 +129,7 @@ class Prepared:
 
     def _codes(self) -> Source:
         database = self._source(CODES, LABELS)
-        source = Source(database, "codes", key=None, cursor=None, start=None)
+        source = Source(database, "codes", key=None, cursor=None)
         self._fresh(database, source, "codes-empty", mode="full")
         self._run("sync", "-t", source.name)
         self.bench.keep("codes-synced", loaded=120)

@@ -31,7 +31,7 @@ PATIENCE = 40.0
 def resident(lab: Lab, own: str) -> Outcome:
     """`sync --every` of a keyless table is killed and restarted: all changes arrive, and nothing else is written."""
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
-    source = Source(bench.services.database(), "codes", key=None, cursor=None, start=None)
+    source = Source(bench.services.database(), "codes", key=None, cursor=None)
     execute = bench.services.server.execute
     execute(CODES, LABELS, database=source.database)
     bench.clear(source.database, tables={source.name: {"mode": "full"}})

@@ -23,7 +23,6 @@ from .bench import Bench
 Row = dict[str, Any]
 # (cursor, key); compared as Python compares tuples.
 Place = tuple[Any, ...]
-START = "2025-01-01 00:00:00"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Source:
     table: str
     key: str | None = "id"
     cursor: str | None = "update_at"
-    start: str | None = START
     extra: frozenset[Any] = field(default_factory=frozenset)  # keys that were deliberately deleted there
     where: str = "TRUE"  # which rows are wanted,
     without: frozenset[str] = field(default_factory=frozenset)  # and which columns are not

@@ -210,11 +210,7 @@ def _replaced(lab: Lab, own: str, how: str) -> Outcome:
     began, dice, bench = time.monotonic(), lab.dice(own), lab.bench("folder")
     table = dice.choice(["orders", "tickets"])
     database, execute = bench.services.database(), bench.services.server.execute
-    source = (
-        Source(database, "orders")
-        if table == "orders"
-        else Source(database, "tickets", cursor="id", start=None)
-    )
+    source = Source(database, "orders") if table == "orders" else Source(database, "tickets", cursor="id")
     more = f"INSERT INTO {table} (amount, note) SELECT seq, CONCAT('a', seq) FROM seq_1_to_40"
     made, fill = orders(120) if table == "orders" else (TICKETS, more)
     execute(made, fill, more, database=database)

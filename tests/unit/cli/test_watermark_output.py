@@ -65,6 +65,13 @@ def test_strategy_and_manual_flag_are_shown() -> None:
     assert "manual_cli" in list_lines([by_hand])[1]
 
 
+def test_changes_that_are_not_followed_are_shown() -> None:
+    said = shown({**DOCUMENT, "not_followed": ["deletes", "updates"]})
+    assert "Not followed            deleted rows stay in the target\n" in said
+    assert "Not followed            changes to old rows are not seen (no update column)\n" in said
+    assert "Not followed" not in shown(DOCUMENT)
+
+
 def test_a_table_read_by_id_shows_its_last_id() -> None:
     said = shown({**DOCUMENT, "last_mysql_data_timestamp": None})
     assert "Last data id            1250000" in said and "Last data timestamp" not in said

@@ -22,7 +22,7 @@ from floodmark.services.store.store import Store
 from tests.support.described import changed
 from tests.support.samples import TABLE, History, at, files, window
 
-STARTS_LATE = TableOptions(start="2025-08-14 15:00:30")
+STARTS_LATE = TableOptions(start="2025-08-14 15:00:30", older_start="2025-08-14 15:00:30")
 
 
 @pytest.fixture
@@ -115,7 +115,19 @@ def test_a_reset_of_loads_leaves_no_gap_and_one_of_the_extraction_forgets_them(
     seen = stretches(log(history), history.state)
     assert (seen.began, seen.skipped) == (at(45), ())
     # Rows from before the reset may still be in the target.
-    assert span(log(history), TABLE, history.state, STARTS_LATE) == (at(30), ())
+    assert span(log(history), TABLE, history.state, STARTS_LATE) == (None, ())
+
+
+def test_rows_that_no_window_before_a_reset_began_with_are_not_read_again(
+    log: Callable[[History], Log],
+) -> None:
+    """A store begun under the default of version 0.1.0, which left rows out, with a configuration that has no start."""
+    history = History()
+    read(history, at(10), at(20, 2))
+    history.add(Reset, stages=("extract",))
+    history.add(Set, position=at(45))
+    read(history, at(45), at(50, 5))
+    assert span(log(history), TABLE, history.state, TableOptions()) == (at(10), ())
 
 
 def test_rows_that_another_tool_had_loaded_are_read_again_too(log: Callable[[History], Log]) -> None:
@@ -126,6 +138,8 @@ def test_rows_that_another_tool_had_loaded_are_read_again_too(log: Callable[[His
     there = log(history)
     assert stretches(there, history.state).began == at(40)
     assert span(there, TABLE, history.state, STARTS_LATE) == (at(30), ())
+    assert span(there, TABLE, history.state, TableOptions()) == (("2025-01-01 00:00:00.000000",), ())
+    assert span(there, TABLE, history.state, TableOptions(older_start=None)) == (None, ())
 
 
 def test_rows_that_replace_all_others_leave_no_gap(log: Callable[[History], Log]) -> None:

@@ -24,7 +24,7 @@ def test_only_the_source_is_required(read: Load, tmp_path: Path) -> None:
     assert config.warehouse.path == tmp_path / "warehouse.duckdb"
     assert (config.spark_master, config.spark_conf, config.tables) == ("local[*]", {}, ())
     assert config.options("shop.orders") == TableOptions()
-    assert TableOptions().start == "2025-01-01 00:00:00"
+    assert TableOptions().start is None, "everything"
     assert config.path == tmp_path / "floodmark.yaml"
 
 

@@ -50,6 +50,12 @@ def test_a_reserved_name_gets_a_piece_of_its_hash(name: str) -> None:
     assert target_name(name).isprintable() and not target_name(name).startswith("_floodmark_")
 
 
+def test_a_capital_that_mysql_may_fold_otherwise_gets_a_piece_of_its_hash_as_the_page_says() -> None:
+    assert target_name("Ｃ１") == "ｃ１_c5e090"
+    assert all(target_name(name) != name.lower() for name in ("İ", "ϴ", "ẞ"))
+    assert all(target_name(name) == name.lower() for name in ("É", "Я", "Ω", "中文", "שם", "ｃ１"))
+
+
 def test_long_names_are_truncated_at_a_character_and_stay_distinct() -> None:
     one, two = target_name("数" * 64), target_name("数" * 63 + "据")
     assert one != two

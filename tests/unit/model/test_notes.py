@@ -16,7 +16,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause, sentence, why_unfit
-from floodmark.model.notes import Kind, Note, Obstacle, Unfit
+from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
 from floodmark.model.run import TableReport
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.services.mysql.cascades import note as noted
@@ -65,7 +65,7 @@ SAID: list[tuple[Note, str]] = [
     (
         Note("likely_cursor", AT),
         "update_at looks like the time of a row's last change, but isn't used unless you say so:"
-        " if every change sets it, configure `cursor: update_at`.",
+        " if every change sets it, configure `cursor: update_at` and `mode: upsert`.",
     ),
     (
         Note("hidden_columns"),
@@ -100,10 +100,8 @@ SAID: list[tuple[Note, str]] = [
         "MySQL doesn't maintain update_at (no ON UPDATE CURRENT_TIMESTAMP):"
         " a change that doesn't set it goes unnoticed.",
     ),
-    (
-        Note("new_rows_only", AT),
-        "The table is read by update_at: new rows are copied, changes to old ones are not.",
-    ),
+    (Note("deletes"), "Deleted rows stay in the target."),
+    (Note("updates"), "Changes to old rows are not seen (no update column)."),
     (Note("unknown_collation"), "Only MySQL can compare keys in this collation."),
     (
         Note("one_connection", obstacle="engine"),
@@ -131,8 +129,18 @@ def test_every_kind_has_words_and_a_check_in_doctor() -> None:
             assert found == []
         else:
             (check,) = found
-            assert check.status == "warning" and check.detail == clause(note) and check.name
+            assert check.status == ("ok" if note.kind == "deletes" else "warning")
+            assert check.detail == clause(note) and check.name
             assert f"{check.detail}.".lower() == words.lower()
+
+
+def test_what_is_not_followed_depends_on_the_mode_and_on_deletes() -> None:
+    by_id = changed(TABLE, mode="append", cursor="id", key=("id",))
+    whole = changed(TABLE, mode="full", cursor=None)
+    assert not_followed(TABLE, "ignore") == ("deletes",)
+    assert not_followed(TABLE, "hard") == () == not_followed(whole, "ignore")
+    assert not_followed(by_id, "ignore") == ("deletes", "updates")
+    assert not_followed(by_id, "soft") == ("updates",)
 
 
 def test_every_obstacle_to_several_connections_has_words() -> None:

@@ -44,14 +44,27 @@ def test_a_reset_says_what_starts_where_and_how_to_undo_it(
 ) -> None:
     assert main(["watermark", "reset", "-t", "shop.orders"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "shop.orders: both stages are reset; the next sync starts from 2025-01-01 00:00:00 "
-        "(`start` in the configuration)",
+        "shop.orders: both stages are reset; the next sync starts from the first row",
         "To undo: floodmark watermark restore -t shop.orders --commit 1",
     ]
     assert main(["watermark", "reset", "-t", "orders", "--mysql-only", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["mysql_rows_extracted"], document["mysql_status"]) == (0, "pending")
     assert document["undo"] == f"floodmark watermark restore -t shop.orders --commit {document['commit'] - 1}"
+
+
+def test_a_reset_of_a_table_that_began_later_says_that_the_first_rows_come_too(folder: Path) -> None:
+    log = Log(Store(load().store), "shop.others")
+    low, high = at(10), at(42, 7)
+    taken = claim(log, log.read(), run=RUN, purpose="sync", table=TABLE, window=window("w", low, (), high))
+    assert isinstance(taken, Claimed)
+    with taken.lease:
+        log.append(taken.state, draft(taken.state, Batch, RUN, window_id="w", slices=(0,)))
+    said = watermark_reset(load(), "shop.others", RUN)
+    assert said["next_start"] is None
+    assert said["notes"] == [
+        "the next sync also reads rows at or before 2025-08-14 15:00:10, which were left out so far"
+    ]
 
 
 def test_the_load_is_reset_only_while_its_files_are_there(

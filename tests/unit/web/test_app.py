@@ -101,6 +101,8 @@ def test_a_tables_json_is_the_document_that_watermark_get_prints(client: Client,
     )
     assert (found["activity"]["state"], found["mode"]) == ("idle", "upsert")
     assert len(found["processed_s3_files"]) == 2
+    assert found["not_followed"] == ["deletes"]
+    assert "Deleted rows stay in the target." in client().get("/tables/shop.orders").text
     assert [c["kind"] for c in client().get("/api/history/shop.orders").json()["commits"]] == [
         "batch",
         "claim",

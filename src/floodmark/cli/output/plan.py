@@ -19,9 +19,9 @@ def plan_lines(report: PlanReport) -> list[str]:
         lines.append("  Nothing to read yet: all rows wait" if plan.waits else "  Nothing to do")
     if plan.window is not None and not plan.gives_way:
         apart = table.cursor not in table.key
-        low = place(plan.window.low, apart) if plan.window.low else "the first row"
+        low = f"after {place(plan.window.low, apart)}" if plan.window.low else "from the first row"
         high = place(plan.window.high, apart) if plan.window.high else "the last row"
-        lines.append(f"  Window    after {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
+        lines.append(f"  Window    {low}, up to {high}{' (resumed)' if plan.resumed else ''}")
         lines.append(f"  Slices    {len(plan.slices)} by {plan.window.by}, {plan.strategy}")
         lines.append(f"  Because   {reason(report.request, plan)}")
     lines += [f"  Changed   {change}" for change in plan.recipe]

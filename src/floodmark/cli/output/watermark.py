@@ -32,6 +32,7 @@ def watermark_lines(
     if "lag_seconds" in document and not _whole(document) and not _no_rows(document):
         lines += _entry("Lag behind the source", lag(document))
     lines += _entry("Strategy", _strategy(document))
+    lines += [line for said in _not_followed(document) for line in _entry("Not followed", said)]
     lines += _load_lines(document, paint, warehouse)
     lines += ["  Next sync" if _whole(document) else "  Next incremental sync"]
     lines += _entry("Will start from", _next(document))
@@ -60,6 +61,14 @@ def _data_entries(document: Document) -> list[str]:
     if ids:
         lines += _entry("Last data id", ", ".join(map(str, ids)))
     return lines
+
+
+def _not_followed(document: Document) -> list[str]:
+    """The changes at the source that never reach the target."""
+    from floodmark.model.note_words import clause  # imports too much for `--help`
+    from floodmark.model.notes import Note
+
+    return [clause(Note(kind)) for kind in document.get("not_followed") or ()]
 
 
 def _load_lines(document: Document, paint: bool, warehouse: str) -> list[str]:

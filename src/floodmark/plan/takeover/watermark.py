@@ -187,7 +187,7 @@ def takeover(
         )
         return Takeover(None, tuple(notes))
     reading = Reading(session, table, options)
-    starts = list(_starts(reading, chosen, start, notes))
+    starts = list(_starts(reading, chosen, start, options.older_start, notes))
     loaded = frozenset().union(*(f.loaded for f in found))
     row = _oldest_unloaded(store, reading, chosen, loaded, notes)
     if row is not None:
@@ -203,10 +203,14 @@ def takeover(
     return Takeover((before,), tuple(notes))
 
 
-def _starts(reading: Reading, found: OlderWatermark, start: Start, notes: list[str]) -> Iterator[str]:
+def _starts(
+    reading: Reading, found: OlderWatermark, start: Start, older_start: str | None, notes: list[str]
+) -> Iterator[str]:
     """The watermark's time, or the start if it has none."""
     if found.timestamp is None:
         notes.append(f"the older tool's watermark {found.path} has no last_mysql_data_timestamp")
+        if start.timestamp is None:
+            start = Start(older_start, "the older tool's default")
         if start.timestamp is not None:
             notes.append(f"the table begins at {start.timestamp} ({start.by})")
             yield cursor_value(reading.table, start.timestamp)

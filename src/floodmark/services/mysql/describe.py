@@ -16,7 +16,7 @@ from floodmark.model.errors import ConfigError, about
 from floodmark.model.lineage import only_asks_for_a_cursor
 from floodmark.model.names import check_target
 from floodmark.model.note_words import why_unfit
-from floodmark.model.notes import Note
+from floodmark.model.notes import Note, not_followed
 from floodmark.model.table import Column, Mode, Recipe, SourceTable, Table
 from floodmark.model.types import comparison, fields, quote
 from floodmark.services.mysql import cascades as cascading
@@ -33,6 +33,10 @@ _SYSTEM = "('information_schema', 'mysql', 'performance_schema', 'sys')"
 _TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 # Servers allow 4,096 columns in a result.
 _FEW_COLUMNS = 1000
+
+
+class Unseen(ConfigError):
+    """The user sees no table of that name: there is none, or a right is missing."""
 
 
 def list_tables(session: Session, database: str | None) -> list[str]:
@@ -169,7 +173,7 @@ def _resolve(session: Session, name: str, database: str | None) -> tuple[str, st
         found = [t for t in seen if (t[0].lower(), t[1].lower()) in folded]
     if not found:
         full = [f"{schema}.{table}" for schema, table, *_ in seen]
-        raise ConfigError(
+        raise Unseen(
             f"there is no table {name}, or {session.spec.user} may not see it",
             hint=did_you_mean(name if len(parts) > 1 or not database else f"{database}.{name}", full)
             or "check the name, and GRANT SELECT on it",
@@ -369,8 +373,7 @@ def _notes(table: Table) -> list[Note]:
             notes.append(Note("whole_seconds", cursor))
         if not cursor.maintained:
             notes.append(Note("unmaintained_cursor", cursor))
-    if cursor.name in table.key and table.mode == "append":
-        notes.append(Note("new_rows_only", cursor))
+    notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
     if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
         notes.append(Note("unknown_collation"))
     return notes

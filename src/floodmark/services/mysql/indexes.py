@@ -11,6 +11,8 @@ from floodmark.model.types import comparison
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sql import NUMBERED
 
+LONGEST_KEY = 3072  # bytes in a B-tree of InnoDB
+
 
 @dataclass(frozen=True)
 class Index:
@@ -20,7 +22,7 @@ class Index:
     unique: bool
     columns: tuple[str, ...]
     whole: bool  # no part is an expression or a column prefix
-    ordered: bool  # a B-tree
+    ordered: bool  # a B-tree; a hash (MEMORY tables) finds single rows, but no ranges
     descending: tuple[bool, ...] = ()  # per column; empty if the server doesn't say
 
     def runs(self, primary: Index | None) -> list[tuple[str, bool]]:
@@ -101,8 +103,12 @@ class Keys:
 
     def __init__(self, columns: Sequence[Column], found: Sequence[Index]) -> None:
         self._columns = {c.name: c for c in columns}
-        self._unique = [i for i in found if i.unique and i.whole and i.ordered]
+        self._unique = [i for i in found if i.unique and i.whole and (i.ordered or self._short(i))]
         self._rest = [i for i in found if i not in self._unique]
+
+    def _short(self, index: Index) -> bool:
+        """Whether a B-tree could hold the index; MariaDB hashes unique columns that are too long for one."""
+        return sum(self._columns[name].octets or 0 for name in index.columns) <= LONGEST_KEY
 
     def unfit(self, column: Column) -> Unfit | None:
         """Why the column can't be part of a key, if so."""
@@ -114,11 +120,11 @@ class Keys:
 
     def discovered(self, notes: list[Note]) -> tuple[tuple[str, ...], str | None]:
         """The primary key, or else the shortest unique key, with its index; () if none is fit."""
-        for index in sorted(self._unique, key=lambda i: (i.name != "PRIMARY", len(i.columns))):
+        for index in sorted(self._unique, key=lambda i: (i.name != "PRIMARY", not i.ordered, len(i.columns))):
             columns = [self._columns[c] for c in index.columns]
             wrong = next(((c, unfit) for c in columns if (unfit := self.unfit(c))), None)
             if wrong is None:
-                return index.columns, index.name
+                return index.columns, index.name if index.ordered else None
             notes.append(Note("unfit_index", wrong[0], index=index.name, unfit=wrong[1]))
         in_part = [i.name for i in self._rest if i.unique and not i.whole]
         notes += [Note("unfit_index", index=name, unfit="in_part") for name in in_part]
@@ -128,7 +134,7 @@ class Keys:
         """The user's key, in the order of the unique index over the same columns if there is one."""
         for index in self._unique:
             if set(index.columns) == set(key):
-                return index.columns, index.name
+                return index.columns, index.name if index.ordered else None
         if not any(set(i.columns) <= set(key) for i in self._unique):
             notes.append(Note("no_unique_index", columns=key))
         leading = next(

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
 from floodmark.commit import system
 from floodmark.commit.fold import State
@@ -25,7 +27,7 @@ from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
-from floodmark.plan.tables import StoredTables, meant, no_table
+from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
 from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql import one_moment
 from floodmark.services.mysql import ranges as edges
@@ -36,8 +38,10 @@ from floodmark.services.mysql.trust import Trust
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.services.warehouse.protocol import LEDGER
-from floodmark.setup.doctor.check import Check, Section
+from floodmark.setup.doctor.check import Check, Section, Status
 from floodmark.sync.preview import exceeded
+
+T = TypeVar("T")
 
 SECTION = Section("tables")
 MOST = 100
@@ -57,16 +61,23 @@ def examine_tables(
     """Each table of the command, else of the configuration, else of the source."""
     try:
         found, unknown = meant(session, config, names, all_tables=not names)
+        others = [] if names else unlisted(session, config, found, unknown)
     except FloodmarkError as error:
         yield SECTION.failed("tables", error)
         return
     stored = StoredTables(config, Store(config.store))
     for report in unknown:
         section = Section("tables", report.table)
-        if _retired(stored, report.table):
+        if _of_store(partial(stored.retired, report.table), False):
             yield section.ok("table", "retired: sync --all skips it")
         elif report.error is not None:
-            yield section.failed("table", report.error)
+            explained = partial(stored.explained, report.error, report.table)
+            yield section.failed("table", _of_store(explained, report.error))
+    synced: tuple[str, ...] = _of_store(stored.names, ())
+    if new := [name for name in others if name not in synced]:
+        yield SECTION.warning(
+            "new_tables", said_new(new), "add them to `tables`, or set defaults.new_tables: ignore"
+        )
     if not found and not unknown:
         nothing = no_table(config.source)
         yield SECTION.warning("tables", nothing.message, nothing.hint or "")
@@ -83,12 +94,12 @@ def examine_tables(
             yield from examine_table(session, config, name, known, targets)
 
 
-def _retired(stored: StoredTables, name: str) -> bool:
-    """Whether the table was retired, as far as the store tells."""
+def _of_store(answer: Callable[[], T], unknown: T) -> T:
+    """What the store says; `unknown` if it can't be read, which its own section reports."""
     try:
-        return stored.retired(name)
+        return answer()
     except FloodmarkError:
-        return False
+        return unknown
 
 
 def examine_table(
@@ -258,7 +269,9 @@ def check_table(
         # Positions are (cursor, key): equal cursors cost nothing but a moment's wait.
         if note.kind != "whole_seconds":
             name, hint = _ABOUT[note.kind]
-            checks.append(section.warning(name, clause(note), hint(table, note)))
+            # That deletes are ignored is a choice, not a problem.
+            status: Status = "ok" if note.kind == "deletes" else "warning"
+            checks.append(Check("tables", name, status, clause(note), hint(table, note), table.name))
     if bound := [f for f in fields(table) if exceeded(f, warehouse, large_strings) is not None]:
         said = []
         for policy, done in (("error", "stop the sync"), ("truncate", "are cut"), ("null", "become NULL")):
@@ -294,7 +307,8 @@ def _index(table: Table, note: Note) -> str:
 
 
 def _chosen(table: Table, note: Note) -> str | None:
-    return f"set tables.{table.name}.cursor: {note.column.name}" if note.column else None
+    where = f"tables.{table.name}"
+    return f"set {where}.cursor: {note.column.name} and {where}.mode: upsert" if note.column else None
 
 
 def _text(hint: str | None) -> Callable[[Table, Note], str | None]:
@@ -330,7 +344,8 @@ _ABOUT: dict[Kind, tuple[str, Callable[[Table, Note], str | None]]] = {
             f"add ON UPDATE CURRENT_TIMESTAMP to {t.cursor}, or make sure that the application sets it"
         ),
     ),
-    "new_rows_only": ("cursor", _text("add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change")),
+    "deletes": ("deletes", _text(None)),
+    "updates": ("cursor", _text("add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change")),
     "unindexed_cursor": ("index", _index),
     "nullable_cursor": ("nullable", _not_null),
     "nullable_cursor_without_key": ("nullable", _not_null),
