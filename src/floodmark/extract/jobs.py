@@ -47,6 +47,7 @@ def jobs(
             read_timeout=60 if table.source.cursor_index else 600,
             limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
             fingerprint=repeated and piece.kind == "snapshot",
+            outside=plan.outside,
         )
         for piece in pieces
     ]

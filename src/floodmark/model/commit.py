@@ -180,9 +180,10 @@ class Batch(WithFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class Deletes(WithFiles):
-    """Keys of rows that the source no longer has."""
+    """Keys of rows that the source no longer has, or that no longer match `where`."""
 
     kind: Literal["deletes"] = "deletes"
+    outside: bool = False  # they were read beside rows, outside `where`; False: a search found them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ def follow(
     found = changes(table, state, options, known)
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
-    notes = [*column_changes(before, now), *_said(found, options)]
+    notes = [*column_changes(before, now), *_said(now, found, options)]
     others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed
     changed = bool(others or _rereads(found)) or any(c.part == "where" for c in found)
     low, skipped = span(log, now, state, options) if now.lineage.owes else (None, ())
@@ -215,17 +215,14 @@ def _rereads(found: tuple[Change, ...]) -> list[Change]:
     return [c for c in found if c.do == "reread" and c.part not in ("columns", "mode")]
 
 
-def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
+def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe."""
     notes = [f"{c.said}: all earlier rows are read again, once." for c in _rereads(found)]
     if any(c.part == "where" for c in found):
         outside = "Rows of the target that no longer match `where`"
-        looked = (
-            "are searched for now"
-            if options.deletes != "ignore"
-            else "stay there, because of `deletes: ignore`"
-        )
-        notes.append(f"{outside} {looked}.")
+        stay = table.mode != "upsert" and options.deletes == "ignore"
+        gone = "stay there, because of `deletes: ignore`" if stay else "leave it with this sync"
+        notes.append(f"{outside} {gone}.")
     return notes
 
 
@@ -304,16 +301,17 @@ def _window(
 ) -> Window:
     rows = edges.table_rows(session, table)
     by = cut_by(request, table, 1.0, rows)
+    every = edges.every_row(table)  # a task looks at rows outside `where`, too
     if skipped:
         return around(
-            lambda a, b: edges.walk(session, table, table.order, a, b, request.slice_rows),
+            lambda a, b: edges.walk(session, every, table.order, a, b, request.slice_rows),
             Window(token_hex(8), low, upto, "cursor", (), None, rows),
             skipped,
         )
     if by == "key":
-        found = edges.split_key(session, table, parts_of_the_key(request, rows), request.slice_rows)
+        found = edges.split_key(session, every, parts_of_the_key(request, rows), request.slice_rows)
     else:
-        found = edges.walk(session, table, table.order, low, upto, request.slice_rows)
+        found = edges.walk(session, every, table.order, low, upto, request.slice_rows)
     return Window(token_hex(8), low, upto, by, found, None, rows)
 
 

@@ -150,6 +150,10 @@ def _one(services: Services, name: str, named: int) -> Verified:
     return Verified(name, found, findings(table, found, named), time.monotonic() - began)
 
 
+_GONE = "not at the source"
+_OUTSIDE = "does not match `where` at the source"
+
+
 def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Finding, ...]:
     """The differences as findings: the first few of each kind."""
 
@@ -161,9 +165,13 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
         Finding("missing_row", table.name, f"{shown(k)} is not in the warehouse", {"key": list(k)})
         for k in found.missing[:named]
     ]
+    outside = set(found.outside)
     made += [
         Finding(
-            "extra_row", table.name, f"{shown(k)} is in the warehouse but not at the source", {"key": list(k)}
+            "extra_row",
+            table.name,
+            f"{shown(k)} is in the warehouse but {_OUTSIDE if k in outside else _GONE}",
+            {"key": list(k)},
         )
         for k in found.extra[:named]
     ]

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
-from floodmark.model.types import fields
+from floodmark.model.types import Field, fields
 from floodmark.model.types import quote as quote  # part of this module, too
 from floodmark.model.window import Slice
 
@@ -127,6 +127,18 @@ def _equals(table: Table, key: Key) -> str:
 
 def conditions(table: Table, piece: Slice) -> list[str]:
     """The conditions of a slice, all of which must hold."""
+    user = matches(table)
+    return [*_range(table, piece), *([user] if user else [])]
+
+
+def matches(table: Table) -> str:
+    """The user's `where`, as one condition; empty if there is none."""
+    # The parenthesis goes on its own line, so that a comment at the end of the user's text can't swallow it.
+    return f"({table.recipe.where}\n)" if table.recipe.where else ""
+
+
+def _range(table: Table, piece: Slice) -> list[str]:
+    """The conditions of a slice, whether or not a row matches `where`."""
     found: list[str] = []
     if piece.kind == "keys":
         found.append(any_of(table, piece.keys))
@@ -137,10 +149,6 @@ def conditions(table: Table, piece: Slice) -> list[str]:
         found += between(table, table.order, piece.low, piece.high)
     elif piece.by == "cursor":
         found += between(table, table.order, piece.after, piece.upto)
-    if table.recipe.where:
-        # The parenthesis goes on its own line, so that a comment at the end of the user's text can't swallow
-        # it.
-        found.append(f"({table.recipe.where}\n)")
     return found
 
 
@@ -172,6 +180,13 @@ def select(table: Table, piece: Slice) -> str:
     """The whole SELECT of a slice, with columns in the order of the file."""
     chosen = ", ".join(f.select for f in fields(table))
     return f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{where(conditions(table, piece))}"
+
+
+def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> str:
+    """The SELECT of some fields of a slice's rows for which `where` is false or NULL."""
+    fields_of = ", ".join(f.select for f in chosen)
+    found = [*_range(table, piece), f"{matches(table)} IS NOT TRUE"]
+    return f"SELECT {fields_of} FROM {source(table, index_of(table, piece))}{where(found)}"
 
 
 def ordering(table: Table, columns: Sequence[str], direction: str = "ASC") -> str:

@@ -164,6 +164,17 @@ def rows(place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]]) -
         *(place.dialect.hash.format(place.element(form)) for form in scope.forms),
     ]
 
+    return _with_keys(place, scope, keys, shown)
+
+
+def keys(place: TargetSql, scope: Scope, among: Sequence[Sequence[str | None]]) -> tuple[str, ...]:
+    """Those of some printed keys that rows have, whatever their cursors."""
+    return _with_keys(place, scope, among, [place.printed(form) for form in scope.keys])
+
+
+def _with_keys(
+    place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]], shown: Sequence[str]
+) -> tuple[str, ...]:
     def question(some: Sequence[Sequence[str | None]]) -> str:
         if scope.ordered:
             which = _any_of(place, scope, some)
