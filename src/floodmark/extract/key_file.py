@@ -31,7 +31,7 @@ def write_keys(
     run: str,
     claim: int,
     log: str,
-    kind: Literal["deletes", "outside"] = "deletes",
+    kind: Literal["deletes", "where"] = "deletes",
 ) -> tuple[DataFile, ...]:
     """Writes the keys, with their MySQL weights, to the store; files that no commit names are orphans."""
     folder = file_folders(table.name)[1] + run

@@ -183,7 +183,7 @@ class Deletes(WithFiles):
     """Keys of rows that the source no longer has, or that no longer match `where`."""
 
     kind: Literal["deletes"] = "deletes"
-    outside: bool = False  # they were read beside rows, outside `where`; False: a search found them
+    purpose: Literal["where"] | None = None  # outside it, as rows were read; None: a search found them
 
 
 @dataclass(frozen=True, kw_only=True)

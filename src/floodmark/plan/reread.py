@@ -218,10 +218,10 @@ def _rereads(found: tuple[Change, ...]) -> list[Change]:
 def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe."""
     notes = [f"{c.said}: all earlier rows are read again, once." for c in _rereads(found)]
-    if any(c.part == "where" for c in found):
+    if table.recipe.where and any(c.part == "where" for c in found):
         outside = "Rows of the target that no longer match `where`"
         stay = table.mode != "upsert" and options.deletes == "ignore"
-        gone = "stay there, because of `deletes: ignore`" if stay else "leave it with this sync"
+        gone = "stay there, because of `deletes: ignore`" if stay else "leave it"
         notes.append(f"{outside} {gone}.")
     return notes
 

@@ -292,12 +292,12 @@ class Extraction:
         assert state.claim is not None
         files = write_keys(
             self._services.store, plan.table, leaving, run=self._held.run, claim=state.claim.n, log=state.log,
-            kind="outside",
+            kind="where",
         )  # fmt: skip
         way: LoadAs = "mark" if plan.table.recipe.deletes == "soft" else "delete"
         self.append(
             draft(
-                state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, outside=True
+                state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, purpose="where"
             )
         )  # fmt: skip
         self.left += leaving.num_rows

@@ -110,7 +110,7 @@ def test_since_and_a_changed_where_take_rows_out_of_the_stretch_that_is_read(wor
     workspace.write(tables={"orders": {"where": "status = 'shipped' AND id > 10"}})
     done = workspace.synced("orders")
     assert done["rows_deleted"] == 4 and target(workspace) == [12, 14, 16, 18, 20]
-    assert "Rows of the target that no longer match `where` leave it with this sync." in done["notes"]
+    assert "Rows of the target that no longer match `where` leave it." in done["notes"]
     assert workspace.verified("orders")["ok"]
 
 

@@ -58,7 +58,7 @@ def _from_files(
     slices = tuple(sorted({f.slice for f in files})) if window else ()
     kind: Callable[..., Commit] = partial(Batch, window_id=window, slices=slices)
     if by_key(data.load_as):
-        kind = partial(Deletes, outside=footers[0].kind == "outside")
+        kind = partial(Deletes, purpose="where" if footers[0].kind == "where" else None)
     return kind(
         n=data.n, id=uuid4().hex, log=state.log, table_name=state.table_name, run=footers[0].run, at=data.at, prev=before,
         schema=data.schema, files=tuple(files), load_as=data.load_as, note="rebuilt from its files", stands_for=data.digest,
