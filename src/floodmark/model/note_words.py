@@ -118,6 +118,9 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
     "new_rows_only": lambda note: (
         f"the table is read by {_column(note).name}: new rows are copied, changes to old ones are not"
     ),
+    "unsteady_where": lambda note: (
+        f"`where` uses {', '.join(note.columns)}: rows that start or stop matching without a change of their own go unnoticed"
+    ),
     "unknown_collation": lambda _: "only MySQL can compare keys in this collation",
     "one_connection": _one_connection,
 }

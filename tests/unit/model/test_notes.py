@@ -104,6 +104,10 @@ SAID: list[tuple[Note, str]] = [
         Note("new_rows_only", AT),
         "The table is read by update_at: new rows are copied, changes to old ones are not.",
     ),
+    (
+        Note("unsteady_where", columns=("NOW", "a subquery")),
+        "`where` uses NOW, a subquery: rows that start or stop matching without a change of their own go unnoticed.",
+    ),
     (Note("unknown_collation"), "Only MySQL can compare keys in this collation."),
     (
         Note("one_connection", obstacle="engine"),

@@ -137,6 +137,57 @@ def matches(table: Table) -> str:
     return f"({table.recipe.where}\n)" if table.recipe.where else ""
 
 
+# Text, quoted names and comments; a quoted name may be a function's.
+_QUOTED = re.compile(
+    r"""(?P<name>`(?:[^`]|``)*`)|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|(?:--\s|\#)[^\n]*""",
+    re.DOTALL,
+)
+_CALL = re.compile(r"(\w+)\s*\(")
+_CLOCKS = {
+    "now", "curdate", "curtime", "sysdate", "current_date", "current_time", "current_timestamp", "localtime",
+    "localtimestamp", "utc_date", "utc_time", "utc_timestamp", "unix_timestamp",
+}  # fmt: skip
+_CHANCE = {
+    "rand",
+    "uuid",
+    "uuid_short",
+    "connection_id",
+    "user",
+    "current_user",
+    "session_user",
+    "system_user",
+}
+
+
+def calls(condition: str) -> set[str]:
+    """The names, in lower case, that a condition may call as functions."""
+    return {name.lower() for name in _CALL.findall(_bare(condition))}
+
+
+def unsteady(condition: str) -> tuple[str, ...]:
+    """What makes a condition true or false without a change of the row: clocks, subqueries, variables."""
+    bare, found = _bare(condition).lower(), []
+    words = set(re.findall(r"(?<![\w.@`])\w+", bare))
+    called = calls(condition)
+    for name in sorted(_CLOCKS | _CHANCE):
+        without_row = name != "unix_timestamp" or re.search(r"unix_timestamp\s*\(\s*\)", bare)
+        bare_word = name in words and name.startswith(("current_", "local", "utc_"))
+        if without_row and (name in called or bare_word):
+            found.append(name.upper())
+    if "select" in words:
+        found.append("a subquery")
+    if "@" in bare:
+        found.append("a variable")
+    if re.search(r"\w\s*\.\s*`?\w+\s*\(", bare):
+        found.append("a stored function")
+    return tuple(found)
+
+
+def _bare(condition: str) -> str:
+    """A condition without its texts and comments."""
+    return _QUOTED.sub(lambda m: "`" + re.sub(r"\W", "_", m["name"][1:-1]) if m["name"] else " ", condition)
+
+
 def _range(table: Table, piece: Slice) -> list[str]:
     """The conditions of a slice, whether or not a row matches `where`."""
     found: list[str] = []
