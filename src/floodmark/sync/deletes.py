@@ -25,7 +25,7 @@ from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment
-from floodmark.model.types import comparison
+from floodmark.model.types import fields
 from floodmark.model.window import Slice
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.cascades import of as cascades
@@ -33,7 +33,8 @@ from floodmark.services.mysql.cascades import touched
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.keys import gone, weights
 from floodmark.services.run import Services
-from floodmark.services.warehouse.canonical import keys as key_queries
+from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse.protocol import KEYS
 from floodmark.verify.compare import compare
 
 # Most keys that one task reads; a small number is spread over several tasks.
@@ -166,19 +167,28 @@ def deleted(
 
 
 def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
-    """Those of the keys that the target has; all of them if only MySQL can tell whether two are equal."""
-    if any(comparison(table.column(name)) == "weights" for name in table.key):
-        return keys
-    redshift = services.config.warehouse.kind == "redshift"
+    """Those of the keys that the target has, as a load would find them: by their bytes, or by MySQL's weights."""
+    redshift, warehouse = services.config.warehouse.kind == "redshift", services.warehouse()
     scope = Scope(table, tuple(f for f in forms(table, redshift=redshift) if f.field.name in table.key))
     among = list(zip(*(printed(f, keys.column(f.field.name)) for f in scope.keys), strict=True))
     found: set[tuple[str | None, ...]] = set()
     at_once = ASKED if len(scope.keys) == 1 else ASKED_TOGETHER
     for i in range(0, len(among), at_once):
-        words = partial(key_queries, scope=scope, among=among[i : i + at_once])
-        answer = services.warehouse().ask(table.target, words)
-        found.update(tuple(None if v is None else str(v) for v in row) for row in answer or ())
-    return keys.filter(pa.array([key in found for key in among], pa.bool_()))
+        rows = warehouse.ask(table.target, partial(canonical.keys, scope=scope, among=among[i : i + at_once]))
+        found.update(tuple(None if v is None else str(v) for v in row) for row in rows or ())
+    there = [key in found for key in among]
+    weighed = next((f.name for f in fields(table) if f.file_only), None)
+    if weighed is not None:
+        weights = [weight or b"" for weight in keys.column(weighed).to_pylist()]
+        known: set[str] = set()
+        for i in range(0, len(weights), ASKED):
+            words = partial(canonical.weights, among=weights[i : i + ASKED])
+            known.update(str(row[0]) for row in warehouse.ask(KEYS + table.target, words) or ())
+        there = [
+            by_bytes or not known.isdisjoint(canonical.named_weight(weight))
+            for by_bytes, weight in zip(there, weights, strict=True)
+        ]
+    return keys.filter(pa.array(there, pa.bool_()))
 
 
 def _implausible(table: Table, deleted: int, rows: int) -> DataError:

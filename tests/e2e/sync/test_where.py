@@ -12,6 +12,7 @@ from floodmark.watermark.validate import watermark_validate
 from tests.conftest import Workspace
 from tests.support.held_sync import commits
 from tests.support.orders import create_orders, fill_orders
+from tests.support.redshift import RedshiftStandIn
 
 pytestmark = pytest.mark.source
 
@@ -156,14 +157,28 @@ def test_verify_names_the_where_and_leaves_out_rows_that_the_next_sync_removes(w
     assert finding["kind"] == "extra_row" and "does not match `where`" in finding["detail"]
 
 
-def test_text_keys_leave_however_they_are_spelled(workspace: Workspace) -> None:
+def test_text_keys_leave_however_they_are_spelled_and_others_are_not_named(workspace: Workspace) -> None:
+    codes(workspace)
+    assert workspace.query("SELECT code FROM codes") == [("xyz",)]
+
+
+def test_the_same_in_redshift(redshift_workspace: Workspace, redshift: RedshiftStandIn) -> None:
+    codes(redshift_workspace)
+    schema = redshift_workspace.config["warehouse"]["schema"]
+    assert redshift.execute(f"SELECT code FROM {schema}.codes") == [("xyz",)]
+
+
+def codes(workspace: Workspace) -> None:
+    """A table whose key is text, and an update that spells one of them anew."""
     workspace.write(tables={"codes": {"where": "live = 1"}})
     workspace.execute(
         "CREATE TABLE codes (code VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, live INT,"
         " updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (updated_at))",
-        "INSERT INTO codes (code, live) VALUES ('abc', 1), ('xyz', 1)",
+        "INSERT INTO codes (code, live) VALUES ('abc', 1), ('xyz', 1), ('new', 0)",
     )
     workspace.synced("codes")
-    workspace.execute("UPDATE codes SET code = 'ABC', live = 0 WHERE code = 'abc'")
-    workspace.synced("codes")
-    assert workspace.query("SELECT code FROM codes") == [("xyz",)]
+    workspace.execute(
+        "UPDATE codes SET code = 'ABC', live = 0 WHERE code = 'abc'",
+        "UPDATE codes SET live = NULL WHERE code = 'new'",
+    )
+    assert workspace.synced("codes")["rows_deleted"] == 1
