@@ -39,7 +39,7 @@ class Facts:
     commits: tuple[
         tuple[WithFiles, str], ...
     ]  # those with something to load that were read, and their digests
-    objects: Mapping[str, StoredObject]  # by path; what lies in the table's folder
+    objects: Mapping[str, StoredObject]  # by path; what lies in the table's folders
     loaded: (
         Mapping[tuple[int, str], str] | None
     )  # commits in the ledger, and when; None: the warehouse does not answer

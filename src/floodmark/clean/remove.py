@@ -22,7 +22,7 @@ from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import Ledger
 from floodmark.model.run import Progress
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Store, encode
+from floodmark.services.store.store import Store, file_folders
 
 # Files per delete request: the most that S3 takes.
 AT_ONCE = 1000
@@ -103,8 +103,9 @@ def loaded_at(state: State, ledger: Ledger | None) -> dict[tuple[int, str], str]
 
 
 def listed(store: Store, name: str) -> dict[str, StoredObject]:
-    """The objects in a table's own folder."""
-    return {o.path: StoredObject(o.bytes, stamp(o.modified)) for o in store.list(f"data/{encode(name)}/")}
+    """The objects in a table's own folders."""
+    found = (item for folder in file_folders(name) for item in store.list(folder))
+    return {o.path: StoredObject(o.bytes, stamp(o.modified)) for o in found}
 
 
 def remove(store: Store, outcome: Outcome, progress: Progress | None) -> None:

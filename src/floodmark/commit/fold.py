@@ -19,6 +19,7 @@ from floodmark.model.commit import (
     Claim,
     Clean,
     Commit,
+    Deletes,
     LoadAs,
     Open,
     Owner,
@@ -320,7 +321,7 @@ def restarted_by(state: State, table: Table) -> State:
 def _data(state: State, commit: WithFiles, digest: str) -> State:
     if isinstance(commit, Batch):
         state = _batch(state, commit)
-    else:
+    elif not (isinstance(commit, Deletes) and commit.purpose == "where"):
         state = replace(state, extraction=replace(state.extraction, deletes_at=commit.at))
     totals = replace(state.totals, seconds=state.totals.seconds + commit.seconds)
     new = data_commit(commit, digest, state.described)

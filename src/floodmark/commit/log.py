@@ -33,7 +33,7 @@ from floodmark.model.ledger import LedgerRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
 from floodmark.services.store.places import Place
-from floodmark.services.store.store import MOST_COMMIT, NO_DOCUMENT, Store, encode
+from floodmark.services.store.store import MOST_COMMIT, NO_DOCUMENT, Store, encode, file_folders
 from floodmark.services.temp import scratched
 
 K = TypeVar("K", bound=Commit)
@@ -377,8 +377,8 @@ class Log:
             raise self._damaged(n, why) from None
         if commit.n != n or commit.table_name != self.table_name:
             raise self._damaged(n, f"is really commit {str(commit.n)[:20]} of {commit.table_name[:200]}")
-        folder = f"data/{encode(self.table_name)}/"
-        if any(not f.path.startswith(folder) or "/../" in f.path for f in files_of(commit)):
+        folders = file_folders(self.table_name)
+        if any(not f.path.startswith(folders) or "/../" in f.path for f in files_of(commit)):
             raise self._damaged(n, "names a file that is not the table's")
         return commit, commit.stands_for or digest(data)
 

@@ -56,6 +56,7 @@ def jobs(
             limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
+            outside=plan.outside,
         )
         for piece in pieces
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 
@@ -12,10 +13,10 @@ from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.position import Key, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.times import stamp
-from floodmark.model.types import fields
+from floodmark.model.types import fields, schema_of
 from floodmark.services.mysql.convert import to_arrow
 from floodmark.services.mysql.sql import BINARY
-from floodmark.services.store.store import Store, encode
+from floodmark.services.store.store import Store, file_folders
 from floodmark.services.warehouse.files import key_fields
 
 # Keys per file.
@@ -25,28 +26,33 @@ KEYS_PER_FILE = 500_000
 def write_keys(
     store: Store,
     table: Table,
-    keys: Sequence[Key],
-    weights: Sequence[bytes | None],
+    keys: pa.Table,
     *,
     run: str,
     claim: int,
     log: str,
+    kind: Literal["deletes", "where"] = "deletes",
 ) -> tuple[DataFile, ...]:
     """Writes the keys, with their MySQL weights, to the store; files that no commit names are orphans."""
-    folder = f"data/{encode(table.source.schema)}.{encode(table.source.table)}/{run}"
+    folder = file_folders(table.name)[1] + run
     attempt = secrets.token_hex(4)
     files = []
-    for number, start in enumerate(range(0, len(keys), KEYS_PER_FILE)):
-        end = start + KEYS_PER_FILE
-        footer = Footer(table.name, log, run, claim, None, "deletes", number, table.fingerprint, attempt)
-        data = _parquet(table, keys[start:end], weights[start:end], footer)
-        path = f"{folder}/{claim}-deletes{number}-{attempt}.parquet"
+    for number, start in enumerate(range(0, keys.num_rows, KEYS_PER_FILE)):
+        some = keys.slice(start, KEYS_PER_FILE)
+        footer = Footer(table.name, log, run, claim, None, kind, number, table.fingerprint, attempt)
+        sink = pa.BufferOutputStream()
+        with writer(sink, keys.schema) as file:
+            file.write_table(some)
+            file.add_key_value_metadata(footer.metadata())
+        data = sink.getvalue()
+        path = f"{folder}/{claim}-{kind}{number}-{attempt}.parquet"
         etag = store.put(path, memoryview(data))
-        files.append(data_file(path, data, footer, len(keys[start:end]), created_at=stamp(), etag=etag))
+        files.append(data_file(path, data, footer, some.num_rows, created_at=stamp(), etag=etag))
     return tuple(files)
 
 
-def _parquet(table: Table, keys: Sequence[Key], weights: Sequence[bytes | None], footer: Footer) -> pa.Buffer:
+def key_table(table: Table, keys: Sequence[Key], weights: Sequence[bytes | None]) -> pa.Table:
+    """Keys and their MySQL weights as the columns of a key file."""
     found = key_fields(table, fields(table))
     arrays = []
     for field in found:
@@ -55,12 +61,7 @@ def _parquet(table: Table, keys: Sequence[Key], weights: Sequence[bytes | None],
             continue
         place, column = table.key.index(field.column), table.column(field.column)
         arrays.append(to_arrow(field, [_cell(column, key[place]) for key in keys], table))
-    schema = pa.schema([pa.field(field.name, field.arrow) for field in found])
-    sink = pa.BufferOutputStream()
-    with writer(sink, schema) as file:
-        file.write_table(pa.Table.from_arrays(arrays, schema=schema))
-        file.add_key_value_metadata(footer.metadata())
-    return sink.getvalue()
+    return pa.Table.from_arrays(arrays, schema=schema_of(found))
 
 
 def _cell(column: Column, value: Value | None) -> bytes | None:

@@ -27,15 +27,17 @@ from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
-from floodmark.model.types import READ_FIELD, file_schema
+from floodmark.model.types import READ_FIELD, fields, file_schema, schema_of
 from floodmark.model.window import Slice
 from floodmark.services.mysql.connections import usable
 from floodmark.services.mysql.convert import UNLIMITED, Limits
+from floodmark.services.mysql.one_moment import open_snapshot
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sql import selects
+from floodmark.services.mysql.sql import outside, selects
 from floodmark.services.spark.job import Relay
-from floodmark.services.store.store import Store, encode
+from floodmark.services.store.store import Store, file_folders
+from floodmark.services.warehouse.files import key_fields
 
 # A row group is the unit of parallel reads, and what a worker holds in memory. It ends at whichever comes first.
 GROUP_ROWS = 125_000
@@ -63,6 +65,7 @@ class SliceJob:
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
     hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed
+    outside: bool = False  # return the keys of the slice's rows outside `where`, too
 
     def title(self, of: int) -> str:
         """The task's name in the Spark UI."""
@@ -87,6 +90,7 @@ class SliceResult:
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
     fingerprint: str | None = None
     digest: Digest | None = None  # of a snapshot's rows
+    outside: pa.Table | None = None  # the columns of a key file, for the slice's rows outside `where`
 
 
 def write_slice(
@@ -124,6 +128,8 @@ def read_slice(
     sums = (
         SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
     )
+    if job.outside:
+        open_snapshot(session)  # a row is either read or outside `where`, as of one moment
     for question in selects(job.table, job.slice):
         batches = record_batches(session, job.table, question, limits=job.limits)
         for batch in batches:
@@ -136,6 +142,7 @@ def read_slice(
             read += batch.num_rows
             told(read)
         changed.update(dict(batches.changes))
+    keys = _outside(job, session) if job.outside else None
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -148,7 +155,17 @@ def read_slice(
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
         digest=sums.digest() if sums is not None else None,
+        outside=keys,
     )
+
+
+def _outside(job: SliceJob, session: Session) -> pa.Table:
+    """The keys of the slice's rows outside `where`, as of the same moment as its rows."""
+    chosen = key_fields(job.table, fields(job.table))
+    question = outside(job.table, job.slice, chosen)
+    batches = list(record_batches(session, job.table, question, limits=job.limits, chosen=chosen))
+    session.rows("COMMIT")
+    return pa.Table.from_batches(batches, schema_of(chosen))
 
 
 @lru_cache(maxsize=4)
@@ -192,7 +209,7 @@ class _Files:
         if self._file is None:
             return
         job, piece = self.job, self.job.slice
-        folder = f"data/{encode(job.table.source.schema)}.{encode(job.table.source.table)}/{job.run}"
+        folder = file_folders(job.table.name)[0] + job.run
         path = f"{folder}/{job.claim}-{piece.kind}{piece.number}-{self.attempt}-{len(self.done)}.parquet"
         rows, truncated = self._file.rows, self._changed - self._counted
         data, footer = self._file.finish(self.attempt)

@@ -50,6 +50,7 @@ class Loader:
         self._offered: State | None = None
         self._table: Table | None = None
         self._closing = False
+        self._busy = False  # a load is under way in the background
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -117,6 +118,16 @@ class Loader:
                 self._thread.start()
             self._news.notify()
 
+    def caught_up(self, state: State, table: Table) -> bool:
+        """Waits for the loads in the background; whether the target then holds all that the log has."""
+        with self._news:
+            while self._thread is not None and self._thread.is_alive() and (self._offered or self._busy):
+                self._news.wait(1.0)
+        if self._asked.backup_only or self.failed or self.ledger is None:
+            return False
+        ledger = ledger_for(self._services.warehouse(), state, table.target, self.ledger)
+        return not pending(self._log.data(state, ledger.rows), ledger, state.load_epoch)
+
     def finish(self, state: State, claim: Callable[[State], State]) -> None:
         """Loads the rest; raises an error that occurred in the background."""
         self.close()
@@ -180,6 +191,7 @@ class Loader:
                 while self._offered is None and not self._closing:
                     self._news.wait()
                 state, table, self._offered = self._offered, self._table, None
+                self._busy = state is not None
             if state is None or table is None:
                 return
             try:
@@ -187,6 +199,10 @@ class Loader:
             except BaseException as error:
                 self._error = error
                 return
+            finally:
+                with self._news:
+                    self._busy = False
+                    self._news.notify_all()
 
     def _manual(self, state: State) -> str | None:
         """The time after which files load, if a manual watermark sets one."""

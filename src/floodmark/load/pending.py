@@ -340,7 +340,11 @@ def _kept(
 ) -> bool:
     """Whether rows were loaded and none ever deleted, so that the target can't be empty."""
     there = sum(r.rows for r in ledger.rows if r.epoch == state.load_epoch and r.identity not in retake)
-    return there > 0 and state.extraction.deletes_at is None and not any(by_key(d.load_as) for d in data)
+    filtered = (
+        state.table is not None and state.table.recipe.where is not None
+    )  # rows leave with their updates
+    deleted = filtered or state.extraction.deletes_at is not None or any(by_key(d.load_as) for d in data)
+    return there > 0 and not deleted
 
 
 def _same_epoch(

@@ -190,9 +190,10 @@ class Batch(WithFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class Deletes(WithFiles):
-    """Keys of rows that the source no longer has."""
+    """Keys of rows that the source no longer has, or that no longer match `where`."""
 
     kind: Literal["deletes"] = "deletes"
+    purpose: Literal["where"] | None = None  # outside it, as rows were read; None: a search found them
 
 
 @dataclass(frozen=True, kw_only=True)

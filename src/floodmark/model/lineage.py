@@ -83,8 +83,8 @@ def parts_to_reread(before: Table, now: Table, known: Sequence[Known] = ()) -> t
     name.
     """
     found = {
-        # A newly added condition only leaves rows out.
-        "where": before.recipe.where is not None
+        # A newly added condition only leaves rows out: those that are merged by key then leave the target.
+        "where": (before.recipe.where is not None or now.mode == "upsert")
         and (not same_where(before, now) or condition_rewritten(before, now)),
         # Without a key, the target may hold several versions of a row; merging by key keeps the last one.
         "key": bool(now.key and not before.key),

@@ -117,6 +117,9 @@ _OTHERS: dict[Kind, Callable[[Note], str]] = {
     ),
     "deletes": lambda _: "deleted rows stay in the target",
     "updates": lambda _: "changes to old rows are not seen (no update column)",
+    "unsteady_where": lambda note: (
+        f"`where` uses {', '.join(note.columns)}: rows that start or stop matching without a change of their own go unnoticed"
+    ),
     "unknown_collation": lambda _: "only MySQL can compare keys in this collation",
     "one_connection": _one_connection,
 }

@@ -30,6 +30,7 @@ Kind = Literal[
     "deletes",  # are not followed
     "updates",  # are not followed: only new rows are read
     "unknown_collation",  # of the key
+    "unsteady_where",  # rows match, or don't, without a change of their own
     "one_connection",  # reads the whole table, though it is large
 ]
 
@@ -63,7 +64,7 @@ class Note:
 
     kind: Kind
     column: Column | None = None  # the subject; for `cascades`, the cursor
-    columns: tuple[str, ...] = ()  # the key's, or those that cascades change
+    columns: tuple[str, ...] = ()  # the key's, those that cascades change, or what makes a `where` unsteady
     index: str | None = None
     unfit: Unfit | None = None
     cascades: tuple[Cascade, ...] = ()

@@ -68,14 +68,14 @@ def _before_the_watermark(source: Source, settled: Settled, begin: Position) -> 
     """The stretch from `begin` to the watermark, and its fingerprint; None if unchanged since last read."""
     session, table, low = source.session, source.table, source.reading.low
     assert low is not None
-    before = source.reading.state.progress.overlap
-    rows, places = edges.positions(session, table, begin, low)
+    before, every = source.reading.state.progress.overlap, source.reading.outside
+    rows, places = edges.positions(session, table, begin, low, every=every)
     contents = None
     if overlap.is_final(source.reading, settled):
         contents = "final"
     elif overlap.has_places(before, places):
         # This close to the watermark, a row may change again and keep its position.
-        contents = edges.contents(session, table, begin, low)
+        contents = edges.contents(session, table, begin, low, every=every)
     fingerprint = overlap.fingerprint(places, contents)
     same = contents is not None and fingerprint == before
     return Slice("overlap", 0, "cursor", begin, low, rows=rows), None if same else fingerprint
@@ -86,7 +86,8 @@ def _loose(source: Source, settled: Settled) -> Slice | None:
     found = overlap.loose(source.reading, settled)
     if found is None:
         return None
-    rows = edges.count(source.session, source.table, [sql.loose(source.table, found.beyond, found.zero)])
+    loose = sql.loose(source.table, found.beyond, found.zero)
+    rows = edges.count(source.session, source.reading.rows, [loose])
     return replace(found, rows=rows) if rows else None
 
 

@@ -20,6 +20,7 @@ from floodmark.model.table import Column, Table
 from floodmark.model.times import shifted, temporal
 from floodmark.model.zones import FUTURE_SLACK, Zone
 from floodmark.services.mysql.open_work import OpenWork
+from floodmark.services.mysql.ranges import every_row
 from floodmark.services.mysql.trust import Trust
 
 # If the source's own clock writes the cursor, and all open work is visible and there is none, rows are final
@@ -50,6 +51,12 @@ class Reading:
     options: TableOptions
     trust: Trust  # whether the source shows all open work
     low: Position | None = None  # rows up to here have been read
+    outside: bool = False  # whether rows outside `where` count too: their keys leave the target
+
+    @property
+    def rows(self) -> Table:
+        """The table for queries about all rows that the sync looks at."""
+        return every_row(self.table) if self.outside else self.table
 
     @property
     def cursor(self) -> Column:
@@ -68,6 +75,20 @@ class Reading:
     def has_news(self, newest: Position) -> bool:
         """Whether `newest` lies beyond what has been read."""
         return self.low is None or _behind(newest[0], self.low[0])
+
+
+def looks_outside(table: Table, state: State) -> bool:
+    """Whether the target may have rows that an update has moved out of `where`.
+
+    Not while the first window is read, even if another run resumes it: a row that leaves `where` meanwhile gets a
+    newer cursor, and comes with the next window.
+    """
+    if table.mode != "upsert" or not table.recipe.where:
+        return False
+    if state.progress.moved_at is not None:
+        return True
+    first = state.window is not None and state.window.low == state.progress.began
+    return state.has_data and not first
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Plan:
     origin: Origin | None = None  # the source being read, as the claim stores it
     recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
     asks: DataError | None = None  # of a dry run: the question that would stop it
+    outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target
 
     def complete_at(self, began: float) -> float | None:
         """Everything committed before this moment is read by this plan, made from `began` on; None if unknown.

@@ -23,7 +23,7 @@ from floodmark.model.types import fields
 from floodmark.model.window import Window
 from floodmark.plan import window as cutting
 from floodmark.plan.again import Again, read_again
-from floodmark.plan.bound import Reading, Settled
+from floodmark.plan.bound import Reading, Settled, looks_outside
 from floodmark.plan.decide import Plan, in_order, load_as, start_position, strategy_of
 from floodmark.plan.origin import check_origin
 from floodmark.plan.overlap import begins, by_application
@@ -72,7 +72,8 @@ def survey(
         about = (*found.notes, *made.about)
         return replace(made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks)
     table = clocked(session, columns.table)
-    reading = Reading(table, state, options, trust)
+    outside = looks_outside(table, state) and not whole
+    reading = Reading(table, state, options, trust, outside=outside)
     if request.since is not None:
         return replace(_since(Source(session, looks, reading, waiting), request), asks=columns.asks)
 
@@ -139,6 +140,7 @@ def survey(
         start=str(low[0]) if first_time and low else None,
         zone=settled.zone,
         origin=origin,
+        outside=outside,
     )
 
 
@@ -180,7 +182,7 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     if high is None or high == low or source.nth(low, high, 1) is None:
         return Chosen()
     if request.most is not None:
-        high = cutting.limited(source.table, low, high, request.most, source.nth, source.last)
+        high = cutting.limited(source.table, low, high, request.most, _matching(source), source.last)
     size = _size(source.session, source.table, low, high)
     by = cutting.cut_by(request, source.table, size.share, size.rows)
     if by == "key":
@@ -189,6 +191,11 @@ def _window(source: Source, request: SyncOptions, settled: Settled) -> Chosen:
     else:
         found = _walk(source, low, high, request)
     return cutting.opened(request, low, settled, high, by, found, size.rows)
+
+
+def _matching(source: Source) -> cutting.Nth:
+    """Finds the n-th row that matches `where`."""
+    return lambda low, high, n: edges.nth(source.session, source.table, source.table.order, low, high, n)
 
 
 def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptions:
@@ -204,7 +211,9 @@ def _by_bytes(session: Session, table: Table, request: SyncOptions) -> SyncOptio
 
 def _walk(source: Source, low: Position | None, high: Position, request: SyncOptions) -> tuple[Position, ...]:
     """Slice boundaries along the cursor; without a key there is nowhere to cut."""
-    table, step = source.table, cutting.rows_of_a_slice(request)
+    # `--limit` counts rows that match; otherwise a slice is bounded by all rows that its task looks at.
+    table = source.table if request.most is not None else source.reading.rows
+    step = cutting.rows_of_a_slice(request)
     return edges.walk(source.session, table, table.order, low, high, step) if table.key else ()
 
 
@@ -281,12 +290,13 @@ def _since(source: Source, request: SyncOptions) -> Plan:
     if source.nth(low, high, 1) is None:
         return Plan(table, strategy_of(request, 0))
     if request.most is not None:
-        high = cutting.limited(table, low, high, request.most, source.nth, source.last)
+        high = cutting.limited(table, low, high, request.most, _matching(source), source.last)
     found = _walk(source, low, high, request)
     rows = cutting.rows_of_a_slice(request) * (len(found) + 1)
     window = Window("since", low, high, "cursor", found, None, rows)
     pieces = tuple(replace(s, kind="since") for s in cutting.slices(window))
-    return Plan(table, strategy_of(request, len(pieces)), again=pieces, load_as="merge")
+    strategy = strategy_of(request, len(pieces))
+    return Plan(table, strategy, again=pieces, load_as="merge", outside=source.reading.outside)
 
 
 def _snapshot(session: Session, table: Table, request: SyncOptions, trust: Trust) -> Plan:

@@ -178,8 +178,7 @@ class _Look:
     ) -> None:
         """The row at the watermark is not in its place: there must be newer rows, or it was just deleted."""
         table = self.table
-        all_rows = replace(table, recipe=replace(table.recipe, where=None))
-        if edges.nth(self.session, all_rows, table.order, low, None, 1) is not None:
+        if edges.nth(self.session, edges.every_row(table), table.order, low, None, 1) is not None:
             return  # rows that no longer match `where` count too
         if newest is not None and back_to is not None and reaches(newest[0], back_to):
             return  # the row was changed again, and will be read again

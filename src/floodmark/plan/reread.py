@@ -182,7 +182,7 @@ def follow(
     found = changes(table, state, options, known)
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
-    notes = [*said_columns(before, now), *_said(found, options)]
+    notes = [*said_columns(before, now), *_said(now, found, options)]
     asks = None if request.force else question(table, state, options, known)
     if asks is not None and not request.dry_run:
         raise asks
@@ -275,16 +275,14 @@ def _reasons(before: Table, now: Table, found: tuple[Change, ...]) -> str:
     return "; ".join(why) or "An earlier change of columns or options"
 
 
-def _said(found: tuple[Change, ...], options: TableOptions) -> list[str]:
+def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
     """A sync's notes about changed parts of the recipe; for rows that are read again see `_reasons`."""
     notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
-    if not any(c.part == "where" for c in found):
-        return notes
-    outside = "Rows of the target that no longer match `where`"
-    looked = (
-        "are searched for now" if options.deletes != "ignore" else "stay there, because of `deletes: ignore`"
-    )
-    return [*notes, f"{outside} {looked}."]
+    if table.recipe.where and any(c.part == "where" for c in found):
+        stay = table.mode != "upsert" and options.deletes == "ignore"
+        fate = "stay there, because of `deletes: ignore`" if stay else "leave it"
+        notes.append(f"Rows of the target that no longer match `where` {fate}.")
+    return notes
 
 
 def carrier(session: Session, table: Table, position: Position | None) -> tuple[Slice, ...]:
@@ -360,16 +358,17 @@ def _window(
     by = cut_by(request, table, 1.0, rows)
     if rows <= COUNT_EXACTLY_BELOW:
         rows = edges.count(session, table, sql.between(table, table.order, low, upto))
+    every = edges.every_row(table)  # a task looks at rows outside `where`, too
     if skipped:
         return around(
-            lambda a, b: edges.walk(session, table, table.order, a, b, request.slice_rows),
+            lambda a, b: edges.walk(session, every, table.order, a, b, request.slice_rows),
             Window(token_hex(8), low, upto, "cursor", (), None, rows),
             skipped,
         )
     if by == "key":
-        found = edges.split_key(session, table, parts_of_the_key(request, rows), request.slice_rows)
+        found = edges.split_key(session, every, parts_of_the_key(request, rows), request.slice_rows)
     else:
-        found = edges.walk(session, table, table.order, low, upto, request.slice_rows)
+        found = edges.walk(session, every, table.order, low, upto, request.slice_rows)
     return Window(token_hex(8), low, upto, by, found, None, rows)
 
 

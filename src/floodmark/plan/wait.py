@@ -57,11 +57,11 @@ class Source:
 
     def last(self, below: Value | None = None) -> Position | None:
         """The highest position overall, or below a cursor value."""
-        return edges.last(self.session, self.table, below)
+        return edges.last(self.session, self.reading.rows, below)
 
     def nth(self, low: Position | None, high: Position | None, n: int) -> Position | None:
         """The n-th position in (low, high], if there are that many."""
-        return edges.nth(self.session, self.table, self.table.order, low, high, n)
+        return edges.nth(self.session, self.reading.rows, self.table.order, low, high, n)
 
     def open_work(self) -> list[OpenWork]:
         """Work that may still commit a row of this table, oldest first."""
@@ -145,7 +145,7 @@ def _below_uncommitted(source: Source, settled: Settled, look: Sequence[OpenWork
     fixed, before InnoDB began its transaction. While that stays open, it shows a later start than its rows
     have. A prepared transaction shows the server's last start instead of its own.
     """
-    session, table, high = source.session, source.table, settled.high
+    session, table, high = source.session, source.reading.rows, settled.high
     writing = bound.writers(look)
     if high is None or not writing:
         return settled

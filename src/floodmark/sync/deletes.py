@@ -11,16 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+
+import pyarrow as pa
 
 from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
-from floodmark.extract.key_file import write_keys
+from floodmark.extract.key_file import key_table, write_keys
+from floodmark.model.canonical import Scope, forms, printed
 from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Key
 from floodmark.model.table import Table
 from floodmark.model.times import parse_moment
+from floodmark.model.types import fields
 from floodmark.model.window import Slice
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.cascades import of as cascades
@@ -28,6 +33,8 @@ from floodmark.services.mysql.cascades import touched
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.keys import gone, weights
 from floodmark.services.run import Services
+from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse.protocol import KEYS
 from floodmark.verify.compare import compare
 
 # Most keys that one task reads; a small number is spread over several tasks.
@@ -36,6 +43,9 @@ SPREAD = 8
 FEWEST = 500
 # Most missing rows to read again by key, which the driver holds in memory. More than that didn't just come back.
 HELD = 1_000_000
+# Keys per question to the warehouse; fewer if a key has several columns, each compared by itself.
+ASKED = 20_000
+ASKED_TOGETHER = 2_000
 FORCE = "check the source; if the rows really are gone, run again with --force"
 
 
@@ -151,10 +161,34 @@ def deleted(
         if absent and not force and (empty or implausible(rows, rows - len(absent))):
             raise _implausible(table, len(absent), rows)
     assert state.claim is not None
-    files = write_keys(
-        services.store, table, absent, weighed, run=services.run, claim=state.claim.n, log=state.log
-    )
+    keys_of = key_table(table, absent, weighed)
+    files = write_keys(services.store, table, keys_of, run=services.run, claim=state.claim.n, log=state.log)
     return len(absent), files
+
+
+def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
+    """Those of the keys that the target has, as a load would find them: by their bytes, or by MySQL's weights."""
+    redshift, warehouse = services.config.warehouse.kind == "redshift", services.warehouse()
+    scope = Scope(table, tuple(f for f in forms(table, redshift=redshift) if f.field.name in table.key))
+    among = list(zip(*(printed(f, keys.column(f.field.name)) for f in scope.keys), strict=True))
+    found: set[tuple[str | None, ...]] = set()
+    at_once = ASKED if len(scope.keys) == 1 else ASKED_TOGETHER
+    for i in range(0, len(among), at_once):
+        rows = warehouse.ask(table.target, partial(canonical.keys, scope=scope, among=among[i : i + at_once]))
+        found.update(tuple(None if v is None else str(v) for v in row) for row in rows or ())
+    there = [key in found for key in among]
+    weighed = next((f.name for f in fields(table) if f.file_only), None)
+    if weighed is not None:
+        weights = [weight or b"" for weight in keys.column(weighed).to_pylist()]
+        known: set[str] = set()
+        for i in range(0, len(weights), ASKED):
+            words = partial(canonical.weights, among=weights[i : i + ASKED])
+            known.update(str(row[0]) for row in warehouse.ask(KEYS + table.target, words) or ())
+        there = [
+            by_bytes or not known.isdisjoint(canonical.named_weight(weight))
+            for by_bytes, weight in zip(there, weights, strict=True)
+        ]
+    return keys.filter(pa.array(there, pa.bool_()))
 
 
 def _implausible(table: Table, deleted: int, rows: int) -> DataError:

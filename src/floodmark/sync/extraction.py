@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
+import pyarrow as pa
+
 from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.extract.jobs import jobs, small, snapshot_key
+from floodmark.extract.key_file import write_keys
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
@@ -25,6 +28,7 @@ from floodmark.model.commit import (
     WIDE_BYTES,
     Batch,
     Commit,
+    Deletes,
     LoadAs,
     SnapshotDigest,
     WithFiles,
@@ -43,6 +47,7 @@ from floodmark.plan.window import slices as whole
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.sql import selects
 from floodmark.services.run import Services
+from floodmark.sync import deletes
 from floodmark.sync.shared_snapshot import read_shared
 from floodmark.sync.snapshots import mark
 from floodmark.sync.turns import Turns
@@ -75,6 +80,7 @@ class Extraction:
         self._name = held.log.table_name
         self._slice_rows = services.config.options(self._name).slice_rows
         self.changed: Counter[str] = Counter()  # values changed by policies, per column
+        self.left = 0  # rows that no longer match `where`
 
     @as_discovered()
     def read(self, plan: Plan) -> None:
@@ -255,7 +261,11 @@ class Extraction:
         snapshot: SnapshotDigest | None = None,
     ) -> None:
         """Commits the files of these slices and offers them to the loader."""
+        # Before the rows, whose commit moves the position: a crash in between repeats the slices, keys included.
+        left = self._commit_outside(plan, results)
         files = tuple(f for r in results for f in r.files)
+        if left and not files and not self._asked.backup_only:
+            self._loader.offer(self._held.state, plan.table)
         if not files and window_id is None and overlap is None and reread_id is None:
             return
         commit = draft(
@@ -280,6 +290,36 @@ class Extraction:
         )  # rows that the load must see as well
         if (files or plan.gives_way) and not more and not self._asked.backup_only:
             self._loader.offer(self._held.state, plan.table)
+
+    def _commit_outside(self, plan: Plan, results: Sequence[SliceResult]) -> int:
+        """Commits deletes for the rows of these slices that are outside `where` and in the target; returns their number.
+
+        If the target can't be asked, or does not hold yet what was committed earlier, all keys are named: a key
+        that it lacks does no harm.
+        """
+        keys = [r.outside for r in results if r.outside is not None and r.outside.num_rows]
+        if not keys:
+            return 0
+        leaving, state = pa.concat_tables(keys), self._held.state
+        if self._loader.caught_up(state, plan.table):
+            with suppress(TransientError):
+                leaving = deletes.in_target(self._services, plan.table, leaving)
+        if not leaving.num_rows:
+            return 0
+        assert state.claim is not None
+        files = write_keys(
+            self._services.store, plan.table, leaving, run=self._held.run, claim=state.claim.n, log=state.log,
+            kind="where",
+        )  # fmt: skip
+        way: LoadAs = "mark" if plan.table.recipe.deletes == "soft" else "delete"
+        self.append(
+            draft(
+                state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, purpose="where"
+            )
+        )  # fmt: skip
+        self.left += leaving.num_rows
+        self._report.rows_deleted += leaving.num_rows
+        return leaving.num_rows
 
 
 def _wide(results: Sequence[SliceResult]) -> bool:

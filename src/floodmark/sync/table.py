@@ -117,6 +117,8 @@ class TableRun:
             if not self._asked.load_only:
                 with self._timed("extract"):
                     self._extract()
+                if left := self._extraction.left:
+                    self._tell(f"{counted(left, 'row')} no longer matching `where`: {self._deleted}")
                 if self._held.state.retired and not self._asked.dry_run:
                     self._held.hold("sync")  # brings it back
             if self._asked.load_only and self._asked.dry_run and self._held.state.table is not None:
@@ -397,9 +399,12 @@ class TableRun:
         if found.changed:
             self._tell(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
         if removed:
-            done = "marked as deleted" if self._options.deletes == "soft" else "deleted"
-            self._tell(f"{counted(removed, 'row')} no longer at the source: {done}")
+            self._tell(f"{counted(removed, 'row')} no longer at the source: {self._deleted}")
         return bool(removed or found.back or found.changed)
+
+    @property
+    def _deleted(self) -> str:
+        return "marked as deleted" if self._options.deletes == "soft" else "deleted"
 
     def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:
         """Reads and commits the rows of these keys under our claim; they move no position."""

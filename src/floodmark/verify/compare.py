@@ -56,6 +56,7 @@ class Differences:
     ] = ()  # in the warehouse but not at the source or not matching `where`; or there twice
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
     loose: frozenset[Key] = frozenset()  # missing or different, and maybe only since the last sync
+    outside: tuple[Key, ...] = ()  # of the extra ones, those that the source has, outside `where`
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
     left_out: int = 0  # rows after the watermark
@@ -329,7 +330,7 @@ def _confirmed(
             continue
         scope, _ = scope_of(services, table, state, only_keys, also)
         looked = look_up(services, scope, list(suspects))
-        found = Differences(looked.missing, looked.extra, looked.different, looked.loose)
+        found = Differences(looked.missing, looked.extra, looked.different, looked.loose, looked.outside)
         if not found:
             lost = any(suspects[key] for key in looked.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)

@@ -6,12 +6,13 @@ The source prints the columns of those rows only that the warehouse has too: of 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from floodmark.model.canonical import Entry, Printed, Scope, key_of
+from floodmark.model.canonical import Entry, Membership, Printed, Scope, key_of
 from floodmark.model.position import Key
 from floodmark.model.types import comparison
 from floodmark.services.mysql import canonical as source_sql
+from floodmark.services.mysql.ranges import every_row
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
@@ -31,6 +32,7 @@ class LookedUp:
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
     loose: frozenset[Key] = frozenset()  # those that have no place in the change order at the source
     nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
+    outside: tuple[Key, ...] = ()  # of the extra rows, those that the source has, outside `where`
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.extra or self.different)
@@ -74,13 +76,27 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                     different[named] = ()
                 if row is not None and row.place == "loose":
                     loose.add(named)
+        outside = _outside_where(session, scope, extra)
+    # An update has moved the row out of `where` since the watermark: the next sync removes it.
+    extra = [key for key in extra if outside.get(key) != "beyond"]
     return LookedUp(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
         tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
         frozenset(loose & {*missing, *different}),
         tuple(nowhere),
+        tuple(key for key in extra if key in outside),
     )
+
+
+def _outside_where(session: Session, scope: Scope, keys: Sequence[Key]) -> dict[Key, Membership]:
+    """Those of the keys whose rows the source has, but outside `where`, and their places in the change order."""
+    if scope.table.mode != "upsert" or not scope.table.recipe.where:
+        return {}
+    every = replace(scope, table=every_row(scope.table))
+    parts = (source_sql.places(every, keys[at : at + AT_ONCE]) for at in range(0, len(keys), AT_ONCE))
+    found = (entry(every, row) for question in parts for row in session.rows(question))
+    return {key_of(every, e.key): e.place for e in found}
 
 
 def _place(key: Key) -> list[tuple[bool, bool, int | str | None]]:

@@ -154,6 +154,10 @@ def _one(services: Services, name: str, named: int) -> Verified:
     return Verified(name, found, findings(table, found, named), time.monotonic() - began)
 
 
+_GONE = "not at the source"
+_OUTSIDE = "does not match `where` at the source"
+
+
 def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Finding, ...]:
     """The differences as findings: the first few of each kind."""
 
@@ -167,8 +171,10 @@ def findings(table: Table, found: Differences, named: int = NAMED) -> tuple[Find
         return Finding(kind, table.name, f"{shown(key)} {said}{because}", {"key": list(key), **more, **loose})
 
     made = [finding("missing_row", k, "is not in the warehouse") for k in found.missing[:named]]
+    outside = set(found.outside)
     made += [
-        finding("extra_row", k, "is in the warehouse but not at the source") for k in found.extra[:named]
+        finding("extra_row", k, f"is in the warehouse but {_OUTSIDE if k in outside else _GONE}")
+        for k in found.extra[:named]
     ]
     made += [
         finding(

@@ -17,7 +17,7 @@ from floodmark.commit.fold import Damaged, State, fold
 from floodmark.commit.log import Log, draft
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
-from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, files_of
+from floodmark.model.commit import Claim, Clean, Commit, Deletes, Reset, Restore, files_of
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.lineage import current
 from floodmark.model.position import Position
@@ -76,7 +76,7 @@ def _entry(commit: Commit, after: State | None) -> dict[str, Any]:
         "files": len(files),
         "position": list(after.position) if after and after.position else None,
     }
-    if isinstance(commit, Claim):
+    if isinstance(commit, Claim | Deletes) and commit.purpose:
         entry["purpose"] = commit.purpose
     if isinstance(commit, Clean) and commit.clean is not None:
         entry["removed"] = commit.clean.files

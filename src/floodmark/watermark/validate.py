@@ -27,7 +27,7 @@ from floodmark.model.run import Finding
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.places import finish
-from floodmark.services.store.store import Store, encode
+from floodmark.services.store.store import Store, file_folders
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.services.warehouse.protocol import Warehouse
 from floodmark.watermark import findings
@@ -104,7 +104,7 @@ class _Check:
                 must_exist(self.config, self.name)
             return result
         # In this order: the second look at the log finds what was committed in between.
-        objects = {o.path: o.bytes for o in self.store.list(f"data/{encode(self.name)}/")}
+        objects = {o.path: o.bytes for folder in file_folders(self.name) for o in self.store.list(folder)}
         held = holder(self.store, self.name, state.claim)
         live = held is not None and held.alive
         log = findings.chain(self.name, self._documents(state.n))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from urllib.parse import unquote
 
 from floodmark.clean.choose import StoredObject, staged
@@ -55,7 +56,7 @@ def count(store: Store, patience: float = PATIENCE) -> House:
     """Lists the store and sums it up."""
     give_up = time.monotonic() + patience
     by_table: dict[str, list[Object]] = {}
-    for one in store.list("data/"):
+    for one in chain(store.list("data/"), store.list("keys/")):
         by_table.setdefault(one.path.split("/")[1], []).append(one)
     left_over: dict[str, list[int]] = {"orphan": [], "superseded": []}
     skipped = 0

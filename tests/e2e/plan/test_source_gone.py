@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import StoreSpec, TableOptions
-from floodmark.extract.key_file import write_keys
+from floodmark.extract.key_file import key_table, write_keys
 from floodmark.model.position import Key
 from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, fields
@@ -58,7 +58,7 @@ def key_file(
     folder: Path, table: Table, keys: list[Key], weighed: list[bytes | None]
 ) -> list[dict[str, Any]]:
     store = Store(StoreSpec(url=str(folder / "lake")))
-    (file,) = write_keys(store, table, keys, weighed, run="r", claim=3, log="l")
+    (file,) = write_keys(store, table, key_table(table, keys, weighed), run="r", claim=3, log="l")
     data = store.get(file.path)
     assert data is not None and file.rows == len(keys) and file.bytes == len(data)
     found = pq.read_table(io.BytesIO(data))

@@ -194,6 +194,7 @@ def _new_log(lab: Lab, bench: Bench, outcome: Outcome, turn: int) -> Source:
     source = _changed(lab, bench)
     for name in ("commits", "watermark", "data", "leases"):
         shutil.rmtree(bench.folder / "lake" / name)
+    shutil.rmtree(bench.folder / "lake" / "keys", ignore_errors=True)  # only where rows were deleted
     _sync(bench, outcome, source)
     return source
 

@@ -117,7 +117,7 @@ def _kind(path: str) -> str:
     path, _, query = path.partition("?")
     if "list-type=2" in query:
         return "listing"
-    for part in ("data", "commits", "tables", "daily", "sessions", "leases", "runs"):
+    for part in ("data", "keys", "commits", "tables", "daily", "sessions", "leases", "runs"):
         if f"/{part}/" in path:
             return part
     return path.rpartition("/")[2] if path.endswith((".json", ".txt")) else "other"

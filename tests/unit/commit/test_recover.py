@@ -43,7 +43,7 @@ def test_a_new_table_is_looked_for_once_in_each_place(tmp_path: Path) -> None:
     store = Counting(StoreSpec(url=str(tmp_path)))
     assert Log(store, NAME).read().n == -1
     assert store.lists == [f"watermark/backups/daily/{NAME}_"]
-    assert store.listed_folders == [("commits/", "data/", "watermark/backups/sessions/")]
+    assert store.listed_folders == [("commits/", "data/", "keys/", "watermark/backups/sessions/")]
     assert len(store.reads) == len(set(store.reads)) == 2
 
 

@@ -124,7 +124,9 @@ def test_fewer_digits_are_owed_to_rows_that_have_more() -> None:
 def test_parts_of_the_recipe_are_owed_until_rows_are_read_again() -> None:
     narrow, wide = table(where="a > 1"), table()
     assert with_lineage(narrow, wide).lineage.owed_parts == ("where",)
-    assert with_lineage(wide, narrow).lineage.owed_parts == ()
+    assert with_lineage(wide, narrow).lineage.owed_parts == ("where",), "rows leave the target"
+    appended = changed(wide, mode="append"), changed(narrow, mode="append")
+    assert with_lineage(*appended).lineage.owed_parts == (), "rows are only left out"
     assert with_lineage(with_lineage(narrow, wide), wide).lineage.owed_parts == ("where",)
     assert with_lineage(narrow, wide, from_start=True).lineage.owed_parts == ()
     assert with_lineage(narrow, changed(wide, mode="full")).lineage.owed_parts == ()

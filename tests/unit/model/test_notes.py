@@ -102,6 +102,10 @@ SAID: list[tuple[Note, str]] = [
     ),
     (Note("deletes"), "Deleted rows stay in the target."),
     (Note("updates"), "Changes to old rows are not seen (no update column)."),
+    (
+        Note("unsteady_where", columns=("NOW", "a subquery")),
+        "`where` uses NOW, a subquery: rows that start or stop matching without a change of their own go unnoticed.",
+    ),
     (Note("unknown_collation"), "Only MySQL can compare keys in this collation."),
     (
         Note("one_connection", obstacle="engine"),

@@ -7,7 +7,7 @@ stands for the lost one's digest, so the ledger still recognizes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -56,7 +56,9 @@ def _from_files(
         return None
     window = footers[0].window if footers[0].kind in ("window", "snapshot") else None
     slices = tuple(sorted({f.slice for f in files})) if window else ()
-    kind = Deletes if by_key(data.load_as) else partial(Batch, window_id=window, slices=slices)
+    kind: Callable[..., Commit] = partial(Batch, window_id=window, slices=slices)
+    if by_key(data.load_as):
+        kind = partial(Deletes, purpose="where" if footers[0].kind == "where" else None)
     return kind(
         n=data.n, id=uuid4().hex, log=state.log, table_name=state.table_name, run=footers[0].run, at=data.at, prev=before,
         schema=data.schema, files=tuple(files), load_as=data.load_as, note="rebuilt from its files", stands_for=data.digest,

@@ -31,7 +31,7 @@ from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump, load
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
-from floodmark.services.store.store import Store, encode
+from floodmark.services.store.store import Store, encode, file_folders
 
 if TYPE_CHECKING:
     from floodmark.commit.log import Log
@@ -164,9 +164,11 @@ class _Signs:
 def _signs(log: Log) -> _Signs:
     store, name = log.store, encode(log.table_name)
     # Folders, because new tables share the lists. In this order: a log opened meanwhile has commits before it has files.
-    with_commits, with_files, sessions = store.folders_of("commits/", "data/", copies.SESSIONS, old=log.old)
+    asked = ("commits/", "data/", "keys/", copies.SESSIONS)
+    with_commits, with_rows, with_keys, sessions = store.folders_of(*asked, old=log.old)
     commits = name in with_commits and bool(log.numbers())
-    files = sum(1 for _ in store.list(f"data/{name}/")) if name in with_files else 0
+    folders = file_folders(log.table_name) if name in (*with_rows, *with_keys) else ()
+    files = sum(1 for folder in folders for _ in store.list(folder))
     return _Signs(commits, files, sessions)
 
 

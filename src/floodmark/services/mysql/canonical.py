@@ -171,7 +171,7 @@ def _beyond(scope: Scope) -> str | None:
 
 def _conditions(scope: Scope, span: Span, also: Sequence[str]) -> str:
     table = scope.table
-    user = [f"({table.recipe.where}\n)"] if table.recipe.where else []
+    user = [sql.matches(table)] if table.recipe.where else []
     return sql.where([*sql.between(table, table.key, span.after, span.upto), *also, *user])
 
 

@@ -23,6 +23,7 @@ from floodmark.services.mysql import cascades as cascading
 from floodmark.services.mysql.indexes import Index, Keys, cursor_index, indexes, needs_sorting
 from floodmark.services.mysql.likely import likely_cursor
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.sql import unsteady
 from floodmark.services.mysql.version import version
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
@@ -376,6 +377,8 @@ def _notes(table: Table) -> list[Note]:
     notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
     if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
         notes.append(Note("unknown_collation"))
+    if table.recipe.where and (why := unsteady(table.recipe.where)):
+        notes.append(Note("unsteady_where", columns=why))
     return notes
 
 

@@ -34,8 +34,13 @@ _QUICK = "CRC32({})"
 
 
 def _filter(table: Table, conditions: Sequence[str]) -> str:
-    user = [f"({table.recipe.where}\n)"] if table.recipe.where else []
-    return sql.where([*conditions, *user])
+    user = sql.matches(table)
+    return sql.where([*conditions, *([user] if user else [])])
+
+
+def every_row(table: Table) -> Table:
+    """The same table for queries about all its rows, whether or not they match `where`."""
+    return replace(table, recipe=replace(table.recipe, where=None))
 
 
 def last(session: Session, table: Table, below: Value | None) -> Position | None:
@@ -237,7 +242,7 @@ def split_key(session: Session, table: Table, parts: int, step: int) -> tuple[Po
 
 def split_all(session: Session, table: Table, parts: int, step: int) -> tuple[Position, ...]:
     """The same regardless of the table's `where`: finding the n-th row that matches it could take hours."""
-    return split_key(session, replace(table, recipe=replace(table.recipe, where=None)), parts, step)
+    return split_key(session, every_row(table), parts, step)
 
 
 def bisect(dive: Callable[[int, int], int], low: int, high: int, parts: int) -> list[int]:
@@ -272,12 +277,11 @@ def _share(dive: Callable[[int, int], int], low: int, high: int, share: float) -
     return guess
 
 
-def _place(table: Table) -> str:
-    """A row's position as a single text."""
+def _places(table: Table) -> list[str]:
+    """A row's position as texts."""
     columns = [table.column(c) for c in table.order]
     plain = sql.NUMERIC | sql.NUMBERED | TEMPORAL  # HEX would round a DECIMAL
-    cells = (sql.expression(c) if c.data_type in plain else f"HEX({sql.expression(c)})" for c in columns)
-    return f"CONCAT_WS('/', {', '.join(cells)})"
+    return [sql.expression(c) if c.data_type in plain else f"HEX({sql.expression(c)})" for c in columns]
 
 
 def _sum(
@@ -291,18 +295,32 @@ def _sum(
     return int(rows or 0), (total or b"0").decode()
 
 
-def positions(session: Session, table: Table, low: Position | None, high: Position) -> tuple[int, str]:
-    """The number of rows in a range, and a fingerprint of their positions."""
-    rows, total = _sum(session, table, _STRONG.format(_place(table)), low, high)
+def _fingerprint(
+    session: Session, table: Table, cells: Sequence[str], low: Position | None, high: Position, every: bool
+) -> tuple[int, str]:
+    """The number of rows in a range, and a hash of these cells; `every`: also rows outside `where`, told apart."""
+    if every:
+        cells = [*cells, f"{sql.matches(table)} IS TRUE"]
+        table = every_row(table)
+    return _sum(session, table, _STRONG.format(f"CONCAT_WS('/', {', '.join(cells)})"), low, high)
+
+
+def positions(
+    session: Session, table: Table, low: Position | None, high: Position, *, every: bool = False
+) -> tuple[int, str]:
+    """The number of rows in a range, and a fingerprint of their positions; `every`: also of rows outside `where`."""
+    rows, total = _fingerprint(session, table, _places(table), low, high, every)
     return rows, f"{low}:{high}:{rows}:{total}"
 
 
-def contents(session: Session, table: Table, low: Position | None, high: Position) -> str:
-    """A fingerprint of the rows in a range, over all columns."""
+def contents(
+    session: Session, table: Table, low: Position | None, high: Position, *, every: bool = False
+) -> str:
+    """A fingerprint of the rows in a range, over all columns; `every`: also of rows outside `where`."""
     from floodmark.model.types import fields
 
-    cells = (f"IFNULL(CRC32({f.select}), '-')" for f in fields(table))
-    return _sum(session, table, _STRONG.format(f"CONCAT_WS('/', {', '.join(cells)})"), low, high)[1]
+    cells = [f"IFNULL(CRC32({f.select}), '-')" for f in fields(table)]
+    return _fingerprint(session, table, cells, low, high, every)[1]
 
 
 @contextmanager
@@ -317,7 +335,7 @@ def _dirty(session: Session) -> Iterator[None]:
 
 def uncommitted(session: Session, table: Table, low: Position | None, high: Position) -> Value | None:
     """The lowest cursor in the range that an open transaction has written but not committed, or None."""
-    hashed = _QUICK.format(_place(table))
+    hashed = _QUICK.format(f"CONCAT_WS('/', {', '.join(_places(table))})")
     with _dirty(session):
         rows, written = _sum(session, table, hashed, low, high)
     if (rows, written) == _sum(session, table, hashed, low, high):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
-from floodmark.model.types import fields
+from floodmark.model.types import Field, fields
 from floodmark.model.types import quote as quote  # part of this module, too
 from floodmark.model.window import Slice
 
@@ -127,6 +127,69 @@ def _equals(table: Table, key: Key) -> str:
 
 def conditions(table: Table, piece: Slice) -> list[str]:
     """The conditions of a slice, all of which must hold."""
+    user = matches(table)
+    return [*_range(table, piece), *([user] if user else [])]
+
+
+def matches(table: Table) -> str:
+    """The user's `where`, as one condition; empty if there is none."""
+    # The parenthesis goes on its own line, so that a comment at the end of the user's text can't swallow it.
+    return f"({table.recipe.where}\n)" if table.recipe.where else ""
+
+
+# Text, quoted names and comments; a quoted name may be a function's.
+_QUOTED = re.compile(
+    r"""(?P<name>`(?:[^`]|``)*`)|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|(?:--\s|\#)[^\n]*""",
+    re.DOTALL,
+)
+_CALL = re.compile(r"(\w+)\s*\(")
+_CLOCKS = {
+    "now", "curdate", "curtime", "sysdate", "current_date", "current_time", "current_timestamp", "localtime",
+    "localtimestamp", "utc_date", "utc_time", "utc_timestamp", "unix_timestamp",
+}  # fmt: skip
+_CHANCE = {
+    "rand",
+    "uuid",
+    "uuid_short",
+    "connection_id",
+    "user",
+    "current_user",
+    "session_user",
+    "system_user",
+}
+
+
+def calls(condition: str) -> set[str]:
+    """The names, in lower case, that a condition may call as functions."""
+    return {name.lower() for name in _CALL.findall(_bare(condition))}
+
+
+def unsteady(condition: str) -> tuple[str, ...]:
+    """What makes a condition true or false without a change of the row: clocks, subqueries, variables."""
+    bare, found = _bare(condition).lower(), []
+    words = set(re.findall(r"(?<![\w.@`])\w+", bare))
+    called = calls(condition)
+    for name in sorted(_CLOCKS | _CHANCE):
+        without_row = name != "unix_timestamp" or re.search(r"unix_timestamp\s*\(\s*\)", bare)
+        bare_word = name in words and name.startswith(("current_", "local", "utc_"))
+        if without_row and (name in called or bare_word):
+            found.append(name.upper())
+    if "select" in words:
+        found.append("a subquery")
+    if "@" in bare:
+        found.append("a variable")
+    if re.search(r"\w\s*\.\s*`?\w+\s*\(", bare):
+        found.append("a stored function")
+    return tuple(found)
+
+
+def _bare(condition: str) -> str:
+    """A condition without its texts and comments."""
+    return _QUOTED.sub(lambda m: "`" + re.sub(r"\W", "_", m["name"][1:-1]) if m["name"] else " ", condition)
+
+
+def _range(table: Table, piece: Slice) -> list[str]:
+    """The conditions of a slice, whether or not a row matches `where`."""
     found: list[str] = []
     if piece.kind == "keys":
         found.append(any_of(table, piece.keys))
@@ -137,10 +200,6 @@ def conditions(table: Table, piece: Slice) -> list[str]:
         found += between(table, table.order, piece.low, piece.high)
     elif piece.by == "cursor":
         found += between(table, table.order, piece.after, piece.upto)
-    if table.recipe.where:
-        # The parenthesis goes on its own line, so that a comment at the end of the user's text can't swallow
-        # it.
-        found.append(f"({table.recipe.where}\n)")
     return found
 
 
@@ -172,6 +231,13 @@ def select(table: Table, piece: Slice) -> str:
     """The whole SELECT of a slice, with columns in the order of the file."""
     chosen = ", ".join(f.select for f in fields(table))
     return f"SELECT {chosen} FROM {source(table, index_of(table, piece))}{where(conditions(table, piece))}"
+
+
+def outside(table: Table, piece: Slice, chosen: Sequence[Field]) -> str:
+    """The SELECT of some fields of a slice's rows for which `where` is false or NULL."""
+    fields_of = ", ".join(f.select for f in chosen)
+    found = [*_range(table, piece), f"{matches(table)} IS NOT TRUE"]
+    return f"SELECT {fields_of} FROM {source(table, index_of(table, piece))}{where(found)}"
 
 
 def ordering(table: Table, columns: Sequence[str], direction: str = "ASC") -> str:

@@ -81,6 +81,11 @@ def encode(name: str) -> str:
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$.-")
 
 
+def file_folders(table_name: str) -> tuple[str, str]:
+    """The folders of a table's files: of its rows, and of its keys, which earlier versions kept among the rows."""
+    return f"data/{encode(table_name)}/", f"keys/{encode(table_name)}/"
+
+
 class Store:
     """The objects below one prefix. Opening it makes no request; safe to share between threads."""
 

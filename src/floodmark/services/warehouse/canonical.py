@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from floodmark.model.canonical import DIGITS, Form, Scope, Span
 from floodmark.model.position import Position, Value
+from floodmark.model.types import KEY_FIELD
 from floodmark.services.warehouse.columns import parsed
-from floodmark.services.warehouse.protocol import DELETED_AT, quote
+from floodmark.services.warehouse.protocol import DELETED_AT, HASH_FIELD, quote
 from floodmark.services.warehouse.row_text import TargetSql
 from floodmark.services.warehouse.statement_length import checked, cut, portioned
 
@@ -164,6 +165,37 @@ def rows(place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]]) -
         *(place.dialect.hash.format(place.element(form)) for form in scope.forms),
     ]
 
+    return _with_keys(place, scope, keys, shown)
+
+
+def keys(place: TargetSql, scope: Scope, among: Sequence[Sequence[str | None]]) -> tuple[str, ...]:
+    """Those of some printed keys that rows have, whatever their cursors."""
+    return _with_keys(place, scope, among, [place.printed(form) for form in scope.keys])
+
+
+def weights(place: TargetSql, among: Sequence[bytes]) -> tuple[str, ...]:
+    """Those of some weights of keys that the table of weights has, as `named_weight` names them."""
+    # The table has the weights themselves, or hashes of them.
+    shown = f"md5(lower(hex({quote(KEY_FIELD)})))" if KEY_FIELD in place.types else quote(HASH_FIELD)
+
+    def question(some: Sequence[bytes]) -> str:
+        named = ", ".join(f"'{name}'" for weight in some for name in named_weight(weight))
+        return f"SELECT {shown} FROM {place.table} WHERE {shown} IN ({named})"
+
+    return portioned(place.longest, among, question)
+
+
+def named_weight(weight: bytes) -> set[str]:
+    """A weight's possible names in the answer of `weights`: AWS does not document the case of TO_HEX."""
+    return {
+        hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+        for text in (weight.hex(), weight.hex().upper())
+    }
+
+
+def _with_keys(
+    place: TargetSql, scope: Scope, keys: Sequence[Sequence[str | None]], shown: Sequence[str]
+) -> tuple[str, ...]:
     def question(some: Sequence[Sequence[str | None]]) -> str:
         if scope.ordered:
             which = _any_of(place, scope, some)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from floodmark.model.commit import DataFile, LoadAs, WithFiles, by_key
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
-from floodmark.model.names import DELETED
+from floodmark.model.names import DELETED, OURS
 from floodmark.model.run import Finding, Step
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
@@ -30,6 +30,7 @@ LEDGER = "floodmark_ledger"  # one row per loaded commit
 TARGETS = "floodmark_targets"  # one row per target: the log whose rows it holds, and the load epoch
 COUNTS = "floodmark_counts"  # one row per target: how many rows the last load left in it
 KEYS = "floodmark_keys_"  # + target: MySQL's weight of a text key -> the key as it is stored
+HASH_FIELD = f"{OURS}hash"  # of that weight, where the table holds its hash
 
 FEW = 500  # up to this many ledger rows are fetched rather than summed
 
@@ -228,6 +229,6 @@ def quote(*names: str) -> str:
 
 
 __all__ = [
-    "COUNTS", "DELETED_AT", "KEYS", "LEDGER", "TARGETS", "HandsOutRows", "LoadOutcome", "LoadRequest", "Numbered",
+    "COUNTS", "DELETED_AT", "HASH_FIELD", "KEYS", "LEDGER", "TARGETS", "HandsOutRows", "LoadOutcome", "LoadRequest", "Numbered",
     "Warehouse", "data_files", "quote",
 ]  # fmt: skip

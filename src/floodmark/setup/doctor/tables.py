@@ -29,7 +29,7 @@ from floodmark.plan.make import before_start
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
 from floodmark.plan.takeover import watermark as legacy
-from floodmark.services.mysql import one_moment
+from floodmark.services.mysql import one_moment, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.services.mysql.session import Session
@@ -114,6 +114,10 @@ def examine_table(
         trust = replace(known.looks.trust(session), engine=discovered.engine)
         if (note := one_connection(session, config, table, rows, trust)) is not None:
             discovered = replace(discovered, notes=(*discovered.notes, note))
+        if functions := stored_functions(session, table):
+            discovered = replace(
+                discovered, notes=(*discovered.notes, Note("unsteady_where", columns=functions))
+            )
         state = known.of(table)
         start = known.start(session, table, state) if state is not None else None
         left_out = left_out_by(session, table, rows, start) if start is not None else None
@@ -146,6 +150,19 @@ def check_overlap(reading: Reading) -> list[Check]:
     hint = f"set tables.{table.name}.overlap_seconds if rows may be committed later than that"
     said = said_again(reading, seconds, why)
     return [section.warning("overlap", said[0].lower() + said[1:].removesuffix("."), hint)]
+
+
+def stored_functions(session: Session, table: Table) -> tuple[str, ...]:
+    """The stored functions that an incremental table's `where` calls by their bare names."""
+    called = sql.calls(table.recipe.where or "") if table.mode != "full" else set()
+    if not called:
+        return ()
+    names = ", ".join(sql.text(name) for name in sorted(called))
+    found = session.rows(
+        "SELECT ROUTINE_NAME FROM information_schema.ROUTINES"
+        f" WHERE ROUTINE_SCHEMA = DATABASE() AND ROUTINE_TYPE = 'FUNCTION' AND LOWER(ROUTINE_NAME) IN ({names})"
+    )
+    return tuple(f"the stored function {(name or b'').decode()}" for (name,) in found)
 
 
 def one_connection(session: Session, config: Config, table: Table, rows: int, trust: Trust) -> Note | None:
@@ -349,6 +366,10 @@ _ABOUT: dict[Kind, tuple[str, Callable[[Table, Note], str | None]]] = {
     "unindexed_cursor": ("index", _index),
     "nullable_cursor": ("nullable", _not_null),
     "nullable_cursor_without_key": ("nullable", _not_null),
+    "unsteady_where": (
+        "where",
+        _text("set `deletes`, whose search finds them, or run verify --repair now and then"),
+    ),
     "cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
     "one_connection": ("snapshot", lambda _, note: _PROVE.get(note.obstacle or "lost")),
     "unseen_excludes": ("columns", _text("check the names")),

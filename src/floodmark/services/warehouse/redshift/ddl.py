@@ -25,12 +25,11 @@ from floodmark.services.warehouse.columns import (
     plain,
     renamed,
 )
-from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.names import literal, path
 from floodmark.services.warehouse.redshift.steps import Row
 
 UNKEYABLE = ("SUPER", "VARBYTE")  # types that can't be a DISTKEY or SORTKEY
-HASH_FIELD = f"{OURS}hash"  # of MySQL's weight of a text key, in the table beside the target
 _HASH_TYPE = "VARCHAR(32)"
 _DISTRIBUTED = " DISTSTYLE KEY DISTKEY ({})"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from floodmark.model.names import OUR_TABLES, OURS
 from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
-from floodmark.services.warehouse.protocol import quote
-from floodmark.services.warehouse.redshift.ddl import HASH_FIELD, hashed
+from floodmark.services.warehouse.protocol import HASH_FIELD, quote
+from floodmark.services.warehouse.redshift.ddl import hashed
 from floodmark.services.warehouse.redshift.files import Proven, as_text, key_ranges
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.stage import STAGE, Heap, Put, exact_type

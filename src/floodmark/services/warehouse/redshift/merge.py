@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from floodmark.model.commit import LoadAs
 from floodmark.model.types import READ_FIELD
-from floodmark.services.warehouse.protocol import DELETED_AT, quote
-from floodmark.services.warehouse.redshift.ddl import HASH_FIELD, staging_type
+from floodmark.services.warehouse.protocol import DELETED_AT, HASH_FIELD, quote
+from floodmark.services.warehouse.redshift.ddl import staging_type
 from floodmark.services.warehouse.redshift.files import Proven
 from floodmark.services.warehouse.redshift.match import (
     KEPT,

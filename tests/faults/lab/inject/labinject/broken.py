@@ -120,7 +120,7 @@ def _commit_first() -> None:
     from floodmark.services.store.store import Store
 
     def put(right: Any, self: Any, path: str, data: Any) -> None:
-        if not path.startswith("data/") or isinstance(data, Path):
+        if not path.startswith(("data/", "keys/")) or isinstance(data, Path):
             right(self, path, data)
             return
         spool = Path(PLAN.raw["spool"]) / path

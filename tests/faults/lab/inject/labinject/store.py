@@ -24,6 +24,7 @@ def label(path: str, data: Any = b"") -> str:
             return "commit"
     for start, name in (
         ("data/", "data file"),
+        ("keys/", "data file"),
         ("watermark/tables/", "watermark primary"),
         ("watermark/backups/daily/", "watermark daily"),
         ("watermark/backups/sessions/", "watermark session"),
