@@ -76,7 +76,7 @@ def _entry(commit: Commit, after: State | None) -> dict[str, Any]:
         "files": len(files),
         "position": list(after.position) if after and after.position else None,
     }
-    if isinstance(commit, Claim | Deletes) and commit.purpose:
+    if isinstance(commit, Claim) or (isinstance(commit, Deletes) and commit.purpose):
         entry["purpose"] = commit.purpose
     if isinstance(commit, Clean) and commit.clean is not None:
         entry["removed"] = commit.clean.files

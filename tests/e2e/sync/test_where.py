@@ -157,6 +157,13 @@ def test_verify_names_the_where_and_leaves_out_rows_that_the_next_sync_removes(w
     assert finding["kind"] == "extra_row" and "does not match `where`" in finding["detail"]
 
 
+def test_doctor_names_a_where_that_changes_without_its_rows(workspace: Workspace) -> None:
+    workspace.execute(ORDERS, "CREATE FUNCTION is_open(x INT) RETURNS INT DETERMINISTIC NO SQL RETURN x")
+    workspace.write(tables={"orders": {"where": "is_open(id) OR update_at > NOW() - INTERVAL 1 DAY"}})
+    said = workspace.run("doctor", "-t", "orders").stdout
+    assert "uses NOW" in said and "uses the stored function is_open" in said
+
+
 def test_text_keys_leave_however_they_are_spelled_and_others_are_not_named(workspace: Workspace) -> None:
     codes(workspace)
     assert workspace.query("SELECT code FROM codes") == [("xyz",)]

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from floodmark.commit.fold import Progress, State
 from floodmark.config.load import TableOptions
 from floodmark.model import zones as clock
+from floodmark.model.commit import Batch, Reset
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 from floodmark.plan import bound
-from floodmark.plan.bound import Pause, Reading, Settled, Tick
+from floodmark.plan.bound import Pause, Reading, Settled, Tick, looks_outside
 from floodmark.services.mysql.open_work import OpenWork, Sight
 from floodmark.services.mysql.trust import Trust
 from tests.support.described import changed
-from tests.support.samples import AT, ID, TABLE, window
+from tests.support.samples import AT, ID, TABLE, History, at, files, window
 
 # The server's clock writes the cursor, in whole seconds or in microseconds.
 KEPT_AT = replace(AT, extra="on update current_timestamp()")
@@ -584,3 +585,17 @@ def test_a_few_rows_in_the_future_do_not_turn_a_clock_into_a_counter() -> None:
 def test_integers_far_from_the_clock_are_ids_or_counters(newest: int) -> None:
     assert counts(newest - 1, newest) is None
     assert counts(1000, newest) is None
+
+
+def test_rows_outside_where_are_looked_for_once_the_target_may_have_them() -> None:
+    table = replace(TABLE, recipe=replace(TABLE.recipe, where="id > 1"))
+    history = History()
+    assert not looks_outside(table, history.state), "nothing was ever loaded"
+    history.claim(window=window("w", None, (at(10, 1),), at(42, 7)))
+    history.add(Batch, window_id="w", slices=(0,), files=files(3))
+    assert not looks_outside(table, history.state), "the first window is still open"
+    history.add(Batch, window_id="w", slices=(1,), files=files(3, prefix="g"))
+    assert looks_outside(table, history.state) and not looks_outside(TABLE, history.state)
+    assert not looks_outside(replace(table, recipe=replace(table.recipe, mode="append")), history.state)
+    history.add(Reset, stages=("extract", "load"))
+    assert looks_outside(table, history.state), "a reset leaves the target's rows"
