@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from floodmark.commit.fold import State
 from floodmark.extract.task import SliceJob
+from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan
@@ -47,6 +48,7 @@ def jobs(
             read_timeout=60 if table.source.cursor_index else 600,
             limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
             fingerprint=repeated and piece.kind == "snapshot",
+            expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
         )
         for piece in pieces
     ]

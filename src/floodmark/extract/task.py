@@ -22,6 +22,7 @@ from floodmark.config.load import SourceSpec, StoreSpec
 from floodmark.extract.fingerprint import Fingerprint
 from floodmark.extract.range import Extremes
 from floodmark.model.commit import DataFile
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
@@ -31,6 +32,7 @@ from floodmark.services.mysql.connections import usable
 from floodmark.services.mysql.convert import UNLIMITED, Limits
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.sources import session_on, source_id
 from floodmark.services.mysql.sql import selects
 from floodmark.services.spark.job import Relay
 from floodmark.services.store.store import Store, encode
@@ -60,6 +62,7 @@ class SliceJob:
     limits: Limits = UNLIMITED  # of the warehouse that the files are for
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
+    expected: SourceId = UNKNOWN_SOURCE  # the server and the table that the plan was made for
 
     def title(self, of: int) -> str:
         """The task's name in the Spark UI."""
@@ -83,6 +86,7 @@ class SliceResult:
     cpu: float = 0.0  # CPU seconds of the worker for this slice
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
     fingerprint: str | None = None
+    source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
 def write_slice(
@@ -91,26 +95,36 @@ def write_slice(
     """Reads the slice in a session that no other slice uses meanwhile; raises FloodmarkError."""
     _store(job.store)  # if it can't be opened, the source need not be bothered
     with _session(job, relay) as session:
-        return read_slice(job, session, told)
+        session.rows("START TRANSACTION")  # so that nobody changes the table until its identity is known
+        return read_slice(job, session, told, lambda: session.rows("COMMIT"))
 
 
 def _session(job: SliceJob, relay: Relay | None) -> Session:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
-    if relay is None:
-        return Session(job.source, read_timeout=job.read_timeout, purpose=purpose)
+    relay = relay or Relay()
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
             return left.use_for(purpose)
         left.close()
-    return Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
+    keep = relay.leave
+    return session_on(
+        job.expected.server,
+        lambda: Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=keep),
+    )
 
 
 def read_slice(
-    job: SliceJob, session: Session, told: Callable[[int], None] = lambda rows: None
+    job: SliceJob,
+    session: Session,
+    told: Callable[[int], None] = lambda rows: None,
+    ended: Callable[[], object] = lambda: None,
 ) -> SliceResult:
-    """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file."""
+    """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file.
+
+    `ended` is called once the session is done with, before the last file is uploaded.
+    """
     began, cpu, read = time.monotonic(), time.process_time(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
@@ -127,6 +141,9 @@ def read_slice(
             read += batch.num_rows
             told(read)
         changed.update(dict(batches.changes))
+    source = source_id(session, job.table, job.expected.table_id is not None)
+    if session.at_rest:
+        ended()
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -138,6 +155,7 @@ def read_slice(
         cpu=time.process_time() - cpu,
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
+        source=source,
     )
 
 

@@ -144,7 +144,7 @@ def deleted(
     absent: list[Key] = []
     weighed: list[bytes | None] = []
     if keys:
-        with services.session("deletes") as session:
+        with services.reading("deletes", table) as session:
             absent = gone(session, table, keys)
             weighed = weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)

@@ -41,8 +41,8 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     missing: list[Key] = []
     extra: list[Key] = []
     different: dict[Key, tuple[str, ...]] = {}
-    with services.session("verify") as session:
-        for at in range(0, len(keys), AT_ONCE):
+    for at in range(0, len(keys), AT_ONCE):
+        with services.reading("verify", scope.table) as session:
             # Before any query: a key that no source row can have ends the comparison.
             some = {key: key_of(scope, key) for key in keys[at : at + AT_ONCE]}
             theirs = _in_warehouse(services, scope, list(some))
