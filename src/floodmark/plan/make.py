@@ -139,7 +139,7 @@ def survey(
         start=str(low[0]) if first_time and low else None,
         zone=settled.zone,
         origin=origin,
-        source=known.source(session, table, looks, reads=origin is not None),
+        source=known.source(source, reads=origin is not None),
     )
 
 

@@ -33,8 +33,7 @@ from floodmark.plan.wait import Source
 from floodmark.services.mysql import identity, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.mysql.sources import elsewhere, several_servers, table_id
+from floodmark.services.mysql.sources import elsewhere, exchanged, several_servers, table_id
 from floodmark.services.mysql.trust import Trust, server_of
 
 
@@ -53,10 +52,12 @@ class Known:
         new = identity.witnesses(session, table, window, low, first=not self.witnesses)
         return replace(self.signs, witnesses=merged(self.witnesses, self.fates, new))
 
-    def source(self, session: Session, table: Table, looks: SharedLooks, reads: bool) -> SourceId:
-        """The server and the table that were checked. Tasks tell the table's id only if the server tells it in time."""
-        known = reads and self.signs.table_id is not None and looks.ids(session, table)
-        return SourceId(server_of(session), self.signs.created, self.signs.table_id if known else None)
+    def source(self, source: Source, reads: bool) -> SourceId:
+        """The server and the table that were checked. Whoever reads asks for its id only if the server tells it in time."""
+        known, session = self.signs.table_id, source.session
+        if reads and known is not None and not source.looks.ids(session, source.table):
+            known = None
+        return SourceId(server_of(session), self.signs.created, known)
 
 
 def check_origin(
@@ -71,20 +72,34 @@ def check_origin(
     If clocks were `steady` (never went back) since the watermark, a row with a lower cursor is an older
     version of itself. If they did go back, rows written since then lie from `back_to` on. Where applications
     write the cursor, each by its own clock, the row at the watermark may get a lower one: beyond `rewritten`
-    it is read again.
+    it is read again. If the table was exchanged in this very run and nothing was read of either, the next run decides.
     """
+    try:
+        return _checked(source, newest, steady, back_to, rewritten)
+    except DataError as error:
+        if source.doubted and not source.reading.state.progress.done:
+            raise exchanged(source.table.name) from error
+        raise
+
+
+def _checked(
+    source: Source, newest: Position | None, steady: bool, back_to: str | None, rewritten: Position | None
+) -> Known:
     session, table, state = source.session, source.table, source.reading.state
     trust = source.looks.trust(session)
     now = identity.look(session, table, trust)
     read, low = state.read_upto, state.position
     if table.mode == "full":
         return Known(now)
+    before = state.extraction.origin or Origin()
     if read is None or state.progress.manual:
+        if source.doubted and state.window is not None and state.window.high is not None:
+            _Look(source, trust, before, now).check(None, state.window.high, steady=False)
         known = table_id(session, table) if source.looks.ids(session, table) else None
         return Known(replace(now, table_id=known))
     retyped = _retyped(state.table, table)  # its values may differ
     certain = not retyped and (steady or not temporal(table))
-    look = _Look(source, trust, state.extraction.origin or Origin(), now)
+    look = _Look(source, trust, before, now)
     look, asked, found, at_low = look.check(low, read, certain)
     whole = low is not None and len(low) == len(table.order)
     in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)

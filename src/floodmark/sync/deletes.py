@@ -28,7 +28,7 @@ from floodmark.services.mysql.cascades import touched
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.keys import gone, weights
 from floodmark.services.run import Services
-from floodmark.verify.compare import compare
+from floodmark.verify.compare import compare, expect_source
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000
@@ -100,6 +100,7 @@ def look(services: Services, state: State, options: TableOptions, force: bool) -
         return None
     with services.session("deletes") as session:
         table = discover(session, state.table_name, options, services.config.source.database)
+        expect_source(services, session, table)
         changing = touched(table, cascades(session, table)) if options.cascades == "follow" else ()
     check(table, options)
     if options.deletes == "ignore" and not changing:

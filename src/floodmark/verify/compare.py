@@ -116,9 +116,10 @@ def compare(
 
 
 def expect_source(services: Services, session: Session, table: Table) -> None:
-    """Makes the source of this session the one that everything is compared with."""
-    known = services.looks(session).ids(session, table)
-    services.sources.expect(table.name, source_id(session, table, known))
+    """Makes the source of this session the one that everything is compared with; raises if the run has read another."""
+    found = source_id(session, table, services.looks(session).ids(session, table))
+    services.sources.check(table.name, found)
+    services.sources.expect(table.name, found)
 
 
 def check_compared(table: Table, found: Differences) -> None:

@@ -92,11 +92,11 @@ class Sources:
 
     def check(self, table: str, found: SourceId) -> None:
         """Raises SourceChanged if a session has read something else."""
-        known = self._known.get(table, found)
+        known = self._known.setdefault(table, found)
         if what := known.differs(found):
-            self._known.pop(table, None)
+            del self._known[table]
             self._doubted.add(table)
-            raise _changed(table, known, found) if what == "server" else _exchanged(table)
+            raise _changed(table, known, found) if what == "server" else exchanged(table)
 
     def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """The same once more, or what to do instead, if something else was read."""
@@ -121,7 +121,8 @@ def _changed(table: str, known: SourceId, found: SourceId) -> TransientError:
     return several_servers(table, [known.server, found.server], ", and one run must read from one of them")
 
 
-def _exchanged(table: str) -> TransientError:
+def exchanged(table: str) -> TransientError:
+    """The error for a table that was another one when its rows were read."""
     return SourceChanged(
         "the table was altered, or exchanged for another one, while it was being read",
         hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
