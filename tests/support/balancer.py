@@ -14,12 +14,16 @@ class Balancer:
     """Forwards each connection to the server that `choose` names by the connection's number."""
 
     def __init__(self, servers: Sequence[DatabaseServer], choose: Callable[[int], int]) -> None:
-        self.choose = choose
+        self.lead(choose)
         self.silent: bytes | None = None  # a statement with these bytes gets no answer; needs a session without TLS
         self._ports = [server.port for server in servers]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead(self, choose: Callable[[int], int]) -> None:
+        """Chooses by this from now on, and counts connections anew."""
+        self._choose, self._number = choose, 0
 
     def __enter__(self) -> Balancer:
         return self
@@ -28,12 +32,11 @@ class Balancer:
         self._listener.close()
 
     def _accept(self) -> None:
-        number = 0
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._ports[self.choose(number)]))
-                number += 1
+                server = socket.create_connection(("127.0.0.1", self._ports[self._choose(self._number)]))
+                self._number += 1
                 threading.Thread(target=self._forward, args=(client, server, True), daemon=True).start()
                 threading.Thread(target=self._forward, args=(server, client, False), daemon=True).start()
 
