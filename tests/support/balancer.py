@@ -15,7 +15,9 @@ class Balancer:
 
     def __init__(self, servers: Sequence[DatabaseServer], choose: Callable[[int], int]) -> None:
         self.lead(choose)
-        self.silent: bytes | None = None  # a statement with these bytes gets no answer; needs a session without TLS
+        self.silent: bytes | None = (
+            None  # a statement with these bytes gets no answer; needs a session without TLS
+        )
         self._ports = [server.port for server in servers]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]

@@ -149,7 +149,9 @@ def test_a_table_that_is_exchanged_after_the_claim_loses_no_row(
 ) -> None:
     """Both were created in the same second: only their ids differ."""
     workspace.write(defaults={"slice_rows": slice_rows, "settle_seconds": 0})
-    workspace.execute(ORDERS, "CREATE TABLE other LIKE orders", "INSERT INTO other VALUES (1, 'x', '2025-03-01')")
+    workspace.execute(
+        ORDERS, "CREATE TABLE other LIKE orders", "INSERT INTO other VALUES (1, 'x', '2025-03-01')"
+    )
     if synced:
         workspace.execute(rows(1, synced))
         workspace.synced("orders")
