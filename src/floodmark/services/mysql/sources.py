@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from floodmark.config.load import SourceSpec
-from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
 from floodmark.model.origin import SourceId
 from floodmark.model.table import Table
 from floodmark.services.mysql import sql
@@ -49,9 +50,10 @@ def table_id(session: Session, table: Table) -> int | None:
 
 def tells_ids(spec: SourceSpec, table: Table) -> bool:
     """Whether the server answers the question for a table's id; in a session of its own, which it may cost."""
-    with Session(spec, purpose="table id") as session:
+    with suppress(FloodmarkError), Session(spec, purpose="table id") as session:
         table_id(session, table)
         return session.at_rest
+    return False  # there is no room for another session
 
 
 class SourceChanged(TransientError):
