@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from floodmark.commit.fold import State
 from floodmark.extract.task import SliceJob
+from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan
@@ -57,6 +58,7 @@ def jobs(
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
             outside=plan.outside,
+            expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
         )
         for piece in pieces
     ]

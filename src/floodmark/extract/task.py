@@ -23,6 +23,7 @@ from floodmark.extract.fingerprint import Fingerprint, SnapshotSums
 from floodmark.extract.range import Extremes
 from floodmark.model.canonical import Digest
 from floodmark.model.commit import DataFile
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
@@ -31,9 +32,9 @@ from floodmark.model.types import READ_FIELD, fields, file_schema, schema_of
 from floodmark.model.window import Slice
 from floodmark.services.mysql.connections import usable
 from floodmark.services.mysql.convert import UNLIMITED, Limits
-from floodmark.services.mysql.one_moment import open_snapshot
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.sources import session_on, source_id
 from floodmark.services.mysql.sql import outside, selects
 from floodmark.services.spark.job import Relay
 from floodmark.services.store.store import Store, file_folders
@@ -66,6 +67,7 @@ class SliceJob:
     only_look: bool = False  # compute the fingerprint only, write nothing
     hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed
     outside: bool = False  # return the keys of the slice's rows outside `where`, too
+    expected: SourceId = UNKNOWN_SOURCE  # the server and the table that the plan was made for
 
     def title(self, of: int) -> str:
         """The task's name in the Spark UI."""
@@ -91,6 +93,7 @@ class SliceResult:
     fingerprint: str | None = None
     digest: Digest | None = None  # of a snapshot's rows
     outside: pa.Table | None = None  # the columns of a key file, for the slice's rows outside `where`
+    source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
 def write_slice(
@@ -99,26 +102,37 @@ def write_slice(
     """Reads the slice in a session that no other slice uses meanwhile; raises FloodmarkError."""
     _store(job.store)  # if it can't be opened, the source need not be bothered
     with _session(job, relay) as session:
-        return read_slice(job, session, told)
+        # All questions see one moment, and nobody changes the table until its identity is known.
+        session.rows("START TRANSACTION")
+        return read_slice(job, session, told, lambda: session.rows("COMMIT"))
 
 
 def _session(job: SliceJob, relay: Relay | None) -> Session:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
-    if relay is None:
-        return Session(job.source, read_timeout=job.read_timeout, purpose=purpose)
+    relay = relay or Relay()
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
             return left.use_for(purpose)
         left.close()
-    return Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
+    keep = relay.leave
+    return session_on(
+        job.expected.server,
+        lambda: Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=keep),
+    )
 
 
 def read_slice(
-    job: SliceJob, session: Session, told: Callable[[int], None] = lambda rows: None
+    job: SliceJob,
+    session: Session,
+    told: Callable[[int], None] = lambda rows: None,
+    ended: Callable[[], object] = lambda: None,
 ) -> SliceResult:
-    """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file."""
+    """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file.
+
+    `ended` is called once the session is done with, before the last file is uploaded.
+    """
     began, cpu, read = time.monotonic(), time.process_time(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
@@ -128,8 +142,6 @@ def read_slice(
     sums = (
         SnapshotSums(job.table, job.hash_key) if job.hash_key is not None and compiled is not None else None
     )
-    if job.outside:
-        open_snapshot(session)  # a row is either read or outside `where`, as of one moment
     for question in selects(job.table, job.slice):
         batches = record_batches(session, job.table, question, limits=job.limits)
         for batch in batches:
@@ -143,6 +155,9 @@ def read_slice(
             told(read)
         changed.update(dict(batches.changes))
     keys = _outside(job, session) if job.outside else None
+    source = source_id(session, job.table, job.expected.table_id is not None)
+    if session.at_rest:
+        ended()
     files.close()
     return SliceResult(
         slice=job.slice,
@@ -156,6 +171,7 @@ def read_slice(
         fingerprint=mark.text() if mark is not None else None,
         digest=sums.digest() if sums is not None else None,
         outside=keys,
+        source=source,
     )
 
 
@@ -164,7 +180,6 @@ def _outside(job: SliceJob, session: Session) -> pa.Table:
     chosen = key_fields(job.table, fields(job.table))
     question = outside(job.table, job.slice, chosen)
     batches = list(record_batches(session, job.table, question, limits=job.limits, chosen=chosen))
-    session.rows("COMMIT")
     return pa.Table.from_batches(batches, schema_of(chosen))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.notes import Note
-from floodmark.model.origin import Origin
+from floodmark.model.origin import UNKNOWN_SOURCE, Origin, SourceId
 from floodmark.model.plausible import implausible
 from floodmark.model.position import Position
 from floodmark.model.run import Strategy, SyncOptions
@@ -45,6 +45,7 @@ class Plan:
     start: str | None = None  # where the table begins, when it has no position yet
     zone: Zone | None = None  # of the cursors, as they are read now
     origin: Origin | None = None  # the source being read, as the claim stores it
+    source: SourceId = UNKNOWN_SOURCE  # the server and the table that the plan was made for
     recipe: tuple[Change, ...] = ()  # how the recipe has changed since rows were read
     asks: DataError | None = None  # of a dry run: the question that would stop it
     outside: bool = False  # whether the keys of rows outside `where` are read too, and leave the target

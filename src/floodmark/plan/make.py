@@ -37,6 +37,7 @@ from floodmark.services.mysql.describe import Discovered
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.mysql.sources import source_id
 from floodmark.services.mysql.trust import Trust
 
 log = logging.getLogger("floodmark")
@@ -54,12 +55,13 @@ def survey(
     expected: Callable[[], None] = lambda: None,
     looks: SharedLooks | None = None,
     waiting: Callable[[Wait | None], None] = lambda on: None,
+    doubted: bool = False,
 ) -> Plan:
-    """One table's plan for a run; reads no rows and changes nothing.
+    """One table's plan for a run; reads no rows and changes nothing. All questions go to one session.
 
     `start` is where a table without a position begins, if not at `options.start`. `expected` is called when
     fresh rows have to settle first and there will be some to read. `looks` are shared with the run's other
-    tables. `waiting` receives what the plan is waiting for.
+    tables. `waiting` receives what the plan is waiting for. `doubted`: the table may have been exchanged meanwhile.
     """
     looks = looks or SharedLooks()
     request = _by_bytes(session, found.table, request)
@@ -70,12 +72,17 @@ def survey(
     if columns.table.mode == "full":
         made = _snapshot(session, columns.table, request, trust)
         about = (*found.notes, *made.about)
-        return replace(made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks)
+        read = source_id(session, columns.table, looks.ids(session, columns.table))
+        return replace(
+            made, about=about, notes=columns.notes, recipe=columns.recipe, asks=columns.asks, source=read
+        )
     table = clocked(session, columns.table)
     outside = looks_outside(table, state) and not whole
     reading = Reading(table, state, options, trust, outside=outside)
     if request.since is not None:
-        return replace(_since(Source(session, looks, reading, waiting), request), asks=columns.asks)
+        made = _since(Source(session, looks, reading, waiting), request)
+        read = source_id(session, table, looks.ids(session, table))
+        return replace(made, asks=columns.asks, source=read)
 
     begin = start or Start(options.start, "`start` in the configuration")
     if whole and follows_a_copy(state):
@@ -83,7 +90,7 @@ def survey(
     first_time = state.position is None
     low = start_position(table, begin.timestamp) if first_time else state.position
     reading = replace(reading, low=low)
-    source = Source(session, looks, reading, waiting)
+    source = Source(session, looks, reading, waiting, doubted)
 
     settled = settle(source, expected)
     _log_bound(table, settled)
@@ -141,6 +148,7 @@ def survey(
         zone=settled.zone,
         origin=origin,
         outside=outside,
+        source=known.source(source, reads=origin is not None),
     )
 
 

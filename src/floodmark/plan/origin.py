@@ -6,12 +6,11 @@ of the same name, rows at or below the watermark would never be read, and nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit.fold import State
 from floodmark.model.errors import DataError, TransientError
-from floodmark.model.origin import Origin, Witness
+from floodmark.model.origin import Origin, SourceId, Witness
 from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.model.text import place
@@ -29,14 +28,13 @@ from floodmark.model.witnesses import (
     mark,
     merged,
 )
-from floodmark.plan.decide import Plan
 from floodmark.plan.overlap import reaches
 from floodmark.plan.wait import Source
 from floodmark.services.mysql import identity, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.mysql.trust import Trust
+from floodmark.services.mysql.sources import elsewhere, exchanged, several_servers, table_id
+from floodmark.services.mysql.trust import Trust, server_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,13 @@ class Known:
         new = identity.witnesses(session, table, window, low, first=not self.witnesses)
         return replace(self.signs, witnesses=merged(self.witnesses, self.fates, new))
 
+    def source(self, source: Source, reads: bool) -> SourceId:
+        """The server and the table that were checked. Whoever reads asks for its id only if the server tells it in time."""
+        known, session = self.signs.table_id, source.session
+        if reads and known is not None and not source.looks.ids(session, source.table):
+            known = None
+        return SourceId(server_of(session), self.signs.created, known)
+
 
 def check_origin(
     source: Source,
@@ -67,19 +72,34 @@ def check_origin(
     If clocks were `steady` (never went back) since the watermark, a row with a lower cursor is an older
     version of itself. If they did go back, rows written since then lie from `back_to` on. Where applications
     write the cursor, each by its own clock, the row at the watermark may get a lower one: beyond `rewritten`
-    it is read again.
+    it is read again. If the table was exchanged in this very run and nothing was read of either, the next run decides.
     """
+    try:
+        return _checked(source, newest, steady, back_to, rewritten)
+    except DataError as error:
+        if source.doubted and not source.reading.state.progress.done:
+            raise exchanged(source.table.name) from error
+        raise
+
+
+def _checked(
+    source: Source, newest: Position | None, steady: bool, back_to: str | None, rewritten: Position | None
+) -> Known:
     session, table, state = source.session, source.table, source.reading.state
     trust = source.looks.trust(session)
     now = identity.look(session, table, trust)
     read, low = state.read_upto, state.position
     if table.mode == "full":
         return Known(now)
+    before = state.extraction.origin or Origin()
     if read is None or state.progress.manual:
-        return Known(replace(now, table_id=identity.table_id(session, table, trust)))
+        if source.doubted and state.window is not None and state.window.high is not None:
+            _Look(source, trust, before, now).check(None, state.window.high, steady=False)
+        known = table_id(session, table) if source.looks.ids(session, table) else None
+        return Known(replace(now, table_id=known))
     retyped = _retyped(state.table, table)  # its values may differ
     certain = not retyped and (steady or not temporal(table))
-    look = _Look(session, table, trust, state.extraction.origin or Origin(), now)
+    look = _Look(source, trust, before, now)
     look, asked, found, at_low = look.check(low, read, certain)
     whole = low is not None and len(low) == len(table.order)
     in_place = any(row.cursor == 0 for row in at_low) or (retyped and at_low)
@@ -94,30 +114,29 @@ def _retyped(before: Table | None, now: Table) -> bool:
     return was is not None and now.cursor is not None and mark(was) != mark(now.column(now.cursor))
 
 
-def check_still(
-    opened: Callable[[str], Session], made: Plan, state: State, results: int, looks: SharedLooks
-) -> None:
-    """Checks again before `results` close a window of several slices: all must come from the same table."""
-    window, origin = state.window, state.extraction.origin
-    if window is None or window.high is None or origin is None or len(made.slices) < 2:
-        return
-    if len(state.progress.done) + results < window.slices:
-        return
-    with opened("plan") as session:
-        trust = looks.trust(session)
-        look = _Look(session, made.table, trust, origin, identity.look(session, made.table, trust))
-        look.check(None, window.high, steady=False)
+def check_address(session: Session, table: Table, trust: Trust, before: Origin | None, why: str) -> None:
+    """Raises TransientError if the server is a different one than before, and the address leads to others still."""
+    known = before.server if before else None
+    if None not in (known, trust.server) and known != trust.server and (other := elsewhere(session)):
+        raise several_servers(table.name, [server_of(session), other], f"; on the first, {why}")
 
 
 @dataclass(frozen=True)
 class _Look:
     """One look at a source, compared with what is known about it."""
 
-    session: Session
-    table: Table
+    source: Source
     trust: Trust
     before: Origin
     now: Origin
+
+    @property
+    def session(self) -> Session:
+        return self.source.session
+
+    @property
+    def table(self) -> Table:
+        return self.source.table
 
     def check(
         self, low: Position | None, read: Position, steady: bool
@@ -136,6 +155,7 @@ class _Look:
             asked = [*asked, *extra]
         found = fates(table, asked, answers[: len(asked)], steady=steady)
         self._check_gtids(found)
+        self._check_newest(found)
         look = replace(self, now=replace(self.now, table_id=self._table_id(found)))
         verdict = judge(table, look.before, look.now, asked, found)
         if verdict.kind == "deeper":
@@ -150,9 +170,10 @@ class _Look:
         """The table's id; not queried while nothing else has changed and the newest row is in place."""
         before, now = self.before, self.now
         same = (before.server, before.created) == (now.server, now.created) and found[-1:] == ["kept"]
-        if same and before.table_id is not None:
+        if same and before.table_id is not None and not self.source.doubted:
             return before.table_id
-        return identity.table_id(self.session, self.table, self.trust)
+        tells = self.source.looks.ids(self.session, self.table)
+        return table_id(self.session, self.table) if tells else None
 
     @property
     def _moved(self) -> bool:
@@ -167,6 +188,15 @@ class _Look:
         if self.trust.sight.mariadb and self._moved and found[-1:] == ["kept"]:
             return  # MariaDB's GTIDs don't name their server: one filled from a dump starts counting over
         raise self._set_back("the server lacks transactions that were read before (GTID)")
+
+    def _check_newest(self, found: Sequence[Fate]) -> None:
+        """One of several servers at an address must have the newest row that another one had: it may be behind."""
+        covers = gtid_relation(self.before.gtids, self.now.gtids) == "covers"
+        if found and found[-1] not in ("kept", "changed") and not covers:
+            self._check_alone("the newest row that was read before is not there")
+
+    def _check_alone(self, why: str) -> None:
+        check_address(self.session, self.table, self.trust, self.before, why)
 
     def check_end(
         self,
@@ -203,6 +233,7 @@ class _Look:
         if verdict.kind == "set back":
             behind = self._moved and identity.applying(self.session, self.trust)
             return self._behind(verdict.why) if behind else self._set_back(verdict.why)
+        self._check_alone(verdict.why)
         name = self.table.name
         return DataError(
             f"the source is not the one that was read before: {verdict.why}",
@@ -219,6 +250,7 @@ class _Look:
         )
 
     def _set_back(self, why: str) -> DataError:
+        self._check_alone(why)
         name = self.table.name
         return DataError(
             f"the source has been set back: {why}",

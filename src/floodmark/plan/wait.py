@@ -42,6 +42,7 @@ class Source:
     waits: Callable[[Wait | None], None] = lambda on: (
         None
     )  # receives the reason for waiting; None when it's over
+    doubted: bool = False  # whether the table may not be the one it was, though it looks the same
 
     @property
     def table(self) -> Table:

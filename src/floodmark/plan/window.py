@@ -99,8 +99,8 @@ def left_open(state: State, request: SyncOptions) -> Literal["none", "resume", "
     position.
     """
     left = state.window
-    if left is None or left.by == "snapshot":
-        return "none"
+    if left is None or left.by == "snapshot" or not state.progress.done:
+        return "none"  # nothing of it was read: its end may be beyond what the server has that is read now
     if request.most is None:
         return "resume"
     return "cut finer" if scattered(left, state.progress.done) else "none"

@@ -15,9 +15,12 @@ from weakref import WeakSet
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import Progress
+from floodmark.model.table import Table
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
+from floodmark.services.mysql.sources import Sources, session_on, source_id
+from floodmark.services.mysql.trust import server_sql
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.job import Job
 from floodmark.services.spark.on_demand import WarmSpark
@@ -48,7 +51,7 @@ class Services:
         self.store = Store(config.store)
         # No reference to self here: in a resident sync, a reference cycle would keep connections open for long.
         self.throttle = Throttle(config.source, partial(progress.note, ""))
-        self.looks = SharedLooks()
+        self.sources = Sources()
         self.interrupted = False
         # Whether Spark's workers can hash rows; false once one has said that it lacks the compiled code.
         self.workers_hash = True
@@ -63,6 +66,7 @@ class Services:
         )
         self._warehouse: Warehouse | None = None
         self._sessions: WeakSet[Session] = WeakSet()
+        self._looks: dict[bytes | None, SharedLooks] = {}
 
     def __enter__(self) -> Services:
         return self
@@ -106,6 +110,27 @@ class Services:
         except BaseException:
             leave()
             raise
+
+    @contextmanager
+    def reading(self, purpose: str, table: Table) -> Iterator[Session]:
+        """A session whose questions to one table see one moment; raises if they went to another source than the run's."""
+        known = self.sources.expected(table.name)
+        with ExitStack() as opened:
+            session = session_on(
+                known.server if known else "", lambda: opened.enter_context(self.session(purpose))
+            )
+            session.rows("START TRANSACTION")
+            yield session
+            found = source_id(session, table, known is None or known.table_id is not None)
+            if session.at_rest:
+                session.rows("COMMIT")
+        self.sources.check(table.name, found)
+
+    def looks(self, session: Session) -> SharedLooks:
+        """What the run's tables have found out about the session's server: an address may lead to several."""
+        [[server]] = session.once(f"SELECT {server_sql(session)}")
+        with self._lock:
+            return self._looks.setdefault(server, SharedLooks())
 
     @contextmanager
     def sessions(self, purpose: str, count: int) -> Iterator[list[Session]]:

@@ -35,7 +35,7 @@ from floodmark.services.mysql.keys import gone, weights
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import KEYS
-from floodmark.verify.compare import compare
+from floodmark.verify.compare import compare, expect_source
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000
@@ -110,6 +110,7 @@ def look(services: Services, state: State, options: TableOptions, force: bool) -
         return None
     with services.session("deletes") as session:
         table = discover(session, state.table_name, options, services.config.source.database)
+        expect_source(services, session, table)
         changing = touched(table, cascades(session, table)) if options.cascades == "follow" else ()
     check(table, options)
     if options.deletes == "ignore" and not changing:
@@ -154,7 +155,7 @@ def deleted(
     absent: list[Key] = []
     weighed: list[bytes | None] = []
     if keys:
-        with services.session("deletes") as session:
+        with services.reading("deletes", table) as session:
             absent = gone(session, table, keys)
             weighed = weights(session, table, absent)
             empty = len(absent) >= rows and edges.empty(session, table)

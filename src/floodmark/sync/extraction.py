@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import pyarrow as pa
@@ -42,7 +42,6 @@ from floodmark.model.run import EXTRACT, SyncOptions, TableReport, Wait
 from floodmark.model.text import counted, duration
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
-from floodmark.plan.origin import check_still
 from floodmark.plan.window import slices as whole
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.sql import selects
@@ -188,26 +187,29 @@ class Extraction:
         if read.results is None:
             return list(self._slices(plan, whole(window)))
         for result in read.results:
+            self._services.sources.check(name, result.source)
             self._log_slice(plan, result.slice, result)
             watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
         return list(read.results)
 
     def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
-        """Runs each piece as a Spark task; yields results as they finish."""
+        """Runs each piece as a Spark task; yields results as they finish, if they are of the source that was planned for."""
         made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, self._asked.repeated)
         watch, name = self._services.progress, self._name
         for piece in pieces:
             self._log_slice(plan, piece, None)
         underway = partial(watch.underway, name, "extract")
         shares = small(plan.table, pieces)
-        results: Iterator[SliceResult] = self._services.submit(made, name, underway, small=shares)
-        if shares:
-            with self._turns.stepping_aside():
-                results = iter(list(results))
-        for result in results:
-            self._log_slice(plan, result.slice, result)
-            watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
-            yield result
+        with closing(self._services.submit(made, name, underway, small=shares)) as submitted:
+            results: Iterator[SliceResult] = submitted
+            if shares:
+                with self._turns.stepping_aside():
+                    results = iter(list(submitted))
+            for result in results:
+                self._services.sources.check(name, result.source)
+                self._log_slice(plan, result.slice, result)
+                watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
+                yield result
 
     def _log_slice(self, plan: Plan, piece: Slice, result: SliceResult | None) -> None:
         """Logs a slice before it is read, and after."""
@@ -238,7 +240,6 @@ class Extraction:
             held = _held_by(state, results)
         if plan.load_as == "replace":
             self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
-        check_still(self._services.session, plan, state, len(results), self._services.looks)
         self._report.rows_extracted += rows
         self._commit(
             plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked, snapshot=held

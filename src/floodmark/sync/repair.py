@@ -18,6 +18,7 @@ from floodmark.plan.bound import Reading
 from floodmark.plan.origin import check_origin
 from floodmark.plan.wait import Source, settle
 from floodmark.services.mysql.keys import gone
+from floodmark.services.mysql.sources import source_id
 from floodmark.services.run import Services
 from floodmark.verify.compare import Differences
 
@@ -31,7 +32,7 @@ class RepairPlan:
 
     def absent(self, services: Services) -> set[Key]:
         """The extra rows that the source lacks, queried now under our claim."""
-        with services.session("verify") as session:
+        with services.reading("verify", self.table) as session:
             return set(gone(session, self.table, self.found.extra))
 
     def to_read(self, absent: set[Key]) -> tuple[Key, ...]:
@@ -51,12 +52,13 @@ def what_to_repair(
             hint=f"read it again into an empty target: floodmark watermark reset -t {table.name} --force",
             table=table.name,
         )
-    if found.extra:
-        with services.session("verify") as session:
-            trust = services.looks.trust(session)
-            reading = Reading(table, state, options, trust, low=state.position)
-            source = Source(session, services.looks, reading)
-            newest = source.last()
-            back_to = settle(source).back_to if temporal(table) else None
-            check_origin(source, newest, back_to=back_to)
+    # Rows of a source that is behind would replace newer ones.
+    with services.session("verify") as session:
+        services.sources.check(table.name, source_id(session, table, with_id=False))
+        looks = services.looks(session)
+        reading = Reading(table, state, options, looks.trust(session), low=state.position)
+        source = Source(session, looks, reading)
+        newest = source.last()
+        back_to = settle(source).back_to if temporal(table) else None
+        check_origin(source, newest, back_to=back_to)
     return RepairPlan(table, found)

@@ -82,7 +82,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
         return Read(None)
     with _turn(services, table.name):
         with services.session("snapshot") as session:
-            mariadb = services.looks.trust(session).sight.mariadb
+            mariadb = services.looks(session).trust(session).sight.mariadb
             moment = moment_of(session) if table.recipe.where else None
         outcome, shares, lost = _met(services, spark, jobs, wanted, mariadb, moment, underway)
     if outcome.error is not None and not isinstance(outcome.error, FloodmarkError):

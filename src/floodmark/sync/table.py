@@ -56,7 +56,7 @@ from floodmark.sync.repair import RepairPlan, what_to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
 from floodmark.verify.after_sync import verify_loaded
-from floodmark.verify.compare import Differences, check_compared, compare
+from floodmark.verify.compare import Differences, check_compared, compare, expect_source
 from floodmark.verify.run import Verified, status_of
 
 log = logging.getLogger("floodmark")
@@ -116,7 +116,7 @@ class TableRun:
             self._work.pipeline.known()
             if not self._asked.load_only:
                 with self._timed("extract"):
-                    self._extract()
+                    self._services.sources.twice(self._name, self._extract)
                 if left := self._extraction.left:
                     self._tell(f"{counted(left, 'row')} no longer matching `where`: {self._deleted}")
                 if self._held.state.retired and not self._asked.dry_run:
@@ -125,7 +125,9 @@ class TableRun:
                 self._report.plan = load_json(self._looked_ahead(self._held.state.table))
             if not self._asked.backup_only and not self._asked.dry_run:
                 self._load()
-                if not self._asked.load_only and self._sweep():
+                if not self._asked.load_only and self._services.sources.twice(
+                    self._name, self._sweep, self._sweep_again
+                ):
                     self._loader.repairs = True  # every key of the target was compared with the source's
                     self._load()
                     self._loader.accept_rows(self._held.state)
@@ -158,26 +160,30 @@ class TableRun:
         try:
             self._held.read()
             self._work.pipeline.known()
-            self._load()
-            with self._services.session("verify") as session:
-                table = self._described(session).table
-            known = self._held.state.table
-            found = after = compare(self._services, table, self._held.state)
-            check_compared(table, found)
-            if found:
-                self._repair(table, found)
-                self._load()
-                # The same columns as before: those that are new at the source are for the next sync.
-                after = compare(self._services, table, replace(self._held.state, table=known))
-            if not after:
-                self._loader.accept_rows(self._held.state)
-            return Repaired(table, found, after, self._report)
+            return self._services.sources.twice(self._name, self._repaired)
         except ConflictError:
             self._held.watermark.drop_due()
             raise
         finally:
             self._loader.abandon()
             self._held.release()
+
+    def _repaired(self) -> Repaired:
+        self._load()
+        with self._services.session("verify") as session:
+            table = self._described(session).table
+            expect_source(self._services, session, table)
+        known = self._held.state.table
+        found = after = compare(self._services, table, self._held.state)
+        check_compared(table, found)
+        if found:
+            self._repair(table, found)
+            self._load()
+            # The same columns as before: those that are new at the source are for the next sync.
+            after = compare(self._services, table, replace(self._held.state, table=known))
+        if not after:
+            self._loader.accept_rows(self._held.state)
+        return Repaired(table, found, after, self._report)
 
     def not_begun(self, error: FloodmarkError) -> dict[str, Any] | None:
         """Reports an error that came before the table's turn; returns the watermark as far as it is known."""
@@ -292,9 +298,11 @@ class TableRun:
                     self._work.live.lag(self._name, lag)
             expected = partial(self._warm_up, self._held.state)
             plan = survey(
-                session, described, state, self._options, self._request, self._held.log, start, expected, self._services.looks,
-                partial(self._services.progress.wait, self._name),
+                session, described, state, self._options, self._request, self._held.log, start, expected,
+                self._services.looks(session), partial(self._services.progress.wait, self._name),
+                self._services.sources.doubted(self._name),
             )  # fmt: skip
+            self._services.sources.expect(self._name, plan.source)
         return only_if_changed(self._services, plan, state) if self._asked.repeated else plan
 
     def _log_plan(self, plan: Plan, seconds: float) -> None:
@@ -405,6 +413,12 @@ class TableRun:
     @property
     def _deleted(self) -> str:
         return "marked as deleted" if self._options.deletes == "soft" else "deleted"
+
+    def _sweep_again(self) -> bool:
+        """The same with another plan, which says whether the source is the one that was read before."""
+        self._extract()
+        self._load()
+        return self._sweep()
 
     def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:
         """Reads and commits the rows of these keys under our claim; they move no position."""

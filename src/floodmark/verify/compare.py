@@ -33,6 +33,8 @@ from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.sources import source_id
 from floodmark.services.run import Services
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
@@ -155,6 +157,13 @@ def _since_snapshot(
     return replace(sides, agree=True, changed=rows, notes=notes)
 
 
+def expect_source(services: Services, session: Session, table: Table) -> None:
+    """Makes the source of this session the one that everything is compared with; raises if the run has read another."""
+    found = source_id(session, table, services.looks(session).ids(session, table))
+    services.sources.check(table.name, found)
+    services.sources.expect(table.name, found)
+
+
 def check_compared(table: Table, found: Differences) -> None:
     """Refuses a comparison that left out every row: it has proven nothing."""
     if not found and not found.rows_source and found.left_out:
@@ -240,9 +249,10 @@ def _untouched(services: Services, table: Table, future: Value | None) -> Positi
     low = start_position(
         table, system.start(system.read(services.store), services.config, table.name).timestamp
     )
-    with services.session("verify") as session:
-        if nth(session, table, table.order, low, None if future is None else (future,), 1) is None:
-            return low
+    with services.reading("verify", table) as session:
+        empty = nth(session, table, table.order, low, None if future is None else (future,), 1) is None
+    if empty:
+        return low
     raise DataError(
         "there is no watermark to compare up to: the first extraction has not finished, or it was reset",
         hint=f"run floodmark sync -t {table.name} first",

@@ -45,8 +45,8 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     extra: list[Key] = []
     different: dict[Key, tuple[str, ...]] = {}
     loose: set[Key] = set()
-    with services.session("verify") as session:
-        for at in range(0, len(keys), AT_ONCE):
+    for at in range(0, len(keys), AT_ONCE):
+        with services.reading("verify", scope.table) as session:
             # Before any query: a key that no source row can have ends the comparison.
             some = {key: key_of(scope, key) for key in keys[at : at + AT_ONCE]}
             theirs = _in_warehouse(services, scope, list(some))
@@ -76,7 +76,7 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                     different[named] = ()
                 if row is not None and row.place == "loose":
                     loose.add(named)
-        outside = _outside_where(session, scope, extra)
+    outside = _outside_where(services, scope, extra)
     # An update has moved the row out of `where` since the watermark: the next sync removes it.
     extra = [key for key in extra if outside.get(key) != "beyond"]
     return LookedUp(
@@ -89,13 +89,14 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
     )
 
 
-def _outside_where(session: Session, scope: Scope, keys: Sequence[Key]) -> dict[Key, Membership]:
+def _outside_where(services: Services, scope: Scope, keys: Sequence[Key]) -> dict[Key, Membership]:
     """Those of the keys whose rows the source has, but outside `where`, and their places in the change order."""
-    if scope.table.mode != "upsert" or not scope.table.recipe.where:
+    if not keys or scope.table.mode != "upsert" or not scope.table.recipe.where:
         return {}
     every = replace(scope, table=every_row(scope.table))
     parts = (source_sql.places(every, keys[at : at + AT_ONCE]) for at in range(0, len(keys), AT_ONCE))
-    found = (entry(every, row) for question in parts for row in session.rows(question))
+    with services.reading("verify", scope.table) as session:
+        found = [entry(every, row) for question in parts for row in session.rows(question)]
     return {key_of(every, e.key): e.place for e in found}
 
 

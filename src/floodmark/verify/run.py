@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodmark.commit import pipeline
+from floodmark.commit.fold import State
 from floodmark.commit.status import VerifyResult, write_verify
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
@@ -17,12 +18,13 @@ from floodmark.model.position import Key
 from floodmark.model.run import Finding, Progress
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
+from floodmark.plan.origin import check_address
 from floodmark.plan.tables import StoredTables
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.verify.compare import Differences, check_compared, compare, loaded_state
+from floodmark.verify.compare import Differences, check_compared, compare, expect_source, loaded_state
 
 # Default number of rows named per kind.
 NAMED = 20
@@ -138,13 +140,8 @@ def status_of(result: Verified, run: str) -> VerifyResult:
 def _one(services: Services, name: str, named: int) -> Verified:
     began = time.monotonic()
     try:
-        config = services.config
-        identity = pipeline.check(services.store, config.warehouse.label)
-        with services.session("verify") as session:
-            table = discover(session, name, config.options(name), config.source.database)
-        state = loaded_state(services, table)
-        found = compare(services, table, state)
-        check_compared(table, found)
+        identity = pipeline.check(services.store, services.config.warehouse.label)
+        table, state, found = services.sources.twice(name, lambda: _compared(services, name))
         if not found:
             with suppress(FloodmarkError):  # the warehouse may be read-only; the rows agree all the same
                 services.warehouse().recount(identity.id if identity else "", state.log, table.target)
@@ -152,6 +149,20 @@ def _one(services: Services, name: str, named: int) -> Verified:
         services.progress.end(name, "verify")
         return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
     return Verified(name, found, findings(table, found, named), time.monotonic() - began)
+
+
+def _compared(services: Services, name: str) -> tuple[Table, State, Differences]:
+    with services.session("verify") as session:
+        table = discover(session, name, services.config.options(name), services.config.source.database)
+        expect_source(services, session, table)
+    state = loaded_state(services, table)
+    found = compare(services, table, state)
+    check_compared(table, found)
+    if found:
+        with services.session("verify") as session:
+            trust = services.looks(session).trust(session)
+            check_address(session, table, trust, state.extraction.origin, "rows differ from the target's")
+    return table, state, found
 
 
 _GONE = "not at the source"

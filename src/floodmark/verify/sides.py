@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from floodmark.model.canonical import Digest, Part, Scope, Span
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
 from floodmark.services.run import Services
+from floodmark.services.spark.job import Job
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.services.warehouse.row_text import TargetSql
@@ -25,6 +27,7 @@ from floodmark.verify.sketched import KeyedSketches
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
 
 T = TypeVar("T")
+Found = TypeVar("Found", Digested, Listing)
 
 # Rows listed at once, on either side, if they are not in ranges: 16 bytes each, and their keys.
 IN_MEMORY = 5_000_000
@@ -46,17 +49,21 @@ class Sides:
     # the source
 
     def digest_job(self, span: Span, step: int | None = None, digits: int = 0, cells: int = 0) -> DigestJob:
-        return DigestJob(self.services.config.source, self.scope, span, step, digits, cells)
+        return DigestJob(self.services.config.source, self.scope, span, step, digits, cells, self._expected)
 
     def entries_job(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> EntriesJob:
-        return EntriesJob(self.services.config.source, self.scope, tuple(spans), tuple(prefixes))
+        return EntriesJob(
+            self.services.config.source, self.scope, tuple(spans), tuple(prefixes), self._expected
+        )
+
+    @property
+    def _expected(self) -> SourceId:
+        return self.services.sources.expected(self.table.name) or UNKNOWN_SOURCE
 
     def source(self, jobs: Sequence[DigestJob]) -> list[Part]:
         """The parts of these ranges, in the order of the ranges."""
         found: dict[Position | None, tuple[Part, ...]] = {}
-        for digested in self.services.submit(jobs, self.table.name):
-            if digested.refused:
-                raise Refused(digested.unable)
+        for digested in self._submitted(jobs):
             found[digested.parts[0].span.after] = digested.parts
             if jobs[0].step is None:
                 self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
@@ -64,18 +71,22 @@ class Sides:
 
     def grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         """The groups that these tasks find, as they come."""
-        for digested in self.services.submit(jobs, self.table.name):
-            if digested.refused:
-                raise Refused(digested.unable)
+        for digested in self._submitted(jobs):
             self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
             yield digested
 
     def listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:
         """The rows that these tasks list, as they come."""
-        for listing in self.services.submit(jobs, self.table.name):
-            if listing.refused:
-                raise Refused(listing.unable)
-            yield listing
+        return self._submitted(jobs)
+
+    def _submitted(self, jobs: Sequence[Job[Found]]) -> Iterator[Found]:
+        """What these tasks find, as it comes, if it is of the run's source."""
+        with closing(self.services.submit(jobs, self.table.name)) as results:
+            for found in results:
+                if found.refused:
+                    raise Refused(found.unable)
+                self.services.sources.check(self.table.name, found.source)
+                yield found
 
     # the warehouse
 

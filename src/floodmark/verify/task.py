@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from floodmark.config.load import SourceSpec
 from floodmark.model import row_hash
 from floodmark.model.canonical import Digest, Entry, Membership, Part, Printed, Scope, Span
 from floodmark.model.errors import DataError
+from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.table import Table
 from floodmark.services.mysql import canonical
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.read import UnfitValue
 from floodmark.services.mysql.session import Row, Session
+from floodmark.services.mysql.sources import session_on, source_id
 from floodmark.services.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
@@ -45,6 +47,7 @@ class DigestJob:
     step: int | None = None
     digits: int = 0  # group by this many first digits of the keys' hashes
     cells: int = 0  # of a table in the sketch, if there is to be one
+    expected: SourceId = UNKNOWN_SOURCE  # the server and the table to read
 
     @property
     def table(self) -> Table:
@@ -58,7 +61,7 @@ class DigestJob:
         """The digests from one snapshot of the source; raises FloodmarkError."""
         if not _able(self.scope):
             return Digested(refused=True, unable=True)
-        with _looking(self.source, self.table) as session:
+        with _looking(self.source, self.table, self.expected) as session:
             cuts = (
                 edges.walk(session, self.table, self.table.key, self.span.after, self.span.upto, self.step)
                 if self.step
@@ -70,10 +73,12 @@ class DigestJob:
             ]
             try:
                 if self.digits:
-                    return self._grouped(session)
-                return Digested(tuple(self._part(session, span) for span in spans))
+                    found = self._grouped(session)
+                else:
+                    found = Digested(tuple(self._part(session, span) for span in spans))
             except UnfitValue:
                 return Digested(refused=True)
+            return replace(found, source=_read_from(session, self.table, self.expected))
 
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
@@ -120,6 +125,7 @@ class Digested:
     beyond: tuple[str, ...] = ()
     left_out: int = 0
     sample: tuple[Printed, ...] = ()  # keys of some rows, if they were hashed here
+    source: SourceId = UNKNOWN_SOURCE  # what was really read
     refused: bool = False  # the rows can't be hashed here: the servers have to
     unable: bool = False  # nor can any others: this Python lacks the compiled hash
 
@@ -136,6 +142,7 @@ class EntriesJob:
     scope: Scope
     spans: tuple[Span, ...]
     prefixes: tuple[str, ...] = ()
+    expected: SourceId = UNKNOWN_SOURCE  # the server and the table to read
 
     @property
     def table(self) -> Table:
@@ -148,21 +155,22 @@ class EntriesJob:
         """The rows' keys and hashes; raises FloodmarkError."""
         if not _able(self.scope):
             return Listing(self.spans, refused=True, unable=True)
-        found: list[Entry] = []
-        with _looking(self.source, self.table) as session:
-            if self.scope.hash_key is not None:
-                return self._hashed(session)
-            for span in self.spans:
-                rows = session.rows(canonical.entries(self.scope, span, self.prefixes))
-                _check(session, self.table)
-                found += [entry(self.scope, row) for row in rows]
-        return Listing(self.spans, tuple(found))
+        with _looking(self.source, self.table, self.expected) as session:
+            try:
+                found = self._listed(session)
+            except UnfitValue:
+                return Listing(self.spans, refused=True)
+            return replace(found, source=_read_from(session, self.table, self.expected))
 
-    def _hashed(self, session: Session) -> Listing:
-        try:
+    def _listed(self, session: Session) -> Listing:
+        if self.scope.hash_key is not None:
             return Listing(self.spans, rows=hashed.listed(session, self.scope, self.spans, self.prefixes))
-        except UnfitValue:
-            return Listing(self.spans, refused=True)
+        found: list[Entry] = []
+        for span in self.spans:
+            rows = session.rows(canonical.entries(self.scope, span, self.prefixes))
+            _check(session, self.table)
+            found += [entry(self.scope, row) for row in rows]
+        return Listing(self.spans, tuple(found))
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,7 @@ class Listing:
     spans: tuple[Span, ...]
     entries: tuple[Entry, ...] = ()
     rows: Rows | None = None
+    source: SourceId = UNKNOWN_SOURCE  # what was really read
     refused: bool = False  # the rows can't be hashed here
     unable: bool = False  # nor any others
 
@@ -191,11 +200,19 @@ def entry(scope: Scope, row: Row) -> Entry:
 
 
 @contextmanager
-def _looking(source: SourceSpec, table: Table) -> Iterator[Session]:
-    """A session whose queries all see the same snapshot."""
-    with Session(source, read_timeout=READ_SECONDS, purpose=f"verify {table.name}") as session:
-        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+def _looking(source: SourceSpec, table: Table, expected: SourceId) -> Iterator[Session]:
+    """A session whose queries all see the same snapshot: that of the first one, which also keeps the table as it is."""
+
+    def opened() -> Session:
+        return Session(source, read_timeout=READ_SECONDS, purpose=f"verify {table.name}")
+
+    with session_on(expected.server, opened) as session:
+        session.rows("START TRANSACTION")
         yield session
+
+
+def _read_from(session: Session, table: Table, expected: SourceId) -> SourceId:
+    return source_id(session, table, expected.table_id is not None)
 
 
 def _check(session: Session, table: Table) -> None:

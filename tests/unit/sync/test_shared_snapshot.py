@@ -94,6 +94,8 @@ class Server:
         return self.rows(sql)
 
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        if sql.startswith("SELECT CONCAT"):
+            return [(f"server_uuid={self.name}".encode(),)]
         return [(b"server_uuid", self.name.encode())] if sql.startswith("SHOW GLOBAL") else []
 
 

@@ -5,7 +5,6 @@ Anything that the user may not see, or that the server lacks, is unknown rather 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,12 +44,8 @@ _COMPARABLE = (sql.NUMERIC | TEMPORAL) - {"decimal"}
 
 def look(session: Session, table: Table, trust: Trust) -> Origin:
     """The source's current signs, without the table's id and witnesses."""
-    made = (
-        f"SELECT CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = {_text(table.source.schema)}"
-        f" AND TABLE_NAME = {_text(table.source.table)}"
-    )
     try:
-        gtids, created = session.rows(f"SELECT {trust.gtids or 'NULL'}, ({made})")[0]
+        gtids, created = session.rows(f"SELECT {trust.gtids or 'NULL'}, {creation_time(table)}")[0]
     except ConfigError:
         return Origin(trust.server)
     executed = "".join((gtids or b"").decode().split()).strip(",")
@@ -64,16 +59,12 @@ def look(session: Session, table: Table, trust: Trust) -> Origin:
     )
 
 
-def table_id(session: Session, table: Table, trust: Trust) -> int | None:
-    """InnoDB's id of the table. The server scans its list of all tables for it: 3 ms for a thousand."""
-    name = f"{table.source.schema}/{table.source.table}"
-    if not trust.sight.process or not re.fullmatch(r"\w+/\w+", name, re.ASCII):
-        return None  # no privilege, or a name that InnoDB stores in its own encoding
-    listed = "INNODB_TABLES" if trust.numbers >= (8, 0) and not trust.sight.mariadb else "INNODB_SYS_TABLES"
-    with suppress(ConfigError):
-        rows = session.rows(f"SELECT TABLE_ID FROM information_schema.{listed} WHERE NAME = {_text(name)}")
-        return int(rows[0][0] or 0) if rows else None
-    return None
+def creation_time(table: Table) -> str:
+    """An expression for the time when the table was created."""
+    return (
+        f"(SELECT CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = {sql.text(table.source.schema)}"
+        f" AND TABLE_NAME = {sql.text(table.source.table)})"
+    )
 
 
 def applying(session: Session, trust: Trust) -> bool:
@@ -240,7 +231,3 @@ def ends(session: Session, table: Table, upto: Position) -> Ends:
     lowest = session.rows(f"SELECT MIN({sql.quote(table.key[0])}) FROM {sql.source(table)}")[0][0]
     counter = edges.next_auto_increment(session, table)
     return Ends(bool(below), int(lowest) if lowest is not None else None, counter)
-
-
-def _text(value: str) -> str:
-    return f"_utf8mb4 X'{value.encode().hex()}'" if value else "''"

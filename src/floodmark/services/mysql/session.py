@@ -97,6 +97,20 @@ class Session:
         """All rows of a small result; empty for statements without one."""
         return self._stored(sql).rows
 
+    def rows_within(self, sql: str, seconds: float) -> list[Row] | None:
+        """The same; None if the server keeps silent for that long. Then the connection is closed: the server may never end."""
+        link = self._link.socket
+        link.settimeout(seconds)
+        try:
+            return self.rows(sql)
+        except TransientError:
+            if not self._link.closed:
+                raise
+            return None
+        finally:
+            if not self._link.closed:
+                link.settimeout(self.read_timeout or None)
+
     def once(self, sql: str) -> list[Row]:
         """The same for a question whose answer can't change while the connection lives: it is asked only once."""
         if sql not in self._once:

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from floodmark.services.mysql import open_work, time_zones
+from floodmark.model.table import Table
+from floodmark.services.mysql import open_work, sources, time_zones
 from floodmark.services.mysql.open_work import OpenWork, Sight
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.trust import Trust, trust_in
@@ -23,7 +24,7 @@ TRUSTED = 5.0
 
 
 class SharedLooks:
-    """One run's looks at one source. All methods may be called from any thread."""
+    """One run's looks at one server. All methods may be called from any thread."""
 
     def __init__(self, look: Callable[[Session, Sight], list[OpenWork]] = open_work.all_open_work) -> None:
         self._look = look
@@ -36,6 +37,7 @@ class SharedLooks:
         self._asking = threading.Lock()
         self._trust: Trust | None = None
         self._asked = float("-inf")
+        self._ids: bool | None = None
         self._zones: tuple[str, ...] | None = None
         self._zones_asked = float("-inf")
 
@@ -46,6 +48,13 @@ class SharedLooks:
                 self._asked = time.monotonic()
                 self._trust = trust_in(session)
             return self._trust
+
+    def ids(self, session: Session, table: Table) -> bool:
+        """Whether the server tells tables' ids; queried once for all tables, as it may cost a few seconds."""
+        with self._asking:
+            if self._ids is None:
+                self._ids = sources.tells_ids(session.spec, table)
+            return self._ids
 
     def zones(self, session: Session) -> tuple[str, ...]:
         """Time zones of writing sessions, if shown and not the server's; queried once for all tables."""

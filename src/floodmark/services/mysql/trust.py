@@ -72,14 +72,21 @@ def membership(variables: Mapping[str, str], direct: bool) -> Membership | None:
 
 
 _PLACE = ("hostname", "port", "server_id")
-_IDENTITY = ", ".join(f"'{name}'" for name in ("server_uuid", "server_uid", *_PLACE))
+_NAMES = (*_PLACE, "server_uid", "server_uuid")
+_IDENTITY = ", ".join(f"'{name}'" for name in _NAMES)
 _MODES = ", ".join(f"'{name}'" for name in _READ_ONLY)
 
 
+def server_sql(session: Session) -> str:
+    """An expression for all that tells a server from another one: an address may lead to several."""
+    known = {name for name, _ in session.once(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")}
+    parts = ", '/', ".join(f"'{name}=', @@global.{name}" for name in _NAMES if name.encode() in known)
+    return f"CONCAT({parts or repr('')})"
+
+
 def server_of(session: Session) -> str:
-    """All that tells the session's server from another one, now: an address may lead to several."""
-    found = session.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")
-    return "/".join(sorted(f"{(name or b'').decode()}={(value or b'').decode()}" for name, value in found))
+    """The server that answers the session, by that expression."""
+    return (session.rows(f"SELECT {server_sql(session)}")[0][0] or b"").decode(errors="replace")
 
 
 def trust_in(session: Session) -> Trust:

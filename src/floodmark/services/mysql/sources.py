@@ -1,0 +1,158 @@
+"""Which server and which table a session has read: whatever is not the run's own is never committed.
+
+An address may lead to several servers, of which one is behind the others, and a table may be exchanged for another one
+between two questions. So everything that is read carries the identity that its own session has seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from floodmark.config.load import SourceSpec
+from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.model.origin import SourceId
+from floodmark.model.table import Table
+from floodmark.services.mysql import sql
+from floodmark.services.mysql.identity import creation_time
+from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.trust import server_of, server_sql
+from floodmark.services.mysql.version import version
+
+# Seconds that the question for a table's id may take: a restarted MySQL 9.7 may never answer such questions, nor end them.
+ANSWERED = 3.0
+# Sessions that are opened to reach a certain server, or to find another one at the same address.
+ATTEMPTS = 4
+
+T = TypeVar("T")
+
+
+def table_id(session: Session, table: Table) -> int | None:
+    """InnoDB's id of the table, if the server tells it in time; if it does not, the session is closed.
+
+    It lists the tables that are in use, and scans all of them for that: 1 ms for a thousand.
+    """
+    name = f"{table.source.schema}/{table.source.table}"
+    if not re.fullmatch(r"\w+/\w+", name, re.ASCII):
+        return None  # InnoDB stores it in its own encoding
+    known = version(session)
+    listed = "INNODB_SYS_TABLESTATS" if known.mariadb or known.numbers < (8, 0) else "INNODB_TABLESTATS"
+    question = f"SELECT NAME, TABLE_ID FROM information_schema.{listed} WHERE NAME = {sql.text(name)}"
+    try:
+        rows = session.rows_within(question, ANSWERED) or []
+    except ConfigError:
+        return None  # no privilege
+    found = {(spelled or b"").decode(): int(number or 0) for spelled, number in rows}
+    return found.get(name, next(iter(found.values())) if len(found) == 1 else None)
+
+
+def tells_ids(spec: SourceSpec, table: Table) -> bool:
+    """Whether the server answers the question for a table's id; in a session of its own, which it may cost."""
+    with suppress(FloodmarkError), Session(spec, purpose="table id") as session:
+        table_id(session, table)
+        return session.at_rest
+    return False  # there is no room for another session
+
+
+class SourceChanged(TransientError):
+    """Another server or another table was read than the one that the plan was made for."""
+
+
+def source_id(session: Session, table: Table, with_id: bool) -> SourceId:
+    """The server and the table that the session has read.
+
+    Asked in the transaction that has read the table: until its end, nobody can rename or rebuild it. Comes last,
+    since the table's id may cost the session.
+    """
+    server, created = session.rows(f"SELECT {server_sql(session)}, {creation_time(table)}")[0]
+    return SourceId(
+        (server or b"").decode(errors="replace"),
+        created.decode() if created else None,
+        table_id(session, table) if with_id else None,
+    )
+
+
+class Sources:
+    """The server and the table that a run reads under each table's name: whatever else was read is refused."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SourceId] = {}
+        self._doubted: set[str] = set()
+
+    def expect(self, table: str, source: SourceId) -> None:
+        """Everything read from now on must be of this source."""
+        self._known[table] = source
+
+    def expected(self, table: str) -> SourceId | None:
+        return self._known.get(table)
+
+    def doubted(self, table: str) -> bool:
+        """Whether something else was read before."""
+        return table in self._doubted
+
+    def check(self, table: str, found: SourceId) -> None:
+        """Raises SourceChanged if a session has read something else."""
+        known = self._known.setdefault(table, found)
+        if what := known.differs(found):
+            del self._known[table]
+            self._doubted.add(table)
+            raise _changed(table, known, found) if what == "server" else exchanged(table)
+
+    def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+        """The same once more, or what to do instead, if something else was read."""
+        try:
+            return go()
+        except SourceChanged:
+            return (again or go)()
+
+
+def several_servers(table: str, servers: Sequence[str], why: str = "") -> TransientError:
+    """The error for an address that leads to several servers, of which one can't be used."""
+    named = " and ".join(_place(server) for server in servers)
+    return SourceChanged(
+        f"source.url leads to several servers, {named}{why}",
+        hint="run again: nothing is lost; if it keeps happening, let source.url name one server, or have the "
+        "load balancer keep the connections of one client on one server",
+        table=table,
+    )
+
+
+def _changed(table: str, known: SourceId, found: SourceId) -> TransientError:
+    return several_servers(table, [known.server, found.server], ", and one run must read from one of them")
+
+
+def exchanged(table: str) -> TransientError:
+    """The error for a table that was another one when its rows were read."""
+    return SourceChanged(
+        "the table was altered, or exchanged for another one, while it was being read",
+        hint="run again: nothing is lost, and what was read of it meanwhile doesn't count",
+        table=table,
+    )
+
+
+def _place(server: str) -> str:
+    parts = dict(part.partition("=")[::2] for part in server.split("/"))
+    where = ":".join(parts[name] for name in ("hostname", "port") if name in parts)
+    return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
+
+
+def session_on(server: str, opened: Callable[[], Session]) -> Session:
+    """A session on this server, if a few attempts lead there; else one on another, whose rows will not count."""
+    for _ in range(ATTEMPTS - 1):
+        session = opened()
+        if not server or server_of(session) == server:
+            return session
+        session.close()
+    return opened()
+
+
+def elsewhere(session: Session) -> str | None:
+    """Another server to which the session's address leads, if a few attempts find one."""
+    here = server_of(session)
+    for _ in range(ATTEMPTS):
+        with Session(session.spec, purpose="which server") as other:
+            if (there := server_of(other)) != here:
+                return there
+    return None
