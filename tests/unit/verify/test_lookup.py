@@ -14,7 +14,7 @@ import pytest
 
 from floodmark.model.canonical import Scope, forms
 from floodmark.model.errors import DataError
-from floodmark.model.table import Column
+from floodmark.model.table import Column, Table
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify.lookup import look_up
 from tests.support.described import described
@@ -44,10 +44,10 @@ class Source:
     @property
     def services(self) -> Any:
         @contextmanager
-        def session(purpose: str) -> Iterator[Source]:
+        def reading(purpose: str, table: Table) -> Iterator[Source]:
             yield self
 
-        return SimpleNamespace(session=session, warehouse=lambda: DuckDB(self.path))
+        return SimpleNamespace(reading=reading, warehouse=lambda: DuckDB(self.path))
 
 
 def test_a_key_that_no_source_row_can_have_is_refused_before_either_side_is_queried(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from floodmark.model.canonical import Digest, Part, Scope, Span, forms
 from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
+from floodmark.services.mysql.sources import Sources
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify import search, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
@@ -90,6 +91,7 @@ class Source:
             warehouse=lambda: DuckDB(self.path),
             config=SimpleNamespace(source=SimpleNamespace(hash_on_server=False)),
             submit=self.submit,
+            sources=Sources(),
             workers_hash=True,
             progress=SimpleNamespace(advance=lambda *values: None),
         )
