@@ -105,9 +105,11 @@ def test_the_continuing_run_counts_what_it_loads_while_planning_its_second_windo
     orders: Workspace, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks at the warehouse before each window, and the first one's load may commit right after the second look."""
-    process = started(orders)
+    process = started(orders, gate)
+    until(lambda: len(batches(orders)) == 2, 90)
     process.kill()
     process.wait()
+    gate.open()
     orders.execute("INSERT INTO orders (id, amount, note) VALUES (900001, 1, 'since')")
     looked, committed = threading.Event(), threading.Event()
     looks: list[Ledger] = []

@@ -16,7 +16,7 @@ from floodmark.commit import system
 from floodmark.commit.fold import State
 from floodmark.commit.lease import holder
 from floodmark.commit.log import Log
-from floodmark.commit.stretches import Stretches, stretches
+from floodmark.commit.stretches import stretches
 from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
@@ -93,9 +93,9 @@ def compare(
     full) before the search for differences, and may raise. `since` restricts it to the rows after a position,
     about `expected_rows` of them. If more than `most` rows are missing, it gives up.
     """
-    scope, notes = scope_of(services, table, state, only_keys, also)
+    scope, notes, taken_over = scope_of(services, table, state, only_keys, also)
     if since is None and not only_keys:
-        notes += _before_start(services, scope)
+        notes += _before(services, scope, taken_over)
     elif since is not None and (scope.low is None or sortable(since[0]) > sortable(scope.low[0])):
         scope = replace(scope, low=since)
     found = Search(services, scope, totals, expected_rows, most).go()
@@ -120,7 +120,9 @@ def compare(
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
         # Rows of a live source may also have changed since they were hashed.
-        misread = bool(confirmed) and not Search(services, scope, totals).go().suspects
+        misread = (
+            promised is not None and bool(confirmed) and not Search(services, scope, totals).go().suspects
+        )
     if promised is not None and not misread:
         return _since_snapshot(services, table, state, promised, differences, confirmed)
     return replace(
@@ -180,8 +182,8 @@ def check_compared(table: Table, found: Differences) -> None:
 
 def scope_of(
     services: Services, table: Table, state: State, only_keys: bool, also: Sequence[str] = ()
-) -> tuple[Scope, list[str]]:
-    """The columns and rows to compare, and notes about those left out."""
+) -> tuple[Scope, list[str], bool]:
+    """The columns and rows to compare, notes about those left out, and whether another tool brought the first rows."""
     if state.table is None or not (state.progress.started or state.has_data):
         raise ConfigError(
             "nothing to compare yet: the table was never synced",
@@ -207,41 +209,34 @@ def scope_of(
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every
     order = tuple(named[name] for name in table.order if name in named)
     if table.mode == "full" or table.cursor is None:
-        return Scope(table, chosen), notes
+        return Scope(table, chosen), notes, False
     scope = Scope(
         table, chosen, order, state.progress.began, state.position, future(state.table, time.time())
     )
     if state.position is None and state.has_data:
-        return replace(scope, low=_untouched(services, table, scope.future)), notes
+        return replace(scope, low=_untouched(services, table, scope.future)), notes, False
     if state.progress.moved_at is None or (state.progress.began is not None and not only_keys):
-        return scope, notes
+        return scope, notes, False
     seen = stretches(Log(services.store, table.name), state)
     if scope.low is None:
         scope = replace(scope, low=seen.began)
     if not only_keys:
-        return scope, [*notes, *never_read(seen)]
+        return scope, notes, seen.taken_over
     # A search for deletes reads missing rows again, but not rows that someone skipped on purpose.
-    return replace(scope, skipped=seen.skipped), notes
+    return replace(scope, skipped=seen.skipped), notes, seen.taken_over
 
 
-def _before_start(services: Services, scope: Scope) -> list[str]:
-    """The note about rows from before the start."""
+def _before(services: Services, scope: Scope, taken_over: bool) -> list[str]:
+    """The note about rows that are not compared because they come before those that were read."""
     if scope.low is None:
         return []
     with services.session("verify") as session:
         rows = before_start(session, scope.table, scope.low)
-    upto = place(scope.low[:1], apart=True)
-    return (
-        [f"not compared: {counted(rows, 'row')} from before the start, that is up to {upto}"] if rows else []
-    )
-
-
-def never_read(seen: Stretches) -> list[str]:
-    """The note about rows from before a takeover: another tool brought them, and nothing says which."""
-    if not seen.taken_over or seen.began is None:
+    if not rows:
         return []
-    upto = place(seen.began[:1], apart=True)
-    return [f"the position was taken over from another tool: rows up to {upto} are not compared"]
+    what = "the position that was taken over from another tool" if taken_over else "the start"
+    upto = place(scope.low[:1], apart=True)
+    return [f"not compared: {counted(rows, 'row')} from before {what}, that is up to {upto}"]
 
 
 def _untouched(services: Services, table: Table, future: Value | None) -> Position | None:
@@ -338,7 +333,7 @@ def _confirmed(
         before = _loaded(services, table, state)
         if before is None:
             continue
-        scope, _ = scope_of(services, table, state, only_keys, also)
+        scope, *_ = scope_of(services, table, state, only_keys, also)
         looked = look_up(services, scope, list(suspects))
         found = Differences(looked.missing, looked.extra, looked.different, looked.loose, looked.outside)
         if not found:

@@ -108,7 +108,8 @@ def test_rows_that_the_older_tool_loaded_stay_and_are_merged_by_key(orders: Work
     orders.synced("orders")
     assert orders.compare("orders").equal
     assert orders.verified("orders")["notes"] == [
-        "the position was taken over from another tool: rows up to 2025-03-01 00:59:59.999999 are not compared"
+        "not compared: 119 rows from before the position that was taken over from another tool, "
+        "that is up to 2025-03-01 00:59:59.999999"
     ]
 
 

@@ -56,7 +56,7 @@ def compared(workspace: Workspace) -> Iterator[Compared]:
         state = Log(services.store, name).read()
         with services.session("test") as session:
             table = discover(session, name, config.options(name), None)
-        scope, _ = scope_of(services, table, state, only_keys=False)
+        scope, *_ = scope_of(services, table, state, only_keys=False)
         yield Compared(workspace, services, replace(scope, hash_key=row_hash.new_key()), state)
 
 
