@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, choose
-from floodmark.clean.remove import loaded_at, read
+from floodmark.clean.remove import listed, loaded_at, read
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log
 from floodmark.commit.spans import within
@@ -51,7 +51,7 @@ def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
     return max(n for n, at in since.items() if at <= ago(now, keep))
 
 
-def listed(state: State, ledger: Ledger, keep: float | None, now: datetime) -> Part | None:
+def ledger_part(state: State, ledger: Ledger, keep: float | None, now: datetime) -> Part | None:
     """The part of the ledger to fetch row by row, if its sums say that files may be due."""
     first = [parse_moment(row.oldest) for row in ledger.rows if row.epoch == state.load_epoch and row.oldest]
     ripe = keep is not None and first and min(first) <= _ripe(keep, now)
@@ -71,13 +71,13 @@ def due_files(
     warehouse: Warehouse, log: Log, state: State, ledger: Ledger, keep: float | None, now: datetime
 ) -> tuple[Removal, Ledger]:
     """The files that are due, and the ledger with the rows that prove it."""
-    if (part := listed(state, ledger, keep, now)) is not None and state.table is not None:
+    if (part := ledger_part(state, ledger, keep, now)) is not None and state.table is not None:
         ledger = warehouse.ledger(state.log, state.table.target, part)
     return _chosen(log, state, ledger, keep, now), ledger
 
 
 def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: datetime) -> Removal:
-    """What to remove, by the same rules as `s3clean clean`; lists nothing and reads only the due part of the log."""
+    """What to remove, by the same rules as `s3clean clean`; reads only the due part of the log."""
     upto = before = superseded(state, ledger)
     if upto is None and keep is not None:
         upto = due(state, ledger, keep, now)
@@ -85,10 +85,19 @@ def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: dat
         return Removal()
     commits, unreadable = read(log, (n for n in range(1, upto + 1) if not within(state.data.cleaned, n)))
     objects = {f.path: StoredObject(f.bytes, f.created_at or c.at) for c, _ in commits for f in c.files}
-    loaded = loaded_at(state, ledger)
+    loaded = loaded_at(state, ledger) or {}
+    if before is not None:
+        # A run that died after its commit has left the files of the snapshot that it was about to remove.
+        last = [d.n for d in state.data.commits if d.cleaned and d.n <= upto and (d.n, d.digest) in loaded][
+            -1:
+        ]
+        left, _ = read(log, last)
+        there = listed(log.store, state.table_name) if left else {}
+        commits = sorted((*left, *commits), key=lambda c: c[0].n)
+        objects |= {f.path: there[f.path] for c, _ in left for f in c.files if f.path in there}
     facts = Facts(state, tuple(commits), objects, loaded, tuple(unreadable), upto=upto)
     if before is None:
         return choose(facts, Wanted(older_than=keep, since_load=True), now)
     # Files from before a reset may still be loaded by hand.
-    only = frozenset(f.path for c, digest in commits if (c.n, digest) in (loaded or {}) for f in c.files)
+    only = frozenset(f.path for c, digest in commits if (c.n, digest) in loaded for f in c.files)
     return choose(facts, Wanted(only=only), now)

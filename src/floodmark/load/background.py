@@ -17,7 +17,7 @@ from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.publish import Watermark
 from floodmark.load.descriptions import loaded_as, shaped
-from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending
+from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending, read_now
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.ledger import Ledger
 from floodmark.model.run import LOAD, Finding, Step, SyncOptions, TableReport, Wait
@@ -265,17 +265,20 @@ class Loader:
             self._say_again(choice)
             self._say_missing(choice)
             repeated.update(choice.retake)
-            if choice.commits:
-                sizes.update({d.n: d.bytes for d in choice.commits})
-                self._show(sum(d.rows for d in choice.commits))
+            if read := read_now(choice.commits):
+                sizes.update({d.n: d.bytes for d in read})
+                self._show(sum(d.rows for d in read))
 
         def loaded(outcome: LoadOutcome) -> None:
-            first = [row for row in outcome.loaded if row.identity not in repeated]
+            read = [row for row in outcome.loaded if row.n in sizes]
+            first = [row for row in read if row.identity not in repeated]
             self._report.rows_loaded += sum(row.rows for row in first)
             self._report.files_loaded += sum(row.files for row in first)
-            size = sum(sizes.get(row.n, 0) for row in outcome.loaded)
+            rows, files = sum(row.rows for row in read), sum(row.files for row in read)
             self._services.progress.underway(table.name, "load", 0)
-            self._services.progress.advance(table.name, "load", outcome.rows, outcome.files, size)
+            self._services.progress.advance(
+                table.name, "load", rows, files, sum(sizes[row.n] for row in read)
+            )
 
         def at_work(step: Step, rows: int) -> None:
             self._services.progress.underway(table.name, "load", rows, step)

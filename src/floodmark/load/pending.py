@@ -224,6 +224,11 @@ def groups(
     return tuple(tuple(g) for g in made)
 
 
+def read_now(commits: Sequence[DataCommit]) -> Sequence[DataCommit]:
+    """The commits whose files a load of these reads: a snapshot replaces everything before it."""
+    return commits[max((i for i, d in enumerate(commits) if d.load_as == "replace"), default=0) :]
+
+
 def load_pending(
     warehouse: Warehouse,
     log: Log,
@@ -391,9 +396,7 @@ def _findings(log: Log, state: State, table: Table, choice: Choice, adopt: bool)
 
 def _check_there(state: State, choice: Choice) -> None:
     """Raises DataError if files that must load again (the warehouse was set back) have been cleaned."""
-    # A snapshot replaces everything before it: older files are not read.
-    first = max((i for i, d in enumerate(choice.commits) if d.load_as == "replace"), default=0)
-    gone = [d for d in choice.commits[first:] if d.cleaned]
+    gone = [d for d in read_now(choice.commits) if d.cleaned]
     if not gone:
         return
     name, numbers = state.table_name, ", ".join(str(d.n) for d in gone[:10])

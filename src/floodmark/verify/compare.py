@@ -25,7 +25,7 @@ from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.times import sortable
-from floodmark.model.types import SUPER, fields
+from floodmark.model.types import fields
 from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
 from floodmark.plan.overlap import future
@@ -38,6 +38,7 @@ from floodmark.services.mysql.sources import source_id
 from floodmark.services.run import Services
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
+from floodmark.verify.sides import parsed_columns
 from floodmark.verify.snapshot import holds, last_snapshot
 
 # How many times suspects are checked while other runs change the table, and the pause between.
@@ -141,18 +142,21 @@ def _since_snapshot(
     services: Services, table: Table, state: State, promised: Batch, sides: Differences, found: Differences
 ) -> Differences:
     """The differences between source and target as those between the snapshot and the target, if there are any."""
+    rows = len(found.missing) + len(found.extra) + len(found.different)
+    same = not rows and sides.agree and found.agree
+    if same and promised.snapshot is None:
+        return sides  # reading the snapshot's files would cost more than it could tell
     held = holds(services, state, promised)
     if held is False and _changed(services, table, state):
         raise _changing(table)
     whole = replace(sides, missing=found.missing, extra=found.extra, different=found.different)
     if held is None:
         return replace(whole, notes=(*sides.notes, NO_WATERMARK), agree=sides.agree and found.agree)
-    rows = len(found.missing) + len(found.extra) + len(found.different)
     if not held:
         note = "the target is not what the snapshot held; the rows named may also have changed at the source since"
         return replace(whole, notes=(*sides.notes, note), agree=bool(rows) and sides.agree and found.agree)
     notes = sides.notes
-    if rows or not sides.agree or not found.agree:
+    if not same:
         what = counted(rows, "row") if rows else "rows"
         verb = "has" if rows == 1 else "have"
         notes = (*notes, f"{what} {verb} changed at the source since the snapshot: the next sync reads them")
@@ -199,7 +203,7 @@ def scope_of(
     if also or not only_keys:
         _must_fit(services, replace(table, source=replace(table.source, columns=kept)))
     redshift = services.config.warehouse.kind == "redshift"
-    parsed = _parsed(services, table) if redshift else frozenset()
+    parsed = parsed_columns(services, table) if redshift else frozenset()
     check_parsed(table, parsed)
     every = tuple(f for f in forms(table, redshift=redshift, parsed=parsed) if f.column in kept)
     named = {f.field.name: f for f in every}
@@ -266,12 +270,6 @@ def _must_fit(services: Services, table: Table) -> None:
             f"-t {table.name} reads the table again",
             table=table.name,
         )
-
-
-def _parsed(services: Services, table: Table) -> frozenset[str]:
-    """The target's columns that are SUPER: whoever created the target may have made text such a column."""
-    types = services.warehouse().types(table.target) or {}
-    return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
 
 
 def check_parsed(table: Table, parsed: Collection[str]) -> None:

@@ -15,6 +15,8 @@ from floodmark.model.canonical import Digest, Part, Scope, Span
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
+from floodmark.model.table import Table
+from floodmark.model.types import SUPER
 from floodmark.services.run import Services
 from floodmark.services.spark.job import Job
 from floodmark.services.warehouse import canonical
@@ -175,6 +177,12 @@ def beside(question: Callable[[Callable[[], bool]], T]) -> Iterator[Future[T]]:
     finally:
         over.set()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def parsed_columns(services: Services, table: Table) -> frozenset[str]:
+    """The target's columns that are SUPER: whoever created the target may have made text such a column."""
+    types = services.warehouse().types(table.target) or {}
+    return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
 
 
 def ask(

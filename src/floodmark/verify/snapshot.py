@@ -1,40 +1,74 @@
-"""Whether a target still holds what the last snapshot held, by the digest in the snapshot's commit.
+"""Whether a target still holds what the last snapshot held.
 
-Only for a warehouse that hands out its rows: they are hashed here, with the key that the snapshot's tasks used.
+A warehouse that hands out its rows has them hashed here, with the key of the digest in the snapshot's commit.
+Any other hashes them itself, and the same hash of the snapshot is computed from its files, as long as they are staged.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log
 from floodmark.model.canonical import Digest, Scope, Span, forms
-from floodmark.model.commit import Batch
+from floodmark.model.commit import Batch, DataFile
 from floodmark.model.row_hash import compiled
 from floodmark.services.run import Services
-from floodmark.services.warehouse.canonical import same_values
+from floodmark.services.store.store import Store
+from floodmark.services.temp import scratched
+from floodmark.services.warehouse import canonical
+from floodmark.services.warehouse.files import fetch
 from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify.hashed import stored_digests
+from floodmark.verify.portions import summed
+from floodmark.verify.sides import Sides, parsed_columns
 
 
 def last_snapshot(services: Services, state: State) -> Batch | None:
-    """The snapshot that the target should hold, if its digest is known and the target's can be computed."""
+    """The snapshot that the target should hold, if its digest is known or can be computed, and the target's too."""
     last = state.data.commits[-1] if state.data.commits else None
     if last is None or last.load_as != "replace" or last.superseded or state.table is None:
-        return None
-    if compiled is None or not isinstance(services.warehouse(), HandsOutRows):
         return None
     [(commit, _)] = Log(services.store, state.table_name).commits([last.n])
     if not isinstance(commit, Batch) or commit.schema != state.table.fingerprint:
         return None
-    return commit if commit.snapshot is not None else None
+    if isinstance(services.warehouse(), HandsOutRows):
+        return commit if compiled is not None and commit.snapshot is not None else None
+    return None if last.cleaned else commit
 
 
 def holds(services: Services, state: State, promised: Batch) -> bool | None:
-    """Whether the target holds the rows of a snapshot; None if its columns have other types than we gave them."""
+    """Whether the target holds the rows of a snapshot.
+
+    None if that can't be told: its columns have other types than we gave them, or the snapshot's files are gone.
+    """
     warehouse, table, digest = services.warehouse(), state.table, promised.snapshot
-    assert isinstance(warehouse, HandsOutRows) and table is not None and digest is not None
-    scope = Scope(table, forms(table, redshift=False), hash_key=bytes.fromhex(digest.key))
-    if not same_values(scope, warehouse.types(table.target) or {}):
-        return None
-    [stored] = stored_digests(warehouse, scope, [Span()], ())
-    return stored == Digest(promised.rows, int(digest.sum, 16))
+    assert table is not None
+    if isinstance(warehouse, HandsOutRows):
+        assert digest is not None
+        scope = Scope(table, forms(table, redshift=False), hash_key=bytes.fromhex(digest.key))
+        if not canonical.same_values(scope, warehouse.types(table.target) or {}):
+            return None
+        [stored] = stored_digests(warehouse, scope, [Span()], ())
+        return stored == Digest(promised.rows, int(digest.sum, 16))
+    scope = Scope(table, forms(table, redshift=True, parsed=parsed_columns(services, table)))
+    held = staged(services.store, scope, promised.files)
+    return None if held is None else Sides(services, scope).warehouse([Span()]) == [held]
+
+
+def staged(store: Store, scope: Scope, files: Sequence[DataFile]) -> Digest | None:
+    """The digest of the rows in some files, as a warehouse computes it; None if a file is gone.
+
+    One file after the other, so that no more than one has to fit on this machine.
+    """
+    from floodmark.services.warehouse.duckdb.files import ask  # DuckDB is imported only when it is needed
+
+    total = Digest()
+    for file in files:
+        if store.end(file.path, 1) is None:
+            return None
+        with scratched("floodmark-verify-") as folder:
+            [path] = fetch(store, [file], folder, scope.table.name)
+            rows = ask(scope.table, path, lambda place: canonical.digests(place, scope, [Span()]))
+        total += summed(rows).get("0", Digest())
+    return total

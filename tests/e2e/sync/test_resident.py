@@ -100,17 +100,20 @@ def loaded(workspace: Workspace, sql: str) -> int:
 
 
 def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(orders: Workspace) -> None:
-    resident = Resident(orders, "-t", "orders", "--every", "1s", "--json")
+    orders.execute("CREATE TABLE levels (n INT)", "INSERT INTO levels VALUES (0)")
+    resident = Resident(orders, "-t", "orders", "-t", "levels", "--every", "1s", "--json")
     resident.until(lambda: resident.documents and resident.documents[0]["tables"])
     (first,) = resident.jvms
-    for _ in range(2):
-        orders.execute(CHANGE)
+    for n in (1, 2):
+        orders.execute(CHANGE, f"INSERT INTO levels VALUES ({n})")
         resident.until(lambda: resident.documents[-1]["tables"])
         resident.cycles(2)
     assert resident.jvms == [first]
+    snapshots = orders.folder / "lake" / "data" / orders.full_name("levels")
+    assert len([*snapshots.rglob("*.parquet")]) == 1, "the next snapshot's load removes the one before"
     assert [d["cycle"] for d in resident.documents] == list(range(1, len(resident.documents) + 1))
     idle = next(d for d in resident.documents if not d["tables"])
-    assert (idle["ok"], idle["tables_idle"], idle["error"]) == (True, 1, None)
+    assert (idle["ok"], idle["tables_idle"], idle["error"]) == (True, 2, None)
     assert json.loads(lease(orders).read_text())["released"] is True
     everything = [*descendants(resident.process.pid)]
     assert resident.stop() == 143
@@ -118,6 +121,7 @@ def test_every_cycle_brings_what_is_new_on_one_warm_spark_and_sigterm_ends_it(or
     assert resident.documents[-1]["error"]["code"] == 143
     assert resident.errors == [f"floodmark: {resident.documents[-1]['error']['message']}"]
     assert orders.compare("orders").equal
+    assert orders.query("SELECT n FROM levels ORDER BY n") == [(0,), (1,), (2,)]
     runs = {d["run"] for d in resident.documents[:-1]}
     assert len(runs) == len(resident.documents) - 1
     left = {p.stem: json.loads(p.read_bytes()) for p in (orders.folder / "lake" / "runs").iterdir()}

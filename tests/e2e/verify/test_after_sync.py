@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conftest import Workspace
+from floodmark.commit.log import Log
+from floodmark.model.commit import Batch
+from floodmark.model.run import new_run
+from floodmark.services.run import Services
+from floodmark.verify.after_sync import verify_loaded
+from tests.conftest import Silent, Workspace
 from tests.support.tampered_warehouse import FILL, MAINLY_DUCKDB, READINGS, Verifying
 
 
@@ -46,7 +51,23 @@ def test_a_row_that_is_lost_on_the_way_fails_the_run(place: Verifying) -> None:
     assert table["rows_loaded"] == 10 and table["watermark"]["redshift_status"] == "success"
 
 
-def test_a_snapshot_is_counted(workspace: Workspace) -> None:
+def test_a_snapshot_is_compared_with_what_was_read(place: Verifying) -> None:
+    workspace = place.workspace
+    name = workspace.full_name("t")
     workspace.execute("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1), (1), (2)")
     [table] = workspace.sync("t", verify_data=True).as_json()["tables"]
     assert table["exit_code"] == 0 and table["rows_loaded"] == 3
+
+    def kinds() -> list[str]:
+        with Services(workspace.settings, Silent(), new_run()) as services:
+            state = (log := Log(services.store, name)).read()
+            [(commit, _)] = log.commits([state.data.commits[-1].n])
+            assert isinstance(commit, Batch)
+            return [f.kind for f in verify_loaded(services, name, state, [commit]).findings]
+
+    workspace.execute("INSERT INTO t VALUES (3)")
+    assert kinds() == [], "the source may change meanwhile"
+    place.change("UPDATE t SET a = 3 WHERE a = 2")
+    assert kinds() == ["different_row"]
+    place.change("DELETE FROM t WHERE a = 3")
+    assert kinds() == ["count_mismatch"]

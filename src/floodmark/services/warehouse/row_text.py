@@ -25,7 +25,9 @@ class Dialect:
     moment: str
     instant: str
     bytes: str
-    length: str  # in bytes
+    length: str  # of a text, in bytes
+    size: str  # of a binary value, in bytes
+    cut: str  # so many of its bytes, from a place on
     hash: str  # of a text, or of bytes where the warehouse can
     number: str  # the first 15 hexadecimal digits of a hash
     bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
@@ -57,6 +59,8 @@ DUCKDB = Dialect(
     instant="coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
     bytes="hex({})",
     length="strlen({})",
+    size="octet_length({})",
+    cut="array_slice({0}, {1}, {1} + {2} - 1)",
     hash=f"substring(sha256({{}}), 1, {DIGITS})",
     number="CAST('0x' || substr({}, 1, 15) AS BIGINT)",
     bare=True,
@@ -69,6 +73,8 @@ REDSHIFT = Dialect(
     instant=_US.format("{} AT TIME ZONE 'UTC'"),
     bytes="UPPER(TO_HEX({}))",
     length="OCTET_LENGTH({})",
+    size="OCTET_LENGTH({})",
+    cut="SUBSTRING({}, {}, {})",
     hash=f"LOWER(SUBSTRING(SHA2({{}}, 256), 1, {DIGITS}))",  # AWS does not document upper or lower case
     number="STRTOL(SUBSTRING({}, 1, 15), 16)",
 )
@@ -107,9 +113,9 @@ class TargetSql:
             case "text digest" | "bytes digest":
                 return words.hash.format(name)
             case "pieces":
-                cuts = (f"SUBSTRING({name}, {i * PIECE + 1}, {PIECE})" for i in range(form.pieces))
+                cuts = (words.cut.format(name, i * PIECE + 1, PIECE) for i in range(form.pieces))
                 hashed = [words.hash.format(words.bytes.format(cut)) for cut in cuts]
-                return " || ".join([words.text.format(words.length.format(name)), *hashed])
+                return " || ".join([words.text.format(words.size.format(name)), *hashed])
         return name
 
     def _digits(self, form: Form, name: str) -> str:

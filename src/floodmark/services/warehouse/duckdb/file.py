@@ -43,6 +43,12 @@ APART = "floodmark_wide"
 # this long, for those who can't be seen waiting: DuckDB's own shell, or another user.
 HOLD = 2.0
 HOLD_AT_MOST = 4.0
+# Never fetch anything from the internet, and never take a Python variable for a table.
+ONLY_HERE: dict[str, Any] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
 # A statement on fewer rows ends too soon to need progress.
 MANY_ROWS = 500_000
 # Seconds between checks of a statement's progress.
@@ -352,10 +358,7 @@ class DatabaseFile:
             "preserve_insertion_order": False,
             # Rows stay uncompressed until this many row groups are full: more costs memory and page faults.
             "write_buffer_row_group_count": 2,
-            # Never fetch anything from the internet, and never take a Python variable for a table.
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "python_enable_replacements": False,
+            **ONLY_HERE,
         }
 
     def _create(self) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import duckdb
 
 from floodmark.model.errors import DataError
-from floodmark.services.warehouse.duckdb.file import Connection
+from floodmark.model.table import Table
+from floodmark.model.types import Field, fields
+from floodmark.services.warehouse.duckdb.errors import translated
+from floodmark.services.warehouse.duckdb.file import ONLY_HERE, Connection
+from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 # DuckDB would take a folder named region=eu for the value of the column region.
 _AS_WRITTEN = ", ".join(
@@ -54,6 +62,26 @@ def check_itself(con: Connection, paths: Sequence[Path]) -> None:
             f"DuckDB would read files that are not part of the load ({', '.join(others[:3])})",
             hint="use a folder without *, ? and [ in its name",
         )
+
+
+def ask(table: Table, path: Path, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]]:
+    """The rows that queries about one file of a table return, in DuckDB's SQL, as if it were the target."""
+    every = [(f"c{i}", field) for i, field in enumerate(fields(table))]
+    columns = ", ".join(f"{value(name, f)} AS {quote(f.target)}" for name, f in every if not f.file_only)
+    rows = f"(SELECT {columns} FROM {reading([path])} AS s({', '.join(name for name, _ in every)}))"
+    place = TargetSql(DUCKDB, rows, {field.target: field.duckdb for _, field in every})
+    with duckdb.connect(config=ONLY_HERE) as con:
+        try:
+            check_itself(con, [path])
+            return [row for sql in words(place) for row in con.execute(sql).fetchall()]
+        except duckdb.Error as error:
+            raise translated(error, path) from error
+
+
+def value(name: str, field: Field) -> str:
+    """A file's value as the target stores it."""
+    # Wall clocks are written as if UTC; a cast would shift them by the session's zone.
+    return f"make_timestamp(epoch_us({name}))" if field.wall_clock else name
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -25,7 +25,7 @@ from floodmark.services.warehouse.column_mapping import Constant, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted, same
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable, literal
 from floodmark.services.warehouse.duckdb.file import Connection, Volume, counting
-from floodmark.services.warehouse.duckdb.files import FileColumns, check_itself, reading
+from floodmark.services.warehouse.duckdb.files import FileColumns, check_itself, reading, value
 from floodmark.services.warehouse.duckdb.ledger import kind_of
 from floodmark.services.warehouse.files import ascending, hardly_repeats, key_fields, too_few
 from floodmark.services.warehouse.protocol import DELETED_AT, KEYS, Numbered, data_files, quote
@@ -429,9 +429,7 @@ def _match(staged: Staged, alias: str, value: Callable[[Field], str]) -> str:
 
 def _value(field: Field) -> str:
     """A file's value as the target stores it."""
-    # Wall clocks are written as if UTC; a cast would shift them by the session's zone.
-    name = f"s.{quote(_inner(field))}"
-    return f"make_timestamp(epoch_us({name}))" if field.wall_clock else name
+    return value(f"s.{quote(_inner(field))}", field)
 
 
 def _inner(field: Field) -> str:
