@@ -88,10 +88,8 @@ def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: dat
     loaded = loaded_at(state, ledger) or {}
     if before is not None:
         # A run that died after its commit has left the files of the snapshot that it was about to remove.
-        last = [d.n for d in state.data.commits if d.cleaned and d.n <= upto and (d.n, d.digest) in loaded][
-            -1:
-        ]
-        left, _ = read(log, last)
+        gone = [d for d in state.data.commits if d.cleaned and d.n <= upto]
+        left, _ = read(log, [d.n for d in gone[-1:] if (d.n, d.digest) in loaded])
         there = listed(log.store, state.table_name) if left else {}
         commits = sorted((*left, *commits), key=lambda c: c[0].n)
         objects |= {f.path: there[f.path] for c, _ in left for f in c.files if f.path in there}

@@ -14,7 +14,6 @@ from floodmark.model.canonical import Digest, Scope, Span, forms
 from floodmark.model.commit import Batch, DataFile
 from floodmark.model.row_hash import compiled
 from floodmark.services.run import Services
-from floodmark.services.store.store import Store
 from floodmark.services.temp import scratched
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.files import fetch
@@ -52,20 +51,20 @@ def holds(services: Services, state: State, promised: Batch) -> bool | None:
         [stored] = stored_digests(warehouse, scope, [Span()], ())
         return stored == Digest(promised.rows, int(digest.sum, 16))
     scope = Scope(table, forms(table, redshift=True, parsed=parsed_columns(services, table)))
-    held = staged(services.store, scope, promised.files)
+    held = staged(services, scope, promised.files)
     return None if held is None else Sides(services, scope).warehouse([Span()]) == [held]
 
 
-def staged(store: Store, scope: Scope, files: Sequence[DataFile]) -> Digest | None:
-    """The digest of the rows in some files, as a warehouse computes it; None if a file is gone.
+def staged(services: Services, scope: Scope, files: Sequence[DataFile]) -> Digest | None:
+    """The digest of the rows in some files, as a warehouse computes it; None if a file is gone, or nobody waits.
 
     One file after the other, so that no more than one has to fit on this machine.
     """
     from floodmark.services.warehouse.duckdb.files import ask  # DuckDB is imported only when it is needed
 
-    total = Digest()
+    store, total = services.store, Digest()
     for file in files:
-        if store.end(file.path, 1) is None:
+        if services.interrupted or store.end(file.path, 1) is None:
             return None
         with scratched("floodmark-verify-") as folder:
             [path] = fetch(store, [file], folder, scope.table.name)
