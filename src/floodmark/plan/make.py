@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
@@ -20,7 +20,7 @@ from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
 from floodmark.model.types import fields
-from floodmark.model.window import Window
+from floodmark.model.window import Slice, Window
 from floodmark.plan import window as cutting
 from floodmark.plan.again import Again, read_again
 from floodmark.plan.bound import Reading, Settled, looks_outside
@@ -108,7 +108,7 @@ def survey(
         again, whole = Again(), False
         notes.append(f"The rows that will replace those of {table.target} have not settled yet.")
     elif whole:
-        notes.append(_said_whole(table, chosen))
+        notes.append(_said_whole(table, (*chosen.slices, *again.slices)))
     if columns.changed and not (chosen.slices or again.slices or columns.slices):
         again = replace(again, slices=carrier(session, table, state.position))
     origin = None
@@ -168,10 +168,10 @@ def _said_start(begin: Start, low: Position | None, before: int | None) -> str:
     return f"First sync: reads rows after {begin.timestamp} ({begin.by}){left_out}."
 
 
-def _said_whole(table: Table, chosen: Chosen) -> str:
-    if chosen.window is None:
+def _said_whole(table: Table, pieces: Sequence[Slice]) -> str:
+    if not pieces:
         return f"There is no row after the start: {table.target} will be emptied."
-    rows = counted(sum(piece.rows for piece in chosen.slices), "row")
+    rows = counted(sum(piece.rows for piece in pieces), "row")
     return f"The rows read now, about {rows}, replace all rows of {table.target}."
 
 

@@ -224,8 +224,11 @@ class TableRun:
             self._looked = stamp()
         if not plan.empty or self._report.strategy is None:
             self._report.strategy = plan.strategy
-        # Notes on the table itself appear on its first sync and in `plan`, not in every run from cron.
-        self._say([sentence(note) for note in plan.about], aloud=self._held.state.table is None)
+        # Notes on the table itself appear in `plan` and when a sync reads it this way for the first time, not in every
+        # run from cron.
+        before = self._held.state.table
+        first = before is None or (before.mode, before.cursor) != (plan.table.mode, plan.table.cursor)
+        self._say([sentence(note) for note in plan.about], aloud=first)
         changes = [f"{change}." for change in plan.recipe] if self._asked.dry_run else []
         self._say([*plan.notes, *changes])
         if self._asked.dry_run:

@@ -170,3 +170,24 @@ def test_a_zero_cursor_stops_the_sync_of_a_table_without_a_key_too(workspace: Wo
     assert "2 rows of" in error["message"] and "have no done, or one of 0000-00-00" in error["message"]
     workspace.execute("DELETE FROM t WHERE n IN (3, 5)")
     assert workspace.synced("t")["rows_extracted"] == 1
+
+
+def test_a_table_that_gets_an_update_column_is_said_to_lose_what_a_full_copy_followed(
+    workspace: Workspace, command: Callable[..., Result]
+) -> None:
+    workspace.execute(
+        "CREATE TABLE colors (code CHAR(3) PRIMARY KEY, n INT)", "INSERT INTO colors VALUES ('red', 1)"
+    )
+    lost = "Deleted rows stay in the target"
+
+    def printed() -> str:
+        done = command(workspace, "sync", "-t", "colors").ok()
+        return done.stdout + done.stderr
+
+    assert lost not in printed()
+    workspace.execute("ALTER TABLE colors ADD updated_at DATETIME")
+    said = printed()
+    assert lost in said and "doesn't maintain updated_at" in said and "will be emptied" not in said
+    assert workspace.query("SELECT count(*) FROM colors") == [(1,)]
+    workspace.execute("INSERT INTO colors VALUES ('blu', 2, '2025-03-01')")
+    assert lost not in printed()

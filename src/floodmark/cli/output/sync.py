@@ -341,7 +341,7 @@ def _done(one: Document, total: float, how: Shown) -> list[str]:
         amount += f", {speed}" if speed else ""
         lines += _labelled("extracted", f"{counted(extracted, 'row')}{again}, {amount}", how)
     if one.get("rows_deleted"):
-        lines += _labelled("deleted", f"{counted(one['rows_deleted'], 'row')} no longer at the source", how)
+        lines += _labelled("deleted", f"{counted(one['rows_deleted'], 'row')} of the target", how)
     if loaded or one["files_loaded"]:
         lines += _labelled("loaded", f"{counted(loaded, 'row')}, {counted(one['files_loaded'], 'file')}", how)
     watermark = one.get("watermark") or {}

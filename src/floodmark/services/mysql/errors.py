@@ -107,7 +107,7 @@ def hint_for(kind: Meaning, spec: SourceSpec) -> str:
     """What to do about it."""
     match kind:
         case "log-in":
-            return f"check the user and the password in source.url{_also(spec)}"
+            return f"check the user and the password in source.url, or in the environment variable that it names{_also(spec)}"
         case "expired":
             return f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url"
         case "locked":
@@ -117,7 +117,7 @@ def hint_for(kind: Meaning, spec: SourceSpec) -> str:
         case "plain":
             return "set source.tls.mode: verify_identity with the server's ca, or required"
         case "rights":
-            return f"GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)"
+            return f"check the names, or GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)"
         case "execute":  # a function in a `where`
             return f"GRANT EXECUTE on it to {spec.user}"
         case "name" | "statement":
