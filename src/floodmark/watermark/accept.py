@@ -90,6 +90,8 @@ def _answered(
         )
     elif reread is not None:
         rows = reread.rows
+    elif not found.table.key and found.table.mode != "full":
+        notes.append(f"Without a key, no row is read again: {table.target} changes when new rows come.")
     accepted = asked_about(now.table, found.table, found.recipe)
     return taken.state, {"accepted": list(accepted), "rows_read_again": rows, "notes": notes}
 

@@ -117,7 +117,8 @@ def test_a_change_without_new_rows_is_asked_about_once(workspace: Workspace) -> 
         workspace.synced(table)
         workspace.execute(f"ALTER TABLE {table} {change}")
         refused(workspace, table)
-        accepted(workspace, table)
+        said = accepted(workspace, table)
+        assert any("changes when new rows come" in note for note in said["notes"]) == (table == "journal")
         workspace.synced(table)
         assert workspace.synced(table)["commits"] == []
     assert workspace.query(
@@ -128,18 +129,21 @@ def test_a_change_without_new_rows_is_asked_about_once(workspace: Workspace) -> 
 def test_an_accepted_change_has_its_rows_read_again_once_and_a_replaced_source_is_another_question(
     workspace: Workspace,
 ) -> None:
-    workspace.write(defaults={"schema_changes": "ask", "overlap_seconds": 0})
+    asks = {"schema_changes": "ask", "overlap_seconds": 0}
+    workspace.write(defaults=asks, tables={"remade": {"exclude": ["e"]}})
     workspace.execute(
-        f"CREATE TABLE remade (id INT PRIMARY KEY, a INT, {AT})",
-        "INSERT INTO remade (id, a) SELECT seq, seq FROM seq_1_to_60",
+        f"CREATE TABLE remade (id INT PRIMARY KEY, a INT, e INT, {AT})",
+        "INSERT INTO remade (id, a, e) SELECT seq, seq, seq FROM seq_1_to_60",
     )
     workspace.synced("remade")
+    workspace.write(defaults=asks, tables={"remade": {"exclude": []}})
     workspace.execute("ALTER TABLE remade ADD b INT", "UPDATE remade SET b = id, at = at")
     refused(workspace, "remade")
     said = accepted(workspace, "remade")
     assert said["rows_read_again"] == 60
     assert said["notes"][0].startswith(
-        "b is new, and earlier rows differ in it: about 60 rows are read again"
+        "e is no longer excluded, and earlier rows differ in it; b is new, and earlier rows differ in it: "
+        "about 60 rows are read again, once"
     )
     assert workspace.synced("remade")["rows_reread"] == 60
     assert workspace.synced("remade")["commits"] == [] and workspace.compare("remade").equal
