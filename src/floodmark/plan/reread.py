@@ -214,7 +214,7 @@ def follow(
         f"{reasons}: about {rows} are read again, once, and merged into {now.target} by key. "
         "Columns of the target that the source does not have keep their values."
     )
-    if asks is None:
+    if asks is None:  # else `watermark accept` claims what is owed, and the next sync reads it
         now = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
     return replace(followed, table=now, window=window, slices=pieces, notes=tuple(notes))
 

@@ -127,7 +127,7 @@ def test_a_change_without_new_rows_is_asked_about_once(workspace: Workspace) -> 
 
 
 def test_an_accepted_change_has_its_rows_read_again_once_and_a_replaced_source_is_another_question(
-    workspace: Workspace,
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = {"schema_changes": "ask", "overlap_seconds": 0}
     workspace.write(defaults=asks, tables={"remade": {"exclude": ["e"]}})
@@ -138,6 +138,10 @@ def test_an_accepted_change_has_its_rows_read_again_once_and_a_replaced_source_i
     workspace.synced("remade")
     workspace.write(defaults=asks, tables={"remade": {"exclude": []}})
     workspace.execute("ALTER TABLE remade ADD b INT", "UPDATE remade SET b = id, at = at")
+    with monkeypatch.context() as large:
+        large.setattr("floodmark.plan.reread.SEARCHED_BELOW", 0)
+        (planned,) = workspace.sync("remade", dry_run=True).as_json()["tables"]
+    assert any("b is new, and earlier rows may differ in it: about" in note for note in planned["notes"])
     refused(workspace, "remade")
     said = accepted(workspace, "remade")
     assert said["rows_read_again"] == 60
