@@ -316,7 +316,10 @@ class Pipeline:
         return SystemWatermark.of(system.system_clear(self.config))
 
     def watermark_accept(self, table: str, *, force: bool = False) -> Watermark:
-        """Continues with a source that was replaced on purpose: all of it is read again, and merged by key."""
+        """Continues with changes that `schema_changes: ask` asks about; if there are none, with a source that was replaced.
+
+        In the second case all of it is read again, and merged by key.
+        """
         return Watermark.of(accept.watermark_accept(self.config, table, new_run(), force=force))
 
     def watermark_retire(self, table: str) -> Watermark:

@@ -112,7 +112,7 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option(
     "--force",
     is_flag=True,
-    help="Proceed even if rows may be duplicated or removed, or a change has to be agreed to.",
+    help="Proceed even if rows may be duplicated or removed.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print each table in full, with all its notes.")
 @pass_settings

@@ -21,6 +21,7 @@ from floodmark.cli.output import emit
 from floodmark.cli.output.document import folded, position
 from floodmark.cli.output.watermark import (
     WAREHOUSES,
+    accept_lines,
     cleared_lines,
     list_lines,
     reset_lines,
@@ -242,11 +243,14 @@ def reset(
 )
 @pass_settings
 def accept(settings: Settings, table: str, force: bool) -> int:
-    """Continue with a source that was replaced on purpose.
+    """Continue with a source that has changed or was replaced on purpose.
+
+    With `schema_changes: ask`, a sync stops with exit code 6 when columns or options have changed. This accepts that
+    change and nothing else, and says what the next sync reads again because of it.
 
     After a restore, a migration, a failover that lost rows, or a table that was dropped and created again, a sync stops
-    with exit code 6. This accepts the source as it is now: the next sync reads all of it again, from the table's start,
-    and merges it by key. Files from the old source no longer load.
+    with exit code 6, too. This accepts the source as it is now: the next sync reads all of it again, from the table's
+    start, and merges it by key. Files from the old source no longer load.
 
     \b
     Examples:
@@ -257,7 +261,7 @@ def accept(settings: Settings, table: str, force: bool) -> int:
     from floodmark.watermark.accept import watermark_accept
 
     document = watermark_accept(config, table, settings.run, force=force)
-    settings.result(document, lambda: reset_lines(document, "the source is accepted; both stages are"))
+    settings.result(document, lambda: accept_lines(document))
     return 0
 
 

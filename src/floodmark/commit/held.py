@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
 from floodmark.commit.fold import State
@@ -15,6 +16,7 @@ from floodmark.model.errors import ConflictError
 from floodmark.model.lineage import with_lineage
 from floodmark.model.origin import Origin
 from floodmark.model.table import Table
+from floodmark.model.taken_names import Known
 from floodmark.model.window import Window
 from floodmark.model.zones import Zone
 from floodmark.services.store.store import Store
@@ -67,12 +69,18 @@ class HeldTable:
             self.last_commit = time.monotonic()
         return taken
 
-    def hold(self, purpose: str, table: Table | None = None) -> None:
-        """Claims the table unless we already hold it and its description in the log is current."""
+    def hold(self, purpose: str, table: Table | None = None, known: Sequence[Known] = ()) -> None:
+        """Claims the table unless we already hold it and its description in the log is current.
+
+        `known`: see `parts_to_reread`.
+        """
 
         def take(state: State) -> Claimed | Changed | None:
-            same = table is None or with_lineage(state.table, table) == state.table
-            return None if self.lease is not None and same else self.claim(purpose, table=table)
+            now = table
+            if now is not None:
+                now = with_lineage(state.table, now, from_start=state.read_upto is None, known=known)
+            same = now is None or now == state.table
+            return None if self.lease is not None and same else self.claim(purpose, table=now)
 
         decide_and_claim(self.log, self.state, take)
 

@@ -100,6 +100,7 @@ class Watermark(Result):
     notes: tuple[str, ...]
     files_to_load: int | None
     rows_read_again: int | None
+    accepted: tuple[str, ...]
 
 
 @_typed_result

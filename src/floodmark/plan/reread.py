@@ -3,7 +3,7 @@
 If all of them share one value in a new column, the target's column is filled with it and no row is read. If
 they differ, or another part of the recipe calls for it, every row read earlier is read again, once, and
 merged by key. The claim holds the window for that, like the ordinary one, so the next run can resume it after
-a crash. With `schema_changes: ask`, none of this happens until somebody has agreed.
+a crash. With `schema_changes: ask`, none of this happens until `watermark accept` has claimed the change.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from floodmark.model.lineage import (
     happened,
     renamed_since,
     said_columns,
+    source_columns,
     suspects,
     with_lineage,
 )
@@ -98,22 +99,26 @@ def question(
 ) -> DataError | None:
     """The error that asks before a change is followed, by changing the target or by reading rows again.
 
-    None if nobody wants to be asked, nothing is followed, or nothing was read since a reset.
+    None if nobody wants to be asked, nothing is followed, it is refused, or nothing was read since a reset.
     """
     before = state.table
     if options.schema_changes != "ask" or before is None or not state.live_files:
         return None
-    now = with_lineage(before, table)
-    what = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
     found = changes(table, state, options, known)
-    what += [c.said for c in found if c.do == "reread" or c.part == "where"]
-    if not what:
+    what = asked_about(before, with_lineage(before, table), found)
+    if not what or recipe.refusal(found, table) is not None:
         return None
     return DataError(
         f"the table has changed, and `schema_changes: ask` is set, so nothing was read: {'; '.join(what)}",
-        hint=f"to see what follows: floodmark plan -t {table.name}; to go on: floodmark sync -t {table.name} --force",
+        hint=f"to see what follows: floodmark plan -t {table.name}; to go on: floodmark watermark accept -t {table.name}",
         table=table.name,
     )
+
+
+def asked_about(before: Table, now: Table, found: Sequence[Change]) -> tuple[str, ...]:
+    """The changes that have consequences."""
+    columns = [str(change) for change in column_changes(before, now) if _shows(change, before, now)]
+    return (*columns, *(c.said for c in found if c.do == "reread" or c.part == "where"))
 
 
 def _shows(change: ColumnChange, before: Table, now: Table) -> bool:
@@ -178,42 +183,43 @@ def follow(
     refused = recipe.refusal(found, table)
     if refused is not None:
         raise refused
-    known = _known_rows(session, before, table, state)
+    known = known_rows(session, before, table, state)
     found = changes(table, state, options, known)
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*said_columns(before, now), *_said(now, found, options)]
-    asks = None if request.force else question(table, state, options, known)
+    asks = question(table, state, options, known)
     if asks is not None and not request.dry_run:
         raise asks
     others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed
     changed = bool(others or _rereads(found)) or any(c.part == "where" for c in found)
     low, skipped = span(log, now, state, options) if now.lineage.owes else (None, ())
+    why = [c.said for c in found if c.do == "reread" and c.part != "mode"]
     if now.lineage.owed:
-        now = _filled(session, now, before, low, upto, notes)
+        now = _filled(session, now, before, low, upto, notes, why)
+    reasons = "; ".join(why) or "An earlier change of columns or options"
     followed = Followed(now, changed=changed, notes=tuple(notes), recipe=found, asks=asks)
     if request.since is not None or now.mode == "full":
         return replace(followed, changed=False)
     if request.most is not None and (now.lineage.owes or state.extraction.reread):
-        notes.append(
-            f"{_reasons(before, now, found)}: the next sync without --limit reads earlier rows again."
-        )
+        notes.append(f"{reasons}: the next sync without --limit reads earlier rows again.")
         return replace(followed, notes=tuple(notes))
     if not now.lineage.owes:
         left = state.extraction.reread
         return replace(followed, window=left, slices=_pieces(left) if left else ())
     window = _window(session, now, low, upto, request, skipped)
-    settled = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
     pieces = _pieces(window)
     rows = counted(sum(piece.rows for piece in pieces), "row")
     notes.append(
-        f"{_reasons(before, now, found)}: about {rows} are read again, once, and merged into {now.target} by key. "
+        f"{reasons}: about {rows} are read again, once, and merged into {now.target} by key. "
         "Columns of the target that the source does not have keep their values."
     )
-    return replace(followed, table=settled, window=window, slices=pieces, notes=tuple(notes))
+    if asks is None:  # else `watermark accept` claims what is owed, and the next sync reads it
+        now = replace(now, lineage=replace(now.lineage, owed=(), owed_parts=()))
+    return replace(followed, table=now, window=window, slices=pieces, notes=tuple(notes))
 
 
-def _known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
+def known_rows(session: Session, before: Table, now: Table, state: State) -> list[Known]:
     """Rows read earlier, as they are now, if a column may have taken another one's name."""
     order = tuple(current(name, happened(before, now)) for name in before.order)
     if state.extraction.origin is None or not now.key or order != now.order or not suspects(before, now):
@@ -264,19 +270,8 @@ def _rereads(found: tuple[Change, ...]) -> list[Change]:
     return [c for c in found if c.do == "reread" and c.part not in ("columns", "mode")]
 
 
-def _reasons(before: Table, now: Table, found: tuple[Change, ...]) -> str:
-    """Why rows are read again."""
-    since = renamed_since(before, now)
-    old = {current(c.name, since).lower() for c in before.columns}
-    why = [c.said for c in found if c.do == "reread" and c.part != "mode"]
-    if new := [name for name in now.lineage.owed if name.lower() not in old]:
-        verb, them = ("are", "them") if len(new) > 1 else ("is", "it")
-        why.append(f"{', '.join(new)} {verb} new, and earlier rows differ in {them}")
-    return "; ".join(why) or "An earlier change of columns or options"
-
-
 def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:
-    """A sync's notes about changed parts of the recipe; for rows that are read again see `_reasons`."""
+    """A sync's notes about changed parts of the recipe; for rows that are read again see `_filled`."""
     notes = [f"{c.said}." for c in found if (c.part, c.do) == ("mode", "reread")]
     if table.recipe.where and any(c.part == "where" for c in found):
         stay = table.mode != "upsert" and options.deletes == "ignore"
@@ -316,10 +311,15 @@ def _filled(
     low: Position | None,
     upto: Position | None,
     notes: list[str],
+    why: list[str],
 ) -> Table:
-    """The table without the owed columns in which earlier rows share one value, which becomes their fill."""
+    """The table without the owed columns in which earlier rows share one value, which becomes their fill.
+
+    `why` receives the reasons to read rows again for the others.
+    """
     small = edges.table_rows(session, table) < SEARCHED_BELOW
     owed: list[str] = []
+    reasons: dict[tuple[str, str], list[str]] = {}
     filled: dict[str, Column] = {}
     plain = {f.column for f in fields(table) if f.name == f.column}
     since = renamed_since(before, table)
@@ -327,23 +327,36 @@ def _filled(
     for name in table.lineage.owed:
         same, value = False, None
         # For a column that existed before, we don't know here what the target has in it.
-        if small and name in plain and name.lower() not in old and not came_back(before, name):
+        back = came_back(before, name)
+        is_ = "back" if back else "no longer excluded" if name.lower() in source_columns(before) else "new"
+        looks = small and name in plain and name.lower() not in old and not back
+        if looks:
             same, value = edges.shared_value(session, table, name, low, upto)
         if not same:
             owed.append(name)
+            if name.lower() not in old:
+                reasons.setdefault((is_, "differ" if looks else "may differ"), []).append(name)
             continue
         filled[name] = replace(table.column(name), fill=value)
         what = f"earlier rows get {value} in it" if value is not None else "it is NULL in earlier rows"
-        notes.append(f"{name} is new: {what}.")
+        notes.append(f"{name} is {is_}: {what}.")
+    why += [_reason(names, is_, differ) for (is_, differ), names in reasons.items()]
     if owed and not table.key:
+        differ = "differ" if {differ for _, differ in reasons} == {"differ"} else "may differ"
         raise DataError(
-            f"earlier rows differ in {', '.join(owed)}, and without a key they can't be read again",
+            f"earlier rows {differ} in {', '.join(owed)}, and without a key they can't be read again",
             hint=f"exclude it; or {recipe.go_on(before)}",
             table=table.name,
         )
     columns = tuple(filled.get(c.name, c) for c in table.columns)
     source, lineage = replace(table.source, columns=columns), replace(table.lineage, owed=tuple(owed))
     return replace(table, source=source, lineage=lineage)
+
+
+def _reason(names: Sequence[str], is_: str, differ: str) -> str:
+    verb, them, their = ("are", "them", "their") if len(names) > 1 else ("is", "it", "its")
+    rows = f"the target may hold {their} old values" if is_ == "back" else f"earlier rows {differ} in {them}"
+    return f"{', '.join(names)} {verb} {is_}, and {rows}"
 
 
 def _window(

@@ -32,18 +32,20 @@ from floodmark.model import events
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
 from floodmark.model.errors import ConflictError, DataError, FloodmarkError, VerificationError, bug
+from floodmark.model.lineage import suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key, Position
 from floodmark.model.run import TableReport
 from floodmark.model.table import Table
+from floodmark.model.taken_names import Known
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
 from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
 from floodmark.plan.make import survey
 from floodmark.plan.reread import check as check_recipe
-from floodmark.plan.reread import question
+from floodmark.plan.reread import known_rows, question
 from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql.convert import redshift
 from floodmark.services.mysql.describe import Discovered, discover_with_notes
@@ -384,12 +386,16 @@ class TableRun:
 
     def _hold(self, purpose: str, table: Table | None = None) -> None:
         """Makes sure that we hold the table, as described; refuses one that no longer fits its rows."""
+        state, known = self._held.state, list[Known]()
         if table is not None:
-            check_recipe(table, self._held.state, self._options)
-            asks = question(table, self._held.state, self._options)
-            if asks is not None and not self._asked.force:
+            check_recipe(table, state, self._options)
+            if state.table is not None and suspects(state.table, table):
+                with self._services.session(purpose) as session:
+                    known = known_rows(session, state.table, table, state)
+            asks = question(table, state, self._options, known)
+            if asks is not None:
                 raise asks
-        self._held.hold(purpose, table)
+        self._held.hold(purpose, table, known)
 
     # changes that no cursor reveals
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import duckdb
 import pytest
 
 from floodmark.commit.log import Log
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.run import sync
-from tests.conftest import Result, Silent, Workspace
+from tests.conftest import Silent
 from tests.support.followed_orders import BOTH, Orders, notes
 
 pytestmark = pytest.mark.source
@@ -108,48 +106,3 @@ def test_a_reread_that_nobody_asked_for_says_before_it_begins_why_and_how_many_r
     assert done.ok and done.tables[0].rows_reread == MANY
     # Without the table's name a note is printed at once, not with the result; and nothing was claimed yet.
     assert ("", f"{name}: {said}", before) in heard
-
-
-def test_nothing_is_written_before_somebody_has_agreed_to_a_change(
-    workspace: Workspace, command: Callable[..., Result]
-) -> None:
-    workspace.write(defaults={"schema_changes": "ask", "overlap_seconds": 0})
-    workspace.execute(
-        "CREATE TABLE asked (id INT PRIMARY KEY, a VARCHAR(9), phone VARCHAR(9), at DATETIME(6) NOT NULL"
-        " DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at))",
-        "INSERT INTO asked (id, a, phone) SELECT seq, -seq, seq FROM seq_1_to_50",
-    )
-    workspace.synced("asked")
-    name = workspace.full_name("asked")
-    log = Log(Store(workspace.settings.store), name)
-    before = log.read().n
-    workspace.execute(
-        "ALTER TABLE asked DROP phone, ADD b INT DEFAULT 7", "INSERT INTO asked (id) VALUES (99)"
-    )
-    planned = workspace.run("plan", "-t", "asked")
-    assert planned.code == 6 and "b is new: earlier rows get 7 in it" in planned.stdout
-    (refused,) = workspace.sync("asked").as_json()["tables"]
-    assert refused["exit_code"] == 6
-    assert "b was added (int" in refused["error"]["message"]
-    assert refused["error"]["message"].endswith("; phone was dropped (varchar(9))")
-    assert refused["error"]["hint"].endswith(f"to go on: floodmark sync -t {name} --force")
-    with duckdb.connect(str(workspace.warehouse)) as link:
-        link.execute("UPDATE asked SET a = 'wrong' WHERE id = 3")
-    repaired = command(workspace, "verify", "-t", "asked", "--repair")
-    assert repaired.code == 6 and "phone was dropped" in repaired.stderr
-    assert log.read().n == before
-    assert workspace.query("SELECT count(*) FROM asked") == [(50,)]
-    workspace.synced("asked", force=True)
-    assert command(workspace, "verify", "-t", "asked", "--repair").code == 0
-    assert workspace.query("SELECT phone, b FROM asked WHERE id IN (7, 99) ORDER BY id") == [
-        ("7", 7),
-        (None, 7),
-    ]
-    workspace.execute("INSERT INTO asked (id) VALUES (100)")
-    assert workspace.synced("asked")["rows_extracted"] == 1
-    assert workspace.synced("asked")["commits"] == []
-    workspace.write(tables={"asked": {"where": "id <> 3"}})
-    (refused,) = workspace.sync("asked").as_json()["tables"]
-    assert refused["exit_code"] == 6 and "`where` has changed" in refused["error"]["message"]
-    workspace.write(tables={"asked": {"schema_changes": "follow"}})
-    workspace.synced("asked")

@@ -117,8 +117,9 @@ def test_a_change_is_asked_about_until_it_was_claimed() -> None:
     asked = question(NARROWER, history.state, ASK)
     assert asked is not None and asked.code == 6
     assert f"{TABLE.columns[-1].name} was dropped" in asked.message
-    assert str(asked.hint).endswith(f"floodmark sync -t {TABLE.name} --force")
+    assert str(asked.hint).endswith(f"floodmark watermark accept -t {TABLE.name}")
     assert question(NARROWER, history.state, UPSERT) is None
+    assert question(changed(NARROWER, key=("update_at",)), history.state, ASK) is None, "it is refused"
     history.claim(table=with_lineage(TABLE, NARROWER))
     assert question(NARROWER, history.state, ASK) is None
 

@@ -131,6 +131,14 @@ def reset_lines(document: Document, stages: str, load_only: bool = False) -> lis
     return [*lines, f"To undo: {document['undo']}"]
 
 
+def accept_lines(document: Document) -> list[str]:
+    """What `accept` did, for people."""
+    if "accepted" not in document:
+        return reset_lines(document, "the source is accepted; both stages are")
+    said = f"{document['table_name']}: accepted, and followed by the next sync: {'; '.join(document['accepted'])}"
+    return [said, *(f"  {note}" for note in document["notes"])]
+
+
 def system_lines(document: Document, start: str | None) -> list[str]:
     """The system watermark for people."""
     at = document.get("timestamp")
