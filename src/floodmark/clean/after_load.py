@@ -6,16 +6,19 @@ seconds does not write a commit each time for a few seconds' worth of old files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise, takewhile
 
 from floodmark.clean.choose import Facts, Removal, StoredObject, Wanted, choose
 from floodmark.clean.remove import listed, loaded_at, read
-from floodmark.commit.fold import State
+from floodmark.commit.fold import DataCommit, State
 from floodmark.commit.log import Log
 from floodmark.commit.spans import within
 from floodmark.load.pending import part_of
 from floodmark.model.ledger import Ledger, Part
+from floodmark.model.plausible import implausible
 from floodmark.model.times import ago, parse_moment
 from floodmark.services.warehouse.protocol import Warehouse
 
@@ -23,14 +26,21 @@ from floodmark.services.warehouse.protocol import Warehouse
 SLACK = 3600.0
 
 
-def superseded(state: State, ledger: Ledger) -> int | None:
-    """The last commit before the newest loaded snapshot, if loaded files from before that are still there: no load needs them."""
+def superseded(state: State, ledger: Ledger) -> tuple[DataCommit, ...]:
+    """The loaded snapshots that a later one has replaced, newest first, if some still have files: no load needs them.
+
+    Not among them is what may hold the last copy of rows: commits from before the table was read whole, and all
+    that came before a snapshot so small that it needed --force.
+    """
     if state.table is None or state.table.mode != "full":
-        return None
+        return ()
     loaded = ledger.loaded(state.load_epoch)
-    there = [d for d in state.data.commits if (d.n, d.digest) in loaded]
-    last = max((d.n for d in there if d.load_as == "replace"), default=0)
-    return last - 1 if any(d.n < last and d.files and not d.cleaned for d in there) else None
+    snapshots = takewhile(lambda d: d.load_as == "replace", reversed(state.data.commits))
+    steps = pairwise(d for d in snapshots if (d.n, d.digest) in loaded)
+    found = tuple(
+        old for _, old in takewhile(lambda step: not implausible(step[1].rows, step[0].rows), steps)
+    )
+    return found if any(d.files and not d.cleaned for d in found) else ()
 
 
 def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
@@ -54,8 +64,7 @@ def due(state: State, ledger: Ledger, keep: float, now: datetime) -> int | None:
 def ledger_part(state: State, ledger: Ledger, keep: float | None, now: datetime) -> Part | None:
     """The part of the ledger to fetch row by row, if its sums say that files may be due."""
     first = [parse_moment(row.oldest) for row in ledger.rows if row.epoch == state.load_epoch and row.oldest]
-    ripe = keep is not None and first and min(first) <= _ripe(keep, now)
-    if not ripe and superseded(state, ledger) is None:
+    if keep is None or not first or min(first) > _ripe(keep, now):
         return None
     gone = state.data.cleaned[0][1] if state.data.cleaned and state.data.cleaned[0][0] == 0 else 0
     part = part_of(state)
@@ -78,24 +87,38 @@ def due_files(
 
 def _chosen(log: Log, state: State, ledger: Ledger, keep: float | None, now: datetime) -> Removal:
     """What to remove, by the same rules as `s3clean clean`; reads only the due part of the log."""
-    upto = before = superseded(state, ledger)
-    if upto is None and keep is not None:
-        upto = due(state, ledger, keep, now)
-    if upto is None:
+    found = superseded(state, ledger)
+    removal = _replaced(log, state, ledger, found, now) if found else Removal()
+    if not removal.empty:
+        return removal
+    upto = due(state, ledger, keep, now) if keep is not None else None
+    if keep is None or upto is None:
         return Removal()
-    commits, unreadable = read(log, (n for n in range(1, upto + 1) if not within(state.data.cleaned, n)))
+    facts = _facts(log, state, ledger, -1, upto)
+    return choose(facts, Wanted(older_than=keep, since_load=True), now)
+
+
+def _replaced(log: Log, state: State, ledger: Ledger, found: Sequence[DataCommit], now: datetime) -> Removal:
+    """The files of superseded snapshots, and those that an earlier removal has left."""
+    earlier = [state.data.older.upto, *(d.n for d in state.data.commits if d.n < found[-1].n)]
+    facts = _facts(log, state, ledger, max(earlier) or -1, found[0].n)
+    there = listed(log.store, state.table_name)
+    newer, _ = read(log, (d.n for d in state.data.commits if d.n > found[0].n))
+    if not there.keys() <= {f.path for c, _ in (*facts.commits, *newer) for f in c.files}:
+        left, _ = read(log, (d.n for d in found if d.cleaned))
+        objects = {f.path: there[f.path] for c, _ in left for f in c.files if f.path in there}
+        commits = tuple(sorted((*left, *facts.commits), key=lambda c: c[0].n))
+        facts = replace(facts, commits=commits, objects={**facts.objects, **objects})
+    numbers = {d.n for d in found}
+    # Files with positions were read by a cursor, before the table was read whole.
+    whole = (c for c, _ in facts.commits if c.n in numbers and not any(f.first for f in c.files))
+    return choose(facts, Wanted(only=frozenset(f.path for c in whole for f in c.files)), now)
+
+
+def _facts(log: Log, state: State, ledger: Ledger, after: int, upto: int) -> Facts:
+    """What is known about the commits after one, up to another, whose files are still there."""
+    numbers = (n for n in range(max(after, 0) + 1, upto + 1) if not within(state.data.cleaned, n))
+    commits, unreadable = read(log, numbers)
     objects = {f.path: StoredObject(f.bytes, f.created_at or c.at) for c, _ in commits for f in c.files}
     loaded = loaded_at(state, ledger) or {}
-    if before is not None:
-        # A run that died after its commit has left the files of the snapshot that it was about to remove.
-        gone = [d for d in state.data.commits if d.cleaned and d.n <= upto]
-        left, _ = read(log, [d.n for d in gone[-1:] if (d.n, d.digest) in loaded])
-        there = listed(log.store, state.table_name) if left else {}
-        commits = sorted((*left, *commits), key=lambda c: c[0].n)
-        objects |= {f.path: there[f.path] for c, _ in left for f in c.files if f.path in there}
-    facts = Facts(state, tuple(commits), objects, loaded, tuple(unreadable), upto=upto)
-    if before is None:
-        return choose(facts, Wanted(older_than=keep, since_load=True), now)
-    # Files from before a reset may still be loaded by hand.
-    only = frozenset(f.path for c, digest in commits if (c.n, digest) in loaded for f in c.files)
-    return choose(facts, Wanted(only=only), now)
+    return Facts(state, tuple(commits), objects, loaded, tuple(unreadable), after=after, upto=upto)

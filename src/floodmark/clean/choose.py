@@ -45,6 +45,7 @@ class Facts:
     )  # commits in the ledger, and when; None: the warehouse does not answer
     unreadable: tuple[int, ...] = ()  # commits that are lost or damaged
     under_way: str | None = None  # the run that holds the table: its files may still be committed
+    after: int = -1  # no commit up to this one was read
     upto: int | None = None  # the last commit that was read; None: all were
 
     def state_of(self, commit: WithFiles, digest: str) -> FileState:
@@ -200,7 +201,7 @@ def _named(
     # A span may run across commits that have no files, or none any more.
     kept = {c.n for c, _ in facts.commits if any(f.path in facts.objects for f in c.files)} - whole
     kept |= {n for n, length in lengths.items() if length and not within(facts.state.data.cleaned, n)} - whole
-    kept |= set(facts.unreadable)
+    kept |= {*facts.unreadable, facts.after}
     last = facts.state.n if facts.upto is None else facts.upto
     return CleanedFiles(
         whole=around(whole, kept, last),

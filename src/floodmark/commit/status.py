@@ -307,7 +307,11 @@ class NewTables:
 
 def first_named(store: Store, tables: Sequence[str], keep: bool) -> list[str]:
     """Those of these new tables that no run has named before; `keep` remembers that this one has."""
-    named = (_parse(NewTables, store.get(NEW_TABLES)) or NewTables()).tables
+    try:
+        named = (_parse(NewTables, store.get(NEW_TABLES)) or NewTables()).tables
+    except FloodmarkError as error:
+        log.info("the list of new tables could not be read: %s", error.message)
+        return []  # a later run names them
     if keep and set(named) != set(tables):
         put(store, NEW_TABLES, dump(NewTables(tuple(tables))), "the list of new tables")
     return [name for name in tables if name not in named]

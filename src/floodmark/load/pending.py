@@ -345,9 +345,9 @@ def _kept(
 ) -> bool:
     """Whether rows were loaded and none ever deleted, so that the target can't be empty."""
     there = sum(r.rows for r in ledger.rows if r.epoch == state.load_epoch and r.identity not in retake)
-    filtered = (
-        state.table is not None and state.table.recipe.where is not None
-    )  # rows leave with their updates
+    table = state.table
+    # Rows leave `where` with their updates, and the target with them.
+    filtered = table is not None and table.mode == "upsert" and table.recipe.where is not None
     deleted = filtered or state.extraction.deletes_at is not None or any(by_key(d.load_as) for d in data)
     return there > 0 and not deleted
 

@@ -76,4 +76,6 @@ def not_followed(table: Table, deletes: str | None) -> tuple[Kind, ...]:
     if table.mode == "full":
         return ()
     found: list[Kind] = ["deletes"] if deletes == "ignore" else []
-    return (*found, "updates") if table.mode == "append" and table.cursor in table.key else tuple(found)
+    if table.mode == "append" and not (table.cursor and table.column(table.cursor).maintained):
+        found.append("updates")
+    return tuple(found)

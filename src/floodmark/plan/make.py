@@ -267,6 +267,8 @@ def before_start(
     if start is None:
         return None
     conditions = [sql.upto(table, table.order, start)]
+    if temporal(table) and table.recipe.zero_dates != "error":  # every sync reads rows with a zero cursor
+        conditions.append(f"NOT {sql.loose(table, None, zero=True)}")
     estimate = edges.estimate(session, table, table.source.cursor_index, conditions)
     return estimate if estimate > most else edges.count(session, table, conditions, table.source.cursor_index)
 

@@ -31,7 +31,14 @@ from floodmark.load.preview import LoadPreview, look
 from floodmark.model import events
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
-from floodmark.model.errors import ConflictError, DataError, FloodmarkError, VerificationError, bug
+from floodmark.model.errors import (
+    ConflictError,
+    DataError,
+    FloodmarkError,
+    Interrupted,
+    VerificationError,
+    bug,
+)
 from floodmark.model.lineage import suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
@@ -488,18 +495,30 @@ class TableRun:
         removal, self._loader.ledger = due_files(warehouse, held.log, held.state, ledger, keep, now)
         if removal.empty:
             return
-        gone, replaced = Outcome(self._name, removal), superseded(held.state, ledger) is not None
+        gone, lost = Outcome(self._name, removal), None
+        replaced = bool(superseded(held.state, ledger))
         self._extraction.append(draft(held.state, Clean, held.run, clean=removal.clean))
         try:
             remove(self._services.store, gone, None)
+        except FloodmarkError as error:
+            if not replaced or isinstance(error, Interrupted):
+                raise
+            lost = error  # nobody asked for this removal, and all rows are loaded
         finally:
             self._report.files_cleaned += gone.deleted
             self._report.bytes_cleaned += gone.bytes
         what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
         due = f"loaded more than {duration(keep)} ago (keep_files)" if keep is not None else ""
-        self._tell(f"removed {what} {'of superseded snapshots' if replaced else due}")
+        if lost is None:
+            self._tell(f"removed {what} {'of superseded snapshots' if replaced else due}")
+        else:
+            of = counted(len(removal.files), "file")
+            again = "the sync that loads the next snapshot tries again"
+            self._tell(f"removed {gone.deleted:,} of {of} of superseded snapshots: {lost.message}; {again}")
         for note in gone.notes:
             self._tell(note)
+        if replaced and keep is not None:
+            self._remove_due()  # what else is due: files from before the table was read whole
 
     # the end
 

@@ -58,7 +58,7 @@ class Differences:
         Key, ...
     ] = ()  # in the warehouse but not at the source or not matching `where`; or there twice
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
-    loose: frozenset[Key] = frozenset()  # missing or different, and maybe only since the last sync
+    loose: frozenset[Key] = frozenset()  # of all these, those that maybe differ only since the last sync
     outside: tuple[Key, ...] = ()  # of the extra ones, those that the source has, outside `where`
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
@@ -130,7 +130,7 @@ def compare(
         confirmed,
         rows_source=differences.rows_source,
         rows_warehouse=differences.rows_warehouse,
-        left_out=differences.left_out,
+        left_out=differences.left_out + confirmed.left_out,
         agree=differences.agree and confirmed.agree,
         notes=differences.notes,
         low=differences.low,
@@ -333,7 +333,14 @@ def _confirmed(
             continue
         scope, *_ = scope_of(services, table, state, only_keys, also)
         looked = look_up(services, scope, list(suspects))
-        found = Differences(looked.missing, looked.extra, looked.different, looked.loose, looked.outside)
+        found = Differences(
+            looked.missing,
+            looked.extra,
+            looked.different,
+            looked.loose,
+            looked.outside,
+            left_out=looked.left_out,
+        )
         if not found:
             lost = any(suspects[key] for key in looked.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)

@@ -33,6 +33,7 @@ class LookedUp:
     loose: frozenset[Key] = frozenset()  # those that have no place in the change order at the source
     nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
     outside: tuple[Key, ...] = ()  # of the extra rows, those that the source has, outside `where`
+    left_out: int = 0  # rows that an update has moved out of `where` since the watermark
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.extra or self.different)
@@ -77,15 +78,18 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
                 if row is not None and row.place == "loose":
                     loose.add(named)
     outside = _outside_where(services, scope, extra)
-    # An update has moved the row out of `where` since the watermark: the next sync removes it.
+    # An update has moved these out of `where` since the watermark: the next sync removes them.
+    left_out = [key for key in extra if outside.get(key) == "beyond"]
     extra = [key for key in extra if outside.get(key) != "beyond"]
+    loose |= {key for key in extra if outside.get(key) == "loose"}
     return LookedUp(
         tuple(sorted((k for k in missing if k not in different), key=_place)),
         tuple(sorted(extra, key=_place)),
         tuple(sorted(different.items(), key=lambda item: _place(item[0]))),
-        frozenset(loose & {*missing, *different}),
+        frozenset(loose & {*missing, *different, *extra}),
         tuple(nowhere),
         tuple(key for key in extra if key in outside),
+        len(left_out),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,6 +14,7 @@ import pytest
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.table import Column
 from floodmark.services.warehouse.columns import same
+from floodmark.services.warehouse.redshift.steps import Do, Lock
 from tests.support.described import changed, described
 from tests.support.redshift import RedshiftStandIn
 from tests.support.warehouse_loads import (
@@ -264,3 +266,21 @@ def test_a_snapshot_goes_through_the_stage_into_a_target_that_shows_different_va
     place.server.execute(MASKED.format(place.schema))
     fill.load(fill.commit([{"n": n, "update_at": at(2)} for n in (2, 3)], load_as="replace"))
     assert fill.rows("n") == [(2,), (3,)] and place.sent('CREATE TEMP TABLE "floodmark_stage"')
+
+
+@pytest.mark.parametrize(("rows", "state"), [(3, "committed"), (2, "rolled back")])
+def test_two_statements_must_change_so_many_rows_together(
+    fill: Fill, place: RedshiftPlace, rows: int, state: str
+) -> None:
+    fill.load(fill.commit([row(1)]))
+    place.run("CREATE TABLE counted (n INTEGER)")
+    into = f"INSERT INTO {place.schema}.counted VALUES"
+    steps = (
+        Do(f"{into} (1), (2)"),
+        Do(f"{into} (3)", rows, together=True),
+        Do(f"{into} (4)", 1),
+    )
+    with closing(place.open()._transport.open()) as session:
+        outcome = session.transaction(Lock(f"{place.schema}.floodmark_lock_orders", 5), steps)
+    assert outcome.state == state, outcome.error
+    assert place.run("SELECT count(*) FROM counted") == [(4 if state == "committed" else 0,)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import duckdb
 import pytest
 
 from floodmark import FloodmarkError
@@ -340,57 +339,3 @@ def test_deletes_are_cleaned_once_loaded_and_never_given_up_before(orders: Works
     orders.synced("orders")
     assert orders.compare("orders").equal
     valid(orders)
-
-
-def test_five_changed_snapshots_leave_the_files_of_one(workspace: Workspace) -> None:
-    workspace.write(tables={workspace.full_name("t"): {"mode": "full"}})
-    workspace.execute("CREATE TABLE t (a INT, b INT)")
-    name = workspace.full_name("t")
-    for n in range(5):
-        workspace.execute(f"INSERT INTO t VALUES ({n}, {n})")
-        done = workspace.synced("t")
-    files = workspace.run("s3clean", "list", "-t", name, "--json").ok().json["files"]
-    assert [(f["state"], f["rows"]) for f in files] == [("loaded", 5)]
-    assert "of superseded snapshots" in " ".join(done["notes"])
-    workspace.run("watermark", "validate", "-t", name).ok()
-    shown = workspace.run("watermark", "get", "-t", name, "--json").ok().json
-    assert (shown["mysql_rows_extracted"], shown["redshift_rows_loaded"]) == (5, 5)
-    # The newest snapshot loads again; those before it are not needed.
-    workspace.run("watermark", "reset", "-t", name, "--redshift-only").ok()
-    workspace.run("watermark", "validate", "-t", name).ok()
-    done = workspace.synced("t", load_only=True)
-    assert (done["rows_loaded"], done["files_loaded"]) == (5, 1)
-    assert done["watermark"]["redshift_rows_loaded"] == 5
-    assert workspace.verified("t")["rows_warehouse"] == 5
-    with duckdb.connect(str(workspace.warehouse)) as target:
-        target.execute("DELETE FROM floodmark_ledger")
-        target.execute("DROP TABLE t")
-    workspace.synced("t", load_only=True)
-    assert workspace.verified("t")["ok"]
-
-
-def test_what_a_crash_leaves_of_a_superseded_snapshot_does_no_harm_and_the_next_one_removes_it(
-    workspace: Workspace,
-) -> None:
-    name = workspace.full_name("t")
-    workspace.write(tables={name: {"mode": "full"}})
-    workspace.execute("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)")
-    workspace.synced("t")
-    [file] = (workspace.folder / "lake" / "data").rglob("*.parquet")
-    content = file.read_bytes()
-    workspace.execute("INSERT INTO t VALUES (2)")
-    workspace.synced("t")
-    assert not file.exists()
-    # As if the run had died between its commit and the removal.
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(content)
-    workspace.run("watermark", "validate", "-t", name).ok()
-    assert workspace.verified("t")["ok"]
-    workspace.run("watermark", "reset", "-t", name, "--redshift-only").ok()
-    assert workspace.synced("t", load_only=True)["rows_loaded"] == 2
-    workspace.execute("INSERT INTO t VALUES (3)")
-    assert workspace.synced("t")["files_cleaned"] == 2
-    workspace.execute("INSERT INTO t VALUES (4)")
-    assert workspace.synced("t")["files_cleaned"] == 1
-    assert [(f["state"], f["rows"]) for f in listed(workspace, "t")] == [("loaded", 4)]
-    workspace.run("watermark", "validate", "-t", name).ok()

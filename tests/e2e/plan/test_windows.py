@@ -68,6 +68,19 @@ def test_rows_at_or_before_the_start_are_counted_and_left_out(workspace: Workspa
     assert "rows at or before" not in notes(workspace.synced("orders"))
 
 
+@pytest.mark.parametrize(("policy", "left_out"), [("null", 11), ("error", 12)])
+def test_rows_with_a_zero_cursor_are_left_out_by_the_start_only_if_no_sync_reads_them(
+    workspace: Workspace, policy: str, left_out: int
+) -> None:
+    workspace.execute(
+        ORDERS, old_rows(30), "SET sql_mode = ''", "UPDATE orders SET update_at = 0 WHERE id = 5"
+    )
+    workspace.write(defaults={"start": "2025-03-01 00:12:00", "zero_dates": policy})
+    assert plan(workspace.settings, "orders", SyncOptions()).plan.before_start == left_out
+    table = workspace.synced("orders")
+    assert table["rows_extracted"] + table["rows_reread"] == 30 - left_out
+
+
 # ---------------------------------------------------------------- interrupted
 
 

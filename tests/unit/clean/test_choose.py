@@ -340,18 +340,50 @@ def test_files_are_due_that_long_after_their_load_and_in_portions() -> None:
     assert ask(week) is None
 
 
+FULL = changed(TABLE, mode="full", cursor=None)
+
+
+def replaced(history: History, *loaded: int) -> list[int]:
+    """The superseded snapshots, if these commits are loaded."""
+    return [d.n for d in superseded(history.state, Ledger(0, tuple(history.ledger(*loaded))))]
+
+
 def test_files_from_before_the_newest_loaded_snapshot_are_superseded() -> None:
     history = History()
     first, second = (batch(history, data_file(name), load_as="replace") for name in "ab")
-
-    def ask(*loaded: int) -> int | None:
-        return superseded(history.state, Ledger(0, tuple(history.ledger(*loaded))))
-
-    assert ask(first, second) is None, "a table that is merged may need every file"
-    history.claim(table=changed(TABLE, mode="full", cursor=None))
-    assert ask(first) is None, "the next snapshot has not been loaded"
-    assert ask(first, second) == second - 1
-    assert ask(second) is None, "the first one's files were never loaded"
+    assert replaced(history, first, second) == [], "a table that is merged may need every file"
+    history.claim(table=FULL)
+    assert replaced(history, first) == [], "the next snapshot has not been loaded"
+    assert replaced(history, first, second) == [first]
+    assert replaced(history, second) == [], "the first one's files were never loaded"
     cleaned(history, choose(facts(history, first, second), Wanted(pattern="a.*"), NOW))
-    history.claim(table=changed(TABLE, mode="full", cursor=None))
-    assert ask(first, second) is None
+    history.claim(table=FULL)
+    assert replaced(history, first, second) == []
+
+
+def test_files_from_before_the_table_was_read_whole_are_not_superseded() -> None:
+    history = History()
+    first = batch(history, data_file("a"), load_as="insert")
+    second, third = (batch(history, data_file(name), load_as="replace") for name in "bc")
+    history.claim(table=FULL)
+    assert replaced(history, first, second) == []
+    assert replaced(history, first, second, third) == [second]
+
+
+def test_what_an_implausibly_small_snapshot_replaces_is_not_superseded() -> None:
+    history = History()
+    sizes = (1000, 900, 0, 5)
+    numbers = [batch(history, data_file(f"f{n}", n), load_as="replace") for n in sizes]
+    history.claim(table=FULL)
+    assert replaced(history, *numbers[:2]) == numbers[:1]
+    assert replaced(history, *numbers[:3]) == []
+    assert replaced(history, *numbers) == numbers[2:3], "those before the drop stay for good"
+
+
+def test_a_commit_that_was_not_read_is_not_named_as_cleaned() -> None:
+    history = History()
+    first, second, third = (batch(history, data_file(name), load_as="replace") for name in "abc")
+    seen = facts(history, first, second, third)
+    known = tuple(c for c in seen.commits if c[0].n == second)
+    removal = choose(replace(seen, commits=known, after=first, upto=second), Wanted(pattern="b.*"), NOW)
+    assert removal.clean.whole == ((first + 1, second),)

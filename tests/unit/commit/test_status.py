@@ -11,6 +11,7 @@ from floodmark.commit.status import (
     Day,
     VerifyResult,
     add_days,
+    first_named,
     live_path,
     merged,
     month_path,
@@ -205,3 +206,14 @@ def test_a_column_that_the_source_still_has_is_excluded_and_not_dropped() -> Non
     renamed = changed(TABLE, columns=(*rest, other), renamed=((last.name, "Other"),))
     (change,) = column_changes(TABLE, renamed)
     assert str(change) == f"{last.name} was renamed to Other"
+
+
+def test_a_list_of_new_tables_that_can_not_be_read_fails_nothing_and_a_later_run_names_them(
+    store: Store, tmp_path: Path
+) -> None:
+    lost = tmp_path / "status" / "new_tables.json"
+    lost.mkdir(parents=True)
+    assert first_named(store, ["s.new"], keep=True) == []
+    lost.rmdir()
+    assert first_named(store, ["s.new"], keep=True) == ["s.new"]
+    assert first_named(store, ["s.new"], keep=True) == []

@@ -26,7 +26,7 @@ from floodmark.model.types import file_schema
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from tests.support.described import changed
-from tests.support.samples import TABLE, numbers
+from tests.support.samples import TABLE, at, numbers, window
 
 RUN = "20250819_153000_ab12"
 
@@ -51,12 +51,14 @@ class Bench:
         self.table = table
         self.add(Claim, table=table, purpose="sync")
 
-    def batch(self, *ids: int, load_as: LoadAs = "merge", second: int = 0, created: str = "") -> int:
+    def batch(
+        self, *ids: int, load_as: LoadAs = "merge", second: int = 0, created: str = "", **more: Any
+    ) -> int:
         """A commit with a row for each id."""
         moment = datetime(2025, 1, 1, 0, 0, second, tzinfo=UTC)
         rows = [{"id": n, "update_at": moment} for n in ids]
         names = file_schema(self.table).names
-        return self._commit(Batch, rows, names, load_as=load_as, created=created)
+        return self._commit(Batch, rows, names, load_as=load_as, created=created, **more)
 
     def _commit(
         self,
@@ -66,6 +68,7 @@ class Bench:
         *,
         load_as: LoadAs,
         created: str = "",
+        **more: Any,
     ) -> int:
         schema = pa.schema([field for field in file_schema(self.table) if field.name in names])
         body = io.BytesIO()
@@ -75,7 +78,7 @@ class Bench:
         self.store.put(path, content)
         digest = hashlib.sha256(content).hexdigest()
         file = DataFile(path, len(rows), len(content), digest, 0, created_at=created)
-        return self.add(kind, files=(file,), load_as=load_as, schema=self.table.fingerprint).n
+        return self.add(kind, files=(file,), load_as=load_as, schema=self.table.fingerprint, **more).n
 
     def deletes(self, *ids: int) -> int:
         """A commit of the keys of deleted rows."""
@@ -216,3 +219,22 @@ def test_keys_that_are_deleted_between_two_schemas_bring_no_columns(bench: Bench
     bench.batch(3)
     assert numbers(bench.load().choice.commits) == [2, 4, 5]
     assert bench.rows("id, n") == [(2, None), (3, None)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("append", "orders is empty"), ("upsert", "orders has 0 rows, but the last load left 1")],
+)
+def test_only_in_mode_upsert_may_rows_that_left_where_have_emptied_the_target(
+    tmp_path: Path, mode: str, said: str
+) -> None:
+    bench = Bench(tmp_path, changed(TABLE, mode=mode, where="id > 0"))
+    way: LoadAs = "insert" if mode == "append" else "merge"
+    bench.batch(1, load_as=way)
+    bench.load()
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as target:
+        target.execute("DELETE FROM orders")
+    bench.add(Claim, table=bench.table, purpose="sync", window=window("w", None, (), at(5)))
+    bench.batch(2, load_as=way, window_id="w", slices=(0,))
+    with pytest.raises(DataError, match=said):
+        bench.load()

@@ -145,6 +145,10 @@ def test_what_is_not_followed_depends_on_the_mode_and_on_deletes() -> None:
     assert not_followed(TABLE, "hard") == () == not_followed(whole, "ignore")
     assert not_followed(by_id, "ignore") == ("deletes", "updates")
     assert not_followed(by_id, "soft") == ("updates",)
+    by_time = changed(TABLE, mode="append")
+    assert not_followed(by_time, "soft") == ("updates",)
+    current = replace(AT, extra="on update CURRENT_TIMESTAMP")
+    assert not_followed(changed(by_time, columns=(TABLE.columns[0], current)), "soft") == ()
 
 
 def test_every_obstacle_to_several_connections_has_words() -> None:

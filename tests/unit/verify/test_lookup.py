@@ -89,3 +89,23 @@ def test_a_row_found_by_another_spelling_and_deleted_before_it_is_printed_is_ext
     source = Deleted(tmp_path / "w.duckdb")
     found = look_up(source.services, Scope(table, forms(table, redshift=False)), [("a",), ("A",)])
     assert (found.extra, found.nowhere) == ((("A",),), (("a",),))
+
+
+def test_rows_that_left_the_where_since_the_watermark_are_counted_and_those_without_a_place_are_loose(
+    tmp_path: Path,
+) -> None:
+    with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
+        con.execute("CREATE TABLE t (id INTEGER, n INTEGER)")
+        con.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3), (4, 4)")
+    table = described("s", "t", (ID, N), ("id",), "n", "upsert", "t", where="id > 9")
+
+    class Moved(Source):
+        def rows(self, sql: str) -> list[tuple[bytes, ...]]:
+            places = [(b"beyond", b"", b"1"), (b"loose", b"", b"2"), (b"in", b"", b"3")]
+            return [] if "id > 9" in sql else [*places]
+
+    form = forms(table, redshift=False)
+    scope = Scope(table, form, (form[1], form[0]), high=(5, 5))
+    found = look_up(Moved(tmp_path / "w.duckdb").services, scope, [("1",), ("2",), ("3",), ("4",)])
+    assert (found.extra, found.outside) == (((2,), (3,), (4,)), ((2,), (3,)))
+    assert found.left_out == 1 and found.loose == frozenset({(2,)})

@@ -16,7 +16,7 @@ from floodmark.model.types import fields
 from floodmark.services.warehouse.redshift.files import UNKNOWN, Proven
 from floodmark.services.warehouse.redshift.merge import put
 from floodmark.services.warehouse.redshift.stage import Put
-from floodmark.services.warehouse.redshift.steps import Check, Choose, Step
+from floodmark.services.warehouse.redshift.steps import Check, Choose, Do, Step
 from tests.support.described import changed, described
 
 ID = Column("id", "bigint(20)", "bigint", nullable=False)
@@ -105,6 +105,15 @@ def test_only_a_target_with_further_columns_takes_the_longer_way() -> None:
     assert made == ["CREATE", "CREATE", "DELETE", "INSERT", "INSERT", "DROP"]
     saved = next(sql for sql in further if sql.startswith('CREATE TEMP TABLE "floodmark_kept"'))
     assert WITHIN.format("id", 1, "BIGINT", 5, "BIGINT") in saved
+
+
+@pytest.mark.parametrize("kept", [(), ("phone",)])
+def test_either_way_as_many_rows_are_inserted_as_the_files_have(kept: tuple[str, ...]) -> None:
+    *_, placed = put(spec(kept=kept), "merge", [[file(id=(1, 5))]])
+    assert isinstance(placed, Choose)
+    inserts = [step for step in placed.then if step.sql.startswith("INSERT")]
+    assert [step.rows for step in inserts if isinstance(step, Do)] == ([None, 2] if kept else [2])
+    assert [step.together for step in inserts if isinstance(step, Do)] == ([False, True] if kept else [False])
 
 
 def test_the_stage_is_distributed_like_the_target() -> None:

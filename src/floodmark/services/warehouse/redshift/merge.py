@@ -205,7 +205,7 @@ def _place(spec: Put, files: Sequence[Proven], rows: int | None) -> tuple[Step, 
     weights = _keep_weights(replace(spec, side_filled=False) if spec.whole else spec)
     if not spec.kept:
         return (*gone, *weights, _insert(spec, rows))
-    return (save_kept(spec, files), *gone, *weights, *_inserted_with_kept(spec))
+    return (save_kept(spec, files), *gone, *weights, *_inserted_with_kept(spec, rows))
 
 
 def _emptied(spec: Put) -> list[Step]:
@@ -218,7 +218,7 @@ def _emptied(spec: Put) -> list[Step]:
 
 def _insert(
     spec: Put, rows: int | None, more: Sequence[tuple[str, str]] = (), among: str = quote(STAGE)
-) -> Step:
+) -> Do:
     """Insert staged rows; `more`: further columns of the target, and their values."""
     values = {name: _value(spec, name) for _, name in spec.columns}
     values |= dict((*spec.constants, *more))
@@ -226,7 +226,7 @@ def _insert(
     return Do(f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {among}", rows)
 
 
-def _inserted_with_kept(spec: Put) -> list[Step]:
+def _inserted_with_kept(spec: Put, rows: int | None) -> list[Step]:
     """Insert the staged rows: those of saved keys with what the target had, the others as new rows.
 
     Two statements, because only a column that an INSERT leaves out gets its default.
@@ -236,7 +236,7 @@ def _inserted_with_kept(spec: Put) -> list[Step]:
     new = f"LEFT JOIN {quote(KEPT)} ON {same} WHERE {quote(KEPT, key)} IS NULL"
     return [
         _insert(spec, None, values, f"{quote(STAGE)} JOIN {quote(KEPT)} ON {same}"),
-        _insert(spec, None, among=f"{quote(STAGE)} {new}"),
+        replace(_insert(spec, rows, among=f"{quote(STAGE)} {new}"), together=True),
         Do(f"DROP TABLE {quote(KEPT)}"),
     ]
 

@@ -309,6 +309,7 @@ class SocketSession:
         self._timeout(self._limits.statement)
 
     def _steps(self, steps: Sequence[Step], at_work: AtWork) -> None:
+        changed = 0
         for step in steps:
             bound = step.seconds if isinstance(step, Do) else None
             self._timeout(self._limits.statement if bound is None else bound)
@@ -316,7 +317,7 @@ class SocketSession:
                 case Do():
                     if (kind := doing(step.sql)) is not None:
                         at_work(kind)
-                    self._do(step)
+                    changed = self._do(step, changed if step.together else 0)
                 case Check():
                     found = self._value(step.sql)
                     if found != step.want:
@@ -326,9 +327,10 @@ class SocketSession:
                         step.then if self._value(step.sql) == step.want else step.otherwise(), at_work
                     )
 
-    def _do(self, step: Do) -> None:
+    def _do(self, step: Do, before: int) -> int:
+        """Run a statement; returns how many rows it has changed, and those changed before."""
         try:
-            changed = self._changed(step.sql)
+            changed = before + self._changed(step.sql)
         except Failed as failed:
             if failed.canceled and step.seconds is not None:
                 raise Failed(Busy(step.sql, step.seconds)) from failed
@@ -341,6 +343,7 @@ class SocketSession:
                 ),
                 again=True,
             )
+        return changed
 
     def _value(self, sql: str) -> object:
         found = self._run(sql)

@@ -24,6 +24,7 @@ class Do:
 
     sql: str
     rows: int | None = None
+    together: bool = False  # with those of the statement before it
     # How long it may wait for others' locks; None: as long as any statement of a load may take.
     seconds: float | None = None
 
