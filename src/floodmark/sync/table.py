@@ -362,6 +362,8 @@ class TableRun:
         elif not plan.waits and self._request.since is None and not state.looked_at:
             way = plan.load_as
         else:
+            if state.window is not None and self._request.since is None:
+                self._held.claim("sync")  # gives it up: what it was to read is gone
             return
         taken = self._held.claim("sync", table=plan.table)
         if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
