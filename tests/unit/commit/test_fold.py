@@ -126,8 +126,8 @@ def test_a_sync_that_plans_no_window_gives_up_one_of_which_nothing_was_read() ->
     history.claim("loader", purpose="load", window=None)
     assert history.state.window is not None
     position = history.state.position
-    history.claim("next", window=None)
-    assert (history.state.window, history.state.position) == (None, position)
+    given_up = history.claim("next", window=None)
+    assert (given_up.window, given_up.position) == (None, position)
     for left in (
         window("whole", None, (), at(42, 7), whole=True),
         window("s", None, (), at(42, 7), by="snapshot"),
