@@ -1,8 +1,8 @@
 """A table's current activity: running, interrupted or idle.
 
 Running means that the holder's lease is alive. Interrupted means that a window is open and no live run holds
-the table; the next sync resumes it. Rows come from the live document, or else from the commits under the
-newest claim.
+the table; the next sync resumes it, or gives it up. Rows come from the live document, or else from the commits
+under the newest claim.
 """
 
 from __future__ import annotations

@@ -298,9 +298,13 @@ def _claim(state: State, commit: Claim) -> State:
     reread = state.extraction.reread
     if commit.reread is not None and (reread is None or commit.reread.id != reread.id):
         state = replace(state, extraction=replace(state.extraction, reread=commit.reread))
-    if commit.window is None:  # a load, a set, …: leave an open window for the next extraction
-        return state
     progress = state.progress
+    if commit.window is None:  # a load, a set, …: leave an open window for the next extraction
+        left = progress.window
+        if commit.purpose == "sync" and left is not None and left.by != "snapshot" and not left.whole:
+            # The sync planned none: a window of which nothing was read is given up.
+            progress = replace(progress, window=left if progress.done else None)
+        return replace(state, progress=progress)
     if progress.position is None and not progress.started:
         progress = replace(progress, began=commit.window.low)
     if progress.window is None or commit.window.id != progress.window.id:

@@ -57,7 +57,7 @@ def jobs(
             limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
-            outside=plan.outside,
+            outside=plan.outside and piece.outside,
             expected=services.sources.expected(table.name) or UNKNOWN_SOURCE,
         )
         for piece in pieces

@@ -28,6 +28,9 @@ from floodmark.services.run import Services
 from floodmark.services.warehouse.decide import check_elsewhere, check_holder
 from floodmark.services.warehouse.protocol import LoadOutcome
 
+# How many seconds an extraction waits for the loads in the background; another table's may come first.
+PATIENCE = 5.0
+
 
 class Loader:
     """Loads the commits that the log has and the ledger lacks."""
@@ -119,11 +122,14 @@ class Loader:
             self._news.notify()
 
     def caught_up(self, state: State, table: Table) -> bool:
-        """Waits for the loads in the background; whether the target then holds all that the log has."""
+        """Waits a little for the loads in the background; whether the target then holds all that the log has."""
+
+        def idle() -> bool:
+            return not (self._thread and self._thread.is_alive() and (self._offered or self._busy))
+
         with self._news:
-            while self._thread is not None and self._thread.is_alive() and (self._offered or self._busy):
-                self._news.wait(1.0)
-        if self._asked.backup_only or self.failed or self.ledger is None:
+            done = self._news.wait_for(idle, PATIENCE)
+        if not done or self._asked.backup_only or self.failed or self.ledger is None:
             return False
         ledger = ledger_for(self._services.warehouse(), state, table.target, self.ledger)
         return not pending(self._log.data(state, ledger.rows), ledger, state.load_epoch)

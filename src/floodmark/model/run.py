@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -87,6 +87,10 @@ class SyncOptions:
     def most(self) -> int | None:
         """The maximum number of rows that the run may extract."""
         return None if self.chunk is None else min(self.chunk * (self.max_chunks or 1), MOST_ROWS)
+
+    def after(self, rows: int) -> SyncOptions:
+        """What is left of the request once so many rows are extracted."""
+        return self if self.most is None else replace(self, limit=max(0, self.most - rows), max_chunks=None)
 
     @property
     def in_order(self) -> bool:

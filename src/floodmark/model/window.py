@@ -47,5 +47,6 @@ class Slice:
     high: Position | None = None
     beyond: Value | None = None  # loose rows: cursor IS NULL, or at or after this value
     zero: bool = False  # loose rows: also those with a cursor of 0000-00-00
+    outside: bool = True  # whether the keys of its rows outside `where` are read too, if the plan reads any
     keys: tuple[Key, ...] = ()  # the rows with these keys
     rows: int = 0  # an estimate

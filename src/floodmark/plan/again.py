@@ -49,26 +49,32 @@ def read_again(source: Source, settled: Settled) -> Again:
     found: list[Slice] = []
     notes: list[str] = []
     fingerprint = None
+    before, known = overlap.parts(reading.state.progress.overlap)
     begin = overlap.begins(reading, settled)
     if reading.state.position is not None and not reading.state.progress.manual and begin is not None:
-        piece, fingerprint = _before_the_watermark(source, settled, begin)
+        piece, fingerprint = _before_the_watermark(source, settled, begin, before)
         found += [piece] if fingerprint is not None else []
         if clock.spread(settled.zone):
             notes.append(overlap.said_zone(reading, settled, begin))
     if why:
         notes.append(overlap.said_again(reading, seconds, why))
-    loose = _loose(source, settled)
-    if loose is not None:
-        found.append(loose)
+    loose, outside = _loose(source, settled)
+    if loose.rows or outside != known:
+        found.append(replace(loose, outside=outside != known))
+    if loose.rows:
         notes.append(overlap.said_loose(loose))
+    if fingerprint is not None or outside != known:
+        fingerprint = overlap.with_loose(fingerprint or before, outside)
     return Again(tuple(found), fingerprint, tuple(notes))
 
 
-def _before_the_watermark(source: Source, settled: Settled, begin: Position) -> tuple[Slice, str | None]:
+def _before_the_watermark(
+    source: Source, settled: Settled, begin: Position, before: str
+) -> tuple[Slice, str | None]:
     """The stretch from `begin` to the watermark, and its fingerprint; None if unchanged since last read."""
     session, table, low = source.session, source.table, source.reading.low
     assert low is not None
-    before, every = source.reading.state.progress.overlap, source.reading.outside
+    every = source.reading.outside
     rows, places = edges.positions(session, table, begin, low, every=every)
     contents = None
     if overlap.is_final(source.reading, settled):
@@ -81,14 +87,18 @@ def _before_the_watermark(source: Source, settled: Settled, begin: Position) -> 
     return Slice("overlap", 0, "cursor", begin, low, rows=rows), None if same else fingerprint
 
 
-def _loose(source: Source, settled: Settled) -> Slice | None:
-    """Rows whose cursor is NULL, zero or in the future, if there are any."""
+def _loose(source: Source, settled: Settled) -> tuple[Slice, str]:
+    """Rows whose cursor is NULL, zero or in the future, and a fingerprint of those outside `where`.
+
+    The target lacks the latter since they were last read, unless the fingerprint has changed.
+    """
+    session, table = source.session, source.table
     found = overlap.loose(source.reading, settled)
     if found is None:
-        return None
-    loose = sql.loose(source.table, found.beyond, found.zero)
-    rows = edges.count(source.session, source.reading.rows, [loose])
-    return replace(found, rows=rows) if rows else None
+        return Slice("loose", 1), ""
+    loose = sql.loose(table, found.beyond, found.zero)
+    outside = edges.outside(session, table, [loose]) if source.reading.outside else ""
+    return replace(found, rows=edges.count(session, table, [loose])), outside
 
 
 def _check_cursors(session: Session, table: Table, state: State) -> None:

@@ -78,17 +78,10 @@ class Reading:
 
 
 def looks_outside(table: Table, state: State) -> bool:
-    """Whether the target may have rows that an update has moved out of `where`.
-
-    Not while the first window is read, even if another run resumes it: a row that leaves `where` meanwhile gets a
-    newer cursor, and comes with the next window.
-    """
+    """Whether the target may have rows that an update has moved out of `where`."""
     if table.mode != "upsert" or not table.recipe.where:
         return False
-    if state.progress.moved_at is not None:
-        return True
-    first = state.window is not None and state.window.low == state.progress.began
-    return state.has_data and not first
+    return state.has_data or state.progress.moved_at is not None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Plan:
     def read_again(self) -> tuple[tuple[str, int], ...]:
         """What is read again, with approximate row counts."""
         columns = (("columns", sum(s.rows for s in self.reread_slices)),) if self.reread_slices else ()
-        return (*columns, *((s.kind, s.rows) for s in self.again))
+        return (*columns, *((s.kind, s.rows) for s in self.again if s.rows))
 
     @property
     def rows(self) -> int:

@@ -128,6 +128,17 @@ def fingerprint(places: str, contents: str | None) -> str:
     return f"{places}|{contents}"
 
 
+def with_loose(overlap: str, loose: str) -> str:
+    """The fingerprint as it is kept: of the overlap, and of the loose rows outside `where`, if there are any."""
+    return f"{overlap}|{loose}" if loose else overlap or "|"
+
+
+def parts(kept: str | None) -> tuple[str, str]:
+    """Both fingerprints; only that of the loose rows ends with a count and a sum."""
+    overlap, _, loose = (kept or "").rpartition("|")
+    return (overlap, loose) if ":" in loose else (kept or "", "")
+
+
 def reaches(value: Value, other: Value) -> bool:
     """Whether a cursor is at or after another one; a DATE counts as every time of its day."""
     if isinstance(value, int) and isinstance(other, int):

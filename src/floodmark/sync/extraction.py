@@ -42,6 +42,7 @@ from floodmark.model.run import EXTRACT, SyncOptions, TableReport, Wait
 from floodmark.model.text import counted, duration
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
+from floodmark.plan.overlap import with_loose
 from floodmark.plan.window import slices as whole
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.sql import selects
@@ -145,7 +146,10 @@ class Extraction:
         results = list(self._slices(plan, plan.again))
         way: LoadAs = "merge" if plan.table.key else plan.load_as
         self._report.rows_reread += sum(r.rows for r in results)
-        self._commit(plan, results, window_id=None, load_as=way, overlap=plan.overlap)
+        overlap = plan.overlap
+        if plan.table.recipe.where and any(piece.kind in ("since", "keys") for piece in plan.again):
+            overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
+        self._commit(plan, results, window_id=None, load_as=way, overlap=overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
@@ -301,10 +305,11 @@ class Extraction:
         keys = [r.outside for r in results if r.outside is not None and r.outside.num_rows]
         if not keys:
             return 0
-        leaving, state = pa.concat_tables(keys), self._held.state
-        if self._loader.caught_up(state, plan.table):
-            with suppress(TransientError):
+        leaving, found, state = pa.concat_tables(keys), 0, self._held.state
+        with suppress(TransientError):
+            if self._loader.caught_up(state, plan.table):
                 leaving = deletes.in_target(self._services, plan.table, leaving)
+                found = leaving.num_rows
         if not leaving.num_rows:
             return 0
         assert state.claim is not None
@@ -318,8 +323,8 @@ class Extraction:
                 state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, purpose="where"
             )
         )  # fmt: skip
-        self.left += leaving.num_rows
-        self._report.rows_deleted += leaving.num_rows
+        self.left += found
+        self._report.rows_deleted += found
         return leaving.num_rows
 
 

@@ -208,6 +208,10 @@ class TableRun:
 
     def _extract(self) -> None:
         """Plans, claims and reads until the run has nothing left to read."""
+        if self._report.rows_extracted:  # the second attempt
+            self._request = self._request.after(self._report.rows_extracted)
+        if self._request.most == 0:
+            return
         for _ in range(2):  # first a window left open, then what has arrived since
             plan = decide_and_claim(self._held.log, self._held.state, self._planned)
             if plan is None:
@@ -374,6 +378,8 @@ class TableRun:
         elif not plan.waits and self._request.since is None and not state.looked_at:
             way = plan.load_as
         else:
+            if state.window is not None and self._request.since is None:
+                self._held.claim("sync")  # gives it up: what it was to read is gone
             return
         taken = self._held.claim("sync", table=plan.table)
         if isinstance(taken, Claimed):  # otherwise another run has changed the table meanwhile
@@ -432,8 +438,11 @@ class TableRun:
 
     def _sweep_again(self) -> bool:
         """The same with another plan, which says whether the source is the one that was read before."""
-        self._extract()
-        self._load()
+        if self._request.most is None and self._request.since is None:
+            self._extract()
+            self._load()
+        else:
+            self._plan()  # what was asked for has been read
         return self._sweep()
 
     def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:

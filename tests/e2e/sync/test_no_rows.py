@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from floodmark.model.errors import DataError
+from floodmark.services.store.store import Store
 from tests.conftest import Workspace
 
 AT = "at DATETIME(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at)"
@@ -31,6 +33,33 @@ def test_a_table_without_rows_is_up_to_date_once_a_sync_has_looked(workspace: Wo
     assert statuses(workspace.synced("t")) == ("success", "success")
     assert not workspace.synced("t")["commits"]
     workspace.execute("INSERT INTO t (id) VALUES (1)")
+    assert workspace.synced("t")["rows_loaded"] == 1
+
+
+def test_a_sync_that_finds_nothing_gives_up_the_window_of_one_that_died_before_its_first_commit(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(workspace)
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, {AT})", "INSERT INTO t (id) VALUES (1)")
+    workspace.synced("t")
+    workspace.execute("INSERT INTO t (id) VALUES (2)")
+    create = Store.create
+
+    def crash(self: Store, path: str, data: bytes) -> bool:
+        if path.startswith("commits/") and b'"kind":"batch"' in data:
+            raise DataError("gone")
+        return create(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "create", crash)
+        [died] = workspace.sync("t").as_json()["tables"]
+        assert died["exit_code"] == 6 and died["watermark"]["activity"]["state"] == "interrupted"
+    workspace.execute("DELETE FROM t WHERE id = 2")
+    for _ in range(2):
+        done = workspace.synced("t")
+        assert statuses(done) == ("success", "success") and done["commits"] == []
+        assert done["watermark"]["activity"]["state"] == "idle"
+    workspace.execute("INSERT INTO t (id) VALUES (3)")
     assert workspace.synced("t")["rows_loaded"] == 1
 
 

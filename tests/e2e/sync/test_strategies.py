@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from floodmark.model.origin import SourceId
+from floodmark.services.mysql.sources import Sources, exchanged
+from floodmark.sync import deletes
 from tests.conftest import Workspace
 from tests.support.orders import create_orders, fill_orders
 
@@ -30,6 +34,38 @@ def test_limit_50_and_3_chunks_are_exactly_150_rows_in_position_order(
     # The next run continues after them.
     assert orders.synced("orders", strategy=strategy, limit=50)["rows_extracted"] == 50
     assert orders.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(200, 200)]
+
+
+def test_a_limit_holds_for_both_attempts_if_something_else_was_read_in_the_first(
+    orders: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, checked = Sources.check, list[str]()
+
+    def changed_once(self: Sources, table: str, found: SourceId) -> None:
+        checked.append(table)
+        if len(checked) == 2:
+            raise exchanged(table)
+        check(self, table, found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sources, "check", changed_once)
+        table = orders.synced("orders", strategy="sequential", limit=50, max_chunks=3)
+    assert len(checked) > 2 and table["rows_extracted"] == 150
+
+    orders.write(tables={"orders": {"deletes": "hard"}})
+    look, looks = deletes.look, list[int]()
+
+    def after_a_change(*args: Any) -> deletes.Swept | None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise exchanged("orders")
+        return look(*args)
+
+    monkeypatch.setattr(deletes, "look", after_a_change)
+    table = orders.synced("orders", since="2020-01-01", limit=20)
+    assert (len(looks), table["rows_extracted"], table["rows_reread"]) == (2, 0, 20)
+    looks.clear()
+    assert orders.synced("orders", limit=30)["rows_extracted"] == 30 and len(looks) == 2
 
 
 @pytest.mark.parametrize("rows", [3000, pytest.param(1500, marks=pytest.mark.long), 430, 190])

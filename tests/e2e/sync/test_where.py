@@ -147,6 +147,38 @@ def test_keys_are_all_kept_while_the_target_is_behind(workspace: Workspace) -> N
     assert target(workspace) == source(workspace), "the row that was loaded late left again"
 
 
+def test_rows_outside_where_without_a_cursor_are_read_once_and_then_only_if_others_join_them(
+    workspace: Workspace,
+) -> None:
+    workspace.write(tables={"orders": {"where": "status = 'shipped'"}})
+    workspace.execute(
+        create_orders("amount INT NOT NULL DEFAULT 0, status VARCHAR(10)", "TIMESTAMP(6) NULL"),
+        fill_orders(20, "seq SECOND", id="seq", status="IF(seq > 10, 'new', 'shipped')"),
+        "UPDATE orders SET update_at = NULL WHERE id > 10",
+    )
+    workspace.synced("orders")
+    assert workspace.synced("orders", dry_run=True)["plan"]["read_again"] == [], "nothing will be written"
+    assert workspace.synced("orders")["rows_deleted"] == 0
+    assert workspace.synced("orders")["commits"] == [] and "deletes" not in kinds(workspace)
+    workspace.execute("UPDATE orders SET status = 'new', update_at = NULL WHERE id = 2")
+    assert workspace.synced("orders")["rows_deleted"] == 1 and target(workspace) == source(workspace)
+    assert workspace.synced("orders")["commits"] == []
+
+    workspace.execute("UPDATE orders SET status = 'new', update_at = NULL WHERE id = 4")
+    done = workspace.synced("orders", backup_only=True)
+    assert done["commits"] and done["rows_deleted"] == 0, "nobody asked the target"
+    assert workspace.synced("orders", backup_only=True)["commits"] == []
+    workspace.synced("orders")
+    assert target(workspace) == source(workspace)
+
+    # Inside only while --since reads it: then the next sync finds the same rows outside as the last one.
+    workspace.execute("UPDATE orders SET status = 'shipped', update_at = '2020-06-01' WHERE id = 4")
+    workspace.synced("orders", since="2020-01-01 00:00:00", until="2020-12-31 00:00:00")
+    assert 4 in target(workspace)
+    workspace.execute("UPDATE orders SET status = 'new', update_at = NULL WHERE id = 4")
+    assert workspace.synced("orders")["rows_deleted"] == 1 and target(workspace) == source(workspace)
+
+
 def test_verify_names_the_where_and_leaves_out_rows_that_the_next_sync_removes(workspace: Workspace) -> None:
     filled(workspace)
     workspace.execute("UPDATE orders SET status = 'new' WHERE id = 2")

@@ -121,6 +121,26 @@ def test_a_claim_without_a_window_leaves_the_open_one_to_the_next_extraction() -
     assert history.state.progress.done == (0,)
 
 
+def test_a_sync_that_plans_no_window_gives_up_one_of_which_nothing_was_read() -> None:
+    history = opened()
+    history.claim("loader", purpose="load", window=None)
+    assert history.state.window is not None
+    position = history.state.position
+    given_up = history.claim("next", window=None)
+    assert (given_up.window, given_up.position) == (None, position)
+    for left in (
+        window("whole", None, (), at(42, 7), whole=True),
+        window("s", None, (), at(42, 7), by="snapshot"),
+    ):
+        history.claim(window=left)
+        history.claim("next", window=None)
+        assert history.state.window == left, "it says that the target's rows are to be replaced"
+    history = opened()
+    history.add(Batch, window_id="w", slices=(0,), files=files(5))
+    history.claim("next", window=None)
+    assert history.state.window is not None, "its other slices are still to be read"
+
+
 def test_a_snapshot_is_closed_by_one_batch_even_an_empty_one() -> None:
     history = opened(by="snapshot", low=None, high=None, edges=())
     history.add(Batch, window_id="w", slices=(0,), load_as="replace")

@@ -24,8 +24,10 @@ from floodmark.plan.overlap import (
     loose,
     overlap_from,
     overlap_seconds,
+    parts,
     reaches,
     said_again,
+    with_loose,
     within_reach,
 )
 from floodmark.services.mysql.open_work import Sight
@@ -196,6 +198,20 @@ def test_an_overlap_is_known_by_its_positions_and_then_by_what_is_in_it() -> Non
     assert has_places(fingerprint("a:b:3:77", "final"), "a:b:3:77")
     assert not has_places(fingerprint("a:b:3:78", "final"), "a:b:3:77")
     assert fingerprint("a:b:3:77", "5") != fingerprint("a:b:3:77", "6")
+
+
+@pytest.mark.parametrize("overlap", [fingerprint("a:b|c:3:77", "final"), fingerprint("a:b:3:77", None)])
+def test_the_fingerprint_of_loose_rows_outside_where_is_kept_beside_that_of_the_overlap(overlap: str) -> None:
+    for part in ("", "3:77"):
+        assert parts(with_loose(overlap, part)) == (overlap, part)
+    assert parts(with_loose("", "3:77")) == ("", "3:77")
+    assert with_loose("", ""), "an empty one would not replace the one before"
+    assert parts(with_loose("", ""))[1] == ""
+
+
+def test_fingerprints_from_before_loose_rows_were_told_apart_stay_valid() -> None:
+    assert parts(None) == ("", "")
+    assert parts(fingerprint("a:b:3:77", "5")) == (fingerprint("a:b:3:77", "5"), "")
 
 
 # ---------------------------------------------------------------- rows without a place in the order

@@ -6,6 +6,7 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.load import background
 from floodmark.load.background import Loader
 from floodmark.model.commit import Batch, Commit
 from floodmark.model.errors import DataError, FloodmarkError, Interrupted, TransientError
@@ -130,6 +132,31 @@ def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(con
         shown = held.watermark.current(held.state, None)
     assert [Path(uri).name for uri in shown["pending_s3_files"]] == ["second-0.parquet"]
     assert report.commits == [2, 3] and report.files_written == 2
+
+
+def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PATIENCE", 0.1)
+    with Services(config, Unwatched(), RUN) as services:
+        held, asked, report = HeldTable(services.store, TABLE.name, RUN), SyncOptions(), TableReport("")
+        work = Work(services, asked)
+        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, report)
+        held.read()
+        held.claim("sync", table=TABLE, strategy="sequential")
+        held.append(draft(held.state, Batch, RUN, files=files(5), schema=TABLE.fingerprint))
+        services.loading.acquire()  # as another table's load does
+        loader.offer(held.state, TABLE)
+        answers: list[bool] = []
+        asking = threading.Thread(target=lambda: answers.append(loader.caught_up(held.state, TABLE)))
+        asking.start()
+        asking.join(10)
+        in_time = list(answers)
+        services.loading.release()
+        asking.join()
+        loader.abandon()
+        held.release()
+    assert in_time == [False]
 
 
 def test_workers_have_imported_what_slices_need_before_they_are_forked() -> None:

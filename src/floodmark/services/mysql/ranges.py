@@ -323,6 +323,14 @@ def contents(
     return _fingerprint(session, table, cells, low, high, every)[1]
 
 
+def outside(session: Session, table: Table, conditions: Sequence[str]) -> str:
+    """A fingerprint of the rows outside `where` that meet the conditions; empty if there are none."""
+    hashed = _STRONG.format(f"CONCAT_WS('/', {', '.join(_places(table))})")
+    found = sql.where([*conditions, f"{sql.matches(table)} IS NOT TRUE"])
+    [(rows, total)] = session.rows(f"SELECT COUNT(*), SUM({hashed}) FROM {sql.source(table)}{found}")
+    return f"{int(rows or 0)}:{total.decode()}" if total else ""
+
+
 @contextmanager
 def _dirty(session: Session) -> Iterator[None]:
     """Inside, reads see what open transactions have written."""
