@@ -516,11 +516,10 @@ class TableRun:
         finally:
             self._report.files_cleaned += gone.deleted
             self._report.bytes_cleaned += gone.bytes
-        what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
-        due = f"loaded more than {duration(keep)} ago (keep_files)" if keep is not None else ""
-        if lost is None:
-            self._tell(f"removed {what} {'of superseded snapshots' if replaced else due}")
-        else:
+        if lost is None and not replaced and keep is not None:
+            what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
+            self._tell(f"removed {what} loaded more than {duration(keep)} ago (keep_files)")
+        if lost is not None:
             of = counted(len(removal.files), "file")
             again = "the sync that loads the next snapshot tries again"
             self._tell(f"removed {gone.deleted:,} of {of} of superseded snapshots: {lost.message}; {again}")
