@@ -207,21 +207,24 @@ class _Look:
         covers = gtid_relation(self.before.gtids, self.now.gtids) == "covers"
         if not self.moved or covers or not found or found[-1] in ("kept", "changed"):
             return
-        far = future(self.table, self.source.now())
-        if not self._newer(read, None if far is None else (far,)) and not (
-            found[-1] == "gone" and self._counted_beyond(asked[-1].position)
-        ):
-            self.check_alone("the newest row that was read before is not there")
+        table, far = self.table, future(self.table, self.source.now())
+        if self._newer(table.order, read, None if far is None else (far,)):
+            return
+        newest = asked[-1].position
+        if found[-1] == "gone" and self._counted_beyond(newest):
+            key = (newest[table.order.index(table.key[0])],)
+            if not self._newer(table.key, key):
+                return  # no other row has moved the counter
+        self.check_alone("the newest row that was read before is not there")
 
     def check_alone(self, why: str) -> None:
         """Raises TransientError if the server is a different one than before, and the address leads to others still."""
         if self.moved and (other := elsewhere(self.session)):
             raise several_servers(self.table.name, [server_of(self.session), other], f"; on the first, {why}")
 
-    def _newer(self, after: Position, upto: Position | None = None) -> bool:
-        """Whether there are rows after a position; those that no longer match `where` count too."""
-        table = self.table
-        return edges.nth(self.session, edges.every_row(table), table.order, after, upto, 1) is not None
+    def _newer(self, by: Sequence[str], after: Position, upto: Position | None = None) -> bool:
+        """Whether there are rows after a position or key; those that no longer match `where` count too."""
+        return edges.nth(self.session, edges.every_row(self.table), by, after, upto, 1) is not None
 
     def _counted_beyond(self, position: Position) -> bool:
         """Whether the counter of keys is past that of a row: if it is not there, it was deleted."""
@@ -241,7 +244,7 @@ class _Look:
     ) -> None:
         """The row at the watermark is not in its place: there must be newer rows, or it was just deleted."""
         table = self.table
-        if self._newer(low):
+        if self._newer(table.order, low):
             return
         if newest is not None and back_to is not None and reaches(newest[0], back_to):
             return  # the row was changed again, and will be read again
