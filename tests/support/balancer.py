@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+
+import pymysql
 
 from floodmark.setup.services.databases import DatabaseServer
 
@@ -50,3 +54,31 @@ class Balancer:
                 target.sendall(data)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
+
+
+class Splitter(Balancer):
+    """Sends transactions to the second server, everything else to the first; needs a session without TLS."""
+
+    def __init__(self, servers: Sequence[DatabaseServer], database: str) -> None:
+        self._writer = partial(
+            pymysql.connect, host="127.0.0.1", port=servers[1].port, user=servers[1].user,
+            password=servers[1].password, database=database, init_command="SET time_zone = '+00:00'",
+        )  # fmt: skip
+        super().__init__(servers, lambda n: 0)
+
+    def _forward(self, source: socket.socket, target: socket.socket, statements: bool) -> None:
+        if not statements:
+            return  # the other thread forwards both ways
+        writer = self._writer(ssl_disabled=True)
+        other: socket.socket = writer._sock
+        chosen = target
+        with suppress(OSError):
+            while True:
+                for ready in select.select([source, target, other], [], [])[0]:
+                    if not (data := ready.recv(65536)):
+                        return
+                    if data.endswith(b"*/ START TRANSACTION"):
+                        chosen = other
+                    (chosen if ready is source else source).sendall(data)
+                    if data.endswith(b"*/ COMMIT"):
+                        chosen = target

@@ -34,7 +34,7 @@ from floodmark.services.mysql.connections import usable
 from floodmark.services.mysql.convert import UNLIMITED, Limits
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sources import session_on, source_id
+from floodmark.services.mysql.sources import end_read, session_on
 from floodmark.services.mysql.sql import outside, selects
 from floodmark.services.spark.job import Relay
 from floodmark.services.store.store import Store, file_folders
@@ -104,7 +104,7 @@ def write_slice(
     with _session(job, relay) as session:
         # All questions see one moment, and nobody changes the table until its identity is known.
         session.rows("START TRANSACTION")
-        return read_slice(job, session, told, lambda: session.rows("COMMIT"))
+        return read_slice(job, session, told, commits=True)
 
 
 def _session(job: SliceJob, relay: Relay | None) -> Session:
@@ -127,11 +127,11 @@ def read_slice(
     job: SliceJob,
     session: Session,
     told: Callable[[int], None] = lambda rows: None,
-    ended: Callable[[], object] = lambda: None,
+    commits: bool = False,
 ) -> SliceResult:
     """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file.
 
-    `ended` is called once the session is done with, before the last file is uploaded.
+    `commits`: ends the transaction once all is read, before the last file is uploaded.
     """
     began, cpu, read = time.monotonic(), time.process_time(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
@@ -155,9 +155,7 @@ def read_slice(
             told(read)
         changed.update(dict(batches.changes))
     keys = _outside(job, session) if job.outside else None
-    source = source_id(session, job.table, job.expected.table_id is not None)
-    if session.at_rest:
-        ended()
+    source = end_read(session, job.table, job.expected, commits)
     files.close()
     return SliceResult(
         slice=job.slice,

@@ -28,13 +28,13 @@ from floodmark.model.witnesses import (
     mark,
     merged,
 )
-from floodmark.plan.overlap import reaches
+from floodmark.plan.overlap import future, reaches
 from floodmark.plan.wait import Source
 from floodmark.services.mysql import identity, sql
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sources import elsewhere, exchanged, several_servers, table_id
-from floodmark.services.mysql.trust import Trust, server_of
+from floodmark.services.mysql.trust import Trust, first_server, server_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Known:
         known, session = self.signs.table_id, source.session
         if reads and known is not None and not source.looks.ids(session, source.table):
             known = None
-        return SourceId(server_of(session), self.signs.created, known)
+        return SourceId(first_server(session), self.signs.created, known)
 
 
 def check_origin(
@@ -114,11 +114,19 @@ def _retyped(before: Table | None, now: Table) -> bool:
     return was is not None and now.cursor is not None and mark(was) != mark(now.column(now.cursor))
 
 
-def check_address(session: Session, table: Table, trust: Trust, before: Origin | None, why: str) -> None:
-    """Raises TransientError if the server is a different one than before, and the address leads to others still."""
-    known = before.server if before else None
-    if None not in (known, trust.server) and known != trust.server and (other := elsewhere(session)):
-        raise several_servers(table.name, [server_of(session), other], f"; on the first, {why}")
+def check_caught_up(source: Source) -> None:
+    """Raises TransientError if this is one of several servers at an address, and lacks what another one had."""
+    session, table, reading = source.session, source.table, source.reading
+    before, read = reading.state.extraction.origin or Origin(), reading.state.read_upto
+    look = _Look(source, reading.trust, before, identity.look(session, table, reading.trust))
+    if not look.moved:
+        return
+    asked = identity.to_ask(table, before.witnesses)
+    found = fates(table, asked, identity.answers(session, table, asked), steady=False)
+    if gtid_relation(before.gtids, look.now.gtids) == "lacks" and not look.counts_over(found):
+        look.check_alone("transactions that were read before are not there")
+    if read is not None:
+        look.check_newest(asked, found, read)
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ class _Look:
             asked = [*asked, *extra]
         found = fates(table, asked, answers[: len(asked)], steady=steady)
         self._check_gtids(found)
-        self._check_newest(found)
+        self.check_newest(asked, found, read)
         look = replace(self, now=replace(self.now, table_id=self._table_id(found)))
         verdict = judge(table, look.before, look.now, asked, found)
         if verdict.kind == "deeper":
@@ -176,7 +184,8 @@ class _Look:
         return table_id(self.session, self.table) if tells else None
 
     @property
-    def _moved(self) -> bool:
+    def moved(self) -> bool:
+        """Whether the server is a different one."""
         return compare_signs(self.before, self.now)[0]
 
     def _check_gtids(self, found: Sequence[Fate]) -> None:
@@ -185,18 +194,45 @@ class _Look:
             return
         if identity.applying(self.session, self.trust):
             raise self._behind("it lacks transactions that were read before")
-        if self.trust.sight.mariadb and self._moved and found[-1:] == ["kept"]:
-            return  # MariaDB's GTIDs don't name their server: one filled from a dump starts counting over
-        raise self._set_back("the server lacks transactions that were read before (GTID)")
+        if not self.counts_over(found):
+            raise self._set_back("the server lacks transactions that were read before (GTID)")
 
-    def _check_newest(self, found: Sequence[Fate]) -> None:
-        """One of several servers at an address must have the newest row that another one had: it may be behind."""
+    def counts_over(self, found: Sequence[Fate]) -> bool:
+        """Whether it may be filled from a dump: MariaDB's GTIDs don't name their server, so that they start over."""
+        return self.trust.sight.mariadb and self.moved and found[-1:] == ["kept"]
+
+    def check_newest(self, asked: Sequence[Witness], found: Sequence[Fate], read: Position) -> None:
+        """One of several servers at an address must have the newest row that another one had, or newer ones, or have
+        deleted it: otherwise it may be behind."""
         covers = gtid_relation(self.before.gtids, self.now.gtids) == "covers"
-        if found and found[-1] not in ("kept", "changed") and not covers:
-            self._check_alone("the newest row that was read before is not there")
+        if not self.moved or covers or not found or found[-1] in ("kept", "changed"):
+            return
+        table, far = self.table, future(self.table, self.source.now())
+        if self._newer(table.order, read, None if far is None else (far,)):
+            return
+        newest = asked[-1].position
+        if found[-1] == "gone" and self._counted_beyond(newest):
+            key = (newest[table.order.index(table.key[0])],)
+            if not self._newer(table.key, key):
+                return  # no other row has moved the counter
+        self.check_alone("the newest row that was read before is not there")
 
-    def _check_alone(self, why: str) -> None:
-        check_address(self.session, self.table, self.trust, self.before, why)
+    def check_alone(self, why: str) -> None:
+        """Raises TransientError if the server is a different one than before, and the address leads to others still."""
+        if self.moved and (other := elsewhere(self.session)):
+            raise several_servers(self.table.name, [server_of(self.session), other], f"; on the first, {why}")
+
+    def _newer(self, by: Sequence[str], after: Position, upto: Position | None = None) -> bool:
+        """Whether there are rows after a position or key; those that no longer match `where` count too."""
+        return edges.nth(self.session, edges.every_row(self.table), by, after, upto, 1) is not None
+
+    def _counted_beyond(self, position: Position) -> bool:
+        """Whether the counter of keys is past that of a row: if it is not there, it was deleted."""
+        table = self.table
+        if len(table.key) != 1 or not table.column(table.key[0]).auto_increment:
+            return False
+        counter = edges.next_auto_increment(self.session, table)
+        return counter is not None and counter > int(position[table.order.index(table.key[0])])
 
     def check_end(
         self,
@@ -208,32 +244,28 @@ class _Look:
     ) -> None:
         """The row at the watermark is not in its place: there must be newer rows, or it was just deleted."""
         table = self.table
-        if edges.nth(self.session, edges.every_row(table), table.order, low, None, 1) is not None:
-            return  # rows that no longer match `where` count too
+        if self._newer(table.order, low):
+            return
         if newest is not None and back_to is not None and reaches(newest[0], back_to):
             return  # the row was changed again, and will be read again
         key = low[len(low) - len(table.key) :] if table.cursor not in table.key else None
         if key is None and table.order == table.key:
             key = low
-        if there and key is not None and rewritten is not None and not self._moved:
+        if there and key is not None and rewritten is not None and not self.moved:
             same = [sql.any_of(table, [key])]
             if edges.nth(self.session, table, table.order, rewritten, low, 1, same) is not None:
                 return
-        if key is not None and len(table.key) == 1 and table.column(table.key[0]).auto_increment:
-            # The counter is past the lost row and no older version exists: it was deleted, nothing was set
-            # back.
-            counter = edges.next_auto_increment(self.session, table)
-            if counter and counter > int(key[0]) and not there:
-                return
+        if not there and self._counted_beyond(low):
+            return  # no older version exists: it was deleted, nothing was set back
         apart = table.cursor not in table.key
         said = f"the newest row is older: {place(newest, apart)}" if newest else "there is no other row"
         raise self._set_back(f"the row at the watermark, {place(low, apart)}, is gone, and {said}")
 
     def _refused(self, verdict: Verdict) -> DataError | TransientError:
         if verdict.kind == "set back":
-            behind = self._moved and identity.applying(self.session, self.trust)
+            behind = self.moved and identity.applying(self.session, self.trust)
             return self._behind(verdict.why) if behind else self._set_back(verdict.why)
-        self._check_alone(verdict.why)
+        self.check_alone(verdict.why)
         name = self.table.name
         return DataError(
             f"the source is not the one that was read before: {verdict.why}",
@@ -250,7 +282,7 @@ class _Look:
         )
 
     def _set_back(self, why: str) -> DataError:
-        self._check_alone(why)
+        self.check_alone(why)
         name = self.table.name
         return DataError(
             f"the source has been set back: {why}",

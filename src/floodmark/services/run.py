@@ -14,13 +14,14 @@ from weakref import WeakSet
 
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
+from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.run import Progress
 from floodmark.model.table import Table
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.mysql.sources import Sources, session_on, source_id
-from floodmark.services.mysql.trust import server_sql
+from floodmark.services.mysql.sources import Sources, end_read, session_on
+from floodmark.services.mysql.trust import first_server
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.job import Job
 from floodmark.services.spark.on_demand import WarmSpark
@@ -66,7 +67,7 @@ class Services:
         )
         self._warehouse: Warehouse | None = None
         self._sessions: WeakSet[Session] = WeakSet()
-        self._looks: dict[bytes | None, SharedLooks] = {}
+        self._looks: dict[str, SharedLooks] = {}
 
     def __enter__(self) -> Services:
         return self
@@ -114,21 +115,17 @@ class Services:
     @contextmanager
     def reading(self, purpose: str, table: Table) -> Iterator[Session]:
         """A session whose questions to one table see one moment; raises if they went to another source than the run's."""
-        known = self.sources.expected(table.name)
+        known = self.sources.expected(table.name) or UNKNOWN_SOURCE
         with ExitStack() as opened:
-            session = session_on(
-                known.server if known else "", lambda: opened.enter_context(self.session(purpose))
-            )
+            session = session_on(known.server, lambda: opened.enter_context(self.session(purpose)))
             session.rows("START TRANSACTION")
             yield session
-            found = source_id(session, table, known is None or known.table_id is not None)
-            if session.at_rest:
-                session.rows("COMMIT")
+            found = end_read(session, table, known)
         self.sources.check(table.name, found)
 
     def looks(self, session: Session) -> SharedLooks:
         """What the run's tables have found out about the session's server: an address may lead to several."""
-        [[server]] = session.once(f"SELECT {server_sql(session)}")
+        server = first_server(session)
         with self._lock:
             return self._looks.setdefault(server, SharedLooks())
 

@@ -45,7 +45,10 @@ def only_if_changed(services: Services, plan: Plan, state: State) -> Plan:
         there = state.data.commits[-1].rows  # the load will say what is wrong
     if plan.table != state.table or there != state.data.commits[-1].rows:
         return plan
-    looks = [replace(job, only_look=True) for job in jobs(services, plan, plan.slices, state, 1, True)]
+    looks = [
+        replace(job, only_look=True, hash_key=None)
+        for job in jobs(services, plan, plan.slices, state, 1, True)
+    ]
     [result] = services.submit(looks, plan.table.name)
     services.sources.check(plan.table.name, result.source)
     return plan if result.fingerprint != before else replace(plan, window=None, slices=())

@@ -18,7 +18,7 @@ from floodmark.model.table import Table
 from floodmark.model.times import just_before
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
-from floodmark.verify.compare import Differences, compare, waiting
+from floodmark.verify.compare import Differences, check_different, compare, expect_source, waiting
 from floodmark.verify.run import findings
 from floodmark.verify.snapshot import holds, last_snapshot
 
@@ -34,9 +34,14 @@ class Checked:
 
 
 def verify_loaded(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
-    """Compares what these commits have loaded into the warehouse with the source."""
+    """Compares what these commits have loaded into the warehouse with the source, as it is now."""
+    return services.sources.twice(name, lambda: _verified(services, name, state, commits))
+
+
+def _verified(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
     with services.session("verify") as session:
         table = discover(session, name, services.config.options(name), services.config.source.database)
+        expect_source(services, session, table)
     if rows := waiting(services, table, state):
         return Checked(waiting=rows)
     if table.mode == "full":
@@ -50,6 +55,8 @@ def verify_loaded(services: Services, name: str, state: State, commits: Sequence
     differences = compare(services, table, state, since=since, expected_rows=moved)
     # A row that the source no longer has was deleted after it was read: that is up to `deletes`.
     kept = replace(differences, extra=())
+    if kept:
+        check_different(services, table, state)
     return Checked(kept.rows_source, findings=findings(table, kept), differences=kept)
 
 

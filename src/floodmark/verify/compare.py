@@ -26,11 +26,14 @@ from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.times import sortable
 from floodmark.model.types import fields
+from floodmark.plan.bound import Reading
 from floodmark.plan.decide import start_position
 from floodmark.plan.make import before_start
+from floodmark.plan.origin import check_caught_up
 from floodmark.plan.overlap import future
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
+from floodmark.plan.wait import Source
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
 from floodmark.services.mysql.session import Session
@@ -168,6 +171,14 @@ def expect_source(services: Services, session: Session, table: Table) -> None:
     found = source_id(session, table, services.looks(session).ids(session, table))
     services.sources.check(table.name, found)
     services.sources.expect(table.name, found)
+
+
+def check_different(services: Services, table: Table, state: State) -> None:
+    """Raises TransientError if the rows differ because the source's address led to a server that is behind."""
+    with services.reading("verify", table) as session:
+        looks = services.looks(session)
+        reading = Reading(table, state, services.config.options(table.name), looks.trust(session))
+        check_caught_up(Source(session, looks, reading))
 
 
 def check_compared(table: Table, found: Differences) -> None:

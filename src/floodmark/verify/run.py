@@ -18,13 +18,19 @@ from floodmark.model.position import Key
 from floodmark.model.run import Finding, Progress
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
-from floodmark.plan.origin import check_address
 from floodmark.plan.tables import StoredTables
 from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
-from floodmark.verify.compare import Differences, check_compared, compare, expect_source, loaded_state
+from floodmark.verify.compare import (
+    Differences,
+    check_compared,
+    check_different,
+    compare,
+    expect_source,
+    loaded_state,
+)
 
 # Default number of rows named per kind.
 NAMED = 20
@@ -159,9 +165,7 @@ def _compared(services: Services, name: str) -> tuple[Table, State, Differences]
     found = compare(services, table, state)
     check_compared(table, found)
     if found:
-        with services.session("verify") as session:
-            trust = services.looks(session).trust(session)
-            check_address(session, table, trust, state.extraction.origin, "rows differ from the target's")
+        check_different(services, table, state)
     return table, state, found
 
 

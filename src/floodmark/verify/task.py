@@ -22,7 +22,7 @@ from floodmark.services.mysql import canonical
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.read import UnfitValue
 from floodmark.services.mysql.session import Row, Session
-from floodmark.services.mysql.sources import session_on, source_id
+from floodmark.services.mysql.sources import end_read, session_on
 from floodmark.services.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
@@ -78,7 +78,7 @@ class DigestJob:
                     found = Digested(tuple(self._part(session, span) for span in spans))
             except UnfitValue:
                 return Digested(refused=True)
-            return replace(found, source=_read_from(session, self.table, self.expected))
+            return replace(found, source=end_read(session, self.table, self.expected))
 
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
@@ -160,7 +160,7 @@ class EntriesJob:
                 found = self._listed(session)
             except UnfitValue:
                 return Listing(self.spans, refused=True)
-            return replace(found, source=_read_from(session, self.table, self.expected))
+            return replace(found, source=end_read(session, self.table, self.expected))
 
     def _listed(self, session: Session) -> Listing:
         if self.scope.hash_key is not None:
@@ -209,10 +209,6 @@ def _looking(source: SourceSpec, table: Table, expected: SourceId) -> Iterator[S
     with session_on(expected.server, opened) as session:
         session.rows("START TRANSACTION")
         yield session
-
-
-def _read_from(session: Session, table: Table, expected: SourceId) -> SourceId:
-    return source_id(session, table, expected.table_id is not None)
 
 
 def _check(session: Session, table: Table) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import duckdb
 import pytest
 
 from floodmark.api import SyncFailed
@@ -12,7 +14,7 @@ from floodmark.model.run import SyncOptions, new_run
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync.run import sync
 from tests.conftest import SERVERS, USUAL, Silent, Workspace
-from tests.support.balancer import Balancer
+from tests.support.balancer import Balancer, Splitter
 from tests.support.orders import NOTE, create_orders, fill_orders
 
 ORDERS = create_orders(NOTE, "DATETIME(6)")
@@ -33,21 +35,43 @@ def rows(first: int, last: int) -> str:
     )
 
 
+def both(workspace: Workspace, behind: DatabaseServer, *statements: str) -> None:
+    """Runs statements on both servers."""
+    for server in (workspace.database.server, behind):
+        server.execute(*statements, database=workspace.database.name)
+
+
+@contextmanager
+def led_by(
+    workspace: Workspace, behind: DatabaseServer, rows_behind: int, leader: Balancer
+) -> Iterator[None]:
+    """One address; the first server has 60 rows, the second the first few of them."""
+    name, port = workspace.database.name, workspace.database.server.port
+    behind.execute(f"CREATE DATABASE {name}")
+    both(workspace, behind, ORDERS, rows(1, rows_behind))
+    if rows_behind < 60:
+        workspace.execute(rows(rows_behind + 1, 60))
+    url = workspace.database.url.replace(f":{port}/", f":{leader.port}/")
+    workspace.write(source={"url": url, "tls": {"mode": "disabled"}}, defaults={"settle_seconds": 0})
+    with leader:
+        yield
+    behind.execute(f"DROP DATABASE {name}")
+
+
 @pytest.fixture
 def balanced(workspace: Workspace, behind: DatabaseServer) -> Iterator[Balancer]:
-    """One address; the first server has 60 rows, the second the first 44 of them."""
-    name = workspace.database.name
-    behind.execute(f"CREATE DATABASE {name}")
-    for server, last in ((workspace.database.server, 60), (behind, 44)):
-        server.execute(ORDERS, rows(1, last), database=name)
-    with Balancer([workspace.database.server, behind], FIRST) as balancer:
-        url = workspace.database.url
-        workspace.write(
-            source={"url": url.replace(f":{workspace.database.server.port}/", f":{balancer.port}/")},
-            defaults={"settle_seconds": 0},
-        )
+    """One address; the second server lacks the newest 16 rows."""
+    balancer = Balancer([workspace.database.server, behind], FIRST)
+    with led_by(workspace, behind, 44, balancer):
         yield balancer
-    behind.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def equal(workspace: Workspace, behind: DatabaseServer) -> Iterator[Balancer]:
+    """One address; both servers have the same rows."""
+    balancer = Balancer([workspace.database.server, behind], FIRST)
+    with led_by(workspace, behind, 60, balancer):
+        yield balancer
 
 
 def code(workspace: Workspace, **options: object) -> int:
@@ -119,14 +143,83 @@ def test_verify_of_two_servers_ends_with_4(workspace: Workspace, balanced: Balan
     assert workspace.verified("orders")["ok"]
 
 
+# The plan on the second server, and then either.
+SWITCHED = lambda n: 1 if n == 0 else n % 2  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["UPDATE orders SET note = 'hot', update_at = '2025-03-02' WHERE id = 60"],
+        ["DELETE FROM orders WHERE id = 60", rows(61, 70)],
+        ["DELETE FROM orders WHERE id = 60"],
+    ],
+    ids=["updated", "deleted, and newer ones", "deleted"],
+)
+def test_a_server_that_has_the_same_rows_as_another_one_may_take_its_place(
+    workspace: Workspace, behind: DatabaseServer, equal: Balancer, change: list[str]
+) -> None:
+    assert code(workspace) == 0
+    both(workspace, behind, *change)
+    equal.lead(SWITCHED)
+    assert code(workspace) == 0
+
+
+def test_rows_in_the_future_do_not_hide_that_a_server_is_behind(
+    workspace: Workspace, behind: DatabaseServer, balanced: Balancer
+) -> None:
+    both(workspace, behind, "INSERT INTO orders VALUES (1000, 'far', '2200-01-01')")
+    assert code(workspace) == 0
+    balanced.lead(SWITCHED)
+    assert code(workspace) == 4
+
+
+def test_verify_reports_what_differs_whichever_of_two_equal_servers_it_reads(
+    workspace: Workspace, equal: Balancer
+) -> None:
+    assert code(workspace) == 0
+    with duckdb.connect(str(workspace.warehouse)) as connection:
+        connection.execute("DELETE FROM orders WHERE id = 7")
+    equal.lead(SWITCHED)
+    assert workspace.verified("orders")["missing"] == 1
+
+
+def test_a_proxy_that_splits_reads_and_writes_is_named(workspace: Workspace, behind: DatabaseServer) -> None:
+    splitter = Splitter([workspace.database.server, behind], workspace.database.name)
+    with led_by(workspace, behind, 60, splitter):
+        report = workspace.sync("orders")
+        error = report.tables[0].error
+        assert report.exit_code == 2 and error is not None and "splits reads and writes" in error.message
+        assert "server_id 77" in error.message
+
+
+def test_a_slice_costs_few_questions(workspace: Workspace) -> None:
+    """Through a tunnel each takes as long as the way there and back."""
+    workspace.write(defaults={"settle_seconds": 0})
+    workspace.execute(ORDERS, rows(1, 60))
+    server = workspace.database.server
+    server.execute("SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = 1")
+    try:
+        workspace.synced("orders")
+    finally:
+        server.execute("SET GLOBAL general_log = 0")
+    label = f"/* floodmark: extract {workspace.full_name('orders')} */ "
+    found = server.execute(
+        "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log ORDER BY event_time"
+    )
+    asked = [said.removeprefix(label).split()[0] for (said,) in found if said.startswith(label)]
+    # Settings, which server, the rows (prepared and executed), which server and table.
+    assert asked == ["SET", "SET", "SELECT", "START", *["SELECT"] * 3, "COMMIT"]
+
+
 class Meanwhile(Silent):
     """Does something at the source after the claim, and perhaps something else when the first slice was read."""
 
-    def __init__(self, workspace: Workspace, *then: str) -> None:
-        self.workspace, self.then, self.begun = workspace, then, 0
+    def __init__(self, workspace: Workspace, *then: str, stage: str = "extract") -> None:
+        self.workspace, self.then, self.stage, self.begun = workspace, then, stage, 0
 
     def begin(self, table: str, stage: str, rows: int | None) -> None:
-        if stage == "extract":
+        if stage == self.stage:
             self.begun += 1
             if self.begun <= len(self.then):
                 self.workspace.execute(self.then[self.begun - 1])
@@ -135,9 +228,9 @@ class Meanwhile(Silent):
 SWAP = "RENAME TABLE orders TO gone_, other TO orders, gone_ TO other"
 
 
-def held(workspace: Workspace, *then: str, **options: object) -> tuple[int, int]:
-    """How a sync ends while this happens to the table, and how often it was planned."""
-    watch, name = Meanwhile(workspace, *then), workspace.full_name("orders")
+def held(workspace: Workspace, *then: str, stage: str = "extract", **options: object) -> tuple[int, int]:
+    """How a sync ends while this happens to the table, and how often the stage was begun."""
+    watch, name = Meanwhile(workspace, *then, stage=stage), workspace.full_name("orders")
     how = SyncOptions(**options)  # type: ignore[arg-type]
     report = sync(workspace.settings, [name], False, how, watch, new_run(), spark=workspace.spark())
     return report.exit_code, watch.begun
@@ -172,6 +265,15 @@ def test_a_table_that_is_altered_while_it_is_read_is_planned_again_and_goes_on(w
     assert held(workspace, "OPTIMIZE TABLE orders", "ALTER TABLE orders ENGINE = InnoDB") == (4, 2)
     workspace.synced("orders")
     assert workspace.compare("orders").equal
+
+
+def test_a_table_that_is_altered_before_its_loaded_rows_are_compared_is_compared_as_it_is_now(
+    workspace: Workspace,
+) -> None:
+    workspace.write(defaults={"settle_seconds": 0})
+    workspace.execute(ORDERS, rows(1, 41))
+    ended, begun = held(workspace, "ALTER TABLE orders ENGINE = InnoDB", stage="load", verify_data=True)
+    assert ended == 0 and begun
 
 
 def test_a_server_that_never_tells_a_tables_id_costs_seconds(workspace: Workspace) -> None:

@@ -41,12 +41,12 @@ _NUMBERS: dict[Meaning, tuple[int, ...]] = {
     ),
     "time limit": (1907, 1931, 1969, 3024),
     # What passes by itself: locks and deadlocks, too many connections or queries, no memory, disk or file handle
-    # left, a node that joins, fails over or is offline, a table that was altered, a remote table out of reach.
+    # left, a node that joins, fails over or is offline, a table that was altered (8027 and 8028 on TiDB), a remote table out of reach.
     "busy": (
-        1004, 1015, 1016, 1018, 1020, 1021, 1023, 1024, 1026, 1027, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1047, 1105,
-        1114, 1135, 1180, 1203, 1205, 1206, 1213, 1226, 1257, 1290, 1296, 1297, 1412, 1429, 1430, 1637, 1684,
+        1004, 1015, 1016, 1018, 1020, 1021, 1023, 1024, 1026, 1027, 1028, 1030, 1032, 1037, 1038, 1040, 1041, 1042, 1043, 1047, 1105,
+        1114, 1135, 1180, 1203, 1205, 1206, 1213, 1226, 1257, 1290, 1296, 1297, 1412, 1429, 1430, 1615, 1637, 1684,
         1689, 1836, 1874, 1878, 3015, 3032, 3044, 3058, 3100, 3101, 3132, 3133, 3168, 3170, 3572, 3796, 3797, 3950,
-        3985, 4081, 4082, 4139, 4145, 6094, 6400, 6401,
+        3985, 4081, 4082, 4139, 4145, 6094, 6400, 6401, 8027, 8028,
     ),
 }  # fmt: skip
 _MEANINGS: dict[int, Meaning] = {number: meaning for meaning, some in _NUMBERS.items() for number in some}

@@ -54,7 +54,7 @@ class SharedLooks:
         with self._asking:
             if self._ids is None:
                 self._ids = sources.tells_ids(session.spec, table)
-            return self._ids
+            return bool(self._ids)
 
     def zones(self, session: Session) -> tuple[str, ...]:
         """Time zones of writing sessions, if shown and not the server's; queried once for all tables."""

@@ -18,11 +18,13 @@ from floodmark.model.table import Table
 from floodmark.services.mysql import sql
 from floodmark.services.mysql.identity import creation_time
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import server_of, server_sql
-from floodmark.services.mysql.version import version
+from floodmark.services.mysql.trust import as_text, first_server, server_of, server_parts, server_sql
+from floodmark.services.mysql.version import parsed
 
 # Seconds that the question for a table's id may take: a restarted MySQL 9.7 may never answer such questions, nor end them.
 ANSWERED = 3.0
+# The same for a server that has answered it before.
+PATIENCE = 30.0
 # Sessions that are opened to reach a certain server, or to find another one at the same address.
 ATTEMPTS = 4
 
@@ -34,44 +36,75 @@ def table_id(session: Session, table: Table) -> int | None:
 
     It lists the tables that are in use, and scans all of them for that: 1 ms for a thousand.
     """
-    name = f"{table.source.schema}/{table.source.table}"
-    if not re.fullmatch(r"\w+/\w+", name, re.ASCII):
-        return None  # InnoDB stores it in its own encoding
-    known = version(session)
-    listed = "INNODB_SYS_TABLESTATS" if known.mariadb or known.numbers < (8, 0) else "INNODB_TABLESTATS"
-    question = f"SELECT NAME, TABLE_ID FROM information_schema.{listed} WHERE NAME = {sql.text(name)}"
     try:
-        rows = session.rows_within(question, ANSWERED) or []
+        rows = session.rows_within(f"SELECT {_id_sql(table, first_server(session))}", ANSWERED) or [(None,)]
     except ConfigError:
         return None  # no privilege
-    found = {(spelled or b"").decode(): int(number or 0) for spelled, number in rows}
-    return found.get(name, next(iter(found.values())) if len(found) == 1 else None)
+    return int(rows[0][0]) if rows[0][0] else None
 
 
-def tells_ids(spec: SourceSpec, table: Table) -> bool:
+def _id_sql(table: Table, server: str) -> str:
+    """An expression for it, on this server."""
+    name = f"{table.source.schema}/{table.source.table}"
+    if not re.fullmatch(r"\w+/\w+", name, re.ASCII):
+        return "NULL"  # InnoDB stores it in its own encoding
+    known = parsed(server_parts(server).get("version", ""))
+    listed = "INNODB_SYS_TABLESTATS" if known.mariadb or known.numbers < (8, 0) else "INNODB_TABLESTATS"
+    named = sql.text(name)
+    return (  # there may be others, whose names differ in case
+        f"(SELECT TABLE_ID FROM information_schema.{listed} WHERE NAME = {named}"
+        f" ORDER BY CAST(NAME AS BINARY) = CAST({named} AS BINARY) DESC LIMIT 1)"
+    )
+
+
+def tells_ids(spec: SourceSpec, table: Table) -> bool | None:
     """Whether the server answers the question for a table's id; in a session of its own, which it may cost."""
     with suppress(FloodmarkError), Session(spec, purpose="table id") as session:
         table_id(session, table)
         return session.at_rest
-    return False  # there is no room for another session
+    return None  # there is no room for another session now
 
 
 class SourceChanged(TransientError):
     """Another server or another table was read than the one that the plan was made for."""
 
 
-def source_id(session: Session, table: Table, with_id: bool) -> SourceId:
-    """The server and the table that the session has read.
+def source_id(session: Session, table: Table, with_id: bool, like: str = "") -> SourceId:
+    """The server and the table that the session has read; `like` as in `server_sql`.
 
-    Asked in the transaction that has read the table: until its end, nobody can rename or rebuild it. Comes last,
-    since the table's id may cost the session.
+    Asked in the transaction that has read the table: until its end, nobody can rename or rebuild it.
     """
-    server, created = session.rows(f"SELECT {server_sql(session)}, {creation_time(table)}")[0]
-    return SourceId(
-        (server or b"").decode(errors="replace"),
-        created.decode() if created else None,
-        table_id(session, table) if with_id else None,
-    )
+    like = like or first_server(session)
+    id_ = _id_sql(table, like) if with_id else "NULL"
+    question = f"SELECT {server_sql(session, like)}, {creation_time(table)}, {id_}"
+    try:
+        rows = session.rows_within(question, PATIENCE)
+    except ConfigError:  # no privilege to see ids, or a server of another kind
+        rows = session.rows(f"SELECT {server_sql(session)}, {creation_time(table)}, NULL")
+    if rows is None:
+        raise TransientError(
+            "the server no longer answers", hint="run again: nothing is lost", table=table.name
+        )
+    server, created, number = rows[0]
+    return SourceId(as_text(server), as_text(created) or None, int(number) if number else None)
+
+
+def end_read(session: Session, table: Table, expected: SourceId, commits: bool = True) -> SourceId:
+    """Ends the transaction that has read the table, if it `commits`, and returns what it has read.
+
+    Raises ConfigError if transactions go to another server than single queries: what was planned is never read then.
+    """
+    found = source_id(session, table, expected.table_id is not None, expected.server)
+    if commits:
+        session.rows("COMMIT")
+    if commits and found.differs(expected) == "server" and server_of(session) == expected.server:
+        raise ConfigError(
+            f"source.url leads to a proxy that splits reads and writes: it sends single queries to {_place(expected.server)}, "
+            f"but transactions to {_place(found.server)}",
+            hint="let source.url name a server, or a port or user of the proxy whose statements all go to one server",
+            table=table.name,
+        )
+    return found
 
 
 class Sources:
@@ -133,7 +166,7 @@ def exchanged(table: str) -> TransientError:
 
 
 def _place(server: str) -> str:
-    parts = dict(part.partition("=")[::2] for part in server.split("/"))
+    parts = server_parts(server)
     where = ":".join(parts[name] for name in ("hostname", "port") if name in parts)
     return f"{where} (server_id {parts['server_id']})" if "server_id" in parts else where or "unknown"
 
@@ -142,7 +175,7 @@ def session_on(server: str, opened: Callable[[], Session]) -> Session:
     """A session on this server, if a few attempts lead there; else one on another, whose rows will not count."""
     for _ in range(ATTEMPTS - 1):
         session = opened()
-        if not server or server_of(session) == server:
+        if not server or server_of(session, server) == server:
             return session
         session.close()
     return opened()

@@ -72,21 +72,46 @@ def membership(variables: Mapping[str, str], direct: bool) -> Membership | None:
 
 
 _PLACE = ("hostname", "port", "server_id")
-_NAMES = (*_PLACE, "server_uid", "server_uuid")
+_NAMES = (*_PLACE, "server_uid", "server_uuid", "version")
 _IDENTITY = ", ".join(f"'{name}'" for name in _NAMES)
 _MODES = ", ".join(f"'{name}'" for name in _READ_ONLY)
 
 
-def server_sql(session: Session) -> str:
-    """An expression for all that tells a server from another one: an address may lead to several."""
-    known = {name for name, _ in session.once(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")}
-    parts = ", '/', ".join(f"'{name}=', @@global.{name}" for name in _NAMES if name.encode() in known)
+def server_parts(server: str) -> dict[str, str]:
+    """The variables in the answer to `server_sql`, by name. Pure."""
+    return dict(part.partition("=")[::2] for part in server.split("/") if part)
+
+
+def server_sql(session: Session, like: str = "") -> str:
+    """An expression for all that tells a server from another one: an address may lead to several.
+
+    `like` is the answer of a server that has the same variables: this one need not be asked which it has.
+    """
+    known = set(server_parts(like)) or {
+        (name or b"").decode()
+        for name, _ in session.once(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")
+    }
+    parts = ", '/', ".join(f"'{name}=', @@global.{name}" for name in _NAMES if name in known)
     return f"CONCAT({parts or repr('')})"
 
 
-def server_of(session: Session) -> str:
+def server_of(session: Session, like: str = "") -> str:
     """The server that answers the session, by that expression."""
-    return (session.rows(f"SELECT {server_sql(session)}")[0][0] or b"").decode(errors="replace")
+    try:
+        return as_text(session.rows(f"SELECT {server_sql(session, like)}")[0][0])
+    except ConfigError:  # it is of another kind and lacks a variable
+        if not like:
+            raise
+        return server_of(session)
+
+
+def first_server(session: Session) -> str:
+    """The server that has answered the session first; asked only once."""
+    return as_text(session.once(f"SELECT {server_sql(session)}")[0][0])
+
+
+def as_text(cell: bytes | None) -> str:
+    return (cell or b"").decode(errors="replace")
 
 
 def trust_in(session: Session) -> Trust:
@@ -102,7 +127,7 @@ def trust_in(session: Session) -> Trust:
         (name or b"").decode().lower(): (value or b"").decode().upper()
         for name, value in session.rows(
             "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'aurora\\_%' OR Variable_name IN"
-            " ('version', 'wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'gtid_executed',"
+            " ('wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'gtid_executed',"
             f" 'gtid_binlog_state', {_IDENTITY}, {_MODES})"
         )
     }

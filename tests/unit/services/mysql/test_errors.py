@@ -24,7 +24,8 @@ SPEC = SourceSpec("db", 3306, "reader", "hunter2")
         (1153, DataError), (2020, DataError), (3854, DataError),
         (1193, ConfigError), (1129, ConfigError), (3696, ConfigError),
         (1047, TransientError), (1290, TransientError), (1412, TransientError), (3169, TransientError),
-        (6400, TransientError), (9001, TransientError), (2027, TransientError),
+        (6400, TransientError), (1028, TransientError), (1032, TransientError), (1615, TransientError),
+        (8027, TransientError), (8028, TransientError), (9001, TransientError), (2027, TransientError),
         # What can't be computed or is damaged: invalid JSON (MySQL, MariaDB), out of range, a crashed table,
         # a missing tablespace, and numbers of a server to come.
         (3140, DataError), (3141, DataError), (3157, DataError), (4038, DataError), (1690, DataError), (1292, DataError),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from floodmark.config.load import SourceSpec
 from floodmark.model.errors import TransientError
+from floodmark.model.table import Table
 from floodmark.services.mysql.open_work import OpenWork, Sight
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
@@ -87,3 +91,13 @@ def test_a_look_that_fails_fails_only_its_own_table() -> None:
             failed[0].result()
         [served] = [future for future in later if future not in failed]
         assert served.result()[0].thread == 3
+
+
+def test_a_server_without_room_for_a_session_may_tell_tables_ids_later() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(5)
+        refused = pool.submit(lambda: [listener.accept()[0].close() for _ in range(2)])
+        looks, spec = SharedLooks(), SourceSpec(*listener.getsockname(), "reader", "")
+        session = cast(Session, SimpleNamespace(spec=spec))
+        assert not any([looks.ids(session, cast(Table, None)) for _ in range(2)])
+        refused.result(20)  # it was asked twice
