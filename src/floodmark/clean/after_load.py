@@ -109,10 +109,11 @@ def _replaced(log: Log, state: State, ledger: Ledger, found: Sequence[DataCommit
         objects = {f.path: there[f.path] for c, _ in left for f in c.files if f.path in there}
         commits = tuple(sorted((*left, *facts.commits), key=lambda c: c[0].n))
         facts = replace(facts, commits=commits, objects={**facts.objects, **objects})
-    numbers = {d.n for d in found}
-    # Files with positions were read by a cursor, before the table was read whole.
-    whole = (c for c, _ in facts.commits if c.n in numbers and not any(f.first for f in c.files))
-    return choose(facts, Wanted(only=frozenset(f.path for c in whole for f in c.files)), now)
+    # Rows that replaced all others but have positions were read by a cursor, before the table was read whole.
+    last = max((c.n for c, _ in facts.commits if any(f.first for f in c.files)), default=0)
+    numbers = {d.n for d in found if d.n > last}
+    only = frozenset(f.path for c, _ in facts.commits if c.n in numbers for f in c.files)
+    return choose(facts, Wanted(only=only), now)
 
 
 def _facts(log: Log, state: State, ledger: Ledger, after: int, upto: int) -> Facts:

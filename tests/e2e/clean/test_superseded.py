@@ -108,3 +108,15 @@ def test_snapshots_that_the_store_does_not_delete_fail_no_sync_and_are_removed_l
     workspace.execute("INSERT INTO t VALUES (4)")
     assert workspace.synced("t")["files_cleaned"] == 3
     assert [(f["state"], f["rows"]) for f in staged(workspace)] == [("loaded", 4)]
+
+
+def test_a_reload_by_a_cursor_is_no_snapshot(workspace: Workspace) -> None:
+    name = workspace.full_name("t")
+    clock = "DATETIME(6) DEFAULT NOW(6) ON UPDATE NOW(6)"
+    workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, update_at {clock} NOT NULL, KEY (update_at))")
+    for n, mode in enumerate(("full", "upsert", "full", "full")):
+        workspace.write(tables={name: {"mode": mode}})
+        workspace.execute(f"INSERT INTO t (id) VALUES ({n})")
+        done = workspace.synced("t")
+    assert done["files_cleaned"] == 1
+    assert [f["rows"] for f in staged(workspace)] == [1, 2, 4]
