@@ -95,7 +95,7 @@ def look_up(services: Services, scope: Scope, keys: Sequence[Printed]) -> Looked
 
 def _outside_where(services: Services, scope: Scope, keys: Sequence[Key]) -> dict[Key, Membership]:
     """Those of the keys whose rows the source has, but outside `where`, and their places in the change order."""
-    if not keys or scope.table.mode != "upsert" or not scope.table.recipe.where:
+    if not keys or not scope.table.recipe.where:
         return {}
     every = replace(scope, table=every_row(scope.table))
     parts = (source_sql.places(every, keys[at : at + AT_ONCE]) for at in range(0, len(keys), AT_ONCE))

@@ -14,7 +14,7 @@ import pytest
 
 from floodmark.model.canonical import Scope, forms
 from floodmark.model.errors import DataError
-from floodmark.model.table import Column, Table
+from floodmark.model.table import Column, Mode, Table
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify.lookup import look_up
 from tests.support.described import described
@@ -91,13 +91,14 @@ def test_a_row_found_by_another_spelling_and_deleted_before_it_is_printed_is_ext
     assert (found.extra, found.nowhere) == ((("A",),), (("a",),))
 
 
+@pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_rows_that_left_the_where_since_the_watermark_are_counted_and_those_without_a_place_are_loose(
-    tmp_path: Path,
+    tmp_path: Path, mode: Mode
 ) -> None:
     with duckdb.connect(str(tmp_path / "w.duckdb")) as con:
         con.execute("CREATE TABLE t (id INTEGER, n INTEGER)")
         con.execute("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3), (4, 4)")
-    table = described("s", "t", (ID, N), ("id",), "n", "upsert", "t", where="id > 9")
+    table = described("s", "t", (ID, N), ("id",), "n", mode, "t", where="id > 9")
 
     class Moved(Source):
         def rows(self, sql: str) -> list[tuple[bytes, ...]]:

@@ -57,7 +57,7 @@ def _next(table: Document, repair: bool, width: int | None) -> list[str]:
         does.append(f"reads the {kinds} rows again and loads them")
     if table["extra"]:
         does.append(
-            "deletes the extra rows (`deletes: soft`: marks them) once MySQL confirms that they are gone"
+            "deletes the extra rows (`deletes: soft`: marks them) once MySQL confirms that they are gone or don't match `where`"
         )
     name = table["table"]
     if not does:
