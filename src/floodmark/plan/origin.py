@@ -255,11 +255,17 @@ class _Look:
             same = [sql.any_of(table, [key])]
             if edges.nth(self.session, table, table.order, rewritten, low, 1, same) is not None:
                 return
-        if not there and self._counted_beyond(low):
+        if not there and (self._counted_beyond(low) or self._went_on()):
             return  # no older version exists: it was deleted, nothing was set back
         apart = table.cursor not in table.key
         said = f"the newest row is older: {place(newest, apart)}" if newest else "there is no other row"
         raise self._set_back(f"the row at the watermark, {place(low, apart)}, is gone, and {said}")
+
+    def _went_on(self) -> bool:
+        """Whether it is certain that the same table on the same server has only changed since, by its GTIDs."""
+        moved, remade, sure = compare_signs(self.before, self.now)
+        covers = gtid_relation(self.before.gtids, self.now.gtids) == "covers"
+        return sure and not moved and not remade and covers
 
     def _refused(self, verdict: Verdict) -> DataError | TransientError:
         if verdict.kind == "set back":

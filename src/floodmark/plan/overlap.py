@@ -93,7 +93,7 @@ def overlap_from(
         if seconds <= 0 or not isinstance(first, int):
             return None
         unit = table.recipe.unix
-        return (max(0, first - (clock.count(seconds, unit) if unit else ID_OVERLAP)),)
+        return (max(0, first - clock.count(seconds, unit)) if unit else first - ID_OVERLAP,)
     starts = []
     if seconds > 0:
         starts.append(shifted(str(first), -seconds))

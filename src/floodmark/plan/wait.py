@@ -214,6 +214,8 @@ def _dense(source: Source, newest: Position | None) -> int | None:
         return edges.count(source.session, table, inside, table.source.key_index)
 
     low, high = ids
+    if source.reading.low is None and edges.uncommitted(source.session, table, None, (0,)) is not None:
+        return None  # an id below 1, which somebody has picked
     end = bound.end_of_dense(low, high, count)
     return end if end > low else None
 
