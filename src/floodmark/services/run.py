@@ -120,7 +120,7 @@ class Services:
             session = session_on(known.server, lambda: opened.enter_context(self.session(purpose)))
             session.rows("START TRANSACTION")
             yield session
-            found = end_read(session, table, known)
+            found = end_read(session, table, known, commits=True)
         self.sources.check(table.name, found)
 
     def looks(self, session: Session) -> SharedLooks:

@@ -89,15 +89,16 @@ def source_id(session: Session, table: Table, with_id: bool, like: str = "") -> 
     return SourceId(as_text(server), as_text(created) or None, int(number) if number else None)
 
 
-def end_read(session: Session, table: Table, expected: SourceId, commits: bool = True) -> SourceId:
-    """Ends the transaction that has read the table, if it `commits`, and returns what it has read.
+def end_read(session: Session, table: Table, expected: SourceId, commits: bool = False) -> SourceId:
+    """What a transaction has read of the table, which is all that it was to read; `commits` ends it.
 
-    Raises ConfigError if transactions go to another server than single queries: what was planned is never read then.
+    Raises ConfigError if transactions go to another server than single queries: they would never read what was planned.
     """
     found = source_id(session, table, expected.table_id is not None, expected.server)
-    if commits:
+    strange = found.differs(expected) == "server"
+    if commits or strange:
         session.rows("COMMIT")
-    if commits and found.differs(expected) == "server" and server_of(session) == expected.server:
+    if strange and server_of(session) == expected.server:
         raise ConfigError(
             f"source.url leads to a proxy that splits reads and writes: it sends single queries to {_place(expected.server)}, "
             f"but transactions to {_place(found.server)}",

@@ -78,7 +78,7 @@ _MODES = ", ".join(f"'{name}'" for name in _READ_ONLY)
 
 
 def server_parts(server: str) -> dict[str, str]:
-    """The variables in the answer to `server_sql`, by name. Pure."""
+    """The variables in the answer to `server_sql`, by name, and perhaps pieces of a uid with slashes. Pure."""
     return dict(part.partition("=")[::2] for part in server.split("/") if part)
 
 

@@ -96,8 +96,8 @@ def test_a_look_that_fails_fails_only_its_own_table() -> None:
 def test_a_server_without_room_for_a_session_may_tell_tables_ids_later() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         listener.settimeout(5)
-        refused = pool.submit(lambda: [listener.accept()[0].close() for _ in range(2)])
-        looks, spec = SharedLooks(), SourceSpec(*listener.getsockname(), "reader", "")
-        session = cast(Session, SimpleNamespace(spec=spec))
-        assert not any([looks.ids(session, cast(Table, None)) for _ in range(2)])
-        refused.result(20)  # it was asked twice
+        looks, spec = SharedLooks(), SourceSpec("127.0.0.1", listener.getsockname()[1], "reader", "")
+        for _ in range(2):
+            refused = pool.submit(lambda: listener.accept()[0].shutdown(socket.SHUT_RDWR))
+            assert not looks.ids(cast(Session, SimpleNamespace(spec=spec)), cast(Table, None))
+            refused.result(20)  # a session was tried
