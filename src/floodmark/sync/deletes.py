@@ -171,25 +171,27 @@ def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
     """Those of the keys that the target has, as a load would find them: by their bytes, or by MySQL's weights."""
     redshift, warehouse = services.config.warehouse.kind == "redshift", services.warehouse()
     scope = Scope(table, tuple(f for f in forms(table, redshift=redshift) if f.field.name in table.key))
-    among = list(zip(*(printed(f, keys.column(f.field.name)) for f in scope.keys), strict=True))
-    found: set[tuple[str | None, ...]] = set()
-    at_once = ASKED if len(scope.keys) == 1 else ASKED_TOGETHER
-    for i in range(0, len(among), at_once):
-        rows = warehouse.ask(table.target, partial(canonical.keys, scope=scope, among=among[i : i + at_once]))
-        found.update(tuple(None if v is None else str(v) for v in row) for row in rows or ())
-    there = [key in found for key in among]
     weighed = next((f.name for f in fields(table) if f.file_only), None)
-    if weighed is not None:
-        weights = [weight or b"" for weight in keys.column(weighed).to_pylist()]
-        known: set[str] = set()
-        for i in range(0, len(weights), ASKED):
-            words = partial(canonical.weights, among=weights[i : i + ASKED])
-            known.update(str(row[0]) for row in warehouse.ask(KEYS + table.target, words) or ())
-        there = [
-            by_bytes or not known.isdisjoint(canonical.named_weight(weight))
-            for by_bytes, weight in zip(there, weights, strict=True)
-        ]
-    return keys.filter(pa.array(there, pa.bool_()))
+
+    def those_there(some: pa.Table) -> pa.Table:
+        among = list(zip(*(printed(f, some.column(f.field.name)) for f in scope.keys), strict=True))
+        rows = warehouse.ask(table.target, partial(canonical.keys, scope=scope, among=among))
+        found = {tuple(None if v is None else str(v) for v in row) for row in rows or ()}
+        there = [key in found for key in among]
+        if weighed is not None:
+            weights = [weight or b"" for weight in some.column(weighed).to_pylist()]
+            words = partial(canonical.weights, among=weights)
+            known = {str(row[0]) for row in warehouse.ask(KEYS + table.target, words) or ()}
+            there = [
+                by_bytes or not known.isdisjoint(canonical.named_weight(weight))
+                for by_bytes, weight in zip(there, weights, strict=True)
+            ]
+        return some.filter(pa.array(there, pa.bool_()))
+
+    # In portions: as Python's values, all keys could take gigabytes.
+    at_once = ASKED if len(scope.keys) == 1 else ASKED_TOGETHER
+    starts = range(0, keys.num_rows, at_once)
+    return pa.concat_tables([those_there(keys.slice(i, at_once)) for i in starts])
 
 
 def _implausible(table: Table, deleted: int, rows: int) -> DataError:

@@ -336,6 +336,18 @@ def test_a_first_sync_by_id_reads_what_nobody_can_insert_below_and_fails_if_that
     assert workspace.compare("log").equal
 
 
+def test_a_first_sync_by_id_waits_for_an_open_transaction_that_has_picked_an_id_below_the_first(
+    workspace: Workspace,
+) -> None:
+    workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
+    workspace.execute("INSERT INTO log (note) VALUES ('a'), ('b')")
+    with transaction(workspace, "INSERT INTO log VALUES (-1, 'picked')") as slow:
+        assert workspace.sync("log").exit_code == 4
+        slow.commit()
+    assert workspace.synced("log")["rows_extracted"] == 3
+    assert workspace.compare("log").equal
+
+
 def test_an_empty_table_is_done_whatever_is_open(workspace: Workspace) -> None:
     workspace.execute("CREATE TABLE log (id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, note VARCHAR(9))")
     with transaction(workspace, "INSERT INTO log (note) VALUES ('slow')"):

@@ -13,6 +13,7 @@ from floodmark.sync.run import sync
 from floodmark.watermark.accept import watermark_accept
 from tests.conftest import SERVERS, USUAL, Database, Silent, Workspace
 from tests.support.orders import NOTE, create_orders
+from tests.support.transfers import LOGGED
 
 ORDERS = create_orders(f"{NOTE}, created_at DATETIME NOT NULL", "DATETIME(6)", name="{name}")
 EVENTS = "CREATE TABLE {name} (id BIGINT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(40), created_at DATETIME NOT NULL)"
@@ -68,6 +69,29 @@ def test_syncs_continue_through_alters_a_swap_a_purge_and_updates(workspace: Wor
     # In mode append, changes of old rows are not seen.
     target = dict(workspace.query("SELECT id, note FROM events"))
     assert all(key in target for (key,) in workspace.execute("SELECT id FROM events"))
+
+
+def test_a_sync_continues_after_its_newest_row_is_deleted_if_gtids_show_that_nothing_was_set_back(
+    workspace: Workspace,
+) -> None:
+    rows = (
+        "CREATE TABLE t (id INT PRIMARY KEY, update_at DATETIME(6) NOT NULL)",
+        "INSERT INTO t SELECT seq, '2025-06-01' + INTERVAL seq SECOND FROM seq_1_to_50",
+    )
+    with SERVERS[USUAL](args=LOGGED[USUAL]) as server:
+        name = workspace.database.name
+        server.execute(f"CREATE DATABASE {name}")
+        server.execute(*rows, database=name)
+        workspace.write(source={"url": server.url(name)})
+        workspace.database = Database(server, name)
+        assert codes(workspace, "t") == {"t": 0}
+        workspace.execute("DELETE FROM t WHERE id = 50")
+        assert codes(workspace, "t") == {"t": 0}
+        # An older version of the newest row is no deletion.
+        workspace.execute("INSERT INTO t VALUES (60, '2025-06-02')")
+        assert workspace.synced("t")["rows_extracted"] == 1
+        workspace.execute("UPDATE t SET update_at = '2025-05-01' WHERE id = 60")
+        assert codes(workspace, "t") == {"t": 6}
 
 
 def test_syncs_continue_after_the_cursor_loses_digits(workspace: Workspace) -> None:
