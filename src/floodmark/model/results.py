@@ -260,6 +260,7 @@ class VerifiedTable(Result):
     different: int
     loose: int
     rows_changed: int
+    compared_with: str
     repaired: int | None
     seconds: float
     findings: tuple[Finding, ...]

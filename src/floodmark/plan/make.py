@@ -109,8 +109,9 @@ def survey(
         notes.append(f"The rows that will replace those of {table.target} have not settled yet.")
     elif whole:
         notes.append(_said_whole(table, (*chosen.slices, *again.slices)))
-    if columns.changed and not (chosen.slices or again.slices or columns.slices):
-        again = replace(again, slices=carrier(session, table, state.position))
+    # A window of rows that leave `where` writes no file, and neither may an overlap.
+    if columns.changed and not columns.slices and (outside or not (chosen.slices or again.slices)):
+        again = replace(again, slices=(*again.slices, *carrier(session, table, state.position)))
     origin = None
     if chosen.slices or again.slices or columns.slices:
         origin = known.with_witnesses(session, table, chosen.window, low)

@@ -227,6 +227,8 @@ def _columns(before: Table, now: Table, old: dict[str, Column]) -> Iterator[Chan
             compared = {comparison(was), comparison(column)}
             if compared != {"bytes"} and not one_collation(was, column):
                 why = f"its collation changed from {was.collation} to {column.collation}"
+            elif column.data_type == "enum" and "" in column.members and "" not in was.members:
+                why = why or "it now has the member '', which its invalid value 0 was read as"
             if why:
                 said = f"{column.name} is part of the key of {now.name}, and {why}"
                 said += f": the rows of {now.target} were merged by the old definition"

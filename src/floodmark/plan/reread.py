@@ -285,6 +285,8 @@ def carrier(session: Session, table: Table, position: Position | None) -> tuple[
     if not table.key or position is None:
         return ()
     after = edges.last(session, table, position[0])
+    if after is not None and edges.nth(session, table, table.order, after, position, 1) is None:
+        after = edges.last(session, table, after[0])  # the row at the watermark has changed or is gone
     return (Slice("since", 0, "cursor", after, position, rows=1),)
 
 

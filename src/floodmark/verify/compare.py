@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from floodmark.commit import system
 from floodmark.commit.fold import State
@@ -67,6 +68,7 @@ class Differences:
     rows_warehouse: int = 0
     left_out: int = 0  # rows after the watermark
     changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
+    compared_with: Literal["source", "snapshot"] = "source"  # the latter if the source has changed since
     agree: bool = True  # False: checksums differ, but no key can be named
     notes: tuple[str, ...] = ()
     low: Position | None = None  # rows after this position were compared; None: from the first
@@ -158,12 +160,12 @@ def _since_snapshot(
     if not held:
         note = "the target is not what the snapshot held; the rows named may also have changed at the source since"
         return replace(whole, notes=(*sides.notes, note), agree=bool(rows) and sides.agree and found.agree)
-    notes = sides.notes
-    if not same:
-        what = counted(rows, "row") if rows else "rows"
-        verb = "has" if rows == 1 else "have"
-        notes = (*notes, f"{what} {verb} changed at the source since the snapshot: the next sync reads them")
-    return replace(sides, agree=True, changed=rows, notes=notes)
+    if same:
+        return sides
+    what = counted(rows, "row") if rows else "rows"
+    verb = "has" if rows == 1 else "have"
+    note = f"{what} {verb} changed at the source since the snapshot: the next sync reads them"
+    return replace(sides, agree=True, changed=rows, compared_with="snapshot", notes=(*sides.notes, note))
 
 
 def expect_source(services: Services, session: Session, table: Table) -> None:

@@ -71,6 +71,7 @@ class Verified:
             "different": len(found.different),
             "loose": len(found.loose),
             "rows_changed": found.changed,
+            "compared_with": found.compared_with,
             "findings": [f.as_json() for f in self.findings],
             **repaired,
             "notes": list(found.notes),

@@ -64,6 +64,21 @@ def test_a_row_that_leaves_the_where_leaves_the_target_and_comes_back_with_the_n
     assert found["ok"], found
 
 
+@pytest.mark.parametrize("leaves", [2, 20])
+def test_a_new_column_arrives_though_the_only_changed_row_leaves_the_where(
+    workspace: Workspace, leaves: int
+) -> None:
+    """Also if that row was the one at the watermark."""
+    filled(workspace)
+    workspace.execute(
+        "ALTER TABLE orders ADD COLUMN z INT DEFAULT 3",
+        f"UPDATE orders SET status = 'new' WHERE id = {leaves}",
+    )
+    done = workspace.synced("orders")
+    assert "z is new: earlier rows get 3 in it." in done["notes"]
+    assert target(workspace, "z = 3") == target(workspace) == source(workspace)
+
+
 def test_only_keys_that_the_target_has_are_deleted_and_a_first_sync_asks_for_none(
     workspace: Workspace,
 ) -> None:

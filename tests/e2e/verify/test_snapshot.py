@@ -31,6 +31,7 @@ def test_a_snapshot_s_target_is_compared_with_what_the_snapshot_held(
     [table] = found.json["tables"]
     assert (found.code, table["ok"], table["findings"]) == (0, True, [])
     assert table["rows_changed"] == (2 if key else 0)
+    assert (table["compared_with"], table["rows_warehouse"]) == ("snapshot", 3)
     assert "changed at the source since the snapshot" in table["notes"][0]
     workspace.run("watermark", "reset", "-t", name, "--redshift-only").ok()
     workspace.synced("t", load_only=True)

@@ -20,6 +20,7 @@ from tests.unit.conftest import does
 TABLE = {
     "table": "shop.orders", "ok": False, "error": None, "seconds": 1.5, "rows_source": 10, "rows_warehouse": 9,
     "rows_left_out": 0, "missing": 0, "extra": 0, "different": 0, "loose": 0, "findings": [], "notes": [],
+    "compared_with": "source",
 }  # fmt: skip
 
 
@@ -36,6 +37,16 @@ def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
     assert "--repair" not in keyless and "Next: floodmark sync -t shop.orders" in keyless
     assert not any("--repair" in line for line in shown(ok=True))
     assert "still differ after the repair" in shown(repair=True, missing=1)[-1]
+
+
+def test_rows_that_agree_with_a_snapshot_are_the_targets() -> None:
+    def first(source: int, warehouse: int, other: str) -> str:
+        return shown(ok=True, rows_source=source, rows_warehouse=warehouse, compared_with=other)[0]
+
+    assert first(602, 600, "snapshot") == "shop.orders: 600 rows agree with the snapshot, 1.5 s"
+    assert first(0, 1, "snapshot") == "shop.orders: 1 row agrees with the snapshot, 1.5 s"
+    # The target's 600th is left out: it has changed after the watermark.
+    assert first(599, 600, "source") == "shop.orders: 599 rows agree, 1.5 s"
 
 
 def test_rows_that_may_only_have_changed_since_the_last_sync_call_for_a_sync_first() -> None:

@@ -165,6 +165,24 @@ def test_a_key_with_a_different_comparison_is_refused() -> None:
     assert [c.do for c in changes(one, other)] == ["nothing"]
 
 
+def test_a_key_whose_enum_gains_an_empty_member_is_refused_and_other_members_are_not() -> None:
+    """The invalid value 0 was read as '', and the new member would be merged into it."""
+    was = Column("e", "enum('a','b')", "enum", nullable=False)
+    before = changed(TABLE, key=("id", "e"), columns=(ID, was, A, B, AT))
+
+    def said(now: str) -> list[tuple[str, Do]]:
+        return [(c.part, c.do) for c in changes(before, with_column(before, replace(was, type=now)))]
+
+    assert said("enum('a','b','')") == [("key", "refuse")]
+    # A member's first number is its text; a repeated one is a new number, which no earlier row has.
+    assert said("enum('a','b','c')") == said("enum('a','b','a')") == [("columns", "nothing")]
+    now = with_column(before, replace(was, type="enum('a','b','')"))
+    refused = refusal(changes(before, now), now)
+    assert isinstance(refused, DataError) and "now has the member ''" in refused.message
+    assert "change it back in the source" in str(refused.hint) and "watermark reset" in str(refused.hint)
+    assert begins_whole(before, now)
+
+
 def test_keys_of_text_were_not_merged_while_rows_were_only_added() -> None:
     assert refusal(changes(changed(BY_TEXT, mode="append"), BY_TEXT), BY_TEXT) is not None
     assert refusal(changes(BY_TEXT, changed(BY_TEXT, mode="append")), BY_TEXT) is None

@@ -18,8 +18,10 @@ def _table(table: Document, repair: bool, width: int | None) -> list[str]:
     seconds = duration(float(table["seconds"]))
     kinds = [f"{count(table[k])} {k}" for k in ("missing", "extra", "different") if table[k]]
     if table["ok"]:
-        rows = counted(table["rows_source"], "row")
-        first = f"{table['table']}: {rows} agree{'s' * (table['rows_source'] == 1)}, {seconds}"
+        snapshot = table["compared_with"] == "snapshot"
+        rows = table["rows_warehouse" if snapshot else "rows_source"]
+        agree = f"agree{'s' * (rows == 1)}{' with the snapshot' * snapshot}"
+        first = f"{table['table']}: {counted(rows, 'row')} {agree}, {seconds}"
     else:
         where = (
             f"{count(table['rows_source'])} at the source, {count(table['rows_warehouse'])} in the warehouse"
