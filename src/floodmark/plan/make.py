@@ -243,7 +243,7 @@ def _finer(source: Source, window: Window, request: SyncOptions) -> Chosen:
 def _size(session: Session, table: Table, low: Position | None, high: Position) -> Size:
     """Roughly how many rows the window has, and its share of the table."""
     total = edges.table_rows(session, table)
-    if table.source.cursor_index is None or low is None:
+    if table.source.cursor_index is None or (low is None and not temporal(table)):
         return Size(total)
     conditions = sql.between(table, table.order, low, high)
     inside = edges.estimate(session, table, table.source.cursor_index, conditions)

@@ -71,7 +71,7 @@ def test_rows_without_a_cursor_replace_a_full_copy(workspace: Workspace) -> None
     workspace.synced("t")
     workspace.execute("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, NULL)")
     configure(workspace, mode="upsert")
-    assert "will be emptied" in str(workspace.synced("t")["notes"])
+    assert "about 2 rows, replace all rows of t" in str(workspace.synced("t")["notes"])
     assert workspace.query("SELECT id FROM t ORDER BY id") == [(1,), (3,)]
     workspace.execute("INSERT INTO t VALUES (4, '2025-03-01')")
     workspace.synced("t")
