@@ -43,15 +43,48 @@ def name_taken(
     `reordered`: a suspect may be of any kind, so no column is above suspicion without a known value.
     """
     places = {name.lower() for name in (*now.key, *now.order)}
-    in_place = [
-        (dict(witness.cells), row.cells) for witness, rows in known for row in rows if row.cursor == 0
-    ]
+    in_place = _in_place(known)
     others = {name: type_ for name, type_ in suspects.items() if name not in places}
     return bool(others) and any(
         _taken(old[column.name.lower()], column, old, others, in_place, reordered)
         for column in now.columns
         if column.name.lower() in old.keys() - places
     )
+
+
+def heirs(
+    old: Mapping[str, Column], now: Table, name: str, type_: str, known: Sequence[Known] = ()
+) -> tuple[str, ...]:
+    """The columns that may be one that is gone and was never read; not those in which a known row has kept its value."""
+    in_place, lost = _in_place(known), described(name, type_)
+    places = {place.lower() for place in (*now.key, *now.order)}
+    return tuple(
+        column.name
+        for column in now.columns
+        if column.name.lower() not in places
+        and _alike(column, lost)
+        and not _stayed(old.get(column.name.lower()), column, in_place)
+    )
+
+
+def _stayed(was: Column | None, column: Column, in_place: Sequence[tuple[Cells, Cells]]) -> bool:
+    if was is None:
+        return False
+    cells = [(old[mark(was)], new[mark(column)]) for old, new in _comparable(was, column, in_place)]
+    return all(old == new for old, new in cells) and any(old is not None for old, _ in cells)
+
+
+def _in_place(known: Sequence[Known]) -> list[tuple[Cells, Cells]]:
+    """Old and new cells of the rows that did not move."""
+    return [(dict(witness.cells), row.cells) for witness, rows in known for row in rows if row.cursor == 0]
+
+
+def _comparable(
+    was: Column, column: Column, in_place: Sequence[tuple[Cells, Cells]]
+) -> list[tuple[Cells, Cells]]:
+    """Those of the rows that have comparable checksums of the column, old and new."""
+    telling = in_place if _same_texts(was, column) else ()
+    return [(old, new) for old, new in telling if mark(was) in old and mark(column) in new]
 
 
 def _taken(
@@ -64,8 +97,7 @@ def _taken(
 ) -> bool:
     """Whether the column may be a different one now; `in_place`: old and new cells of rows that did not move."""
     before, now = mark(was), mark(column)
-    telling = in_place if _same_texts(was, column) else ()
-    rows = [(cells, answer) for cells, answer in telling if before in cells and now in answer]
+    rows = _comparable(was, column, in_place)
     if any(cells[before] != answer[now] for cells, answer in rows):
         return True
     if reordered and all(cells[before] is None for cells, _ in rows):

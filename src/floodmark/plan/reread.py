@@ -32,7 +32,7 @@ from floodmark.model.lineage import (
 from floodmark.model.position import Position
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Column, Table
-from floodmark.model.taken_names import Known
+from floodmark.model.taken_names import Known, heirs
 from floodmark.model.text import counted
 from floodmark.model.types import fields
 from floodmark.model.window import Slice, Window
@@ -176,7 +176,7 @@ def follow(
 ) -> Followed:
     """The table with its columns' history; refuses a key or an order other than the one used so far."""
     before, upto = state.table, state.read_upto
-    _check_excluded(session, before, table, options)
+    unseen = _check_excluded(session, table, state, options)
     if before is None:
         return Followed(with_lineage(None, table))
     found = changes(table, state, options)
@@ -188,6 +188,7 @@ def follow(
     now = with_lineage(before, table, from_start=upto is None, known=known)
     check_dropped(session, now, vanished(before, now, options))
     notes = [*said_columns(before, now), *_said(now, found, options)]
+    notes += [f"`exclude` has {name}, which {now.name} does not have: it can be removed." for name in unseen]
     asks = question(table, state, options, known)
     if asks is not None and not request.dry_run:
         raise asks
@@ -228,22 +229,43 @@ def known_rows(session: Session, before: Table, now: Table, state: State) -> lis
     return list(zip(asked, identity.answers(session, now, asked), strict=True))
 
 
-def _check_excluded(session: Session, before: Table | None, now: Table, options: TableOptions) -> None:
-    """Refuses a name in `exclude` that nearly matches a column: probably a typo, and it would be copied."""
-    names = {name for name, _ in now.source.layout} | {c.name for c in now.columns}
-    if before is not None:
-        names |= {name for name, _ in before.source.layout}
-        names |= {c.name for c in (*before.columns, *before.lineage.dropped)}
-    known = {name.lower() for name in names}
-    for excluded in options.exclude:
-        meant = did_you_mean(excluded, [c.name for c in now.columns])
-        if excluded.lower() not in known and meant:
-            user = session.spec.user
+def _check_excluded(session: Session, now: Table, state: State, options: TableOptions) -> tuple[str, ...]:
+    """The names in `exclude` that the source doesn't have; refuses those whose column might be copied nevertheless.
+
+    That is a probable typo, or a column that may have another name now.
+    """
+    before, here = state.table, source_columns(now)
+    unseen = tuple(name for name in options.exclude if name.lower() not in here)
+    if not unseen:
+        return ()
+    user, every = session.spec.user, sees_all(session, now.source.schema, now.source.table)
+    gone = suspects(before, now) if before is not None else {}
+    dropped = {c.name.lower() for c in before.lineage.dropped} if before is not None else set()
+    for name in unseen:
+        meant = did_you_mean(name, [c.name for c in now.columns])
+        known = name.lower() in gone.keys() | dropped
+        if (every and before is None) or (meant and (every or not known)):
+            why = (
+                "the table has no such column"
+                if every
+                else f"columns that {user} may not read are never copied"
+            )
             raise ConfigError(
-                f"`exclude` has {excluded}, but {user} sees no such column in {now.name}",
-                hint=f"{meant} If not, remove it: columns that {user} may not read are never copied",
+                f"`exclude` has {name}, but {user} sees no such column in {now.name}",
+                hint=f"{meant} If not, remove it: {why}" if meant else "correct the name, or remove it",
                 table=now.name,
             )
+        if every and before is not None and name.lower() in gone:
+            old = {current(c.name, happened(before, now)).lower(): c for c in before.columns}
+            rows = known_rows(session, before, now, state)
+            found = () if name.lower() in old else heirs(old, now, name, gone[name.lower()], rows)
+            if found:
+                raise ConfigError(
+                    f"`exclude` has {name}, which {now.name} no longer has: it was dropped, or it is {' or '.join(found)} now",
+                    hint=f"if it was dropped, remove {name} from `exclude`; if it was renamed, exclude its new name instead",
+                    table=now.name,
+                )
+    return unseen if every else ()
 
 
 def vanished(before: Table, now: Table, options: TableOptions) -> tuple[str, ...]:

@@ -72,6 +72,39 @@ def test_a_column_that_is_excluded_later_keeps_its_history_and_is_not_said_to_be
     goes_on(orders)
 
 
+@pytest.mark.parametrize(
+    ("change", "taker"),
+    [
+        ("DROP COLUMN phone", None),
+        ("DROP COLUMN fax, RENAME COLUMN phone TO fax", "fax"),
+        ("RENAME COLUMN phone TO mobile", "mobile"),
+    ],
+)
+def test_an_excluded_column_that_is_gone_stops_nothing_unless_another_may_be_it_now(
+    orders: Orders, change: str, taker: str | None
+) -> None:
+    orders.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id INT PRIMARY KEY, phone VARCHAR(20), fax VARCHAR(20), update_at DATETIME(6) NOT NULL"
+        " DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (update_at))",
+        "INSERT INTO orders SELECT seq, CONCAT('p', seq), CONCAT('f', seq), '2025-03-01' + INTERVAL seq SECOND "
+        "FROM seq_1_to_50",
+    )
+    orders.workspace.write(tables={"orders": {"exclude": ["phone"]}})
+    orders.sync()
+    orders.execute(f"ALTER TABLE orders {change}", "INSERT INTO orders (id) VALUES (51)")
+    if taker is None:
+        for _ in range(2):
+            assert "`exclude` has phone" in notes(orders.sync())
+    else:
+        refused = orders.refused()
+        assert refused["exit_code"] == 2 and f"or it is {taker} now" in refused["error"]["message"]
+        assert "exclude its new name" in refused["error"]["hint"]
+        orders.workspace.write(tables={"orders": {"exclude": [taker]}})
+        orders.sync()
+    assert orders.ask("count(*)", "fax LIKE 'f%'") == [(50,)] and "mobile" not in orders.columns()
+
+
 def test_columns_that_are_renamed_and_reordered_keep_what_the_old_ones_held(orders: Orders) -> None:
     customers(orders)
     orders.execute("ALTER TABLE orders CHANGE phone mobile VARCHAR(20) FIRST, MODIFY t5 VARCHAR(20) AFTER id")

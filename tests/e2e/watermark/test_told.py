@@ -289,6 +289,13 @@ def test_an_excluded_column_that_does_not_exist_is_named_and_refused_if_it_looks
         assert "secret in `exclude`: not visible" in orders.run("plan", "-t", table).ok().stdout
         orders.synced("orders")
         orders.write(tables={table: {"exclude": ["notes"]}})
+    # A user who sees every column gets an answer to any name, before a row is read.
+    orders.write(source={"url": server.url(schema)}, tables={table: {"exclude": ["unlike"]}})
+    orders.synced("orders")
+    orders.execute("DROP TABLE orders", "CREATE TABLE others (id INT AUTO_INCREMENT PRIMARY KEY)")
+    orders.write(tables={"others": {"exclude": ["unlike"]}})
+    (refused,) = orders.sync("others").tables
+    assert refused.exit_code == 2 and "`exclude` has unlike" in str(refused.error)
 
 
 def test_a_configured_table_that_was_retired_is_not_reported_missing(orders: Workspace) -> None:

@@ -9,7 +9,7 @@ import pytest
 from floodmark.model.lineage import with_lineage
 from floodmark.model.origin import Witness
 from floodmark.model.table import Column, Table
-from floodmark.model.taken_names import Known
+from floodmark.model.taken_names import Known, heirs
 from floodmark.model.witnesses import Answer, mark
 from tests.support.described import changed, described
 
@@ -135,3 +135,18 @@ def test_a_declared_rename_is_in_question_too_when_another_column_is_gone() -> N
 def test_a_table_without_a_key_is_left_alone() -> None:
     before, now = (changed(t, key=(), mode="append") for t in (BEFORE, NOW))
     assert not taken(before, now, [])
+
+
+def test_a_column_that_was_never_read_may_live_on_in_any_of_its_kind_that_has_not_kept_its_values() -> None:
+    old = {c.name: c for c in NOW.columns}
+
+    def of(now: Table, rows: list[Known]) -> tuple[str, ...]:
+        return heirs(old, now, "secret", "decimal(10,2)", rows)
+
+    assert of(NOW, known(PRICE, None, (1, 0, 1), (None, 0, None))) == ()
+    for rows in ([], [(None, 0, None)], [(1, 0, 1), (1, 0, 2)]):
+        assert of(NOW, known(PRICE, None, *rows)) == ("price",)
+    assert of(NOW, known(PRICE, None, (1, 0, 1), cursor=1)) == ("price",), "the row has moved"
+    assert of(table(PRICE, NEW), known(PRICE, None, (1, 0, 1))) == ("price_new",), "a new column"
+    assert heirs(old, NOW, "at_first", "datetime", []) == (), "the cursor: whole rows would have moved"
+    assert heirs(old, NOW, "secret", "varchar(9)", []) == (), "none of its kind"

@@ -83,10 +83,10 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
     excluded = {column.lower() for column in options.exclude}
     unseen = [e for e in options.exclude if e.lower() not in {c.name.lower() for c in columns}]
     # MySQL doesn't show columns that the user may not read; excluding one by name confirms that this is
-    # intended.
+    # intended. `floodmark.plan.reread` refuses other names.
     all_seen = sees_all(session, schema, name) if unseen else None
-    for column in (*(unseen if all_seen else ()), *((options.cursor,) if options.cursor else ())):
-        _named(columns, column)
+    if options.cursor:
+        _named(columns, options.cursor)
     cursor, mode = _reading(columns, key, options, notes)
     kept = tuple(c for c in columns if c.name.lower() not in excluded)
     for needed in (*key, *((cursor,) if cursor else ())):
@@ -115,8 +115,8 @@ def _discover(session: Session, schema: str, name: str, options: TableOptions) -
         _check_readable(session, table)
     if not all_seen:
         notes.append(Note("hidden_columns"))
-        if unseen:
-            notes.append(Note("unseen_excludes", columns=tuple(unseen)))
+    if unseen:
+        notes.append(Note("unseen_excludes", columns=tuple(unseen)))
     likely = proposed_cursor(table) if options.cursor is None and options.mode != "full" else None
     if likely is not None:
         notes.append(Note("likely_cursor", likely))
