@@ -164,7 +164,7 @@ def _since_snapshot(
         return sides
     what = counted(rows, "row") if rows else "rows"
     verb = "has" if rows == 1 else "have"
-    note = f"{what} {verb} changed at the source since the snapshot: the next sync reads them"
+    note = f"{what} {verb} changed at the source since the snapshot; the next sync takes a new one"
     return replace(sides, agree=True, changed=rows, compared_with="snapshot", notes=(*sides.notes, note))
 
 
