@@ -93,7 +93,7 @@ def test_global_server_settings_lose_no_row(orders: Workspace, kind: str, settin
         assert orders.synced("orders")["rows_loaded"] == 900
     orders.execute("UPDATE orders SET note = '\\\\ \"it''s\" ä' WHERE id % 3 = 0")
     with for_everybody(orders.database, **settings):
-        assert orders.synced("orders")["rows_loaded"] == 300
+        assert orders.synced("orders")["rows_extracted"] == 300
         assert orders.verified("orders")["ok"]
     assert orders.compare("orders").equal
 
