@@ -7,11 +7,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from floodmark.model.errors import DataError
+from floodmark.services.store.store import Store
 from tests.conftest import Workspace
 
 
@@ -139,3 +143,18 @@ def orphans(workspace: Workspace) -> set[str]:
     named = {file["path"] for commit in batches(workspace) for file in commit["files"]}
     assert named <= there
     return there - named
+
+
+@contextmanager
+def without_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Syncs that die right before a commit of rows: all that they did before stays."""
+    create = Store.create
+
+    def crash(self: Store, path: str, data: bytes) -> bool:
+        if path.startswith("commits/") and b'"kind":"batch"' in data:
+            raise DataError("gone")
+        return create(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "create", crash)
+        yield

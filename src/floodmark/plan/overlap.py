@@ -16,7 +16,7 @@ from floodmark.model.text import duration
 from floodmark.model.times import shifted, temporal
 from floodmark.model.window import Slice
 from floodmark.plan.bound import Reading, Settled
-from floodmark.services.mysql.trust import Membership
+from floodmark.services.mysql.trust import ClusterKind
 
 # How many ids are read again if the source can't tell which transactions are open.
 ID_OVERLAP = 10_000
@@ -24,7 +24,7 @@ OVERLAP_SECONDS = 600.0
 # Whatever its zone, no clock that is right writes a cursor so many seconds ahead of UTC, not even while a verify runs.
 FAR_AHEAD = 2 * 86_400
 
-MEMBERSHIPS: dict[Membership, str] = {
+MEMBERSHIPS: dict[ClusterKind, str] = {
     "aurora": "part of an Aurora cluster",
     "galera": "a node of a Galera cluster",
     "group_replication": "a member of a replication group",

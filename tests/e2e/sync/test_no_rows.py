@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.errors import DataError
-from floodmark.services.store.store import Store
 from tests.conftest import Workspace
+from tests.support.held_sync import without_batches
 
 AT = "at DATETIME(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at)"
 
@@ -43,15 +42,7 @@ def test_a_sync_that_finds_nothing_gives_up_the_window_of_one_that_died_before_i
     workspace.execute(f"CREATE TABLE t (id INT PRIMARY KEY, {AT})", "INSERT INTO t (id) VALUES (1)")
     workspace.synced("t")
     workspace.execute("INSERT INTO t (id) VALUES (2)")
-    create = Store.create
-
-    def crash(self: Store, path: str, data: bytes) -> bool:
-        if path.startswith("commits/") and b'"kind":"batch"' in data:
-            raise DataError("gone")
-        return create(self, path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "create", crash)
+    with without_batches(monkeypatch):
         [died] = workspace.sync("t").as_json()["tables"]
         assert died["exit_code"] == 6 and died["watermark"]["activity"]["state"] == "interrupted"
     workspace.execute("DELETE FROM t WHERE id = 2")

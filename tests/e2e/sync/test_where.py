@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from floodmark.model.errors import DataError
-from floodmark.services.store.store import Store
 from floodmark.watermark.validate import watermark_validate
 from tests.conftest import Workspace
-from tests.support.held_sync import commits
+from tests.support.held_sync import commits, without_batches
 from tests.support.orders import create_orders, fill_orders
 from tests.support.redshift import RedshiftStandIn
 
@@ -137,15 +135,7 @@ def test_a_crash_between_the_keys_and_the_rows_loses_neither(
     workspace.execute(
         "UPDATE orders SET status = 'new' WHERE id IN (2, 4)", "UPDATE orders SET amount = 7 WHERE id = 6"
     )
-    create = Store.create
-
-    def crash(self: Store, path: str, data: bytes) -> bool:
-        if path.startswith("commits/") and b'"kind":"batch"' in data:
-            raise DataError("gone")
-        return create(self, path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "create", crash)
+    with without_batches(monkeypatch):
         assert workspace.sync("orders").as_json()["tables"][0]["exit_code"] == 6
     assert kinds(workspace)[-1] == "deletes" and target(workspace) == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
     done = workspace.synced("orders")

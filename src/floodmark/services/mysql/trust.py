@@ -15,7 +15,7 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.version import parsed
 
 # What a server may be part of, with members that it shows nothing of.
-Membership = Literal["aurora", "galera", "group_replication", "distributed", "proxy"]
+ClusterKind = Literal["aurora", "galera", "group_replication", "distributed", "proxy"]
 
 # Engines all of whose work can be seen: InnoDB lists its transactions, and the others have none, so that their rows
 # are there as soon as their statement ends. Others may have transactions, or keep their rows on another server.
@@ -32,7 +32,7 @@ class Trust:
 
     sight: Sight
     replica: bool = False  # or unable to write: its rows come from elsewhere
-    member_of: Membership | None = None
+    member_of: ClusterKind | None = None
     server: str | None = None  # what tells it from another one
     numbers: tuple[int, ...] = ()  # of its version
     gtids: str | None = None  # SQL expression for the executed GTIDs, if they can be compared
@@ -54,7 +54,7 @@ def can_write(variables: Mapping[str, str]) -> bool:
     return all(variables.get(name, "OFF") in _OFF for name in _READ_ONLY)
 
 
-def membership(variables: Mapping[str, str], direct: bool) -> Membership | None:
+def membership(variables: Mapping[str, str], direct: bool) -> ClusterKind | None:
     """What a server with these variables, in upper case, is part of. Pure.
 
     `direct`: whether the server itself, and no proxy, accepted our connection.

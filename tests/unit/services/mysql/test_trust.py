@@ -10,7 +10,7 @@ import pytest
 from floodmark.services.mysql.identity import applying
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import Membership, Trust, _direct, can_write, membership
+from floodmark.services.mysql.trust import ClusterKind, Trust, _direct, can_write, membership
 
 WRITER = {"version": "8.0.36", "read_only": "OFF", "super_read_only": "OFF", "innodb_read_only": "OFF"}
 
@@ -51,7 +51,7 @@ def test_a_server_that_is_read_only_in_any_way_gets_its_rows_from_elsewhere(name
     ],
 )
 def test_a_server_that_is_part_of_something_else_is_recognised(
-    variables: dict[str, str], found: Membership
+    variables: dict[str, str], found: ClusterKind
 ) -> None:
     assert membership({**WRITER, **variables}, direct=True) == found
     assert not Trust(Sight(True), member_of=found).complete
