@@ -1,12 +1,12 @@
 # `make` prints the targets. Everything runs from .venv, which `make setup` builds.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs reference pictures faults bench dist format lock audit clean
+.PHONY: help setup demo test check docs reference pictures faults bench dist format lock audit clean redshift-live
 
 BIN := .venv/bin
 ARGS ?=
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian packages and .venv (a second run takes a second)
 	@scripts/setup
@@ -41,6 +41,21 @@ faults: setup ## the fault laboratory for MINUTES=30; SOURCE=mysql (default if i
 	@PYTHONPATH=src $(BIN)/python -m tests.faults.lab --minutes $(MINUTES) $(if $(GROUP),--group $(GROUP)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only "$(ONLY)") $(if $(BROKEN),--broken $(BROKEN)) \
 	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
+
+# The URL is passed on as it was written: `make` would put the password of ${…} in its place.
+redshift-live: export FLOODMARK_LIVE_URL := $(value URL)
+redshift-live: export FLOODMARK_LIVE_STORE := $(STORE)
+redshift-live: export FLOODMARK_LIVE_ROLE := $(ROLE)
+redshift-live: export FLOODMARK_LIVE_CONFIG := $(CONFIG)
+redshift-live: export FLOODMARK_LIVE_SECOND := $(value SECOND)
+redshift-live: $(BIN)/pytest ## tests/contract on a real Redshift: 'URL=redshift://user:$${PASSWORD}@host/dev' STORE=s3://… ROLE=arn:… (docs/redshift-live.md)
+	@PYTHONPATH=src $(BIN)/python -m tests.live $(ARGS)
+
+# For redshift-live, no more than its tests need: no servers, no Java. `make setup` adds the rest.
+$(BIN)/pytest:
+	@python3 -m venv .venv
+	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock >.venv/live.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .venv/live.txt --editable . pytest sqlglot >&2
 
 bench: setup ## Floodmark against dlt, chDB, Spark JDBC and upper bounds; SOURCE=mysql (default if it was fetched) or mariadb, ROWS=…, RUNS=3, ONLY=…; PROFILE=1: where the CPU goes
 	@SOURCE=$(SOURCE) $(BIN)/python bench/run.py $(ARGS)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pytest
@@ -25,6 +25,7 @@ from floodmark.setup.services.compare import Comparison, compare
 from floodmark.setup.services.databases import DatabaseServer, MariaDB, MySQL, missing
 from floodmark.setup.services.s3 import SeaweedFS
 from floodmark.sync.run import sync
+from tests.live.cluster import CLUSTER
 from tests.support.command_server import Command, Template
 from tests.support.redshift import RedshiftStandIn
 
@@ -121,15 +122,21 @@ def new_server(kind: str) -> type[DatabaseServer]:
 
 
 @pytest.fixture(scope="session")
-def seaweed() -> Iterator[SeaweedFS]:
-    """One S3 server for the whole run, with the bucket `lake`."""
+def seaweed(pytestconfig: pytest.Config) -> Iterator[SeaweedFS]:
+    """One S3 server for the whole run, with the bucket `lake`; or the store of a real cluster."""
+    if (cluster := pytestconfig.stash.get(CLUSTER, None)) is not None:
+        yield cast(SeaweedFS, cluster)
+        return
     with SeaweedFS() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def redshift(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
-    """One stand-in for Redshift for the whole run, over the shared S3 server."""
+def redshift(seaweed: SeaweedFS, pytestconfig: pytest.Config) -> Iterator[RedshiftStandIn]:
+    """One stand-in for Redshift for the whole run, over the shared S3 server; or a real cluster (`make redshift-live`)."""
+    if (cluster := pytestconfig.stash.get(CLUSTER, None)) is not None:
+        yield cast(RedshiftStandIn, cluster)  # it has a part of it, and skips the test that wants more
+        return
     with RedshiftStandIn(seaweed) as server:
         yield server
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redshift_connector
 
 from floodmark.config.load import StoreSpec
 from floodmark.services.store.store import Store
@@ -53,17 +51,16 @@ def fill(place: Place, store: Store) -> Fill:
 
 
 @pytest.fixture
-def connect(redshift: RedshiftStandIn) -> Iterator[Connect]:
+def connect(redshift: RedshiftStandIn, record_property: Callable[[str, object], None]) -> Iterator[Connect]:
     """Opens sessions of the real driver, all in one schema; faults end with the test."""
-    schema = f"s_{secrets.token_hex(4)}"
-    redshift.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {redshift.user}")
-    links = []
+    schema = redshift.new_schema()
+    links = [redshift.connection()]
+    links[0].cursor().execute(f"CREATE SCHEMA {schema}")
 
     def connect(autocommit: bool = False, **options: Any) -> Client:
-        link = redshift_connector.connect(**redshift.options(**options))
+        link = redshift.connection(**options)
         links.append(link)
-        link.autocommit = True
-        client = Client(link, schema)
+        client = Client(link, schema, lambda refusal: record_property("refused", refusal))
         client(f"SET search_path TO {schema}")
         link.autocommit = autocommit
         return client

@@ -15,6 +15,8 @@ import pytest
 from redshift_connector.error import Error as DriverError
 
 from floodmark.services.store.store import Store
+from floodmark.services.warehouse.redshift.errors import Problem, failure_of
+from floodmark.services.warehouse.redshift.stage import role_clause
 
 
 @dataclass
@@ -23,6 +25,7 @@ class Client:
 
     link: Any
     schema: str
+    note: Callable[[dict[str, str | None]], None] = lambda refusal: None  # of refusals, for a report
 
     def __call__(self, sql: str, *values: object) -> list[list[Any]]:
         cursor = self.link.cursor()
@@ -34,7 +37,10 @@ class Client:
         with pytest.raises(DriverError) as caught:
             self(sql)
         self.link.rollback()
-        return dict(caught.value.args[0])
+        error = dict(caught.value.args[0])
+        kind = type(failure_of(Problem(error["M"], error.get("D", ""), error["C"])).error).__name__
+        self.note({"sqlstate": error["C"], "text": error["M"], "read_as": kind, "sql": sql[:200]})
+        return error
 
 
 Connect = Callable[..., Client]
@@ -71,7 +77,9 @@ class Lake:
         return self.of(target, self.manifest(*(self.put(table, **write) for table in tables)), options)
 
     def of(self, target: str, manifest: str, options: str = "") -> str:
-        return f"COPY {target} FROM '{manifest}' IAM_ROLE '{self.role}' MANIFEST FORMAT AS PARQUET {options}"
+        return (
+            f"COPY {target} FROM '{manifest}' {role_clause(self.role)} MANIFEST FORMAT AS PARQUET {options}"
+        )
 
 
 def column(kind: pa.DataType, *values: Any) -> pa.Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -15,10 +14,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import redshift_connector
 from redshift_connector.core import Connection as DriverConnection
 
-from floodmark.config.load import Iam, Tls, WarehouseSpec
+from floodmark.config.load import Iam
 from floodmark.model.commit import Batch, DataFile, Deletes, LoadAs, by_key
 from floodmark.model.table import Column, Table
 from floodmark.model.types import READ_FIELD, file_schema
@@ -30,7 +28,6 @@ from floodmark.services.warehouse.redshift.data_api import DataApiTransport
 from floodmark.services.warehouse.redshift.socket import SocketTransport
 from floodmark.services.warehouse.redshift.steps import Limits
 from floodmark.services.warehouse.redshift.warehouse import Redshift
-from tests.support.data_api import DataApi
 from tests.support.described import described
 from tests.support.redshift import Fault, RedshiftStandIn
 
@@ -127,12 +124,12 @@ class RedshiftPlace:
     """A private place in the stand-in; `run` queries it through the driver alone."""
 
     kind = "redshift"
-    limits = Limits(connect=5, lock=5, statement=60, idle=1, attempts=3, pause=0.05)
 
-    def __init__(self, server: RedshiftStandIn, schema: str) -> None:
+    def __init__(self, server: RedshiftStandIn, schema: str = "") -> None:
         self.server = server
-        self.schema = schema
-        self.run(f"CREATE SCHEMA {schema}")
+        self.limits = server.limits
+        self.schema = schema or server.new_schema()
+        self.run(f"CREATE SCHEMA {self.schema}")
 
     def open(self, limits: Limits | None = None) -> Redshift:
         self.server.faults.clear()
@@ -147,7 +144,7 @@ class RedshiftPlace:
     ) -> Redshift:
         """The same over another kind of connection, or with another address or name."""
         limits = limits or self.limits
-        transport = kind(WarehouseSpec(**{**self.spec, "tls": Tls("disabled"), **address}), limits)
+        transport = kind(self.server.warehouse_spec(self.schema, **address), limits)
         return Redshift(transport, self.schema, iam_role=self.server.role, limits=limits)
 
     def losing(self, when: str) -> Warehouse:
@@ -165,8 +162,7 @@ class RedshiftPlace:
         return warehouse
 
     def connect(self) -> DriverConnection:
-        connection = redshift_connector.connect(**self.server.options())
-        connection.autocommit = True
+        connection = self.server.connection()
         connection.cursor().execute(f"SET search_path TO {self.schema}")
         return connection
 
@@ -202,7 +198,7 @@ def own_schema(redshift: RedshiftStandIn) -> Iterator[RedshiftPlace]:
     """A private schema in the stand-in, which has no faults armed before and after."""
     redshift.faults.clear()
     redshift.faults.statements.clear()  # so that `sent` covers only this test
-    yield RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    yield RedshiftPlace(redshift)
     redshift.faults.clear()
     redshift.resume()
 
@@ -212,14 +208,15 @@ class DataApiPlace(RedshiftPlace):
 
     kind = "data_api"
 
-    def __init__(self, server: RedshiftStandIn, schema: str) -> None:
+    def __init__(self, server: RedshiftStandIn, schema: str = "") -> None:
         super().__init__(server, schema)
-        self.client = DataApi(self.connect)
+        self.client = server.data_api(self.connect)
 
     def faulty(self, limits: Limits | None = None) -> Redshift:
         limits = limits or self.limits
-        spec = WarehouseSpec(**{**self.spec, "password": None}, iam=Iam(cluster="c"), transport="data_api")
-        transport = DataApiTransport(spec, limits, self.client, poll=0.01)
+        more = {"password": None, "iam": Iam(cluster="c")} if self.server.standin else {}
+        spec = self.server.warehouse_spec(self.schema, **more, transport="data_api")
+        transport = DataApiTransport(spec, limits, self.client, poll=0.01 if self.server.standin else 0.2)
         return Redshift(transport, self.schema, iam_role=self.server.role, limits=limits)
 
 

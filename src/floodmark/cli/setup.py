@@ -18,6 +18,15 @@ from floodmark.model.secrets import of_url
 if TYPE_CHECKING:
     from floodmark.config.load import Config
 
+_LIVE = (
+    "make redshift-live 'URL=redshift://loader:${REDSHIFT_PASSWORD}@host:5439/dev' "
+    "STORE=s3://bucket/prefix ROLE=arn:aws:iam::123456789012:role/loader"
+)
+_LIVE_DOES = (
+    "The command below, in a checkout or the unpacked source archive, tests every assumption about Redshift on your "
+    "cluster, in schemas and below a prefix of its own; it removes both and writes a report (docs/redshift-live.md)."
+)
+
 
 @click.command(cls=Command)
 @many_tables("Only this table; repeatable. Default: those of the configuration, or all.")
@@ -31,42 +40,10 @@ if TYPE_CHECKING:
     "--redshift-live",
     "live",
     is_flag=True,
-    help="Test every assumption about the configured Redshift, in a schema of its own; takes minutes.",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(100, 100_000_000),
-    metavar="N",
-    help="With --redshift-live: rows of the timed load. Default: 10,000,000.",
-)
-@click.option(
-    "--minutes",
-    type=click.IntRange(1, 240),
-    metavar="N",
-    help="With --redshift-live: start no probe after N minutes. Default: 60.",
-)
-@click.option(
-    "--only",
-    metavar="GROUP",
-    multiple=True,
-    help="With --redshift-live: only this group of probes; repeatable.",
-)
-@click.option(
-    "--second-url",
-    metavar="URL",
-    help="With --redshift-live: a second user of the same database, as redshift://user:${PASSWORD}@host:5439/dev.",
+    help="Say how to test a real Redshift; nothing is checked.",
 )
 @pass_settings
-def doctor(
-    settings: Settings,
-    tables: tuple[str, ...],
-    start_spark: bool,
-    live: bool,
-    rows: int | None,
-    minutes: int | None,
-    only: tuple[str, ...],
-    second_url: str | None,
-) -> int:
+def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live: bool) -> int:
     """Check everything a sync needs, and say what to fix.
 
     The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
@@ -74,23 +51,21 @@ def doctor(
     Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes, and its
     result, which it leaves there for the dashboard (status/doctor.json) if the store is in use. Takes seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
 
-    --redshift-live does none of this: it tests on a real Redshift every assumption Floodmark makes, in a schema
-    and under a prefix of its own, which it removes afterwards. The report is safe to attach to an issue: it has
-    no passwords, keys, hosts, accounts, buckets or users. Exit code 7 if an answer differs (docs/redshift-live.md).
+    --redshift-live does none of this: it prints the command that tests, on a real Redshift, every assumption
+    Floodmark makes. The tests are in the source archive, not in the wheel (docs/redshift-live.md).
 
     \b
     Examples:
       floodmark doctor
       floodmark doctor -t shop.orders
       floodmark doctor --spark --json
-      floodmark doctor --redshift-live --json > report.json
+      floodmark doctor --redshift-live
     """
     if live:
         if tables or start_spark:
             raise click.UsageError("--redshift-live can't be combined with -t or --spark")
-        return _live(settings, rows, minutes, only, second_url)
-    if rows is not None or minutes is not None or only or second_url is not None:
-        raise click.UsageError("--rows, --minutes, --only and --second-url need --redshift-live")
+        settings.result({"command": _LIVE, "does": _LIVE_DOES}, lambda: [_LIVE_DOES, _LIVE])
+        return 0
     from floodmark.cli.output.doctor import check_lines, summary_lines
     from floodmark.setup.doctor import Check, document, examine, keep
 
@@ -118,43 +93,6 @@ def doctor(
         keep(configs[0], results.scrubbed(said, settings.scrub), tables)
     settings.result(said, lambda: summary_lines(said))
     return 0 if said["ok"] else ConfigError.code
-
-
-def _live(
-    settings: Settings, rows: int | None, minutes: int | None, only: tuple[str, ...], second_url: str | None
-) -> int:
-    """`doctor --redshift-live`: the probes, one line each on stderr, then the report."""
-    # From here on the password is masked, even one that makes the URL unreadable.
-    settings.scrub.add([of_url(second_url or "")])
-    config = settings.load()
-    from floodmark.cli.logs import log
-    from floodmark.cli.output.live import live_lines
-    from floodmark.cli.stderr import to_stderr
-    from floodmark.config.load import second_user
-    from floodmark.setup.doctor.live import GROUPS, PROBES, Scale, examine_live
-
-    if unknown := set(only) - set(GROUPS):
-        raise click.UsageError(
-            f"no such group: {', '.join(sorted(unknown))}; choose from: {', '.join(GROUPS)}"
-        )
-    probes = [probe for probe in PROBES if not only or probe.group in only]
-    second = None if second_url is None else second_user(config.warehouse, second_url)
-    settings.scrub.learn(second)
-    given = {"rows": rows, "seconds": None if minutes is None else minutes * 60.0}
-    scale = Scale(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-
-    def say(line: str) -> None:
-        log.info("%s", line, extra={"said": True})
-        if not settings.quiet and not settings.json_logs:
-            to_stderr(settings.scrub(line))
-
-    report = examine_live(config, scale, say, second=second, probes=probes)
-    width = min(shutil.get_terminal_size().columns, 140) if sys.stdout.isatty() else None
-    said = report.as_json()
-    settings.result(
-        said, lambda: [settings.scrub(line) for line in live_lines(said, width, results.coloured(sys.stdout))]
-    )
-    return report.code
 
 
 @click.command(cls=Command)

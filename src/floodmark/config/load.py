@@ -25,7 +25,7 @@ from floodmark.config.blocks import (
     TlsBlock,
     read,
 )
-from floodmark.config.values import Url, url
+from floodmark.config.values import Url
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.table import Mode
 
@@ -266,19 +266,6 @@ def source_from(text: str) -> SourceSpec:
             f"the source's URL {why}", hint="for example: --source mysql://reader@127.0.0.1:3306/shop"
         ) from None
     return _source(block)
-
-
-def second_user(warehouse: WarehouseSpec, text: str) -> WarehouseSpec:
-    """The same Redshift database as another user, given by URL; ConfigError if the URL does not fit."""
-    try:
-        found = url(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"the second user's URL {error}", hint="for example: redshift://user:${PASSWORD}@host:5439/dev"
-        ) from None
-    if (found.host, found.port or 5439, found.path) != (warehouse.host, warehouse.port, warehouse.database):
-        raise ConfigError("the second user's URL points to a different database than warehouse.url")
-    return replace(warehouse, user=found.user, password=found.password, iam=None, transport="socket")
 
 
 def _source(block: FileBlock) -> SourceSpec:

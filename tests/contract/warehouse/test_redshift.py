@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from floodmark.config.load import Tls, WarehouseSpec
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.table import Column, Table
 from floodmark.services.warehouse.redshift.socket import SocketTransport
@@ -135,8 +134,8 @@ def test_a_target_with_the_name_of_one_of_our_tables_is_refused(fill: Fill) -> N
 
 
 def test_a_missing_schema_is_created(fill: Fill, place: RedshiftPlace) -> None:
-    new = f"t_{secrets.token_hex(4)}"
-    transport = SocketTransport(WarehouseSpec(**{**place.spec, "tls": Tls("disabled")}), place.limits)
+    new = place.server.new_schema()
+    transport = SocketTransport(place.server.warehouse_spec(new), place.limits)
     warehouse = Redshift(transport, new.upper(), iam_role=place.server.role, limits=place.limits)
     assert warehouse.rows("orders") == 0
     warehouse.load(fill.request(fill.commit([row(1)])))

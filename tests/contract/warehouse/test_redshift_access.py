@@ -17,7 +17,6 @@ from floodmark.services.warehouse.redshift.warehouse import Redshift
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.support.data_api import stubbed
 from tests.support.redshift import RedshiftStandIn
-from tests.support.warehouse_loads import RedshiftPlace
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +26,7 @@ def over_tls(seaweed: SeaweedFS) -> Iterator[RedshiftStandIn]:
 
 
 def securely(server: RedshiftStandIn, tls: Tls | None, **more: Any) -> Redshift:
-    limits = replace(RedshiftPlace.limits, attempts=1)
+    limits = replace(server.limits, attempts=1)
     about = {"host": server.host, "port": server.port, "user": server.user, "database": server.database}
     spec = WarehouseSpec("redshift", "public", **{**about, "password": server.password, **more}, tls=tls)
     return Redshift(SocketTransport(spec, limits), iam_role=server.role, limits=limits)

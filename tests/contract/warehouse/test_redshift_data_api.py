@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -42,7 +41,7 @@ LOCK = Lock('"public"."floodmark_lock_orders"', 5)
 @pytest.fixture
 def fill(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Fill:
     redshift.faults.clear()
-    place = DataApiPlace(redshift, f"t_{secrets.token_hex(4)}")
+    place = DataApiPlace(redshift)
     return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
 
 

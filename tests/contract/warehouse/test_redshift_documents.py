@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.config.load import Tls, WarehouseSpec
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.table import Column
 from floodmark.services.warehouse.redshift.socket import SocketTransport
@@ -40,7 +39,7 @@ def warehouse(place: RedshiftPlace, setting: str, longest_cast: int = 16_000_000
     place.server.create_user(user, secret, "TEMP ON DATABASE dev", f"CREATE, USAGE ON SCHEMA {place.schema}")
     place.server.execute(f"ALTER ROLE {user} SET floodmark.large_strings TO '{setting}'")
     place.server.execute(f"ALTER ROLE {user} SET floodmark.longest_cast TO '{longest_cast}'")
-    spec = WarehouseSpec(**{**place.spec, "user": user, "password": secret, "tls": Tls("disabled")})
+    spec = place.server.warehouse_spec(place.schema, user=user, password=secret)
     transport = SocketTransport(spec, place.limits)
     return Redshift(
         transport, place.schema, iam_role=place.server.role, limits=place.limits, large_strings=True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
 
 from floodmark.config.load import StoreSpec
@@ -18,7 +16,7 @@ from tests.support.warehouse_loads import DataApiPlace, Fill, RedshiftPlace, row
 @pytest.fixture(params=[RedshiftPlace, DataApiPlace])
 def fill(request: pytest.FixtureRequest, redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Fill:
     redshift.faults.clear()
-    place = request.param(redshift, f"t_{secrets.token_hex(4)}")
+    place = request.param(redshift)
     return Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
 
 
@@ -56,7 +54,7 @@ def test_rights_isolation_and_ledger_are_reported(fill: Fill, redshift: Redshift
 def test_the_isolation_level_is_known_if_one_of_the_views_is_missing(
     redshift: RedshiftStandIn, missing: str
 ) -> None:
-    place = RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    place = RedshiftPlace(redshift)
     redshift.faults.clear()
     redshift.faults.fail(f".*{missing}", "42P01", f'relation "{missing}" does not exist', times=100)
     warehouse = place.faulty()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ FILE = 250_000
 @pytest.fixture
 def fill(redshift: RedshiftStandIn, seaweed: SeaweedFS, prefix: str) -> Iterator[Fill]:
     redshift.faults.clear()
-    place = RedshiftPlace(redshift, f"t_{secrets.token_hex(4)}")
+    place = RedshiftPlace(redshift)
     yield Fill(place, Store(StoreSpec(**seaweed.store(prefix))))
     place.run("DROP TABLE orders")
 

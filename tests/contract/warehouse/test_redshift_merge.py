@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -69,7 +68,7 @@ def test_a_first_load_with_a_duplicate_key_keeps_the_newest_row(fill: Fill) -> N
 def test_a_first_load_of_commits_that_files_can_not_tell_apart_keeps_their_order(
     fill: Fill, read: int | None, kind: type[RedshiftPlace], copies: int, redshift: RedshiftStandIn
 ) -> None:
-    fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    fill.place = kind(redshift)
     commits = [fill.commit([row(1, f"read {n}", at=9 - n), row(n)], read=read) for n in (2, 3)]
     fill.load(*commits)
     assert fill.rows() == [(1, "read 3"), (2, None), (3, None)]
@@ -97,7 +96,7 @@ def test_a_first_load_with_documents_is_staged_to_be_parsed(fill: Fill) -> None:
 def test_of_rows_without_an_order_one_stays_and_the_older_ones_are_removed(
     fill: Fill, kind: type[RedshiftPlace], first: bool, redshift: RedshiftStandIn
 ) -> None:
-    fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    fill.place = kind(redshift)
     if not first:
         fill.load(fill.commit([row(n, "before") for n in range(6)]))
     fill.load(
@@ -187,7 +186,7 @@ DIST_KEY = "SELECT \"column\", type FROM pg_table_def WHERE tablename = 't' AND 
 def test_a_key_that_has_become_wider_stays_the_distkey(
     fill: Fill, kind: type[RedshiftPlace], redshift: RedshiftStandIn
 ) -> None:
-    place = fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    place = fill.place = kind(redshift)
     fill.table = NUMBERED
     fill.load(fill.commit([{"id": 1, "n": 1}, {"id": 2, "n": 1}]))
     assert place.run(DIST_KEY) == [("id", "integer")]
@@ -260,7 +259,7 @@ CREATE TRIGGER mask BEFORE INSERT ON {0}.events FOR EACH ROW EXECUTE FUNCTION {0
 def test_a_snapshot_goes_through_the_stage_into_a_target_that_shows_different_values(
     fill: Fill, kind: type[RedshiftPlace], redshift: RedshiftStandIn
 ) -> None:
-    place = fill.place = kind(redshift, f"t_{secrets.token_hex(4)}")
+    place = fill.place = kind(redshift)
     fill.table = changed(EVENTS, mode="full", columns=(INT, SEEN))
     fill.load(fill.commit([{"n": 1, "update_at": at(1)}], load_as="replace"))
     place.server.execute(MASKED.format(place.schema))

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-import redshift_connector
 from redshift_connector.core import Connection
 
-from floodmark.config.load import Iam, StoreSpec, Tls, WarehouseSpec
+from floodmark.config.load import Iam, StoreSpec, WarehouseSpec
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.redshift.catalog import relations
@@ -54,20 +53,14 @@ class Second:
 
     @property
     def transport(self) -> Transport:
-        spec = WarehouseSpec(
-            **{**self.place.spec, "user": self.user, "password": PASSWORD, "tls": Tls("disabled")}
-        )
+        spec = self.place.server.warehouse_spec(self.place.schema, user=self.user, password=PASSWORD)
         if not self.data_api:
             return SocketTransport(spec, self.place.limits)
         spec = replace(spec, iam=Iam(cluster="c"), transport="data_api")
         return DataApiTransport(spec, self.place.limits, DataApi(self.connect), poll=0.01)
 
     def connect(self) -> Connection:
-        connection = redshift_connector.connect(
-            **self.place.server.options(user=self.user, password=PASSWORD)
-        )
-        connection.autocommit = True
-        return connection
+        return self.place.server.connection(user=self.user, password=PASSWORD)
 
     @property
     def warehouse(self) -> Redshift:

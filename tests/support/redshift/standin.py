@@ -6,19 +6,25 @@ PostgreSQL directly, bypassing everything that clients go through.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from floodmark.config.load import StoreSpec
+import redshift_connector
+from redshift_connector.core import Connection
+
+from floodmark.config.load import StoreSpec, Tls, WarehouseSpec
 from floodmark.services.store.store import Store
+from floodmark.services.warehouse.redshift.steps import Limits
 from floodmark.setup.services.databases import Row
 from floodmark.setup.services.process import HOST, free_ports
 from floodmark.setup.services.s3 import SeaweedFS
+from tests.support.data_api import DataApi
 from tests.support.redshift import door
 from tests.support.redshift.backend import OWNER, Backend, python
 from tests.support.redshift.columntypes import Domain
@@ -37,6 +43,9 @@ class RedshiftStandIn(Postgres):
 
     user, password, database = MASTER, PASSWORD, DATABASE
     role = "arn:aws:iam::123456789012:role/floodmark-stand-in"
+    standin = True  # and not a real cluster: tests/live/cluster.py
+    rows = 2000  # of the timed load
+    limits = Limits(connect=5, lock=5, statement=60, idle=1, attempts=3, pause=0.05)
 
     def __init__(self, s3: SeaweedFS | StoreSpec, *, isolation: str = "snapshot", tls: bool = False) -> None:
         super().__init__(isolation=LEVELS[isolation])
@@ -136,6 +145,32 @@ class RedshiftStandIn(Postgres):
         """The arguments for `redshift_connector.connect`."""
         about = {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
         return {**about, "database": self.database, "ssl": self._tls is not None, **others}
+
+    def new_schema(self) -> str:
+        """A name for a schema that nothing else has."""
+        return f"t_{secrets.token_hex(4)}"
+
+    def warehouse_spec(self, schema: str, **more: Any) -> WarehouseSpec:
+        """The settings of a warehouse in one of the schemas."""
+        about = {"iam_role": self.role, "tls": Tls("disabled"), **self.options()}
+        about.pop("ssl")
+        return WarehouseSpec("redshift", schema, **{**about, **more})
+
+    def connection(self, **others: Any) -> Connection:
+        """A connection of the driver, with every statement a transaction."""
+        connection = redshift_connector.connect(**self.options(**others))
+        connection.autocommit = True
+        return connection
+
+    def data_api(self, connect: Callable[[], Connection]) -> Any:
+        """A client of the Data API; the connections are its sessions."""
+        return DataApi(connect)
+
+    def second_user(self, schema: str) -> dict[str, str]:
+        """The log-in of a user who may use the schema, and has no right on any table."""
+        name = f"second_{secrets.token_hex(4)}"
+        self.create_user(name, "Second-1", f"USAGE ON SCHEMA {schema}")
+        return {"user": name, "password": "Second-1"}
 
     def execute(self, *statements: str, database: str | None = None) -> list[Row]:
         """Run PostgreSQL statements as the owner in one committed transaction; returns the last one's rows."""

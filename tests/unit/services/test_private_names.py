@@ -59,7 +59,6 @@ TOUCHED: dict[tuple[str, str], Callable[[], bool]] = {
     ("services/spark/pyspark_internals.py", "_accumulatorServer"): lambda: sets(SparkContext, "_accumulatorServer"),
     ("services/spark/pyspark_internals.py", "_ensure_initialized"): lambda: callable(SparkContext._ensure_initialized),
     ("services/warehouse/redshift/socket.py", "_usock"): lambda: sets(Redshift, "_usock"),
-    ("services/warehouse/redshift/raw.py", "_usock"): lambda: sets(Redshift, "_usock"),
     ("services/warehouse/redshift/tls.py", "_usock"): lambda: "self._usock.connect(" in inspect.getsource(Redshift),
 }  # fmt: skip
 # Public, although they begin with an underscore.

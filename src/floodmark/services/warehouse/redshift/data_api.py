@@ -6,7 +6,6 @@ AWS says whether the batch was committed; if even that query fails, the outcome 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -86,7 +85,6 @@ class DataApiSession:
         self, client: Any, database: dict[str, str], limits: Limits, label: str, poll: float
     ) -> None:
         self.pid: int | None = None
-        self.given_up = threading.Event()  # set by another thread: cancel whatever is being waited for
         self._client = client
         self._database = database
         self._limits = limits
@@ -216,14 +214,14 @@ class DataApiSession:
                 except BaseException:
                     self._cancel(batch)
                     raise
-            if time.monotonic() > deadline or self.given_up.is_set():
+            if time.monotonic() > deadline:
                 self._cancel(batch)
                 raise Failed(
                     TransientError(f"{_ADDRESS} did not finish in time", hint="run again"),
                     lost=True,
                     canceled=True,
                 )
-            self.given_up.wait(pause)
+            time.sleep(pause)
             pause = min(pause * 1.5, 2.0)
 
     def _cancel(self, batch: str) -> None:

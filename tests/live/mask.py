@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from floodmark.config.load import Config, WarehouseSpec
+from floodmark.config.load import Config
 from floodmark.model.secrets import any_of
-from floodmark.setup.doctor.live.probe import Result
 
 _SHORTEST = 3  # a shorter name occurs inside too many words
 _PATTERNS = tuple(
@@ -41,14 +39,14 @@ class Mask:
             self.add(word, *texts)
 
     @classmethod
-    def of(cls, config: Config, second: WarehouseSpec | None = None) -> Mask:
+    def of(cls, config: Config) -> Mask:
         spec, store = config.warehouse, config.store
         bucket, _, prefix = store.url.removeprefix("s3://").partition("/")
         iam = spec.iam
         return cls(
             {
                 "<host>": [spec.host],
-                "<user>": [spec.user, second.user if second else None],
+                "<user>": [spec.user],
                 "<database>": [spec.database],
                 "<bucket>": [bucket],
                 "<prefix>": [prefix.strip("/")],
@@ -86,6 +84,3 @@ class Mask:
         if isinstance(value, dict):
             return {self(str(key)): self.all(inner) for key, inner in value.items()}
         return [self.all(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-    def result(self, result: Result) -> Result:
-        return replace(result, found=self(result.found), details=self.all(result.details))
