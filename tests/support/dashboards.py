@@ -95,12 +95,14 @@ class Filled:
             self.check(name, looked, lag)
         return state
 
-    def check(self, name: str, minutes: float, lag: float | None = 0.0, **more: Any) -> None:
+    def check(
+        self, name: str, minutes: float, lag: float | None = 0.0, ids: int | None = None, **more: Any
+    ) -> None:
         """Add the record of a sync that checked the table this many minutes ago."""
         looked = stamp(self.now - timedelta(minutes=minutes))
         body = {"table_name": name, "run": self.run_id(minutes), "last_check_time": looked, **more}
-        if lag is not None:
-            body["lag"] = {"seconds": lag, "ids": None}
+        if lag is not None or ids is not None:
+            body["lag"] = {"seconds": lag, "ids": ids}
         self.store.put(f"status/checks/{encode(name)}.json", json.dumps(body).encode())
 
     def run(self, minutes: float, parts: dict[str, dict[str, Any]]) -> str:
@@ -200,6 +202,55 @@ def every_health(filled: Filled) -> None:
                 "lag_after": None,
             }
         filled.run(60.0 * hours, parts)
+
+
+KILLED = "20261117_093000_dead"
+
+
+@contextmanager
+def every_state(filled: Filled) -> Iterator[None]:
+    """The same with more of each: a table that a run holds, one that differs, failures of every kind, days, a killed run."""
+    every_health(filled)
+    ago = [stamp(filled.now - timedelta(minutes=n)) for n in range(60)]
+    error = "Redshift did not answer"
+    filled.table("shop.passing", rows=80, looked=None)
+    filled.check(
+        "shop.passing", 5.0, at=ago[5], exit_code=4, error=error, caught_up_at=ago[20], failing_since=ago[5]
+    )
+    filled.table("shop.refused", rows=80, failed="its source was replaced", looked=None)
+    filled.check(
+        "shop.refused", 5.0, at=ago[5], exit_code=6, error="its source was replaced", failing_since=ago[5]
+    )
+    filled.table("shop.taken", rows=80, looked=None)
+    filled.check(
+        "shop.taken", 5.0, at=ago[5], exit_code=3, error="another run holds the table", caught_up_at=ago[9]
+    )
+    filled.table("shop.differs", rows=60)
+    filled.verified("shop.differs", 2, missing=3)
+    filled.table("shop.left", rows=70, window_left_open=True)
+    filled.table("shop.ids", rows=70, looked=None)
+    left = {
+        "run": KILLED,
+        "since": None,
+        "until": "2026-11-17T09:45:00.000000Z",
+        "rows": 7,
+        "host": "etl-1",
+        "stage": "load",
+    }
+    filled.check(
+        "shop.ids", 3.0, None, 12, exit_code=0, at=ago[3], success_at=ago[3], killed=[left],
+        work={"run": filled.run_id(200), "at": ago[50], "exit_code": 0, "rows_extracted": 5, "seconds": 2.5, "stages": {"extract": 1.0}},
+        today={"day": "2026-11-17", "runs": 2, "idle": 2, "exit_codes": {"0": 2}},
+    )  # fmt: skip
+    days = [
+        {"day": f"2026-11-{n:02}", "runs": 3, "failures": n % 3 == 0, "rows_extracted": 10 * n, "seconds": 1.5 * n, "worst_lag_seconds": n}
+        for n in range(1, 18)
+    ]  # fmt: skip
+    body = {"table_name": "shop.invoices", "days": days}
+    filled.store.put("status/days/202611/shop.invoices.json", json.dumps(body).encode())
+    with filled.held("shop.busy"):
+        filled.progress("shop.busy", 250_000, lag=90.0)
+        yield
 
 
 def seen(config: Config, now: datetime = NOW) -> Snapshot:
