@@ -86,14 +86,14 @@ def test_a_session_that_holds_a_lock_is_visible_and_can_be_ended(connect: Connec
     holder("CREATE TABLE t (a INT)")
     holder.link.commit()
     holder("LOCK t")
-    ((pid,),) = holder("SELECT pg_backend_pid()")
+    ((pid, user),) = holder("SELECT pg_backend_pid(), current_user")
     waiter("SET statement_timeout TO 300")
     error = waiter.refused("LOCK t")
     assert error["C"] == "57014" and error["M"].endswith("canceled on user's request")
     found = third(
         "SELECT pid, txn_owner, lock_mode FROM svv_transactions WHERE granted AND relation = 't'::regclass"
     )
-    assert found == [[pid, "awsuser", "AccessExclusiveLock"]]
+    assert found == [[pid, user, "AccessExclusiveLock"]]
     assert third(f"SELECT pg_terminate_backend({pid})") == [[True]]
     waiter("LOCK t")
     with pytest.raises(InterfaceError, match="server socket closed"):

@@ -42,8 +42,9 @@ def test_rights_isolation_and_ledger_are_reported(fill: Fill, redshift: Redshift
     assert (before.sorted_ledger, after.sorted_ledger) == (None, True)
     ours = ["floodmark_ledger", "floodmark_lock_orders", "floodmark_targets"]
     assert [table.name for table in rights.tables] == [*ours, "orders"], "targets are known from our own list"
-    assert rights.grants == () and rights.superuser
-    assert after.version.startswith("Redshift") and after.user == redshift.user
+    assert rights.grants == () and after.version.startswith("Redshift")
+    if redshift.standin:  # where we are the superuser
+        assert rights.superuser and after.user == redshift.user
     fill.place.run("CREATE TABLE earlier AS SELECT * FROM floodmark_ledger")
     fill.place.run("DROP TABLE floodmark_ledger")
     fill.place.run("ALTER TABLE earlier RENAME TO floodmark_ledger")
