@@ -6,14 +6,18 @@ a failed write stops nothing. Nothing that moves rows reads them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field
 
 from floodmark.commit.document import log
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import Seconds, dump, load
 from floodmark.model.position import Value
+from floodmark.model.run import Counts
 from floodmark.services.store.store import Store, encode
 
 T = TypeVar("T", "Live", "VerifyResult", "Month", "DoctorResult", "NewTables")
@@ -195,44 +199,31 @@ def write_doctor(store: Store, result: DoctorResult) -> None:
 
 
 @dataclass(frozen=True)
-class Day:
+class Day(Counts):
     """Totals of one table's runs that ended on one day (UTC), or over several days."""
 
     day: str = ""  # 2026-11-17; empty: all days together
     runs: int = 0
     idle: int = 0  # runs with nothing to do
     failures: int = 0  # runs with an exit code other than 0
-    rows_extracted: int = 0
-    rows_reread: int = 0
-    rows_loaded: int = 0
-    rows_deleted: int = 0
-    files: int = 0
-    bytes: int = 0
+    files_written: Annotated[int, Field(alias="files")] = field(default=0, kw_only=True)  # as stored
+    bytes_written: Annotated[int, Field(alias="bytes")] = field(default=0, kw_only=True)
     seconds: Seconds = 0.0
     worst_lag_seconds: Seconds | None = None  # the lag when a run began
     worst_lag_ids: int | None = None
     exit_codes: dict[str, int] = field(default_factory=dict)  # runs by exit code
 
-    def plus(self, other: Day) -> Day:
+    def plus(self, other: Self) -> Self:
         """Both together, under this one's date."""
-        codes = {**self.exit_codes}
-        for code, runs in other.exit_codes.items():
-            codes[code] = codes.get(code, 0) + runs
-        return Day(
-            self.day,
-            self.runs + other.runs,
-            self.idle + other.idle,
-            self.failures + other.failures,
-            self.rows_extracted + other.rows_extracted,
-            self.rows_reread + other.rows_reread,
-            self.rows_loaded + other.rows_loaded,
-            self.rows_deleted + other.rows_deleted,
-            self.files + other.files,
-            self.bytes + other.bytes,
-            round(self.seconds + other.seconds, 3),
-            _worse(self.worst_lag_seconds, other.worst_lag_seconds),
-            _worse(self.worst_lag_ids, other.worst_lag_ids),
-            dict(sorted(codes.items())),
+        return replace(
+            super().plus(other),
+            runs=self.runs + other.runs,
+            idle=self.idle + other.idle,
+            failures=self.failures + other.failures,
+            seconds=round(self.seconds + other.seconds, 3),
+            worst_lag_seconds=_worse(self.worst_lag_seconds, other.worst_lag_seconds),
+            worst_lag_ids=_worse(self.worst_lag_ids, other.worst_lag_ids),
+            exit_codes=dict(sorted((Counter(self.exit_codes) + Counter(other.exit_codes)).items())),
         )
 
 

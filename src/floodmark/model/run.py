@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
@@ -31,6 +31,24 @@ class Lag:
 
     def as_json(self) -> dict[str, float | int | None]:
         return {"seconds": self.seconds, "ids": self.ids}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What was read, written and loaded: in a run, on a day, or in all."""
+
+    rows_extracted: int = 0
+    rows_reread: int = 0
+    rows_loaded: int = 0
+    rows_deleted: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+
+    def plus(self, other: Self) -> Self:
+        """This one with the other's counts added."""
+        return replace(
+            self, **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
+        )
 
 
 @dataclass(frozen=True)

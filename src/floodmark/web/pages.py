@@ -378,6 +378,6 @@ def _day_figures(day: Day) -> tuple[str, ...]:
     worst = worst_lag(day)
     lag = "" if worst is None else f"{worst:,.0f}"
     return (
-        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows_extracted), words.count(day.bytes),
+        day.day, words.count(day.runs), words.count(day.failures), words.count(day.rows_extracted), words.count(day.bytes_written),
         f"{day.seconds:.1f}", lag,
     )  # fmt: skip
