@@ -43,9 +43,10 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     if len(tables) == 1:
         report = plan_one(config, tables[0], options)
         settings.result(report.as_json(), lambda: folded(plan_lines(report), wide))
-        if report.load_preview.refused is not None:
-            settings.complain(report.load_preview.refused.as_json())
-        return report.exit_code
+        if report.refused is None:
+            return 0
+        settings.complain(report.refused.as_json())
+        return report.refused.code
     done = plan_several(config, tables, all_tables, options)
 
     def lines() -> list[str]:

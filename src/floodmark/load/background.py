@@ -16,16 +16,16 @@ from floodmark.commit.load_status import Loaded as LoadedBefore
 from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.publish import Watermark
-from floodmark.load.descriptions import loaded_as, shaped
 from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending, read_now
-from floodmark.model.errors import ConfigError, DataError, FloodmarkError
+from floodmark.load.preview import LoadPreview, look
+from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import Ledger
 from floodmark.model.run import LOAD, Finding, Step, SyncOptions, TableReport, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import stamp
 from floodmark.services.run import Services
-from floodmark.services.warehouse.decide import check_elsewhere, check_holder
+from floodmark.services.warehouse.decide import check_elsewhere
 from floodmark.services.warehouse.protocol import LoadOutcome
 
 # How many seconds an extraction waits for the loads in the background; another table's may come first.
@@ -72,45 +72,42 @@ class Loader:
         """Whether the load stage failed."""
         return self._error is not None
 
-    def foresee(self, state: State, table: Table) -> None:
+    def foresee(self, state: State, table: Table) -> LoadPreview:
         """Raises, before rows are read, what would make the load refuse them: a wrong URL, columns that don't fit.
 
         Creates the pipeline once the warehouse has answered, so that a mistyped URL never claims the store.
         """
         if self._asked.backup_only:
-            return
+            return LoadPreview()
         self._recall(state)
-        try:
-            with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
-                ledger = ledger_for(self._services.warehouse(), state, table.target)
-        except ConfigError:
-            raise
-        except FloodmarkError:
-            return  # it may have recovered by the time of the load; if not, the rows wait
-        try:
-            loaded = loaded_as(self._log, state, ledger)
-            before = shaped(self._log, state, ledger).table or state.table
-            self._services.warehouse().changes(table, loaded, before, first_load=not ledger.rows)
-        except (ConfigError, DataError):
-            raise
-        except FloodmarkError:
-            return
-        check_elsewhere(ledger, state.load_epoch, table.name, table.target)
-        # A new log has no ledger rows yet. The load itself checks again, under the target's lock. If it is
-        # already running (resuming an open window), its view of the ledger is the newer one.
-        if self._thread is None:
-            self.ledger = ledger
+        with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
+            seen = self.look(state, table, count=False)
+        if seen.refused is not None:
+            raise seen.refused
+        if seen.unknown is None:  # else it may have recovered by the time of the load; if not, the rows wait
+            # A new log has no ledger rows yet. The load itself checks again, under the target's lock. If it is
+            # already running (resuming an open window), its view of the ledger is the newer one.
+            if self._thread is None:
+                self.ledger = seen.ledger
+            self._pipeline.begun(stamp())
+        return seen
+
+    def look(self, state: State, table: Table, *, count: bool = True) -> LoadPreview:
+        """What the load would find and do."""
+        if self._asked.backup_only:
+            return LoadPreview()
         identity = self._pipeline.known()
-        if not self._asked.force:
-            check_holder(ledger.holder, identity.id if identity else "", state.log, table.name, table.target)
-        self._pipeline.begun(stamp())
+        ours = None if self._asked.force else identity.id if identity else ""
+        return look(self._services.warehouse(), self._log, state, table, ours, count=count)
 
     def lacks_target(self, state: State, table: Table) -> bool:
         """Whether this run has yet to create the target; raises what would make the load refuse its rows."""
         if self._asked.backup_only or self._asked.dry_run:
             return False
-        self.foresee(state, table)
-        return any(change.kind == "create" for change in self._services.warehouse().changes(table))
+        changes = self.foresee(state, table).changes
+        if changes is None:  # an unavailable warehouse is an error now: there may be nothing to load later
+            changes = self._services.warehouse().changes(table)
+        return any(change.kind == "create" for change in changes)
 
     def offer(self, state: State, table: Table) -> None:
         """Loads new commits in the background while the extraction continues."""

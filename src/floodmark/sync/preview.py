@@ -1,21 +1,24 @@
-"""What the next sync would do, for people and programs. Needs no Spark and writes nothing."""
+"""What the next sync of a table would do, and what would refuse it. Needs no Spark and writes nothing.
+
+`plan`, `sync` before its claim, its dry run and `doctor` all work it out here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.commit import system
-from floodmark.commit.fold import restarted_by
+from floodmark.commit import pipeline
+from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.log import Log
-from floodmark.config.load import Config
-from floodmark.load.preview import Asking, LoadPreview
+from floodmark.commit.system import Start, Starts
+from floodmark.config.load import Config, WarehouseSpec
+from floodmark.load.preview import LoadPreview, look_briefly
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
-from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
-from floodmark.model.run import SyncOptions
+from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import (
     GEOMETRIES,
@@ -33,28 +36,31 @@ from floodmark.plan.decide import Plan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
 from floodmark.plan.takeover import watermark as legacy
-from floodmark.services.mysql.describe import discover_with_notes, resolve
+from floodmark.plan.takeover.watermark import Takeover
+from floodmark.services.mysql.describe import Discovered, discover_with_notes, resolve
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.shared_looks import SharedLooks
 from floodmark.services.store.store import Store
+from floodmark.sync import deletes
 
 
 @dataclass(frozen=True)
-class PlanReport:
-    """A plan, as shown to the user."""
+class Preview:
+    """What the next sync of a table would do, and what would refuse it."""
 
     plan: Plan
-    commit: int
-    warehouse: str
-    large_strings: bool
+    state: State  # the one that the plan continues, with the older tool's position if that is taken over
+    warehouse: WarehouseSpec
     request: SyncOptions
     excluded: tuple[str, ...] = ()
-    load_preview: LoadPreview = field(default_factory=LoadPreview)
-    takeover: tuple[str, ...] = ()  # notes on an older tool's watermark
+    start: Start | None = None  # where the table begins, if it has no position
+    takeover: Takeover = field(default_factory=Takeover)
+    load: LoadPreview = field(default_factory=LoadPreview)
 
     @property
-    def exit_code(self) -> int:
-        """Non-zero if the sync would refuse to go on, or the load its rows; the plan is shown all the same."""
-        return self.load_preview.refused.code if self.load_preview.refused else 0
+    def refused(self) -> FloodmarkError | None:
+        """Why the sync would refuse to go on, or the load its rows; the plan is shown all the same."""
+        return self.plan.asks or self.load.refused
 
     @property
     def files(self) -> int:
@@ -69,7 +75,7 @@ class PlanReport:
     @property
     def notes(self) -> list[str]:
         """All notes on the table and the plan."""
-        return [*self.takeover, *(sentence(note) for note in self.plan.about), *self.plan.notes]
+        return [*self.takeover.notes, *(sentence(note) for note in self.plan.about), *self.plan.notes]
 
     def as_json(self) -> dict[str, Any]:
         plan, table = self.plan, self.plan.table
@@ -80,7 +86,7 @@ class PlanReport:
             "mode": table.mode,
             "key": list(table.key),
             "cursor": table.cursor,
-            "commit": self.commit if self.commit >= 0 else None,
+            "commit": self.state.n if self.state.n >= 0 else None,
             "strategy": plan.strategy,
             "reason": planning.reason(self.request, plan),
             "rows": plan.rows,
@@ -103,9 +109,9 @@ class PlanReport:
             "rows_before_start": plan.before_start,
             "held_back_by": list(plan.held),
             "notes": self.notes,
-            "columns": columns(table, self.warehouse, self.large_strings),
+            "columns": columns(table, self.warehouse.kind, self.warehouse.large_strings),
             "excluded": list(self.excluded),
-            **load_json(self.load_preview),
+            **load_json(replace(self.load, refused=self.refused)),
         }
 
 
@@ -170,15 +176,12 @@ def exceeded(column: Field, warehouse: str, large_strings: bool = False) -> int 
 class PlanReports:
     """The plans of several tables, and the errors of those that can't be planned."""
 
-    plans: tuple[PlanReport, ...]
+    plans: tuple[Preview, ...]
     failed: tuple[FloodmarkError, ...]
 
     @property
     def errors(self) -> list[FloodmarkError]:
-        refused = [
-            one.load_preview.refused.of(one.plan.table.name) for one in self.plans if one.load_preview.refused
-        ]
-        return [*self.failed, *refused]
+        return [*self.failed, *(one.refused.of(one.plan.table.name) for one in self.plans if one.refused)]
 
     @property
     def exit_code(self) -> int:
@@ -198,7 +201,7 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
     tables, unknown = stored.resolve(
         lambda purpose: Session(config.source, purpose=purpose), names, all_tables
     )
-    plans: list[PlanReport] = []
+    plans: list[Preview] = []
     failed = [one.error.of(one.table) for one in unknown if one.error is not None]
     for name in tables:
         if all_tables and stored.retired(name):
@@ -212,40 +215,52 @@ def plan_several(config: Config, names: Sequence[str], all_tables: bool, options
     return PlanReports(tuple(plans), tuple(failed))
 
 
-def plan(config: Config, name: str, options: SyncOptions) -> PlanReport:
+def plan(config: Config, name: str, options: SyncOptions) -> Preview:
     """What the next sync of a table would do."""
+    store = Store(config.store)
     with Session(config.source, purpose="plan") as session:
-        store = Store(config.store)
         try:
             name = resolve(session, name, config.source.database)
         except ConfigError as error:
             raise StoredTables(config, store).explained(error, name) from None
-        chosen = config.options(name)
-        found = discover_with_notes(session, name, chosen, config.source.database)
-        table = found.table
-        log = Log(store, name)
-        state = restarted_by(log.read(), table)
-        known = with_lineage(state.table, table, from_start=state.read_upto is None)
-        asking = Asking(config.warehouse, log, state, known)
-        start = None
-        if state.position is None:
-            start = system.start(system.read(store), config, name)
-        taken = (
-            legacy.takeover(session, store, table, chosen, start)
-            if start and legacy.untouched(state)
-            else None
-        )
-        if taken is not None and taken.position is not None:
-            progress = replace(state.progress, position=taken.position, started=True)
-            state = replace(state, progress=progress)
+        chosen, log = config.options(name), Log(store, name)
         request = replace(options, slice_rows=chosen.slice_rows)
-        made = survey(session, found, state, chosen, request, log, start)
-        if made.table.columns != known.columns:  # now with the values that existing rows get in new columns
-            asking = Asking(config.warehouse, log, state, made.table)
-        spec, seen = config.warehouse, asking.answer()
-        if made.asks is not None:
-            seen = replace(seen, refused=made.asks)
-        return PlanReport(
-            made, state.n, spec.kind, spec.large_strings, request, chosen.exclude, seen,
-            taken.notes if taken is not None else (),
-        )  # fmt: skip
+        found = discover_with_notes(session, name, chosen, config.source.database)
+        made = preview(session, config, found, log, log.read(), request, Starts(store, config))
+    owner = pipeline.check(store, config.warehouse.label)
+    ours = owner.id if owner else ""
+    return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
+
+
+def preview(
+    session: Session,
+    config: Config,
+    found: Discovered,
+    log: Log,
+    state: State,
+    request: SyncOptions,
+    starts: Starts,
+    *,
+    expected: Callable[[], None] = lambda: None,
+    looks: SharedLooks | None = None,
+    waiting: Callable[[Wait | None], None] = lambda on: None,
+    doubted: bool = False,
+    old: float = 0.0,
+) -> Preview:
+    """What the next sync of a table, as it is described now, would do; raises what would refuse it.
+
+    Only `load`, the warehouse's part, is left to the caller. For the options see `survey`; that the older tool
+    left no watermark may be `old` seconds old.
+    """
+    table, options = found.table, config.options(found.table.name)
+    deletes.check(table, options)
+    state, start, taken = restarted_by(state, table), None, Takeover()
+    if state.position is None:
+        start = starts.of(table.name)
+        if request.since is None and legacy.untouched(state):
+            taken = legacy.takeover(session, log.store, table, options, start, old)
+            state = taken.applied(state)
+    made = survey(
+        session, found, state, options, request, log, start, expected, looks, waiting, doubted
+    )  # fmt: skip
+    return Preview(made, state, config.warehouse, request, options.exclude, start, taken)

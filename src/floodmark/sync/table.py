@@ -23,17 +23,14 @@ from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.commit.status import write_verify
-from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
 from floodmark.load.background import Loader
 from floodmark.load.pending import ledger_for
-from floodmark.load.preview import LoadPreview, look
 from floodmark.model import events
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
 from floodmark.model.errors import (
     ConflictError,
-    DataError,
     FloodmarkError,
     Interrupted,
     VerificationError,
@@ -50,7 +47,6 @@ from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
 from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
-from floodmark.plan.make import survey
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.plan.takeover import watermark as legacy
@@ -60,7 +56,8 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction
-from floodmark.sync.preview import PlanReport, load_json
+from floodmark.sync.preview import Preview, load_json
+from floodmark.sync.preview import preview as preview_table
 from floodmark.sync.repair import RepairPlan, what_to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
@@ -131,7 +128,7 @@ class TableRun:
                 if self._held.state.retired and not self._asked.dry_run:
                     self._held.hold("sync")  # brings it back
             if self._asked.load_only and self._asked.dry_run and self._held.state.table is not None:
-                self._report.plan = load_json(self._looked_ahead(self._held.state.table))
+                self._report.plan = load_json(self._loader.look(self._held.state, self._held.state.table))
             if not self._asked.backup_only and not self._asked.dry_run:
                 self._load()
                 if not self._asked.load_only and self._services.sources.twice(
@@ -226,9 +223,13 @@ class TableRun:
         self._services.progress.begin(self._name, "plan", None)
         began, moment = time.monotonic(), time.time()
         try:
-            plan = self._plan()
+            preview = self._preview()
         finally:
             self._services.progress.end(self._name, "plan")
+        plan = preview.plan
+        self._say(preview.takeover.notes)
+        if preview.takeover.position is not None and not self._asked.dry_run:
+            return self._take_over(preview)
         self._log_plan(plan, time.monotonic() - began)
         if self._request.most is None and self._request.since is None:
             self._report.complete_at = plan.complete_at(moment)
@@ -245,7 +246,10 @@ class TableRun:
         changes = [f"{change}." for change in plan.recipe] if self._asked.dry_run else []
         self._say([*plan.notes, *changes])
         if self._asked.dry_run:
-            self._foresee(plan)
+            preview = replace(preview, load=self._loader.look(self._held.state, plan.table))
+            self._report.plan = preview.as_json()
+            if preview.refused is not None:
+                raise preview.refused
             return None
         if plan.reread_slices or (plan.window is not None and plan.window.whole):
             for note in plan.notes:
@@ -258,34 +262,13 @@ class TableRun:
         if plan.gives_way:
             self._extraction.check_gives_way(plan, plan.rows)
         self._warm_up(self._held.state)
-        try:
-            self._loader.foresee(self._held.state, plan.table)
-        except DataError:
-            # Another run may have changed the target while this one was planning: it may fit the newest log.
-            newest = self._held.log.read()
-            if newest.digest == self._held.state.digest:
-                raise
-            return Changed(newest)
+        self._loader.foresee(self._held.state, plan.table)
         self._check_lengths(plan)
         taken = self._held.claim(
             "sync", table=plan.table, window=plan.window, reread=plan.reread,
             strategy=plan.strategy, zone=plan.zone, origin=plan.origin,
         )  # fmt: skip
         return taken if isinstance(taken, Changed) else plan
-
-    def _foresee(self, plan: Plan) -> None:
-        """Puts a dry run's plan into the report; raises the error that would refuse its rows."""
-        seen = LoadPreview() if self._asked.backup_only else self._looked_ahead(plan.table)
-        seen = seen if plan.asks is None else replace(seen, refused=plan.asks)
-        spec = self._services.config.warehouse
-        self._report.plan = PlanReport(
-            plan, self._held.state.n, spec.kind, spec.large_strings, self._request, self._options.exclude, seen
-        ).as_json()  # fmt: skip
-        if seen.refused is not None:
-            raise seen.refused
-
-    def _looked_ahead(self, table: Table) -> LoadPreview:
-        return look(self._services.warehouse(), self._held.log, self._held.state, table)
 
     def _check_lengths(self, plan: Plan) -> None:
         """Looks for overlong values while Spark starts, since a large read would stumble over them late."""
@@ -296,30 +279,38 @@ class TableRun:
             with self._services.session("plan") as session:
                 check_lengths(session, plan.table, plan.window, limits)
 
-    def _plan(self) -> Plan:
+    def _preview(self) -> Preview:
+        """What this run is going to do, as its log and the source are now."""
         with self._services.session("plan") as session:
             described = self._described(session)
-            table = described.table
-            self._work.check_target(table)
-            deletes.check(table, self._options)
-            state, start = restarted_by(self._held.state, table), None
-            if state.position is None:
-                start = self._work.starts.of(self._name)
-                state = restarted_by(self._taken_over(session, table, start), table)
-            elif self._report.lag_before is None:
-                self._report.lag_before = lag = measured(
-                    session, table, state.position, self._options.cursor_timezone
-                )
-                if lag is not None and self._work.live is not None:
-                    self._work.live.lag(self._name, lag)
-            expected = partial(self._warm_up, self._held.state)
-            plan = survey(
-                session, described, state, self._options, self._request, self._held.log, start, expected,
-                self._services.looks(session), partial(self._services.progress.wait, self._name),
-                self._services.sources.doubted(self._name),
-            )  # fmt: skip
-            self._services.sources.expect(self._name, plan.source)
-        return only_if_changed(self._services, plan, state) if self._asked.repeated else plan
+            self._work.check_target(described.table)
+            self._measure_lag(session, described.table)
+            made = preview_table(
+                session,
+                self._services.config,
+                described,
+                self._held.log,
+                self._held.state,
+                self._request,
+                self._work.starts,
+                expected=partial(self._warm_up, self._held.state),
+                looks=self._services.looks(session),
+                waiting=partial(self._services.progress.wait, self._name),
+                doubted=self._services.sources.doubted(self._name),
+                old=self._glance,
+            )
+            self._services.sources.expect(self._name, made.plan.source)
+        if not self._asked.repeated:
+            return made
+        return replace(made, plan=only_if_changed(self._services, made.plan, made.state))
+
+    def _measure_lag(self, session: Session, table: Table) -> None:
+        position = restarted_by(self._held.state, table).position
+        if position is None or self._report.lag_before is not None:
+            return
+        self._report.lag_before = lag = measured(session, table, position, self._options.cursor_timezone)
+        if lag is not None and self._work.live is not None:
+            self._work.live.lag(self._name, lag)
 
     def _log_plan(self, plan: Plan, seconds: float) -> None:
         window, pieces = plan.window, len(plan.slices) + len(plan.again) + len(plan.reread_slices)
@@ -345,30 +336,16 @@ class TableRun:
     def _warm_up(self, state: State) -> None:
         self._work.warm_up_for(self._held.log, state)
 
-    def _taken_over(self, session: Session, table: Table, start: Start) -> State:
-        """The state, with the older tool's position if we have none; committed, except in a dry run."""
-
-        def take_over(state: State) -> State | Changed:
-            if not legacy.untouched(state) or self._request.since is not None:
-                return state
-            store, old = self._services.store, self._glance
-            found = legacy.takeover(session, store, table, self._options, start, old)
-            self._say(found.notes)
-            if found.position is None:
-                return state
-            if self._asked.dry_run:
-                progress = replace(state.progress, position=found.position, started=True)
-                return replace(state, progress=progress)
-            taken = self._held.claim("sync", table=table)
-            if isinstance(taken, Changed):
-                return taken
-            note = "; ".join(found.notes)
-            moved = draft(taken.state, Restore, self._held.run, position=found.position, note=note)
-            self._held.state = self._held.log.append(taken.state, moved)
-            self._report.commits.append(self._held.state.n)
-            return self._held.state
-
-        return decide_and_claim(self._held.log, self._held.state, take_over)
+    def _take_over(self, preview: Preview) -> Changed:
+        """Commits the older tool's position, before anything else: the next plan continues from it."""
+        taken = self._held.claim("sync", table=preview.plan.table)
+        if isinstance(taken, Changed):
+            return taken
+        position, note = preview.takeover.position, "; ".join(preview.takeover.notes)
+        moved = draft(taken.state, Restore, self._held.run, position=position, note=note)
+        self._held.state = self._held.log.append(taken.state, moved)
+        self._report.commits.append(self._held.state.n)
+        return Changed(self._held.state)
 
     def _nothing_to_read(self, plan: Plan) -> None:
         """Creates the target of a table that was never read, and commits once that it was looked at."""
@@ -442,7 +419,7 @@ class TableRun:
             self._extract()
             self._load()
         else:
-            self._plan()  # what was asked for has been read
+            self._preview()  # what was asked for has been read
         return self._sweep()
 
     def _read_keys(self, table: Table, keys: Sequence[Key], purpose: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from floodmark.cli.output.plan import plan_lines
 from floodmark.commit.log import Log
-from floodmark.load.preview import Asking
+from floodmark.load.preview import look_briefly
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.preview import plan
@@ -166,7 +166,7 @@ def test_a_column_created_by_a_concurrent_run_is_recognised(orders: Orders) -> N
     # The same for commands that only read.
     now = log.read().table
     assert now is not None
-    found = Asking(config.warehouse, log, before, now).answer()
+    found = look_briefly(config.warehouse, log, before, now, None)
     assert found.refused is None and "another run is changing the table" in str(found.unknown)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from floodmark.load.preview import LoadPreview
 from floodmark.model.text import counted, place
 from floodmark.plan.decide import reason
-from floodmark.sync.preview import PlanReport, columns
+from floodmark.sync.preview import Preview, columns
 
 
-def plan_lines(report: PlanReport) -> list[str]:
+def plan_lines(report: Preview) -> list[str]:
     """What the next sync of a table would do."""
     plan, table = report.plan, report.plan.table
     order = f"by ({', '.join(table.order)})" if table.order else "in full"
@@ -29,9 +29,9 @@ def plan_lines(report: PlanReport) -> list[str]:
         lines.append(f"  Rereads   {counted(rows, 'row')} ({kind})")
     if not plan.empty:
         lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(report.files, 'file')}")
-    lines += _load_lines(report.load_preview)
+    lines += _load_lines(report.load)
     lines += [f"  Note      {note}" for note in report.notes]
-    listed = columns(table, report.warehouse, report.large_strings)
+    listed = columns(table, report.warehouse.kind, report.warehouse.large_strings)
     wide = [max(len(str(c[k])) for c in listed) for k in ("column", "mysql", "parquet", "warehouse")]
     lines.append("  Columns")
     for c in listed:

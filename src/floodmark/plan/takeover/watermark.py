@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -48,10 +48,14 @@ class OlderWatermark:
 class Takeover:
     """Where a table resumes, and what was corrected to find out."""
 
-    position: (
-        Position | None
-    )  # None: the watermark holds nothing usable, and the table starts from the beginning
-    notes: tuple[str, ...]
+    position: Position | None = None  # None: nothing usable was left, and the table starts from the beginning
+    notes: tuple[str, ...] = ()
+
+    def applied(self, state: State) -> State:
+        """The state once the position is taken over."""
+        if self.position is None:
+            return state
+        return replace(state, progress=replace(state.progress, position=self.position, started=True))
 
 
 def untouched(state: State) -> bool:
