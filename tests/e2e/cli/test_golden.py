@@ -40,6 +40,7 @@ STORY: tuple[tuple[str, str], ...] = (
     ("plan-first-json", "plan -t orders --json"),
     ("dry-run", "sync --all --dry-run"),
     ("sync-first", "sync --all"),
+    ("backups-json", "watermark backups -t countries --json"),
     ("sync-idle", "sync --all"),
     ("sync-idle-json", "sync -t orders --json"),
     ("get", "watermark get -t orders"),
@@ -79,7 +80,82 @@ STORY: tuple[tuple[str, str], ...] = (
     ("unknown-table-json", "sync -t nowhere --json"),
     ("usage", "sync"),
     ("wrong-option-json", "sync -t orders --until 2025-01-01 --json"),
+    ("system-clear", "watermark clear --force"),
+    ("system-clear-json", "watermark clear --force --json"),
+    ("set-json", "watermark set -t orders --timestamp 2025-03-01 --json"),
+    ("set-by-id", "watermark set -t events --id 7"),
+    ("restore-json", "watermark restore -t orders --commit 2 --json"),
+    ("restore-unknown", "watermark restore -t orders --commit 99"),
+    ("retire-json", "watermark retire -t events --json"),
+    ("list-retired", "watermark list"),
+    ("sync-again-json", "sync --all --json"),
+    ("reset-load", "watermark reset -t orders --redshift-only"),
+    ("reset-load-json", "watermark reset -t countries --redshift-only --json"),
+    ("reset-extract", "watermark reset -t orders --mysql-only"),
+    ("sync-everything", "sync --all -v"),
+    ("verify-json", "verify --all --json"),
+    ("clean-dry-run", "s3clean clean -t orders --dry-run"),
+    ("clean-json", "s3clean clean -t countries -t events --force --json"),
+    ("clean-all", "s3clean clean-all --force"),
+    ("clean-nothing", "s3clean clean-all --force"),
+    ("orphans", "s3clean orphans -t orders -t events --force"),
+    ("cleanup-json", "watermark cleanup --days 1 --force --json"),
+    ("drill-all-json", "watermark drill --all --json"),
+    ("alerts-none", "alerts check"),
+    ("MORE", ""),
+    ("backup-only-json", "sync -t events --backup-only --json"),
+    ("LOSS", ""),
+    ("alerts-check", "alerts check"),
+    ("alerts-check-json", "alerts check --json"),
+    ("alerts-test", "alerts test"),
+    ("sync-asks", "sync --all"),
+    ("accept", "watermark accept -t orders"),
+    ("accept-json", "watermark accept -t countries --json"),
+    ("accept-source", "watermark accept -t events --json"),
+    ("get-failed", "watermark get -t countries"),
+    ("validate-finds", "watermark validate"),
+    ("validate-finds-json", "watermark validate -t events --json"),
+    ("validate-repair", "watermark validate -t events --repair"),
+    ("backups-damaged", "watermark backups -t events"),
+    ("move-nowhere", "watermark move"),
+    ("MOVE", ""),
+    ("moved-away", "sync -t countries"),
+    ("move", "watermark move"),
+    ("move-json", "watermark move --json"),
 )
+
+
+def change(workspace: Workspace) -> None:
+    """New rows at the source, and one that differs in the warehouse."""
+    workspace.execute(
+        "INSERT INTO orders VALUES (2000, 1, 'new', '2025-04-01')",
+        "INSERT INTO events (what) VALUES ('more')",
+    )
+    with duckdb.connect(str(workspace.warehouse)) as link:
+        link.execute("UPDATE orders SET note = 'changed by hand' WHERE id = 7")
+
+
+def more(workspace: Workspace) -> None:
+    workspace.execute("INSERT INTO events (what) VALUES ('late')")
+
+
+def lose(workspace: Workspace) -> None:
+    """Columns that nobody was asked about, a file and copies that are gone or damaged; and someone to tell."""
+    workspace.execute("ALTER TABLE orders ADD COLUMN extra INT", "ALTER TABLE countries ADD COLUMN extra INT")
+    workspace.write(
+        defaults={"schema_changes": "ask"}, tables={"orders": {}, "countries": {}}, alerts={"behind": "15m"}
+    )
+    store = workspace.folder / "lake"
+    next((store / "data" / "shop.events").rglob("*.parquet")).unlink()
+    (store / "data" / "shop.events" / "left.parquet").write_bytes(b"nothing")
+    (store / "watermark" / "tables" / "shop.events.json").write_bytes(b"{")
+
+
+def move(workspace: Workspace) -> None:
+    workspace.write(warehouse={"url": "duckdb:///other.duckdb"})
+
+
+EVENTS: dict[str, Callable[[Workspace], None]] = {"CHANGE": change, "MORE": more, "LOSS": lose, "MOVE": move}
 
 
 @pytest.fixture
@@ -104,13 +180,8 @@ def told(
     workspace.write(defaults={"slice_rows": 500, "overlap_seconds": 0, "settle_seconds": 0})
     found: dict[str, str] = {}
     for name, line in STORY:
-        if name == "CHANGE":
-            workspace.execute(
-                "INSERT INTO orders VALUES (2000, 1, 'new', '2025-04-01')",
-                "INSERT INTO events (what) VALUES ('more')",
-            )
-            with duckdb.connect(str(workspace.warehouse)) as link:
-                link.execute("UPDATE orders SET note = 'changed by hand' WHERE id = 7")
+        if name in EVENTS:
+            EVENTS[name](workspace)
             continue
         done = command(workspace, *line.split())
         # Tables run side by side, so what is printed on the way has no order; nor have the names of files.
