@@ -47,8 +47,8 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     """Check everything a sync needs, and say what to fix.
 
     The configuration; names, ports, tunnels and TLS; MySQL's privileges, clock, limits and role; each table's
-    key, cursor and index; permissions and conditional writes in the store; permissions in the warehouse; Java,
-    Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes, and its
+    key, cursor and index, and what would refuse its next sync; permissions and conditional writes in the store;
+    permissions in the warehouse; Java, Spark, memory, packages. Changes nothing, except for a probe object in the store, which it removes, and its
     result, which it leaves there for the dashboard (status/doctor.json) if the store is in use. Takes seconds, at most 15 if nothing answers. Exit code 2 if a check fails; warnings alone exit 0.
 
     --redshift-live does none of this: it prints the command that tests, on a real Redshift, every assumption

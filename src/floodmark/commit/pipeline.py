@@ -89,6 +89,12 @@ class StorePipeline:
                 self._found = check(self._store, self._warehouse)
             return self._found
 
+    @property
+    def known_id(self) -> str:
+        """Its id, empty before the first sync."""
+        found = self.known()
+        return found.id if found else ""
+
     def begun(self, now: str) -> Identity:
         """The same, but created if the prefix is new: call it only once the warehouse has answered."""
         with self._lock:

@@ -96,8 +96,7 @@ class Loader:
         """What the load would find and do."""
         if self._asked.backup_only:
             return LoadPreview()
-        identity = self._pipeline.known()
-        ours = None if self._asked.force else identity.id if identity else ""
+        ours = None if self._asked.force else self._pipeline.known_id
         return look(self._services.warehouse(), self._log, state, table, ours, count=count)
 
     def lacks_target(self, state: State, table: Table) -> bool:

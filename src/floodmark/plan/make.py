@@ -54,14 +54,14 @@ def survey(
     start: Start | None = None,
     expected: Callable[[], None] = lambda: None,
     looks: SharedLooks | None = None,
-    waiting: Callable[[Wait | None], None] = lambda on: None,
+    waiting: Callable[[Wait | None], None] | None = lambda on: None,
     doubted: bool = False,
 ) -> Plan:
     """One table's plan for a run; reads no rows and changes nothing. All questions go to one session.
 
     `start` is where a table without a position begins, if not at `options.start`. `expected` is called when
     fresh rows have to settle first and there will be some to read. `looks` are shared with the run's other
-    tables. `waiting` receives what the plan is waiting for. `doubted`: the table may have been exchanged meanwhile.
+    tables. `waiting` receives what the plan is waiting for; None: it waits for nothing. `doubted`: the table may have been exchanged meanwhile.
     """
     looks = looks or SharedLooks()
     request = _by_bytes(session, found.table, request)

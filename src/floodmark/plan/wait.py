@@ -39,9 +39,8 @@ class Source:
     session: Session
     looks: SharedLooks  # shared with the run's other tables
     reading: Reading
-    waits: Callable[[Wait | None], None] = lambda on: (
-        None
-    )  # receives the reason for waiting; None when it's over
+    # Receives the reason for waiting, and None when it's over. Without it, nobody waits.
+    waits: Callable[[Wait | None], None] | None = lambda on: None
     doubted: bool = False  # whether the table may not be the one it was, though it looks the same
 
     @property
@@ -222,6 +221,8 @@ def _dense(source: Source, newest: Position | None) -> int | None:
 
 def _wait_for(source: Source, holders: list[OpenWork], since: float, seconds: float) -> list[OpenWork]:
     """Waits for this work, open at `since`, to end; returns what is still open after `seconds`."""
+    if source.waits is None:
+        return holders
     deadline = time.monotonic() + seconds
     while holders and time.monotonic() < deadline:
         source.waits(Wait("open_work", holders[0].describe(since)))
@@ -233,9 +234,10 @@ def _wait_for(source: Source, holders: list[OpenWork], since: float, seconds: fl
 
 
 def _sleep(source: Source, seconds: float, on: Wait) -> None:
-    source.waits(on)
-    time.sleep(max(0.0, seconds))
-    source.waits(None)
+    if source.waits is not None:
+        source.waits(on)
+        time.sleep(max(0.0, seconds))
+        source.waits(None)
 
 
 def clocked(session: Session, table: Table) -> Table:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.commit import pipeline
 from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.log import Log
+from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Start, Starts
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
@@ -227,8 +227,7 @@ def plan(config: Config, name: str, options: SyncOptions) -> Preview:
         request = replace(options, slice_rows=chosen.slice_rows)
         found = discover_with_notes(session, name, chosen, config.source.database)
         made = preview(session, config, found, log, log.read(), request, Starts(store, config))
-    owner = pipeline.check(store, config.warehouse.label)
-    ours = owner.id if owner else ""
+    ours = StorePipeline(store, config.warehouse.label).known_id
     return replace(made, load=look_briefly(config.warehouse, log, made.state, made.plan.table, ours))
 
 
@@ -243,7 +242,7 @@ def preview(
     *,
     expected: Callable[[], None] = lambda: None,
     looks: SharedLooks | None = None,
-    waiting: Callable[[Wait | None], None] = lambda on: None,
+    waiting: Callable[[Wait | None], None] | None = lambda on: None,
     doubted: bool = False,
     old: float = 0.0,
 ) -> Preview:

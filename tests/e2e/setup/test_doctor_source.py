@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from floodmark.config.load import SourceSpec
@@ -265,6 +266,54 @@ def test_rows_before_the_start_are_counted_until_the_first_sync_skips_them(order
     doctor(orders).warns("tables", "start", said, "start: null")
     orders.synced("orders")
     assert "tables: start" not in doctor(orders).all("warning")
+
+
+def another_cursor(orders: Workspace) -> None:
+    orders.write(tables={orders.full_name("orders"): {"cursor": "id", "mode": "append"}})
+
+
+def set_back(orders: Workspace) -> None:
+    orders.execute("DELETE FROM orders WHERE id > 2", "ALTER TABLE orders AUTO_INCREMENT = 3")
+
+
+def changed_and_ask(orders: Workspace) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN flag INT")
+    orders.write(defaults={"schema_changes": "ask"})
+
+
+def another_target(orders: Workspace) -> None:
+    orders.write(tables={orders.full_name("orders"): {"target": "elsewhere"}})
+
+
+def unfit_target(orders: Workspace) -> None:
+    orders.execute("INSERT INTO orders (amount) VALUES (1)")
+    with duckdb.connect(str(orders.warehouse)) as warehouse:
+        warehouse.execute("ALTER TABLE orders DROP COLUMN amount")
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "said"),
+    [
+        (another_cursor, "sync", "was read by update_at so far, and would now be read by id"),
+        (set_back, "sync", "the source has been set back"),
+        (changed_and_ask, "sync", "`schema_changes: ask` is set"),
+        (another_target, "sync", "but its target is now elsewhere"),
+        (unfit_target, "target", "column amount of orders is gone"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_would_refuse_the_next_sync_is_a_failure_in_the_same_words(
+    orders: Workspace, change: Callable[[Workspace], None], check: str, said: str
+) -> None:
+    orders.execute(fill_orders(5))
+    orders.synced("orders")
+    assert doctor(orders).code == 0
+    change(orders)
+    answer, refused = doctor(orders), orders.sync("orders")
+    (table,) = refused.as_json()["tables"]
+    error = table["error"]
+    answer.fails("tables", check, said, " ".join(error["message"].split()), error["hint"] or "")
+    assert not orders.run("doctor").stdout.rstrip().endswith("ready: floodmark sync --all")
 
 
 def test_missing_tables_and_shared_targets_are_reported(orders: Workspace) -> None:

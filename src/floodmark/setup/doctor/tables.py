@@ -5,49 +5,45 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TypeVar
 
-from floodmark.commit import system
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log
-from floodmark.commit.system import Start
+from floodmark.commit.pipeline import StorePipeline
+from floodmark.commit.system import Starts
 from floodmark.config.load import Config
+from floodmark.load.preview import LoadPreview, look
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
-from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, Obstacle
 from floodmark.model.policies import when_too_long
+from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
 from floodmark.plan.bound import Reading, Settled
-from floodmark.plan.decide import start_position
-from floodmark.plan.make import before_start
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
-from floodmark.plan.takeover import watermark as legacy
-from floodmark.services.mysql import one_moment, sql
+from floodmark.plan.window import COUNT_EXACTLY_BELOW
 from floodmark.services.mysql import ranges as edges
+from floodmark.services.mysql import sql
 from floodmark.services.mysql.describe import CLOCKS, Discovered, discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks
-from floodmark.services.mysql.trust import Trust
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
-from floodmark.services.warehouse.protocol import LEDGER
 from floodmark.setup.doctor.check import Check, Section, Status
-from floodmark.sync.preview import exceeded
+from floodmark.sync.preview import Preview, exceeded, preview
 
 T = TypeVar("T")
 
 SECTION = Section("tables")
 MOST = 100
 SECONDS = 7.0  # after this, the remaining tables are only counted
-TARGET_SECONDS = 3.0  # after this, targets are no longer checked
-COUNTED = 200_000  # rows before the start are counted up to this; beyond it an index gives an estimate
+TARGET_SECONDS = 3.0  # for each of the warehouse's answers
 _MODES = {
     "upsert": "merged by key",
     "append": "new rows only",
@@ -82,8 +78,7 @@ def examine_tables(
         nothing = no_table(config.source)
         yield SECTION.warning("tables", nothing.message, nothing.hint or "")
     began = time.monotonic()
-    known = States(config)
-    with Targets(config, file_lock) as targets:
+    with closing(Previews(session, config, file_lock, everything=not names)) as previews:
         for number, name in enumerate(found):
             if number >= MOST or time.monotonic() - began > SECONDS:
                 left = counted(len(found) - number, "more table")
@@ -91,7 +86,7 @@ def examine_tables(
                     "tables", f"{left} not checked", "to check them: floodmark doctor -t schema.table"
                 )
                 return
-            yield from examine_table(session, config, name, known, targets)
+            yield from examine_table(session, config, name, previews)
 
 
 def _of_store(answer: Callable[[], T], unknown: T) -> T:
@@ -102,40 +97,43 @@ def _of_store(answer: Callable[[], T], unknown: T) -> T:
         return unknown
 
 
-def examine_table(
-    session: Session, config: Config, name: str, known: States, targets: Targets
-) -> list[Check]:
-    """One table, and its target."""
-    section = Section("tables", name)
+def examine_table(session: Session, config: Config, name: str, previews: Previews) -> Iterator[Check]:
+    """One table: how it is read, and what would refuse its next sync."""
+    section, options = Section("tables", name), config.options(name)
     try:
-        discovered = discover_with_notes(session, name, config.options(name), config.source.database)
-        table = discovered.table
-        rows = edges.table_rows(session, table)
-        trust = replace(known.looks.trust(session), engine=discovered.engine)
-        if (note := one_connection(session, config, table, rows, trust)) is not None:
-            discovered = replace(discovered, notes=(*discovered.notes, note))
-        if functions := stored_functions(session, table):
-            discovered = replace(
-                discovered, notes=(*discovered.notes, Note("unsteady_where", columns=functions))
-            )
-        state = known.of(table)
-        start = known.start(session, table, state) if state is not None else None
-        left_out = left_out_by(session, table, rows, start) if start is not None else None
+        found = discover_with_notes(session, name, options, config.source.database)
+        rows = edges.table_rows(session, found.table)
+        functions = stored_functions(session, found.table)
+        trust = replace(previews.looks.trust(session), engine=found.engine)
     except FloodmarkError as error:
-        return [section.failed("table", error)]
-    configured = config.options(table.name).mode is not None
-    checks = check_table(
-        discovered,
+        yield section.failed("table", error)
+        return
+    preview, problem = None, None
+    try:
+        preview = previews.of(found)
+    except (ConfigError, DataError) as error:
+        problem = section.failed("sync", error)
+    except FloodmarkError as error:
+        problem = section.warning("sync", " ".join(error.message.split()), error.hint)
+    if preview is not None:
+        found = replace(found, notes=preview.plan.about)
+        if preview.refused is not None:
+            problem = section.failed("target" if preview.load.refused else "sync", preview.refused)
+    if functions:
+        found = replace(found, notes=(*found.notes, Note("unsteady_where", columns=functions)))
+    yield from check_table(
+        found,
         rows,
         config.warehouse.kind,
-        configured=configured,
+        configured=options.mode is not None,
         large_strings=config.warehouse.large_strings,
-        left_out=left_out,
+        left_out=left_out_by(preview) if preview is not None else None,
     )
-    if known.looks.trust(session).complete:  # otherwise the server's own checks say it for all tables
-        checks += check_overlap(Reading(table, state or State(table.name), config.options(table.name), trust))
-    refusal = targets.refusal(table, state) if state is not None else None
-    return [*checks, section.failed("target", refusal)] if refusal is not None else checks
+    if trust.complete:  # otherwise the server's own checks say it for all tables
+        state = preview.state if preview is not None else State(name)
+        yield from check_overlap(Reading(found.table, state, options, trust))
+    if problem is not None:
+        yield problem
 
 
 def check_overlap(reading: Reading) -> list[Check]:
@@ -165,100 +163,67 @@ def stored_functions(session: Session, table: Table) -> tuple[str, ...]:
     return tuple(f"the stored function {(name or b'').decode()}" for (name,) in found)
 
 
-def one_connection(session: Session, config: Config, table: Table, rows: int, trust: Trust) -> Note | None:
-    """Why every sync reads a large table with one connection; None if it doesn't."""
-    if table.mode != "full" or rows <= config.options(table.name).slice_rows:
+def left_out_by(preview: Preview) -> str | None:
+    """How many rows the first sync skips because of its start; None if none."""
+    start, before = preview.start, preview.plan.before_start
+    if start is None or not before:
         return None
-    found = one_moment.unfit(table) or one_moment.obstacle(session, table, trust)
-    return Note("one_connection", obstacle=found) if found else None
-
-
-def left_out_by(session: Session, table: Table, rows: int, start: Start) -> str | None:
-    """How many rows the first sync skips because of its start; None: none, or counting them would take long."""
-    if table.mode == "full" or (table.source.cursor_index is None and rows > COUNTED):
-        return None
-    before = before_start(session, table, start_position(table, start.timestamp), COUNTED)
-    if not before:
-        return None
-    about = "about " if before > COUNTED else ""
+    about = "about " if before > COUNT_EXACTLY_BELOW else ""
     return f"the first sync skips {about}{counted(before, 'row')} at or before {start.timestamp} ({start.by})"
 
 
-class States:
-    """The tables' states in the store; not read again after a failure, which the store's own section reports."""
+class Previews:
+    """The tables' next syncs, over the doctor's connection and without waiting for anyone.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._store = Store(config.store)
-        self._away = False
-        self.looks = SharedLooks()
+    Store and warehouse are not asked again after a failure, which their own sections report.
+    """
 
-    def of(self, table: Table) -> State | None:
-        """The table's state; None if it can't be read."""
-        if self._away:
-            return None
-        try:
-            return Log(self._store, table.name).read()
-        except FloodmarkError:
-            self._away = True
-            return None
-
-    def start(self, session: Session, table: Table, state: State) -> Start | None:
-        """Where a table without a position begins; None: it has one, or the older tool's, or it is unknown."""
-        if state.position is not None:
-            return None
-        try:
-            start = system.start(system.read(self._store), self._config, table.name)
-            options = self._config.options(table.name)
-            taken = (
-                legacy.takeover(session, self._store, table, options, start)
-                if legacy.untouched(state)
-                else None
-            )
-        except FloodmarkError:
-            return None
-        return None if taken is not None and taken.position is not None else start
-
-
-class Targets:
-    """What the warehouse already has under the targets' names; queried for a few seconds at most."""
-
-    def __init__(self, config: Config, file_lock: threading.Lock) -> None:
-        self._file_lock = file_lock
-        self._warehouse = open_warehouse(config.warehouse, seconds=TARGET_SECONDS)
-        self._until: float | None = None
-
-    def refusal(self, table: Table, state: State) -> FloodmarkError | None:
-        """Why the table's rows can't be loaded into its target; None: they can, or the warehouse did not answer."""
-        with self._file_lock:
-            return self._refusal(table, state)
-
-    def _refusal(self, table: Table, state: State) -> FloodmarkError | None:
-        try:
-            if self._until is None:
-                self._until = time.monotonic() + TARGET_SECONDS
-                self._warehouse.rows(LEDGER)  # the warehouse's own section reports whether it answers at all
-            if time.monotonic() > self._until:
-                return None
-        except FloodmarkError:
-            self._until = 0.0
-            return None
-        try:
-            known = with_lineage(state.table, table, from_start=state.read_upto is None)
-            self._warehouse.changes(known, first_load=state.table is None)
-        except (ConfigError, DataError) as refusal:
-            return refusal
-        except FloodmarkError:
-            self._until = 0.0
-        return None
-
-    def __enter__(self) -> Targets:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, session: Session, config: Config, file_lock: threading.Lock, *, everything: bool
     ) -> None:
-        self._warehouse.close()
+        self._session, self._config, self._file_lock = session, config, file_lock
+        self._everything = everything  # whether retired tables are left out, as by sync --all
+        self._store: Store | None = Store(config.store)
+        self._starts = Starts(self._store, config)
+        self._pipeline = StorePipeline(self._store, config.warehouse.label)
+        self._warehouse = open_warehouse(config.warehouse, seconds=TARGET_SECONDS)
+        self._silent = False  # the warehouse, so far
+        self.looks = SharedLooks()
+        self.close = self._warehouse.close
+
+    def of(self, found: Discovered) -> Preview | None:
+        """A table's next sync; None if the store can't be read, or no sync is due. Raises what would refuse it."""
+        name = found.table.name
+        if self._store is None:
+            return None
+        log = Log(self._store, name)
+        try:
+            state = log.read()
+        except DataError:
+            raise
+        except FloodmarkError:
+            self._store = None
+            return None
+        if state.retired and self._everything:
+            return None
+        request = SyncOptions(dry_run=True, slice_rows=self._config.options(name).slice_rows)
+        made = preview(
+            self._session, self._config, found, log, state, request, self._starts,
+            looks=self.looks, waiting=None,
+        )  # fmt: skip
+        return replace(made, load=self._load(log, made))
+
+    def _load(self, log: Log, made: Preview) -> LoadPreview:
+        if self._silent:
+            return LoadPreview()
+        try:
+            with self._file_lock:
+                ours = self._pipeline.known_id
+                seen = look(self._warehouse, log, made.state, made.plan.table, ours, count=False)
+        except FloodmarkError as error:
+            seen = LoadPreview(unknown=error.message)
+        self._silent = seen.unknown is not None
+        return seen
 
 
 def check_table(
