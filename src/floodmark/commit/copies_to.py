@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from floodmark.commit.document import commit_path, daily_path, primary_path
+from floodmark.commit.document import commit_numbers, commit_path, daily_path, primary_path
 from floodmark.commit.fold import State
 from floodmark.model.commit import read_commit
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
@@ -132,7 +132,7 @@ def _shown(data: bytes | None) -> _Shown | None:
 
 def _put_aside(place: Store, name: str, log: str) -> None:
     aside = f"{REPLACED}{encode(name)}/{encode(log)}/"
-    commits = (commit_path(name, n) for n in numbers(place, name))
+    commits = (commit_path(name, n) for n in commit_numbers(place, name))
     # The primary copy last: while it is there, an interrupted move is repeated.
     for path in (*commits, *daily_paths(place, name), primary_path(name)):
         if (data := place.get(path)) is not None:
@@ -150,19 +150,12 @@ def daily_paths(store: Store, name: str, old: float = 0.0) -> list[str]:
     return [p for p in reversed(paths) if re.fullmatch(r"\d{8}\.json", p.removeprefix(stem))]
 
 
-def numbers(place: Store, name: str) -> list[int]:
-    """The numbers of the table's commits that a place holds."""
-    folder = commit_path(name, 0).rpartition("/")[0] + "/"
-    stems = (item.path.removeprefix(folder).removesuffix(".json") for item in place.list(folder))
-    return [int(stem) for stem in stems if len(stem) == 20 and stem.isdigit()]
-
-
 def _send_log(
     store: Store, place: Place, state: State, reached: int | None, own: Mapping[int, bytes]
 ) -> None:
     """Sends the commits that the place lacks; it already has those up to its own copy (`reached`)."""
     name = state.table_name
-    there = set(numbers(place.store, name)) if reached is None else set()
+    there = set(commit_numbers(place.store, name)) if reached is None else set()
     missing = [n for n in range(0 if reached is None else reached + 1, state.n + 1) if n not in there]
 
     def one(n: int) -> None:

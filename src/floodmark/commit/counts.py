@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from floodmark.model.commit import GivenUp, LoadAs, by_key
+from floodmark.model.commit import GivenUp, by_key
+
+if TYPE_CHECKING:
+    from floodmark.commit.fold import DataCommit
 
 
 class Counted(NamedTuple):
@@ -23,31 +26,7 @@ class Counted(NamedTuple):
 NO_ROWS = Counted()
 
 
-class Countable(Protocol):
-    """The part of a data commit that the counts need."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def load_as(self) -> LoadAs: ...
-    @property
-    def beside(self) -> bool: ...
-
-
-class Summable(Countable, Protocol):
-    """The part of a data commit that the totals need."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def digest(self) -> str: ...
-    @property
-    def files(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-def counted(so_far: Counted, data: Iterable[Countable]) -> Counted:
+def counted(so_far: Counted, data: Iterable[DataCommit | GivenUp]) -> Counted:
     """The count after these data commits, in log order."""
     rows, reread = so_far
     for d in data:
@@ -60,7 +39,7 @@ def counted(so_far: Counted, data: Iterable[Countable]) -> Counted:
     return Counted(rows, reread)
 
 
-def _without(count: Counted, gone: Countable) -> Counted:
+def _without(count: Counted, gone: GivenUp) -> Counted:
     one = counted(NO_ROWS, (gone,))
     return Counted(max(0, count.rows - one.rows), max(0, count.reread - one.reread))
 
@@ -78,7 +57,7 @@ class Older:
     counted: Counted = NO_ROWS
     extracted: Counted = NO_ROWS  # the same since the last reset of the extraction
 
-    def plus(self, d: Summable, *, extracted: bool) -> Older:
+    def plus(self, d: DataCommit, *, extracted: bool) -> Older:
         """The totals including the next commit."""
         return Older(
             d.n,

@@ -6,6 +6,7 @@ A document is derived from the log's fold and the ledger, never the other way ro
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from floodmark.model.position import Value
 from floodmark.model.run import Stage
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL, data_timestamp
-from floodmark.services.store.store import encode
+from floodmark.services.store.store import Store, encode
 
 log = logging.getLogger("floodmark")
 
@@ -67,6 +68,14 @@ class Flaw:
 def commit_path(table_name: str, n: int) -> str:
     """A commit's path: twenty digits, so that names sort like numbers."""
     return f"commits/{encode(table_name)}/{n:020d}.json"
+
+
+def commit_numbers(store: Store, table_name: str, after: int = -1) -> list[int]:
+    """The numbers of a table's commits in a store or place, readable or not."""
+    folder = commit_path(table_name, 0).rpartition("/")[0] + "/"
+    start = commit_path(table_name, after) if after >= 0 else None
+    names = (item.path.rpartition("/")[2] for item in store.list(folder, start_after=start))
+    return [int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)]
 
 
 def primary_path(table_name: str) -> str:

@@ -135,7 +135,7 @@ class Data:
     superseded: int = 0  # data commits below this number no longer load automatically
     commits: Annotated[tuple[DataCommit, ...], Field(alias="data")] = ()
     older: Older = NOTHING_OLDER
-    apart: bool = False  # whether rows of windows are counted apart from others; earlier versions did not
+    apart: bool = False  # whether rows of windows are counted apart from others; version 0.1.0 did not
     cleaned: tuple[Span, ...] = ()  # data commits in these spans have lost files to a clean
     dropped: tuple[Span, ...] = ()  # of these, pending when cleaned; since the last reset of both stages
     recent_files: tuple[FileRef, ...] = ()
@@ -198,8 +198,6 @@ class State(Flat):
     @property
     def extracted(self) -> Counted:
         """Rows read since the last reset of the extraction, without those in files that were given up."""
-        if not self.data.apart:
-            return Counted(self.totals.rows)
         since = (d for d in self.live if d.n > self.extraction.epoch)
         return counted(self.data.older.extracted, since)
 

@@ -36,8 +36,6 @@ class Loaded:
 
     def counted(self, state: State) -> Counted:
         """Loaded rows of the state's commits, each counted once, without superseded ones."""
-        if not state.data.apart:
-            return Counted(self.rows)
         older = state.data.older.counted if self.has_older(state) else self.of_older
         return counted(older, (d for d in state.live if self.has(d.n)))
 
@@ -122,11 +120,3 @@ def last_known(state: State, last: Loaded | None, read_at: str | None) -> Loaded
         # Not read since this epoch began: nothing is known to be loaded.
         return Loaded(state.load_epoch, -1, older=False, as_of=read_at or "")
     return replace(last, as_of=last.as_of if last.as_of is not None else read_at or "")
-
-
-def unloaded(
-    commits: Iterable[DataCommit], ledger: Iterable[LedgerRow], epoch: int
-) -> tuple[DataCommit, ...]:
-    """The given commits that are neither in the ledger nor superseded, in order."""
-    known = {(r.n, r.digest) for r in ledger if r.epoch == epoch}
-    return tuple(d for d in commits if not d.superseded and (d.n, d.digest) not in known)

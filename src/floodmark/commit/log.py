@@ -7,12 +7,11 @@ published checkpoint if the log confirms it, and otherwise recovers (`recover`).
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -20,7 +19,7 @@ from uuid import uuid4
 
 from floodmark.commit import published_copies as copies
 from floodmark.commit.copies_to import PIPELINE, check_owner, maybe_lost, unanswered
-from floodmark.commit.document import Copy, commit_path
+from floodmark.commit.document import Copy, commit_numbers, commit_path
 from floodmark.commit.fold import Damaged, DataCommit, NothingLeft, State, data_commit, fold
 from floodmark.commit.lease import lease_path
 from floodmark.commit.load_status import accounts_for_older
@@ -43,16 +42,6 @@ CHUNK = 512
 # A run keeps its own newest commits in memory: at most this many, each up to this size.
 OWN_COMMITS = 40
 OWN_BYTES = 1 << 20
-# Logs counted by an earlier version are recounted, with rows of windows apart, up to this many commits;
-# longer logs keep the old count until `watermark validate --repair`.
-COUNTED_ANEW = 5000
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The primary copy as found when the log was read; None: there was none."""
-
-    copy: Copy | None
 
 
 class Taken(ConflictError):
@@ -126,10 +115,9 @@ class Log:
         self.repairs = repairs  # whether a recovery also repairs the store
         self.aloud = aloud  # whether a recovery from a further place is logged as a warning
         self.findings: list[Finding] = []  # repairs that were necessary
-        self.old = 0.0  # seconds that the reading may rely on lists of the store's folders
         # Known without another request: our commits since the last read, as stored,
         self.own: dict[int, bytes] = {}
-        self.seen: Seen | None = None  # the primary copy as that read found it,
+        self.seen: tuple[Copy | None] | None = None  # the primary copy as that read found it; None: unusable
         self.over: set[str] = set()  # and claims known to be released
         self._patience = patience
         self._pause = pause
@@ -141,42 +129,16 @@ class Log:
         Raises Damaged if the log can't be read completely and no copy fills the gap, and NothingLeft if there
         are data files but neither a log nor a copy: a table never silently starts over.
         """
-        self.old = old
-        try:
-            return self._told_apart(self._read())
-        finally:
-            self.old = 0.0
-
-    def _read(self) -> State:
-        published = copies.primary(self.store, self.table_name, self.old)
+        published = copies.primary(self.store, self.table_name, old)
         self.seen = None
         self.own.clear()  # a read must see what is actually in the store
         if isinstance(published.found, Copy) and self.confirms(published.found.checkpoint.state):
-            self.seen = Seen(published.found)
+            self.seen = (published.found,)
             return self.fold_on(published.found.checkpoint.state)
-        state = recover(self, published)
+        state = recover(self, published, old)
         if state.n < 0 and published.data is None:
-            self.seen = Seen(None)
+            self.seen = (None,)
         return state
-
-    def _told_apart(self, state: State) -> State:
-        """The state with rows of windows counted apart, recounted if an earlier version did not do so.
-
-        If the log is damaged or very long, the counts stay as they were.
-        """
-        if state.data.apart or not 0 <= state.n <= COUNTED_ANEW:
-            return state
-        whole = State(self.table_name)
-        try:
-            with ThreadPoolExecutor(READERS) as pool:
-                for n, data in enumerate(pool.map(self._bytes, range(state.n + 1))):
-                    whole = fold(whole, *self.parse(n, data))
-        except Damaged:
-            return state
-        if whole.digest != state.digest:
-            return state
-        counted = replace(state.data, apart=True, commits=whole.data.commits, older=whole.data.older)
-        return replace(state, data=counted)
 
     def begin(self, force: bool = False) -> State:
         """The state for a command that may start over a table with nothing left or, if forced, a damaged one."""
@@ -313,10 +275,7 @@ class Log:
 
     def numbers(self, after: int = -1) -> list[int]:
         """The numbers of the commits in the store, readable or not."""
-        folder = commit_path(self.table_name, 0).rpartition("/")[0] + "/"
-        start = commit_path(self.table_name, after) if after >= 0 else None
-        names = (item.path.rpartition("/")[2] for item in self.store.list(folder, start_after=start))
-        return [int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)]
+        return commit_numbers(self.store, self.table_name, after)
 
     def confirms(self, state: State) -> bool:
         """Whether the log has the state's last commit, byte for byte."""
@@ -347,7 +306,10 @@ class Log:
             return None
 
     def fold_on(self, state: State) -> State:
-        """The state with all later commits folded in."""
+        """The state with all later commits folded in; version 0.1.0 counted rows otherwise: then with all commits."""
+        if not state.data.apart and state.n >= 0:
+            with suppress(Damaged):
+                return self.fold_on(State(self.table_name))
         last = max(self.numbers(state.n), default=state.n)
         before = state
         for commit, found in self.commits(range(state.n + 1, last + 1)):

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
@@ -136,24 +137,13 @@ def _implausible(body: dict[str, Any], seen: Checkpoint, saved: dict[str, Any], 
     for moment in (*times, *(f.at for f in seen.failures)):
         if moment is not None:
             parse_time(moment)
-    if (
-        min(
-            state.totals.rows,
-            state.totals.files,
-            state.totals.bytes,
-            state.totals.batches,
-            loaded.rows,
-            loaded.files,
-            loaded.commits,
-        )
-        < 0
-    ):
+    if min(*astuple(state.totals), loaded.rows, loaded.files, loaded.commits) < 0:
         return "counts below zero"
-    # The document must match its checkpoint, except for the file URIs: a store may have moved.
+    # The document must match its checkpoint, except for the file URIs, because a store may have moved, and the rows of
+    # version 0.1.0, which counted otherwise.
+    others = ("_s3_files",) if state.data.apart else ("_s3_files", "_extracted", "_loaded")
     for key, value in document(seen, str, saved).items():
-        # Earlier versions called a table pending if its sync had found no rows.
-        looked = key.endswith("_status") and (body.get(key), value) == ("pending", "success")
-        if key in body and not key.endswith("_s3_files") and not looked and body[key] != value:
+        if key in body and not key.endswith(others) and body[key] != value:
             return f"changed by hand: {key}"
     return None
 
@@ -252,12 +242,6 @@ class Watermark:
         loaded = last.checkpoint.load
         return loaded if loaded.commits and loaded.epoch == state.load_epoch else None
 
-    def counts_as_before(self, state: State) -> bool:
-        """Whether the published copy still has an earlier version's counts while the state was recounted."""
-        with self._lock:
-            last = self._published()
-            return last is not None and state.data.apart and not last.checkpoint.state.data.apart
-
     def current(
         self, state: State, ledger: Iterable[LedgerRow] | None, failure: Failure | None = None
     ) -> dict[str, Any]:
@@ -351,9 +335,8 @@ class Watermark:
 
     def _published(self) -> Copy | None:
         if not self._asked:
-            known = self._log.seen if self._log else None
-            if known is not None:
-                self._last = known.copy
+            if self._log and self._log.seen is not None:
+                self._last = self._log.seen[0]
             else:
                 self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
             self._asked = True

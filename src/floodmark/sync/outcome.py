@@ -46,10 +46,8 @@ def succeeded(
         *(() if asked.backup_only else LOAD),
     )
     overcome = any(f.stage in stages for f in held.watermark.failures)
-    # Until a new count is published, every run has to count the whole log again.
-    untold = not asked.dry_run and (overcome or held.watermark.counts_as_before(held.state))
     # A claim is a commit, too.
-    if not idle or held.lease is not None or (untold and _may_speak(held, loader)):
+    if not idle or held.lease is not None or (overcome and not asked.dry_run and _may_speak(held, loader)):
         shown = held.watermark.publish(held.state, _ledger_rows(loader), succeeded=stages)
     else:
         shown = held.watermark.current(held.state, _ledger_rows(loader))

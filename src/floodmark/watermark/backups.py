@@ -9,8 +9,8 @@ from typing import Any
 
 from floodmark.clean.copies import Keep, Old, choose, delete
 from floodmark.commit import published_copies as copies
-from floodmark.commit.copies_to import daily_paths, numbers
-from floodmark.commit.document import Copy, Flaw
+from floodmark.commit.copies_to import daily_paths
+from floodmark.commit.document import Copy, Flaw, commit_numbers
 from floodmark.commit.log import Log
 from floodmark.commit.recovery.recover import recoveries
 from floodmark.config.load import Config
@@ -68,7 +68,7 @@ def _place(place: Place, name: str) -> dict[str, Any]:
     commits = None
     if place.with_log:
         with suppress(FloodmarkError):
-            commits = len(numbers(place.store, name))
+            commits = len(commit_numbers(place.store, name))
     return {"url": place.label, "log": place.with_log, "commits": commits}
 
 

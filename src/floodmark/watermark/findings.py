@@ -6,7 +6,7 @@ Pure: facts in, findings out. Rows that were read again (overlap, --since, a rep
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from floodmark.commit.fold import Damaged, State, fold
 from floodmark.commit.spans import merged, within
@@ -77,11 +77,7 @@ def log_findings(table_name: str, state: State, log: Chain) -> list[Finding]:
         for n, why in sorted(log.damaged.items())
     ]
     rebuilt = any(c.stands_for for c, _ in log.commits)
-    refolded = log.refolded
-    if refolded is not None and not state.data.apart:  # counted by an earlier version
-        data = replace(refolded.data, apart=False, commits=state.data.commits, older=state.data.older)
-        refolded = replace(refolded, data=data)
-    if log.refolded is not None and log.refolded.n == state.n and refolded != state and not rebuilt:
+    if log.refolded is not None and log.refolded.n == state.n and log.refolded != state and not rebuilt:
         detail = (
             f"up to commit {state.n} the published watermark counts {state.totals.rows:,} rows "
             f"in {state.totals.files:,} files, "

@@ -95,8 +95,7 @@ class Details:
         state = log.read()
         if state.n < 0:
             return None
-        seen = log.seen
-        copy = seen.copy if seen is not None else None
+        copy = log.seen[0] if log.seen else None
         numbers = log.numbers()
         return Detail(
             document=self._document(log, state),

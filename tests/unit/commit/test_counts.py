@@ -11,24 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.commit.counts import Counted
-from floodmark.commit.document import Copy, commit_path, document, observe, primary_path
+from floodmark.commit.document import commit_path, document, observe, primary_path
 from floodmark.commit.fold import State, fold
-from floodmark.commit.held import HeldTable
 from floodmark.commit.load_status import condense
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark, data_commits, parse
-from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.load.background import Loader
+from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Clean, CleanedFiles, Deletes, GivenUp, Reset, Set
 from floodmark.model.json import digest, dump
 from floodmark.model.ledger import LedgerRow
-from floodmark.model.run import SyncOptions, TableReport, Unwatched
-from floodmark.services.run import Services
 from floodmark.services.store.store import Store
-from floodmark.sync.outcome import succeeded
-from floodmark.sync.resources import Work
-from tests.support.samples import RUN, TABLE, History, at, files, window
-from tests.support.watermark_copies import Counting, synced, uri
+from tests.support.samples import TABLE, History, at, files, window
+from tests.support.watermark_copies import synced, uri
 
 NAME = TABLE.name
 
@@ -205,36 +199,6 @@ def test_a_log_counted_by_an_earlier_version_is_recounted(store: Store) -> None:
     assert state == history.state and state.extracted == Counted(100, 70)
     away = Watermark(store, NAME, "").current(state, None)
     assert (away["redshift_rows_loaded"], away["redshift_rows_reloaded"]) == (100, 70)
-
-
-def test_a_run_that_has_nothing_to_do_publishes_the_new_count_so_that_the_next_reads_no_log(
-    store: Store, tmp_path: Path
-) -> None:
-    laid(store)
-    warehouse = WarehouseSpec("duckdb", "main", tmp_path / "w.duckdb")
-    config = Config(tmp_path / "floodmark.yaml", SourceSpec("nowhere", 1, "u", "p"), store.spec, warehouse)
-    seen: list[Copy] = []
-    for run, options in (
-        ("another", SyncOptions()),
-        (RUN, SyncOptions(dry_run=True)),
-        (RUN, SyncOptions()),
-        (RUN, SyncOptions()),
-    ):
-        with Services(config, Unwatched(), run) as services:
-            held, work = HeldTable(store, NAME, run), Work(services, options)
-            held.read()
-            loader = Loader(services, work.pipeline, options, held.log, held.watermark, TableReport(NAME))
-            succeeded(held, loader, options, idle=True, looked=None)
-        copy = parse(store.get(primary_path(NAME)), NAME)
-        assert copy is not None
-        seen.append(copy)
-    told = [copy.checkpoint.state.data.apart for copy in seen]
-    assert told == [False, False, True, True], "by the run that holds the table"
-    assert seen[2].saved == seen[3].saved, "once"
-    counting = Counting(store.spec)
-    assert Log(counting, NAME).read().extracted == Counted(100, 70)
-    newest = commit_path(NAME, seen[-1].checkpoint.state.n)  # whose digest the copy has
-    assert [path for path in counting.reads if path.startswith("commits/")] == [newest]
 
 
 def test_a_copy_of_an_earlier_version_recovers_a_damaged_log(store: Store) -> None:

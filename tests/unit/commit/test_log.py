@@ -9,14 +9,14 @@ import pytest
 
 from floodmark.commit.document import commit_path, primary_path
 from floodmark.commit.fold import State
-from floodmark.commit.load_status import unloaded
 from floodmark.commit.log import Log, Taken, draft
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import StoreSpec
+from floodmark.load.pending import pending
 from floodmark.model.commit import Batch, Claim, Open, Owner, Reset, files_of
 from floodmark.model.errors import ConflictError, DataError, NoAnswer, TransientError
 from floodmark.model.json import dump
-from floodmark.model.ledger import LedgerRow
+from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.services.store.store import Store
 from tests.support.samples import RUN, TABLE, at, files, window
 
@@ -275,12 +275,12 @@ def test_commits_that_the_state_only_sums_up_are_found_when_the_ledger_lacks_the
     assert log.data(state, full) == state.data.commits and not store.reads
     for lacking in ([4], [2, 3, 10], list(range(2, 12))):
         ledger = [r for r in full if r.n not in lacking]
-        found = unloaded(log.data(state, ledger), ledger, state.load_epoch)
+        found = pending(log.data(state, ledger), Ledger(rows=tuple(ledger)), state.load_epoch)
         assert [d.n for d in found] == lacking
         assert all(d.described == 1 for d in found)
     # A ledger row with another digest is another commit.
     changed = [LedgerRow(r.n, "ab" * 32, 0, 1, 1, "2099") if r.n == 5 else r for r in full]
-    assert [d.n for d in unloaded(log.data(state, changed), changed, 0)] == [5]
+    assert [d.n for d in pending(log.data(state, changed), Ledger(rows=tuple(changed)), 0)] == [5]
 
 
 def test_superseded_commits_come_along_only_when_they_are_wanted(
