@@ -32,11 +32,9 @@ REPLACED = "replaced/"
 SENDERS = 8
 
 
-def send(
-    store: Store, state: State, data: bytes, saved_at: str, own: Mapping[int, bytes] | None = None
-) -> None:
+def send(store: Store, state: State, data: bytes, saved_at: str, own: Mapping[int, bytes]) -> None:
     """Sends a table's newest copy to the further places in the background; `own`: commits already in memory."""
-    made = dict(own or {})
+    made = dict(own)
     for place in store.places:
         place.later(state.table_name, partial(_send, store, place, state, data, saved_at, made))
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ from floodmark.commit.document import (
     primary_path,
     session_path,
 )
-from floodmark.commit.due import Due
 from floodmark.commit.fold import DataCommit, State, data_commit
 from floodmark.commit.load_status import Loaded
 from floodmark.model.commit import read_commit
@@ -55,6 +54,10 @@ TAIL_COMMITS = 40
 TAIL_BYTES = 64_000
 # S3 rejects requests whose clock is more than 15 minutes off, so two clients differ by at most twice that.
 CLOCK_SKEW = timedelta(minutes=30)
+# Seconds that a publication may wait for one that overtakes it, and saves its requests.
+SOON = 2.0
+# Seconds after which its process must have been paused: another run may have taken the table meanwhile.
+LATE = 10.0
 
 
 def render(body: dict[str, Any], seen: Checkpoint, tail: Iterable[bytes] = ()) -> bytes:
@@ -164,14 +167,11 @@ def chained(state: State, tail: Iterable[bytes]) -> tuple[bytes, ...]:
     return tuple(reversed(found))
 
 
-def newest(
-    store: Store, state: State, last: Copy | None, own: Mapping[int, bytes] | None = None
-) -> tuple[bytes, ...]:
+def newest(store: Store, state: State, last: Copy | None, own: Mapping[int, bytes]) -> tuple[bytes, ...]:
     """The newest commits up to the state's, as a copy carries them, without those that can't be fetched.
 
     `own` holds commits already in memory; the digests prove them like the others.
     """
-    made = own or {}
     first = max(0, state.n - TAIL_COMMITS + 1)
     known: tuple[bytes, ...] = ()
     if last is not None and last.tail and last.checkpoint.state.log == state.log:
@@ -179,7 +179,7 @@ def newest(
         first = max(first, last.checkpoint.state.n + 1)
     try:
         fetched = [
-            made.get(n) or store.get(commit_path(state.table_name, n)) or b""
+            own.get(n) or store.get(commit_path(state.table_name, n)) or b""
             for n in range(first, state.n + 1)
         ]
     except FloodmarkError:
@@ -206,6 +206,17 @@ def data_commits(store: Store, table_name: str, numbers: Sequence[int]) -> list[
     return found
 
 
+@dataclass(frozen=True)
+class Publication:
+    """What is to be published soon."""
+
+    state: State
+    ledger: Iterable[LedgerRow] | None
+    succeeded: frozenset[Stage]
+    at: float  # by the wall clock, which goes on while a machine sleeps
+    timer: threading.Timer
+
+
 class Watermark:
     """One table's published watermark, as one run sees and publishes it. Thread-safe."""
 
@@ -218,13 +229,13 @@ class Watermark:
         self.run = run
         self._log = log
         self._pause = pause
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._last: Copy | None = None
         self._asked = False
         self._failed: frozenset[str] = frozenset()
         self._warned = False
         self._looked_up: dict[int, DataCommit | None] = {}
-        self._due = Due()
+        self._due: Publication | None = None
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -264,7 +275,25 @@ class Watermark:
         A copy that can't be written is logged and retried with the next change; it stops nothing.
         """
         with self._lock:
-            return self._publish(state, ledger, failure, succeeded)
+            last, due = self._published(), self._due
+            self.drop_due()
+            # We may be the slower thread of this run: the copies never go back.
+            for known in (due.state if due else None, last.checkpoint.state if last else None):
+                if known is not None and known.log == state.log and known.n > state.n:
+                    state = known
+            done = due.succeeded.union(succeeded) if due else succeeded
+            seen = observe(state, ledger, last, failure=failure, succeeded=done, lookup=self._lookup)
+            if last is not None and seen == last.checkpoint and not self._failed:
+                return document(seen, self.store.uri, last.saved)
+            saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
+            body = document(seen, self.store.uri, saved)
+            own = self._log.own if self._log else {}
+            tail = newest(self.store, seen.state, last, own)
+            data = render(body, seen, tail)
+            self._failed = self._write(data, str(saved["saved_at"]))
+            send(self.store, seen.state, data, str(saved["saved_at"]), own)
+            self._last = Copy(seen, saved, tail)
+            return body
 
     def publish_soon(
         self, state: State, ledger: Iterable[LedgerRow] | None, *, succeeded: Collection[Stage] = ()
@@ -275,7 +304,13 @@ class Watermark:
         The run must end with a publication or with `publish_due`.
         """
         with self._lock:
-            self._due.put(state, ledger, succeeded, self.publish_due)
+            before = self._due
+            timer = before.timer if before else threading.Timer(SOON, self.publish_due)
+            done = before.succeeded.union(succeeded) if before else frozenset(succeeded)
+            self._due = Publication(state, ledger, done, time.time(), timer)
+            if before is None:
+                timer.daemon = True
+                timer.start()
 
     def publish_due(self) -> None:
         """Publishes what `publish_soon` has left to be published, if anything, unless another run has taken the table.
@@ -284,46 +319,21 @@ class Watermark:
         """
         try:
             with self._lock:
-                due = self._due.waiting
-                if due is not None and due.late and self._log and self._log.numbers(after=due.state.n):
-                    self._due.take()
+                due = self._due
+                late = due is not None and abs(time.time() - due.at) > LATE
+                if due is not None and late and self._log and self._log.numbers(after=due.state.n):
+                    self.drop_due()
                 elif due is not None:
-                    self._publish(due.state, due.ledger, succeeded=due.succeeded)
+                    self.publish(due.state, due.ledger)
         except FloodmarkError as error:
             log.info("%s: the watermark could not be published: %s", self.table_name, error.message)
 
     def drop_due(self) -> None:
-        """Leaves it unpublished: another run has taken the table, and publishes its own copies."""
+        """Leaves it to others: a later publication, or that of the run that has taken the table."""
         with self._lock:
-            self._due.take()
-
-    def _publish(
-        self,
-        state: State,
-        ledger: Iterable[LedgerRow] | None,
-        failure: Failure | None = None,
-        succeeded: Collection[Stage] = (),
-    ) -> dict[str, Any]:
-        last = self._published()
-        if (due := self._due.take()) is not None:
-            succeeded = due.succeeded.union(succeeded)
-        # We may be the slower thread of this run: the copies never go back.
-        for known in (due.state if due else None, last.checkpoint.state if last else None):
-            if known is not None and known.log == state.log and known.n > state.n:
-                state = known
-        seen = observe(state, ledger, last, failure=failure, succeeded=succeeded, lookup=self._lookup)
-        if last is not None and seen == last.checkpoint and not self._failed:
-            return document(seen, self.store.uri, last.saved)
-        saved = {"saved_at": stamp(), "session_id": self.run, "backup_locations": list(LOCATIONS)}
-        body = document(seen, self.store.uri, saved)
-        tail = newest(self.store, seen.state, last, self._log.own if self._log else None)
-        data = render(body, seen, tail)
-        self._failed = self._write(data, str(saved["saved_at"]))
-        if self.store.places:
-            own = self._log.own if self._log else None
-            send(self.store, seen.state, data, str(saved["saved_at"]), own)
-        self._last = Copy(seen, saved, tail)
-        return body
+            if self._due is not None:
+                self._due.timer.cancel()
+            self._due = None
 
     def _lookup(self, numbers: Sequence[int]) -> list[DataCommit]:
         """Old data commits, each fetched once; needed if the ledger has only some of the older commits."""

@@ -337,6 +337,6 @@ def test_a_run_that_is_behind_leaves_the_newer_copy_in_a_place(tmp_path: Path) -
     finish(store.places)
     before = content(store.places[0].store, "")
     slow = Store(spec(tmp_path, log=True))
-    send(slow, state, b"older", stamp())
+    send(slow, state, b"older", stamp(), {})
     finish(slow.places)
     assert content(store.places[0].store, "") == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.commit import due
+from floodmark.commit import publish
 from floodmark.commit.document import Failure, primary_path
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
@@ -68,8 +68,8 @@ def test_a_publication_that_follows_saves_the_one_that_waits(store: Counting, wa
 def test_a_publication_waits_for_two_seconds_at_most(
     store: Counting, watermark: Watermark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert due.SOON <= 2
-    monkeypatch.setattr(due, "SOON", 0.05)
+    assert publish.SOON <= 2
+    monkeypatch.setattr(publish, "SOON", 0.05)
     history = synced()
     watermark.publish_soon(history.state, None)
     later = history.add(Batch, files=files(1))
@@ -140,7 +140,7 @@ def test_a_run_that_was_paused_for_long_leaves_the_copies_to_its_successor(
 ) -> None:
     held = due_in(store)
     other = taken_over(held, store)
-    monkeypatch.setattr(due, "LATE", -1.0)  # as if the process had slept
+    monkeypatch.setattr(publish, "LATE", -1.0)  # as if the process had slept
     held.release()
     assert published(store) == 3
     other.release()

@@ -392,7 +392,7 @@ def _restore(log: Log, state: State, copy: Copy | None, seen: bytes | None) -> l
     session = copy.saved.get("session_id") if copy else state.claim.run if state.claim else None
     saved = {"saved_at": stamp(), "session_id": session, "backup_locations": ["primary"]}
     body = document(checkpoint, log.store.uri, saved)
-    data = render(body, checkpoint, newest(log.store, state, copy))
+    data = render(body, checkpoint, newest(log.store, state, copy, log.own))
     try:
         if log.store.get(path) != seen:
             return []
