@@ -42,7 +42,7 @@ SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.executor.cores": "1", "spar
 def drive(task: dict[str, Any]) -> None:
     """The driver: every configuration in turn on one context; prints a line of figures for each."""
     first = load(Path(task["configs"][0]))
-    spark = Spark(first.spark_master, first.spark_conf, name="floodmark bench")
+    spark = Spark(first.spark.master, first.spark.conf, name="floodmark bench")
     spark.start()
     for config in map(Path, task["configs"]):
         before = _accounts(task)

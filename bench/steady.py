@@ -22,7 +22,7 @@ from floodmark.verify.run import verify
 def main() -> None:
     config, table, what = load(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
     began = time.monotonic()
-    spark = Spark(config.spark_master, config.spark_conf, name="floodmark bench")
+    spark = Spark(config.spark.master, config.spark.conf, name="floodmark bench")
     spark.start()
     started = time.monotonic() - began
     time.sleep(3)  # the workers' imports

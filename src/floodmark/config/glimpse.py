@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from floodmark.config.blocks import StoreBlock
 from floodmark.config.load import StoreSpec, place
 from floodmark.config.yaml import MOST_CHARACTERS, Tree, parse
+from floodmark.model.json import adapter
 
 
 def glimpse(path: Path | None = None) -> tuple[list[str], StoreSpec | None]:
@@ -46,7 +46,6 @@ def _store(given: Tree, base: Path) -> StoreSpec | None:
         {key: value for key, value in given.items() if key != "copies_to"} if isinstance(given, dict) else {}
     )
     with suppress(ValueError):  # pydantic's is one
-        return StoreSpec(
-            **StoreBlock.model_validate(plain, context={"base": base}).model_dump(exclude={"copies_to"})
-        )
+        store: StoreSpec = adapter(StoreSpec).validate_python(plain, context=base)
+        return store
     return None

@@ -1,32 +1,36 @@
-"""The configuration file: YAML in, frozen specs out, all mistakes reported at once with their dotted paths.
+"""The configuration: what a file may say, declared once, as the frozen values that the program runs on.
 
-Scalars stay text until their field decides the type, so `on`, `010` and `2025-01-01` mean what is written.
-`${NAME}` is replaced after parsing and only within its own value: a secret can't change the structure of the
-YAML or of a URL.
+A section is a dataclass: its fields are the keys, their types say what may be written there, and their defaults are
+the defaults. Instead of the fields marked `_url`, a file has one key `url`. All mistakes are reported at once, each
+with the dotted path of its key (`tables.shop.orders.cursr`) and what to write instead; none quotes a value, except
+the path of a missing file. Paths are resolved against the file's folder.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
-
-from floodmark.config.blocks import (
-    ALERTS,
-    AlertKind,
-    CopiesBlock,
-    FileBlock,
-    SshBlock,
-    TableBlock,
-    TlsBlock,
-    read,
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
 )
-from floodmark.config.values import Url
+
+from floodmark.config import values
+from floodmark.config.file import read
+from floodmark.config.messages import mistakes_in
 from floodmark.model.errors import ConfigError, Mistake, Mistakes
+from floodmark.model.json import adapter
+from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.table import Mode
 
 DEFAULT_FILE = "floodmark.yaml"
@@ -35,104 +39,212 @@ OLDER_START = "2025-01-01 00:00:00"
 INIT_HINT = "run: floodmark init --source mysql://user@host:3306/database"
 
 
+def _url(part: str) -> Any:
+    """A field that is a part of the section's `url`."""
+    return Field(validation_alias=AliasPath("url", part))
+
+
+# What may be written. A validator's second argument has the folder that paths are relative to.
+Text = Annotated[str, AfterValidator(values.text)]
+FilePath = Annotated[
+    Path,
+    BeforeValidator(lambda value, info: values.absolute(value, info.context)),
+    AfterValidator(values.existing),
+]
+StoreUrl = Annotated[str, BeforeValidator(lambda value, info: values.store_url(value, info.context))]
+WebAddress = Annotated[Text, AfterValidator(values.web_address)]
+Receiver = Annotated[Text, AfterValidator(values.receiver)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+NoneIsEmpty = BeforeValidator(lambda value: () if value is None else value)
+Columns = Annotated[tuple[Text, ...], OneOrMore]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Duration = Annotated[
+    float, BeforeValidator(lambda value: values.duration(value) if isinstance(value, str) else value)
+]
+Behind = Annotated[Duration, Field(ge=1, allow_inf_nan=False)]
+# `zero_dates: null` is a policy, not a missing value.
+NullIsText = BeforeValidator(lambda value: "null" if value is None else value)
+AlertKind = Literal["failed", "behind", "differs", "schema", "recovered"]
+
+
 @dataclass(frozen=True)
 class Tls:
     """How a connection is encrypted, and how the server is verified."""
 
-    mode: Literal["disabled", "required", "verify_ca", "verify_identity"]
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    mode: Literal["disabled", "required", "verify_ca", "verify_identity"] = "verify_identity"
+    ca: FilePath | None = None
+    cert: FilePath | None = None
+    key: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> Tls:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key go together")
+        return self
 
 
 @dataclass(frozen=True)
 class Ssh:
     """A bastion host for reaching a service."""
 
-    host: str
-    port: int = 22
-    user: str | None = None
-    key: Path | None = None
-    known_hosts: Path | None = None
+    host: Text
+    port: Port = 22
+    user: Text | None = None
+    key: FilePath | None = None
+    known_hosts: FilePath | None = None
 
 
 @dataclass(frozen=True)
 class PauseWhen:
     """When a run pauses reading to spare the source."""
 
-    replica_lag: float | None = None  # seconds
-    threads_running: int | None = None
+    replica_lag: Duration | None = None
+    threads_running: Count | None = None
 
 
 @dataclass(frozen=True)
 class SourceSpec:
     """The MySQL server. Pickled to Spark tasks; its repr hides the password."""
 
-    host: str
-    port: int
-    user: str
-    password: str = field(repr=False)
-    database: str | None = None
+    host: Annotated[str, _url("host")]
+    port: Annotated[int, _url("port")]
+    user: Annotated[str, _url("user")]
+    password: Annotated[str, _url("password")] = field(repr=False)
+    database: Annotated[str | None, _url("database")] = None
     tls: Tls | None = None
     ssh: Ssh | None = None
-    max_connections: int = 8
-    socket: str | None = None
+    max_connections: Count = 8
+    socket: Annotated[str | None, _url("socket")] = None
     pause_when: PauseWhen | None = None
-    cleartext_password: bool = False
+    cleartext_password: bool = False  # for servers that require the password in clear text
     hash_on_server: bool = False  # whether a comparison lets MySQL hash its rows instead of fetching them
 
+    @model_validator(mode="after")
+    def _only_to_the_right_one(self) -> SourceSpec:
+        if self.cleartext_password and (self.tls is None or self.tls.mode != "verify_identity"):
+            raise ValueError("cleartext_password needs tls: {mode: verify_identity}")
+        return self
+
 
 @dataclass(frozen=True)
-class CopiesTo:
+class PlaceSpec:
+    """A bucket or a folder, and how to reach it. Pickled to Spark tasks; its repr hides secrets."""
+
+    url: StoreUrl  # s3://bucket/prefix, or an absolute folder
+    endpoint: Annotated[Text, AfterValidator(values.endpoint)] | None = None
+    region: Text | None = None
+    access_key_id: Text | None = None
+    secret_access_key: Text | None = field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _fits(self) -> PlaceSpec:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key go together")
+        if not self.url.startswith("s3://") and (self.endpoint or self.access_key_id):
+            raise ValueError("endpoint and keys apply only to s3://bucket/prefix, but url is a folder")
+        return self
+
+
+@dataclass(frozen=True)
+class CopiesTo(PlaceSpec):
     """A further place for watermark copies and, if enabled, the commit log."""
 
-    store: StoreSpec
     log: bool = False
+
+    @property
+    def store(self) -> StoreSpec:
+        return StoreSpec(**{part.name: getattr(self, part.name) for part in fields(PlaceSpec)})
+
+    def reached_like(self, store: StoreSpec) -> CopiesTo:
+        """This place, with the store's endpoint, keys and region unless it has its own."""
+        if not (self.url.startswith("s3://") and store.url.startswith("s3://")):
+            return self
+        spec = self
+        if spec.endpoint is None:  # never send the store's keys to another server
+            spec = replace(spec, endpoint=store.endpoint)
+            if spec.access_key_id is None:
+                spec = replace(
+                    spec, access_key_id=store.access_key_id, secret_access_key=store.secret_access_key
+                )
+        return replace(spec, region=spec.region or store.region)
 
 
 @dataclass(frozen=True)
-class StoreSpec:
-    """Where the store is. Pickled to Spark tasks; its repr hides secrets."""
+class StoreSpec(PlaceSpec):
+    """Where the store is."""
 
-    url: str  # s3://bucket/prefix, or an absolute folder
-    endpoint: str | None = None
-    region: str | None = None
-    access_key_id: str | None = None
-    secret_access_key: str | None = field(default=None, repr=False)
-    copies_to: tuple[CopiesTo, ...] = ()
+    url: Annotated[StoreUrl, Field(validate_default=True)] = "./lake"
+    copies_to: Annotated[
+        tuple[Annotated[CopiesTo, BeforeValidator(lambda v: {"url": v} if isinstance(v, str) else v)], ...],
+        OneOrMore,
+    ] = ()
+
+    @model_validator(mode="after")
+    def _apart(self) -> StoreSpec:
+        places = [place.url.rstrip("/") + "/" for place in (self, *self.copies_to)]
+        for n, one in enumerate(places):
+            if any(one.startswith(other) or other.startswith(one) for other in places[n + 1 :]):
+                raise ValueError("copies_to has a place inside the store or inside another place")
+        return self
 
 
 @dataclass(frozen=True)
 class Iam:
     """AWS IAM instead of a password, for a provisioned cluster or a serverless workgroup."""
 
-    cluster: str | None = None
-    workgroup: str | None = None
-    region: str | None = None
-    profile: str | None = None
-    secret_arn: str | None = None  # for the Data API: the database user's secret in Secrets Manager
+    cluster: Text | None = None
+    workgroup: Text | None = None
+    region: Text | None = None
+    profile: Text | None = None
+    secret_arn: Text | None = None  # for the Data API: the database user's secret in Secrets Manager
+
+    @model_validator(mode="after")
+    def _one(self) -> Iam:
+        if (self.cluster is None) == (self.workgroup is None):
+            raise ValueError("needs either cluster (provisioned) or workgroup (serverless)")
+        return self
 
 
 @dataclass(frozen=True)
 class WarehouseSpec:
     """The warehouse: a DuckDB file (`path`) or a Redshift database (`host` etc.)."""
 
-    kind: Literal["duckdb", "redshift"]
-    schema: str
-    path: Path | None = None
-    host: str | None = None
-    port: int | None = None
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    database: str | None = None
-    iam_role: str | None = None
-    tls: Tls | None = None
-    ssh: Ssh | None = None
+    kind: Annotated[Literal["duckdb", "redshift"], _url("kind")]
+    schema: Text
+    path: Annotated[Path | None, _url("path")] = None
+    host: Annotated[str | None, _url("host")] = None
+    port: Annotated[int | None, _url("port")] = None
+    user: Annotated[str | None, _url("user")] = None
+    password: Annotated[str | None, _url("password")] = field(default=None, repr=False)
+    database: Annotated[str | None, _url("database")] = None
+    iam_role: Annotated[Text, AfterValidator(values.role)] | None = None
     iam: Iam | None = None
     transport: Literal["socket", "data_api"] = "socket"
-    statement_timeout: float | None = None  # seconds allowed per statement of a load; None: the default
+    # Seconds allowed per statement of a load; None: the default.
+    statement_timeout: Annotated[Duration, AfterValidator(values.statement_timeout)] | None = None
     large_strings: bool = False  # Redshift's enable_large_strings_opt_in
     freshness: bool = False  # whether runs keep floodmark_freshness
+    ssh: Ssh | None = None
+    tls: Tls | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> WarehouseSpec:
+        if self.kind == "duckdb":
+            names = ("iam", "ssh", "transport", "statement_timeout", "large_strings")
+            if any(getattr(self, name) not in (None, False, "socket") for name in names):
+                raise ValueError(f"{', '.join(names)} apply only to redshift://, but url is a DuckDB file")
+            return self
+        if self.transport == "data_api" and self.ssh:
+            raise ValueError("transport: data_api connects to AWS directly; remove ssh")
+        if self.transport == "data_api" and self.iam is None:
+            raise ValueError("transport: data_api needs iam: {cluster: …} or iam: {workgroup: …}")
+        if self.iam and self.password:
+            raise ValueError("iam replaces the password; remove it from url")
+        if self.iam and self.transport == "socket" and self.tls and self.tls.mode == "disabled":
+            raise ValueError("iam needs TLS; remove tls.mode: disabled")
+        return self
 
     @property
     def label(self) -> str:
@@ -150,46 +262,90 @@ class WarehouseSpec:
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """The options of one table: the defaults, overridden by matching patterns, then by its own entry."""
+class SparkSpec:
+    """Where tasks run, and Spark's own settings."""
 
-    cursor: str | None = None
-    cursor_timezone: str = "server"
-    key: tuple[str, ...] | None = None
-    target: str | None = None
-    mode: Mode | None = None
-    where: str | None = None
-    exclude: tuple[str, ...] = ()
-    dist_key: str | None = None
-    sort_key: tuple[str, ...] = ()
-    renames: dict[str, str] = field(default_factory=dict)  # old name of a source column -> new name
-    schema_changes: Literal["follow", "ask"] = "follow"
-    deletes: Literal["ignore", "hard", "soft"] = "ignore"
-    cascades: Literal["ignore", "follow"] = "ignore"
-    deletes_every: float = 86_400.0  # seconds, as are all durations
-    keep_files: float | None = None  # None: forever
-    zero_dates: Literal["error", "null", "keep"] = "error"
-    overflow: Literal["error", "truncate", "null"] = "error"
-    start: str | None = None  # None: from the first row
-    slice_rows: int = 250_000
-    settle_seconds: float = 2.0
-    overlap_seconds: float | None = None  # None: auto
-    keep_copies: float = 604_800.0
-    behind: float | None = None  # lag allowed before an alert is sent; None: as in `alerts`
-    holds: str | None = field(default=None, compare=False)  # from the warehouse, not the file
-    # Where the rows of an older tool begin: at `start`, or at that tool's default if the file doesn't say.
-    older_start: str | None = field(default=OLDER_START, compare=False)
+    master: Text = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
 class AlertSpec:
     """Who gets which alerts. The addresses are secrets: anyone who has one can send alerts in our name."""
 
-    heartbeat: str | None = field(default=None, repr=False)
-    webhook: str | None = field(default=None, repr=False)
-    to: tuple[str, ...] = field(default=(), repr=False)
-    behind: float = 900.0
-    on: tuple[AlertKind, ...] = ALERTS
+    heartbeat: WebAddress | None = field(default=None, repr=False)
+    webhook: WebAddress | None = field(default=None, repr=False)
+    to: Annotated[tuple[Receiver, ...], OneOrMore, NoneIsEmpty] = field(default=(), repr=False)
+    behind: Behind = 900.0
+    on: Annotated[tuple[AlertKind, ...], OneOrMore] = ("failed", "behind", "differs", "schema", "recovered")
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """What a file may say about a table, or about all of them in `defaults`."""
+
+    cursor: Text | None = None
+    cursor_timezone: Annotated[str, AfterValidator(values.zone)] = "server"
+    key: Annotated[Columns, Field(min_length=1)] | None = None
+    target: Text | None = None
+    mode: Mode | None = None
+    where: Text | None = None
+    exclude: Annotated[Columns, NoneIsEmpty] = ()
+    dist_key: Text | None = None
+    sort_key: Annotated[Columns, NoneIsEmpty] = ()
+    # old name of a source column -> new name
+    renames: Annotated[dict[Text, Text], BeforeValidator(lambda v: v or {})] = field(default_factory=dict)
+    schema_changes: Literal["follow", "ask"] = "follow"
+    deletes: Literal["ignore", "hard", "soft"] = "ignore"
+    cascades: Literal["ignore", "follow"] = "ignore"
+    deletes_every: Duration = 86_400.0
+    keep_files: Duration | None = None  # None: forever
+    zero_dates: Annotated[Literal["error", "null", "keep"], NullIsText] = "error"
+    overflow: Annotated[Literal["error", "truncate", "null"], NullIsText] = "error"
+    start: Annotated[str, AfterValidator(values.timestamp)] | None = None  # None: from the first row
+    slice_rows: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 250_000
+    settle_seconds: Seconds = 2.0
+    # None: auto
+    overlap_seconds: Annotated[Seconds | None, BeforeValidator(lambda v: None if v == "auto" else v)] = None
+    keep_copies: Duration = 604_800.0
+    behind: Behind | None = None  # lag allowed before an alert is sent; None: as in `alerts`
+
+    @model_validator(mode="after")
+    def _needed(self) -> TableKeys:
+        if set(self.exclude) & {self.cursor, *(self.key or ())}:
+            raise ValueError("exclude lists the key or the cursor, which are always read")
+        return self
+
+
+@dataclass(frozen=True)
+class DefaultKeys(TableKeys):
+    """The keys of a table, and one that is about all of them."""
+
+    new_tables: Literal["report", "ignore"] = "report"  # tables of the source that `tables` does not list
+
+
+@dataclass(frozen=True)
+class TableOptions(TableKeys):
+    """The options of one table: the defaults, overridden by matching patterns, then by its own entry."""
+
+    holds: str | None = field(default=None, compare=False)  # from the warehouse, not the file
+    # Where the rows of an older tool begin: at `start`, or at that tool's default if the file doesn't say.
+    older_start: str | None = field(default=OLDER_START, compare=False)
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The sections of a file."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    source: SourceSpec
+    store: StoreSpec
+    warehouse: WarehouseSpec
+    spark: SparkSpec
+    defaults: DefaultKeys = DefaultKeys()
+    tables: dict[str, TableKeys] = field(default_factory=dict)
+    alerts: AlertSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -200,13 +356,12 @@ class Config:
     source: SourceSpec
     store: StoreSpec
     warehouse: WarehouseSpec
-    spark_master: str = "local[*]"
-    spark_conf: dict[str, str] = field(default_factory=dict, repr=False)
+    spark: SparkSpec = SparkSpec()
     tables: tuple[str, ...] = ()  # schema.table or patterns, in the file's order
     defaults: dict[str, Any] = field(default_factory=dict, repr=False)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     alerts: AlertSpec | None = None
-    new_tables: Literal["report", "ignore"] = "report"  # tables of the source that `tables` does not list
+    new_tables: Literal["report", "ignore"] = DefaultKeys.new_tables
 
     def options(self, table: str) -> TableOptions:
         """The options of a table; later patterns in the file override earlier ones, an exact name all of them."""
@@ -231,12 +386,17 @@ def load(path: Path | None = None) -> Config:
     file = place(path)
     if not file.exists():
         raise ConfigError(f"there is no configuration file {file}", hint=INIT_HINT)
-    block = read(file)
-    source, store, warehouse = _source(block), _store(block), _warehouse(block)
-    mistakes = []
+    contents = read(file)
+    mistakes = contents.mistakes
+    try:
+        sections: Sections = adapter(Sections).validate_python(contents.tree, context=contents.base)
+    except ValidationError as error:
+        mistakes.extend(mistakes_in(error, contents, Sections))
+    if mistakes:
+        raise Mistakes(file, mistakes)
+    source, store, warehouse = sections.source, sections.store, sections.warehouse
     if source.ssh and source.socket:
-        said = "leads to a host, but source.url is a socket on this machine"
-        mistakes.append(Mistake("source.ssh", said))
+        mistakes.append(Mistake("source.ssh", "leads to a host, but source.url is a socket on this machine"))
     if warehouse.kind == "redshift" and not store.url.startswith("s3://"):
         said = (
             "is a folder, but Redshift reads only from S3; use s3://bucket/prefix, in the warehouse's Region"
@@ -244,120 +404,45 @@ def load(path: Path | None = None) -> Config:
         mistakes.append(Mistake("store.url", said))
     if mistakes:
         raise Mistakes(file, mistakes)
+    entries: dict[str, dict[str, Any]] = {}
+    for written, entry in sections.tables.items():
+        name = _qualified(written, source.database)
+        if "." not in name and name != "*":
+            said = "write schema.table, because source.url has no database"
+            mistakes.append(Mistake(f"tables.{written}", said))
+        if name in entries:
+            mistakes.append(Mistake(f"tables.{written}", "given twice, with and without its schema"))
+        entries[name] = _given(entry, contents.tree["tables"][written])
+    if mistakes:
+        raise Mistakes(file, mistakes)
+    defaults = _given(sections.defaults, contents.tree.get("defaults", ()))
     return Config(
         path=file,
         source=source,
-        store=store,
+        store=replace(store, copies_to=tuple(each.reached_like(store) for each in store.copies_to)),
         warehouse=warehouse,
-        spark_master=block.spark.master,
-        spark_conf=dict(block.spark.conf),
-        alerts=None if block.alerts is None else AlertSpec(**block.alerts.model_dump()),
-        **_tables(file, block, source.database),
+        spark=sections.spark,
+        tables=tuple(entries),
+        new_tables=defaults.pop("new_tables", DefaultKeys.new_tables),
+        defaults=defaults,
+        entries=entries,
+        alerts=sections.alerts,
     )
 
 
 def source_from(text: str) -> SourceSpec:
     """The source that a URL names, with defaults for the rest; ConfigError if the URL is invalid."""
     try:
-        block = FileBlock.model_validate({"source": {"url": text}}, context={"base": Path.cwd()})
-    except ValidationError as error:
-        why = error.errors(include_url=False)[0].get("ctx", {}).get("error", "is not valid")
+        return SourceSpec(**values.source_url(text))
+    except ValueError as error:
         raise ConfigError(
-            f"the source's URL {why}", hint="for example: --source mysql://reader@127.0.0.1:3306/shop"
+            f"the source's URL {error}", hint="for example: --source mysql://reader@127.0.0.1:3306/shop"
         ) from None
-    return _source(block)
 
 
-def _source(block: FileBlock) -> SourceSpec:
-    found = block.source.url
-    return SourceSpec(
-        host=found.host or "localhost",
-        port=found.port or 3306,
-        user=found.user,
-        password=found.password,
-        database=found.path or None,
-        tls=_tls(block.source.tls),
-        ssh=_ssh(block.source.ssh),
-        max_connections=block.source.max_connections,
-        socket=found.query.get("socket"),
-        cleartext_password=block.source.cleartext_password,
-        hash_on_server=block.source.hash_on_server,
-        pause_when=None
-        if block.source.pause_when is None
-        else PauseWhen(**block.source.pause_when.model_dump()),
-    )
-
-
-def _store(block: FileBlock) -> StoreSpec:
-    given = block.store
-    own = StoreSpec(**given.model_dump(exclude={"copies_to"}))
-    places = tuple(CopiesTo(_reached_like(own, place), place.log) for place in given.copies_to)
-    return replace(own, copies_to=places)
-
-
-def _reached_like(store: StoreSpec, place: CopiesBlock) -> StoreSpec:
-    """A further place, with the store's endpoint, keys and region unless it has its own."""
-    spec = StoreSpec(**place.model_dump(exclude={"log"}))
-    if not (spec.url.startswith("s3://") and store.url.startswith("s3://")):
-        return spec
-    if spec.endpoint is None:  # never send the store's keys to another server
-        spec = replace(spec, endpoint=store.endpoint)
-        if spec.access_key_id is None:
-            spec = replace(spec, access_key_id=store.access_key_id, secret_access_key=store.secret_access_key)
-    return replace(spec, region=spec.region or store.region)
-
-
-def _warehouse(block: FileBlock) -> WarehouseSpec:
-    given = block.warehouse
-    more: dict[str, Any] = {"iam_role": given.iam_role, "tls": _tls(given.tls), "ssh": _ssh(given.ssh)}
-    more["freshness"] = given.freshness
-    if not isinstance(given.url, Url):
-        return WarehouseSpec("duckdb", given.schema_ or "main", path=given.url, **more)
-    return WarehouseSpec(
-        "redshift",
-        given.schema_ or "public",
-        host=given.url.host,
-        port=given.url.port or 5439,
-        user=given.url.user,
-        password=given.url.password,
-        database=given.url.path,
-        iam=None if given.iam is None else Iam(**given.iam.model_dump()),
-        transport=given.transport,
-        statement_timeout=given.statement_timeout,
-        large_strings=given.large_strings,
-        **more,
-    )
-
-
-def _tls(block: TlsBlock | None) -> Tls | None:
-    return None if block is None else Tls(**block.model_dump())
-
-
-def _ssh(block: SshBlock | None) -> Ssh | None:
-    return None if block is None else Ssh(**block.model_dump())
-
-
-def _tables(file: Path, block: FileBlock, database: str | None) -> dict[str, Any]:
-    """The tables by full name, in the file's order."""
-    entries: dict[str, dict[str, Any]] = {}
-    mistakes = []
-    for written, entry in block.tables.items():
-        name = _qualified(written, database)
-        if "." not in name and name != "*":
-            said = "write schema.table, because source.url has no database"
-            mistakes.append(Mistake(f"tables.{written}", said))
-        if name in entries:
-            mistakes.append(Mistake(f"tables.{written}", "given twice, with and without its schema"))
-        entries[name] = _given(entry)
-    if mistakes:
-        raise Mistakes(file, mistakes)
-    defaults = _given(block.defaults)
-    new = defaults.pop("new_tables", "report")
-    return {"tables": tuple(entries), "entries": entries, "defaults": defaults, "new_tables": new}
-
-
-def _given(entry: TableBlock) -> dict[str, Any]:
-    return entry.model_dump(exclude_unset=True)
+def _given(keys: TableKeys, written: Iterable[str]) -> dict[str, Any]:
+    """The values of the keys that the file has, without the defaults of the others."""
+    return {name: getattr(keys, name) for name in written}
 
 
 def _qualified(name: str, database: str | None) -> str:

@@ -1,6 +1,7 @@
-"""Parses values as people write them: timestamps, durations, `${NAME}`, URLs. Pure except for the environment.
+"""Parses values as people write them: timestamps, durations, `${NAME}`, URLs, paths. Pure except for the environment.
 
-A variable's value never changes the structure around it, and no error quotes a value.
+A variable's value never changes the structure around it, and no error quotes a value. What can't be meant is a
+ValueError, whose text follows the key's name.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from floodmark.model.times import spelled
 
+DUCKDB = "duckdb:///warehouse.duckdb"  # the warehouse of a file that names none
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}?")
 
 
@@ -139,3 +143,126 @@ def role(value: str) -> str:
             "must be default, a role's ARN (arn:aws:iam::ACCOUNT:role/NAME), or a chain of ARNs: ARN,ARN"
         )
     return ",".join(chain)
+
+
+def text(value: str) -> str:
+    """Text that is not blank."""
+    if not value.strip():
+        raise ValueError("is empty")
+    return value
+
+
+def absolute(value: Any, base: Path) -> Any:
+    """A path, relative to the file's folder; anything but text stays as it is."""
+    return base / Path(value).expanduser() if isinstance(value, str) and value else value
+
+
+def existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+def source_url(template: Any) -> dict[str, Any]:
+    """The fields of a SourceSpec that its URL gives."""
+    form = "write mysql://user:password@host:3306/database"
+    found = _service(template, form)
+    if found.scheme not in ("mysql", "mariadb"):
+        raise ValueError(f"is not a MySQL URL; {form}")
+    if not found.user:
+        raise ValueError(f"has no user; {form}")
+    if set(found.query) - {"socket"}:
+        raise ValueError(
+            "has options after ?; only socket is allowed there, the others are keys of the source block"
+        )
+    if not found.host and "socket" not in found.query:
+        raise ValueError(f"has no host; {form}")
+    if "/" in found.path:
+        raise ValueError(f"has more than one database; {form}")
+    return {
+        **_server(found, 3306),
+        "host": found.host or "localhost",
+        "database": found.path or None,
+        "socket": found.query.get("socket"),
+    }
+
+
+def warehouse_url(template: Any, base: Path) -> dict[str, Any]:
+    """The fields of a WarehouseSpec that its URL gives."""
+    form = "write duckdb:///warehouse.duckdb or redshift://user:password@host:5439/database"
+    if isinstance(template, str) and re.match(r"duckdb:|\$\{[^}]*\}$", template):
+        place = expand(template)
+        if place.startswith("duckdb:"):
+            name = place.removeprefix("duckdb:///")
+            if name == place or name in ("", "/", ":memory:") or name.endswith("/"):
+                raise ValueError("has no file; write three slashes and a path: duckdb:///warehouse.duckdb")
+            return {"kind": "duckdb", "path": absolute(name, base)}
+    found = _service(template, form)
+    if found.scheme != "redshift":
+        raise ValueError(f"is neither DuckDB nor Redshift; {form}")
+    if not (found.user and found.host and found.path) or "/" in found.path or found.query:
+        raise ValueError(
+            "must have a user, a host and a database; write redshift://user:password@host:5439/database"
+        )
+    return {"kind": "redshift", **_server(found, 5439)}
+
+
+def _service(template: Any, form: str) -> Url:
+    if not isinstance(template, str):
+        raise ValueError("must be text")
+    try:
+        return url(template)
+    except VariableError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{error}; {form}") from None
+
+
+def _server(found: Url, port: int) -> dict[str, Any]:
+    return {
+        "host": found.host,
+        "port": found.port or port,
+        "user": found.user,
+        "password": found.password,
+        "database": found.path,
+    }
+
+
+def store_url(place: Any, base: Path) -> str:
+    """`s3://bucket/prefix`, or the absolute path of a folder."""
+    if not isinstance(place, str):
+        raise ValueError("must be text")
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return str(absolute(text(place), base))
+    if scheme == "file" and rest.startswith("/"):
+        return url(place).path.join(("/", ""))
+    if scheme != "s3":
+        raise ValueError("must be s3://bucket/prefix or a folder")
+    if not rest.partition("/")[0] or ".." in rest.split("/") or re.search(r"[?#\s@]|//", rest):
+        raise ValueError("must be a bucket with an optional prefix: s3://bucket/prefix")
+    return place.rstrip("/")
+
+
+def endpoint(address: str) -> str:
+    if not re.fullmatch(r"https?://[^/@?#\s]+/?", address):
+        raise ValueError("must be http://host:port or https://host:port")
+    return address.rstrip("/")
+
+
+def web_address(address: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#\s]+[^\s]*", address):
+        raise ValueError("must be http://… or https://…")
+    return address
+
+
+def receiver(address: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://\S+", address):
+        raise ValueError("must be an Apprise URL, such as mailto://user:password@host or slack://…")
+    return address
+
+
+def statement_timeout(seconds: float) -> float:
+    if not 60 <= seconds <= 86_400:
+        raise ValueError("must be between 1m and 24h, the longest that Redshift lets a statement run")
+    return seconds

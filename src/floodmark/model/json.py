@@ -40,7 +40,8 @@ _adapters: dict[Any, TypeAdapter[Any]] = {}
 _building = threading.Lock()
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """What turns plain values into this kind and back."""
     found = _adapters.get(kind)
     if found is None:
         with _building:
@@ -51,18 +52,18 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def dump(value: object) -> bytes:
     """The value as canonical JSON; digests are computed from these bytes."""
-    plain = _adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+    plain = adapter(type(value)).dump_python(value, mode="json", by_alias=True)
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def dump_quickly(value: object) -> bytes:
     """The same JSON in a third of the time, but not always the same bytes: some numbers are written differently."""
-    return _adapter(type(value)).dump_json(value, by_alias=True)
+    return adapter(type(value)).dump_json(value, by_alias=True)
 
 
 def load(kind: type[T], data: bytes) -> T:
     """The value that `dump` wrote; ValueError if the bytes hold anything else."""
-    result: T = _adapter(kind).validate_json(data)
+    result: T = adapter(kind).validate_json(data)
     return result
 
 

@@ -231,7 +231,7 @@ def test_executors_without_the_drivers_files_read_exactly_once_even_if_one_dies_
     events = b"".join(data for path, data in kept.items() if "/events/" in path)
     assert b'"spark.authenticate.secret":"*********(redacted)"' in events
     key = (orders.folder / "key").read_text().splitlines()[2]
-    shared = config.spark_conf["spark.authenticate.secret"]
+    shared = config.spark.conf["spark.authenticate.secret"]
     for secret in (config.source.password, config.store.secret_access_key or "", key, shared):
         assert len(secret) > 8
         assert [where for where, data in kept.items() if secret.encode() in data] == []

@@ -274,10 +274,10 @@ def _import_everything() -> None:
     from floodmark.commit.document import Checkpoint
     from floodmark.commit.lease import LeaseNote
     from floodmark.model.commit import read_commit
-    from floodmark.model.json import _adapter
+    from floodmark.model.json import adapter
 
     for kind in (Checkpoint, LeaseNote):
-        _adapter(kind)  # takes half of a short command's time
+        adapter(kind)  # takes half of a short command's time
     with suppress(ValueError):
         read_commit(b"")
     gc.freeze()

@@ -40,7 +40,7 @@ def test_old_copies_are_removed_from_this_pipeline_s_place_and_not_from_another_
         place.put(path, b"{}")
     place.put("pipeline.json", b'{"id": "ours"}')
     for name, left in (("another", [old, new]), ("ours", [new])):
-        to = (CopiesTo(StoreSpec(url=place.spec.url), False),)
+        to = (CopiesTo(place.spec.url),)
         store = Store(StoreSpec(url=str(tmp_path / name), copies_to=to))
         store.put("pipeline.json", b'{"id": "%s"}' % name.encode())
         clean_daily(store, Keep.all(7), datetime(2026, 3, 20, tzinfo=UTC))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.config import blocks as configfile
+from floodmark.config import file as configfile
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, TransientError, bug
 from floodmark.model.plausible import MOST_ROWS

@@ -27,7 +27,7 @@ WAREHOUSE = "duckdb:///w"
 
 
 def spec(folder: Path, *, log: bool = False, places: int = 1) -> StoreSpec:
-    further = tuple(CopiesTo(StoreSpec(url=str(folder / f"place{n}")), log) for n in range(places))
+    further = tuple(CopiesTo(str(folder / f"place{n}"), log=log) for n in range(places))
     return StoreSpec(url=str(folder / "lake"), copies_to=further)
 
 

@@ -22,7 +22,7 @@ def test_only_the_source_is_required(read: Load, tmp_path: Path) -> None:
     assert config.store == StoreSpec(str(tmp_path / "lake"))
     assert (config.warehouse.kind, config.warehouse.schema) == ("duckdb", "main")
     assert config.warehouse.path == tmp_path / "warehouse.duckdb"
-    assert (config.spark_master, config.spark_conf, config.tables) == ("local[*]", {}, ())
+    assert (config.spark.master, config.spark.conf, config.tables) == ("local[*]", {}, ())
     assert config.options("shop.orders") == TableOptions()
     assert TableOptions().start is None, "everything"
     assert config.path == tmp_path / "floodmark.yaml"
@@ -96,7 +96,7 @@ tables:
     assert warehouse.iam_role == "arn:aws:iam::123456789012:role/loader"
     assert (warehouse.tls, warehouse.ssh) == (Tls("required"), Ssh("bastion"))
     assert warehouse.label == "redshift://host:5439/dev"
-    assert config.spark_conf == {"spark.executor.memory": "2g", "spark.speculation": "true"}
+    assert config.spark.conf == {"spark.executor.memory": "2g", "spark.speculation": "true"}
     assert config.options("settlement.settlement_normal_delivery_detail") == TableOptions(
         cursor="update_at", cursor_timezone="Asia/Shanghai", key=("id",), target="delivery_detail", mode="upsert",
         where="status <> 9", exclude=("internal_note",), dist_key="id", sort_key=("update_at",), deletes="soft",

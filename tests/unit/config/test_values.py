@@ -24,7 +24,7 @@ tables:
   a.b: {key: [on, no, 2024], where: 1 = 1, target: 0123, exclude: y}
 """
     )
-    assert config.spark_conf == {"a": "010", "b": "1e3", "c": "12:30:00", "d": "on", "e": "1.10"}
+    assert config.spark.conf == {"a": "010", "b": "1e3", "c": "12:30:00", "d": "on", "e": "1.10"}
     options = config.options("a.b")
     assert (options.key, options.where, options.target) == (("on", "no", "2024"), "1 = 1", "0123")
     assert options.exclude == ("y",)

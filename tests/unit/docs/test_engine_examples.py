@@ -42,8 +42,8 @@ def test_a_manifest_s_configuration_is_valid_with_the_environment_of_its_pod(
     assert container["command"][:3] == ["floodmark", "--config", "/etc/floodmark/floodmark.yaml"]
     assert pod["volumes"][0]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     if name == "kubernetes-spark.yaml":
-        assert config.spark_conf["spark.driver.host"] == "10.0.0.7"
-        assert config.spark_conf["spark.kubernetes.container.image"] == container["image"]
+        assert config.spark.conf["spark.driver.host"] == "10.0.0.7"
+        assert config.spark.conf["spark.kubernetes.container.image"] == container["image"]
         assert found["RoleBinding"]["subjects"][0]["name"] == pod["serviceAccountName"]
 
 

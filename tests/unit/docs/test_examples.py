@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from floodmark.config.blocks import FileBlock
+from floodmark.config.load import Sections
+from floodmark.config.messages import keys
 from floodmark.config.yaml import parse
 from tests.support.pages import PAGES, Example, commands, examples, parsed
 from tests.unit.conftest import Load
@@ -38,7 +39,7 @@ def configurations() -> list[Example]:
     found = []
     for example in (each for page in PAGES for each in examples(page) if each.kind in ("yaml", "yml")):
         tree, _ = parse(example.body)
-        if isinstance(tree, dict) and set(tree) & set(FileBlock.model_fields):
+        if isinstance(tree, dict) and set(tree) & set(keys(Sections)):
             found.append(example)
     return found
 

@@ -41,7 +41,7 @@ def test_tables_that_need_an_adapter_at_the_same_time_build_it_once() -> None:
 
     def adapter(_: int) -> TypeAdapter[Whole]:
         together.wait()
-        return json._adapter(Whole)
+        return json.adapter(Whole)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(adapter, range(8)))

@@ -7,7 +7,7 @@ import pytest
 
 from floodmark.commit.checks import Check
 from floodmark.commit.status import VerifyResult
-from floodmark.config.blocks import ALERTS
+from floodmark.config.load import AlertSpec
 from floodmark.model.column_changes import ColumnChange
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
@@ -15,6 +15,7 @@ from floodmark.observe.alerts import Trouble, good, left_alone
 from floodmark.observe.judge import Standing, TableSaid, after_saying, behind_seconds, standing, to_say
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
+ALERTS = AlertSpec.on
 
 
 def ago(seconds: float) -> str:

@@ -20,7 +20,7 @@ from tests.support.watermark_copies import NAME, OTHER, batches, claimed, conten
 
 
 def configured(folder: Path, *, places: int = 0, log: bool = False) -> Config:
-    further = tuple(CopiesTo(StoreSpec(url=str(folder / f"place{n}")), log) for n in range(places))
+    further = tuple(CopiesTo(str(folder / f"place{n}"), log=log) for n in range(places))
     return Config(
         path=folder / "floodmark.yaml",
         source=SourceSpec("localhost", 1, "nobody", ""),

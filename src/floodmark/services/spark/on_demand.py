@@ -55,7 +55,7 @@ class WarmSpark:
             if self._stopped.is_set():
                 return
             if self._spark is None:
-                self._spark = Spark(self._config.spark_master, self._config.spark_conf, name=self._name)
+                self._spark = Spark(self._config.spark.master, self._config.spark.conf, name=self._name)
                 self._started = self._starter.submit(self._spark.start)
                 self._untold = True
             if said is None or not self._untold:

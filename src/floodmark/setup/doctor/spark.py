@@ -46,7 +46,7 @@ _ENCRYPTED = (
 
 def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     """What Spark needs with this configuration; with `start`, starts it and asks its executors."""
-    conf = settings(config.spark_master, config.spark_conf, "floodmark-doctor")
+    conf = settings(config.spark.master, config.spark.conf, "floodmark-doctor")
     master = conf["spark.master"]
     local = is_local(conf)
     java = _java()
@@ -262,7 +262,7 @@ def asker() -> Callable[[Iterable[int]], list[dict[str, Any]]]:
 
 def _asked(config: Config) -> Iterator[Check]:
     """Starts Spark and has a few tasks report their packages."""
-    spark = Spark(config.spark_master, config.spark_conf, name="floodmark-doctor")
+    spark = Spark(config.spark.master, config.spark.conf, name="floodmark-doctor")
     try:
         spark.start()
         yield SECTION.ok("start", f"Spark starts and runs {counted(spark.parallelism, 'task')} in parallel")

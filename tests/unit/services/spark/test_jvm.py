@@ -61,7 +61,7 @@ def test_yarn_and_kubernetes_get_the_master_and_the_settings_of_the_file_by_spar
         "  conf: {spark.archives: '/srv/env.tar.gz#environment', spark.pyspark.python: ./environment/bin/python}\n"
     )
     config = load(tmp_path / "floodmark.yaml")
-    made = settings(config.spark_master, config.spark_conf, "x")
+    made = settings(config.spark.master, config.spark.conf, "x")
     assert not Jvm(made, tmp_path / "log")._direct
     assert other_python(made) == "./environment/bin/python"
     assert not {"spark.driver.host", "spark.python.daemon.module"} & made.keys()
