@@ -13,6 +13,7 @@ from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.times import stamp
+from floodmark.services.retry import Retries
 from floodmark.services.store.store import Object, Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
 
@@ -93,7 +94,7 @@ def ledger(state: State) -> list[LedgerRow]:
 
 def published(store: Store, name: str = NAME, count: int = 5) -> tuple[Log, State]:
     """A table read up to second 42, key 7, plus some more commits, published to its three places."""
-    log = Log(store, name, pause=0.001)
+    log = Log(store, name, retries=Retries(pause=0.001, seconds=30.0))
     table = TABLE if name == NAME else None
     span = window("w", None, (), at(42, 7))
     taken = claim(log, log.read(), run=RUN, table=table, purpose="sync", window=span)

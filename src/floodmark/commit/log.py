@@ -7,7 +7,6 @@ published checkpoint if the log confirms it, and otherwise recovers (`recover`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +30,7 @@ from floodmark.model.json import digest, dump
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
+from floodmark.services.retry import Retries
 from floodmark.services.store.places import Place
 from floodmark.services.store.store import MOST_COMMIT, NO_DOCUMENT, Store, encode, file_folders
 from floodmark.services.temp import scratched
@@ -42,6 +42,7 @@ CHUNK = 512
 # A run keeps its own newest commits in memory: at most this many, each up to this size.
 OWN_COMMITS = 40
 OWN_BYTES = 1 << 20
+COMMITTING = Retries(seconds=30.0)
 
 
 class Taken(ConflictError):
@@ -107,8 +108,7 @@ class Log:
         *,
         repairs: bool = True,
         aloud: bool = True,
-        patience: float = 30.0,
-        pause: float = 0.2,
+        retries: Retries = COMMITTING,
     ) -> None:
         self.store = store
         self.table_name = table_name
@@ -119,8 +119,7 @@ class Log:
         self.own: dict[int, bytes] = {}
         self.seen: tuple[Copy | None] | None = None  # the primary copy as that read found it; None: unusable
         self.over: set[str] = set()  # and claims known to be released
-        self._patience = patience
-        self._pause = pause
+        self._retries = retries
 
     def read(self, old: float = 0.0) -> State:
         """The table's current state, recovered if necessary; n = -1 if the table has no log.
@@ -183,9 +182,7 @@ class Log:
             )
         after = fold(state, commit, digest(data))
         path = commit_path(self.table_name, commit.n)
-        give_up = time.monotonic() + self._patience
-        pause = self._pause
-        while True:
+        for _ in self._retries:  # the same number, never the next one
             try:
                 if self.store.create(path, data):
                     return self._kept(commit.n, data, after)
@@ -197,15 +194,11 @@ class Log:
                 why = "an object with its number exists but can't be read"
             except TransientError as error:
                 why = error.message
-            # No response: retry the same number, never the next one.
-            if time.monotonic() + pause > give_up:
-                raise TransientError(
-                    f"the store did not confirm commit {commit.n}: {why}",
-                    hint="run the command again: it checks whether the commit was written; nothing is lost",
-                    table=self.table_name,
-                )
-            time.sleep(pause)
-            pause *= 2
+        raise TransientError(
+            f"the store did not confirm commit {commit.n}: {why}",
+            hint="run the command again: it checks whether the commit was written; nothing is lost",
+            table=self.table_name,
+        )
 
     def _kept(self, n: int, data: bytes, after: State) -> State:
         """The state after a stored commit, whose bytes are kept in memory if small enough."""

@@ -41,6 +41,7 @@ from floodmark.model.json import digest, dump, dump_quickly, load
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.run import Stage
 from floodmark.model.times import parse_time, stamp
+from floodmark.services.retry import Retries
 from floodmark.services.store.store import NO_DOCUMENT, Store
 
 if TYPE_CHECKING:
@@ -379,9 +380,7 @@ class Watermark:
         back.
         """
         why = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(self._pause * 2 ** (attempt - 1))
+        for _ in Retries(ATTEMPTS, self._pause):
             try:
                 if (self.store.put(path, data) or "").strip('"') == tag or self.store.get(path) == data:
                     return None

@@ -39,6 +39,7 @@ from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sources import source_id
+from floodmark.services.retry import Retries
 from floodmark.services.run import Services
 from floodmark.verify.lookup import AT_ONCE, look_up
 from floodmark.verify.search import Search
@@ -398,8 +399,8 @@ def loaded_state(services: Services, table: Table) -> State:
 
     Raises ConflictError if that run takes too long, DataError if rows wait and no run is loading them.
     """
-    log, until, told = Log(services.store, table.name), time.monotonic() + PATIENCE, False
-    while True:
+    log, told = Log(services.store, table.name), False
+    for _ in Retries(pause=PAUSE, factor=1, seconds=PATIENCE):
         state = log.read()
         # Read before the ledger: a holder that is gone by now has loaded all that it will.
         held = holder(log.store, log.table_name, state.claim)
@@ -413,15 +414,12 @@ def loaded_state(services: Services, table: Table) -> State:
                 hint=f"run floodmark sync -t {table.name} first",
                 table=table.name,
             )
-        if time.monotonic() > until:
-            raise ConflictError(
-                f"{held.describe()} still has {counted(rows, 'row')} to load",
-                hint="run verify again when it has finished",
-                table=table.name,
-            )
+        who, what = held.describe(), counted(rows, "row")
         if not told:
-            services.progress.note(
-                table.name, f"waiting for {held.describe()} to load {counted(rows, 'row')}"
-            )
+            services.progress.note(table.name, f"waiting for {who} to load {what}")
             told = True
-        time.sleep(PAUSE)
+    raise ConflictError(
+        f"{who} still has {what} to load",
+        hint="run verify again when it has finished",
+        table=table.name,
+    )

@@ -20,6 +20,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Claim, Open, Owner
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.json import dump, load
+from floodmark.services.retry import Retries
 from floodmark.services.store.store import Store
 from tests.support.samples import TABLE, files
 
@@ -28,7 +29,7 @@ ELSEWHERE = Owner("another-host", "another-boot", 1, "1")
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    return Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name, pause=0.001)
+    return Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name, retries=Retries(pause=0.001, seconds=30.0))
 
 
 @pytest.fixture
@@ -248,7 +249,12 @@ def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_proce
     deaf = Deaf(StoreSpec(url=str(tmp_path)))
     before = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name).read()
     with pytest.raises(TransientError):
-        claim(Log(deaf, TABLE.name, patience=0.1, pause=0.05), before, run="run1", purpose="sync")
+        claim(
+            Log(deaf, TABLE.name, retries=Retries(pause=0.05, seconds=0.1)),
+            before,
+            run="run1",
+            purpose="sync",
+        )
     log = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name)
     newest = log.read().claim
     assert newest is not None and newest.run == "run1"

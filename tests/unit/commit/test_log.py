@@ -17,6 +17,7 @@ from floodmark.model.commit import Batch, Claim, Open, Owner, Reset, files_of
 from floodmark.model.errors import ConflictError, DataError, NoAnswer, TransientError
 from floodmark.model.json import dump
 from floodmark.model.ledger import Ledger, LedgerRow
+from floodmark.services.retry import Retries
 from floodmark.services.store.store import Store
 from tests.support.samples import RUN, TABLE, at, files, window
 
@@ -56,7 +57,7 @@ def store(tmp_path: Path) -> Unreliable:
 
 @pytest.fixture
 def log(store: Store) -> Log:
-    return Log(store, TABLE.name, patience=1.0, pause=0.001)
+    return Log(store, TABLE.name, retries=Retries(pause=0.001, seconds=1.0))
 
 
 def claimed(log: Log, run: str = RUN, **more: Any) -> State:
@@ -114,7 +115,7 @@ def test_a_create_without_an_answer_is_tried_again_under_the_same_number(log: Lo
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_without_any_answer_it_stops_and_the_next_run_checks(lost: str, tmp_path: Path) -> None:
     store = Unreliable(StoreSpec(url=str(tmp_path)))
-    log = Log(store, TABLE.name, patience=0.02, pause=0.001)
+    log = Log(store, TABLE.name, retries=Retries(pause=0.001, seconds=0.02))
     state = claimed(log)
     setattr(store, lost, 1000)
     with pytest.raises(TransientError) as caught:

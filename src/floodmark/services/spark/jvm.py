@@ -25,6 +25,7 @@ from typing import BinaryIO
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError, short_of
 from floodmark.services.children import SAFE_PATH, child_environment
 from floodmark.services.limits import allow_files
+from floodmark.services.retry import Retries
 from floodmark.services.spark import worker_daemon as daemon
 from floodmark.services.temp import cache_folder, is_own, scratch
 
@@ -139,19 +140,17 @@ class Jvm:
 
     def _wait(self, where: Path) -> Gateway:
         assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while not where.exists():
+        for _ in Retries(pause=0.01, factor=1, seconds=START_SECONDS):
+            if where.exists():
+                break
             if self._stopped.is_set():
                 self.kill()
                 raise Interrupted("stopped while Spark was starting")
             if self.process.poll() is not None:
                 raise self._died()
-            if time.monotonic() > deadline:
-                self.kill()
-                raise TransientError(
-                    f"Spark did not start within {START_SECONDS} s", hint=f"see {self.log_path}"
-                )
-            time.sleep(0.01)
+        else:
+            self.kill()
+            raise TransientError(f"Spark did not start within {START_SECONDS} s", hint=f"see {self.log_path}")
         data = where.read_bytes()
         port, length = struct.unpack("!ii", data[:8])
         return Gateway(port, data[8 : 8 + length].decode())

@@ -23,6 +23,7 @@ from typing import Self
 
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.services.children import child_environment
+from floodmark.services.retry import Retries
 from floodmark.setup.services import reaper
 
 HOST = "127.0.0.1"
@@ -112,16 +113,13 @@ class Server:
         self._until(ready, seconds * self.patience)
 
     def _until(self, ready: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
+        for _ in Retries(pause=0.02, factor=1, seconds=seconds):
+            if ready():
+                return
             if not self.running:
                 raise TransientError(f"{self.name} ended while starting: {self.last_words()}")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise TransientError(
-                    f"{self.name} did not answer within {seconds:.0f} s: {self.last_words()}"
-                )
-            time.sleep(0.02)
+        self.kill()
+        raise TransientError(f"{self.name} did not answer within {seconds:.0f} s: {self.last_words()}")
 
     def last_words(self) -> str:
         """The last line of the server's log that looks like an error."""

@@ -24,6 +24,7 @@ from botocore.exceptions import (
 from floodmark.config.load import WarehouseSpec
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.services.retry import Retries
 from floodmark.services.warehouse.redshift.errors import LOGGING_IN, Problem, detailed, failure_of, lost
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.steps import (
@@ -168,7 +169,7 @@ class DataApiSession:
         if problem := _too_long(statements):
             raise Failed(problem)
         shared = {**self._database, "ClientToken": uuid4().hex, "StatementName": "floodmark"}
-        for left in reversed(range(_UNANSWERED)):
+        for _ in Retries(_UNANSWERED, self._poll, factor=1):
             try:
                 if len(statements) == 1:
                     answer = self._client.execute_statement(Sql=statements[0], **shared)
@@ -180,10 +181,8 @@ class DataApiSession:
             except (ParamValidationError, NoCredentialsError, PartialCredentialsError) as error:
                 raise Failed(_unusable(error)) from error  # nothing was sent
             except BotoCoreError as error:
-                if not left:
-                    raise lost(error, _ADDRESS) from error
-                time.sleep(self._poll)
-        raise AssertionError
+                unanswered = error
+        raise lost(unanswered, _ADDRESS) from unanswered
 
     def _wait(
         self, batch: str, seconds: float, statements: Sequence[str] = (), at_work: AtWork = lambda kind: None

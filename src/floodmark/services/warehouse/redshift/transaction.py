@@ -7,8 +7,6 @@ the lock, we wait for it, then take it from a dead session of ours, or name its 
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
@@ -17,6 +15,7 @@ from typing import TypeVar
 from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part
 from floodmark.model.run import Wait
+from floodmark.services.retry import Retries
 from floodmark.services.warehouse.protocol import Numbered
 from floodmark.services.warehouse.redshift.ledger import LedgerTables, ledger_rows
 from floodmark.services.warehouse.redshift.lock import end_stale, keepers, kept
@@ -46,6 +45,7 @@ class Tries:
         self._waits = waits
         self._transport = transport
         self._limits = limits
+        self._retries = Retries(limits.attempts, limits.pause, longest=10.0, jitter=0.5)
         self._tables = tables
         # By target: backends whose sessions broke, and which will never continue.
         self._lost: dict[str, frozenset[int]] = {}
@@ -57,15 +57,15 @@ class Tries:
 
     def asked(self, question: Callable[[RedshiftSession], T]) -> T:
         """The answer to a query; a broken connection is retried a few times."""
-        for left in reversed(range(min(3, self._limits.attempts))):
+        for _ in Retries(min(3, self._limits.attempts), self._limits.pause, factor=1):
             try:
                 with self.session() as session:
                     return question(session)
             except Failed as failed:
-                if not failed.again or not left:
+                if not failed.again:
                     raise failed.error from failed
-                time.sleep(self._limits.pause)
-        raise AssertionError
+                error = failed
+        raise error.error from error
 
     def lock(self, target: str) -> Lock:
         """The target's lock, and how long to wait for it."""
@@ -87,8 +87,7 @@ class Tries:
         """
         label = _label(pipeline, target)
         error: FloodmarkError = TransientError("the load was not attempted")
-        for number in range(self._limits.attempts):
-            self._wait(number)
+        for _ in self._retries:
             try:
                 with self.session(label) as session:
                     outcome = attempt(session)
@@ -129,8 +128,7 @@ class Tries:
         since = Part(epoch, min(commit.n for commit, _ in new) - 1)
         question = self._tables.rows_query(log, since)
         problem = ""
-        for number in range(self._limits.attempts):
-            self._wait(number)
+        for _ in self._retries:
             try:
                 with self.session(label) as session:
                     rows = ledger_rows(session.query(question, self.lock(target)))
@@ -146,11 +144,6 @@ class Tries:
             f"the answer to COMMIT was lost, and the ledger can't be read: {problem}",
             hint="run again: the ledger shows whether it was committed",
         )
-
-    def _wait(self, number: int) -> None:
-        """Pause before an attempt: not before the first, then twice as long each time."""
-        if number:
-            time.sleep(min(self._limits.pause * 2 ** (number - 1), 10.0) * random.uniform(0.5, 1.0))
 
     def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> FloodmarkError:
         """Someone holds the target's lock: end a dead session of ours, else raise who holds it.

@@ -1,0 +1,42 @@
+"""Attempts and the pauses between them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from floodmark.services.retry import Retries
+
+
+@pytest.mark.parametrize(
+    ("retries", "pauses"),
+    [
+        (Retries(1), []),
+        (Retries(4, 0.5), [0.5, 1.0, 2.0]),
+        (Retries(4, 0.5, factor=1), [0.5, 0.5, 0.5]),
+        (Retries(4, 3.0, longest=5.0), [3.0, 5.0, 5.0]),
+        (Retries(pause=1.0, seconds=0.0), []),
+        (Retries(pause=1.0, seconds=8.0), [1.0, 2.0, 4.0]),
+        (Retries(9, 1.0, factor=1, seconds=3.0), [1.0, 1.0, 1.0]),
+    ],
+)
+def test_attempts_end_by_number_or_by_time(
+    retries: Retries, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert len(list(retries)) == len(pauses) + 1 and slept == pauses
+
+
+def test_a_part_of_a_pause_is_left_to_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    list(Retries(40, 2.0, factor=1, jitter=0.5))
+    assert len(set(slept)) > 1 and all(1.0 <= each <= 2.0 for each in slept)
