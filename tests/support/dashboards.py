@@ -15,8 +15,10 @@ from floodmark.commit.document import Failure, primary_path
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, draft
 from floodmark.commit.publish import Watermark
+from floodmark.commit.status import status_path
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model.commit import Batch
+from floodmark.model.json import digest
 from floodmark.model.table import Table
 from floodmark.model.times import compact, stamp
 from floodmark.services.store.store import Store, encode
@@ -103,7 +105,7 @@ class Filled:
         body = {"table_name": name, "run": self.run_id(minutes), "last_check_time": looked, **more}
         if lag is not None or ids is not None:
             body["lag"] = {"seconds": lag, "ids": ids}
-        self.store.put(f"status/checks/{encode(name)}.json", json.dumps(body).encode())
+        self._status(name, body)
 
     def run(self, minutes: float, parts: dict[str, dict[str, Any]]) -> str:
         """Add a run's report; fields missing from `parts` get the usual values."""
@@ -119,12 +121,16 @@ class Filled:
         """Add `count` tables cheaply: one published watermark under many names, and their checks."""
         self.table(f"{schema}.t0000")
         model = self.store.get(primary_path(f"{schema}.t0000")) or b""
-        checked = self.store.get(f"status/checks/{schema}.t0000.json") or b""
+        status = self.store.get(status_path(f"{schema}.t0000")) or b""
+        whole = json.loads(model)["checkpoint"]
         names = [f"{schema}.t{i:04}" for i in range(count)]
         for name in names[1:]:
             short = name.partition(".")[2].encode()
-            self._put(primary_path(name), model.replace(b"t0000", short))
-            self._put(f"status/checks/{name}.json", checked.replace(b"t0000", short))
+            inner = json.dumps(whole["body"], ensure_ascii=False, separators=(",", ":")).encode()
+            total = digest(inner.replace(b"t0000", short)).encode()
+            copy = model.replace(b"t0000", short).replace(whole["sum"].encode(), total)
+            self._put(primary_path(name), copy)
+            self._put(status_path(name), status.replace(b"t0000", short))
         return names
 
     def _put(self, path: str, data: bytes) -> None:
@@ -173,7 +179,13 @@ class Filled:
         found = [{"kind": "missing_row", "table": name, "detail": "key 7"}] * missing
         body = {"table_name": name, "run": self.run_id(60 * hours), "at": stamp(self.now - timedelta(hours=hours)), "seconds": 3.0,
                 "ok": not missing, "rows_source": 1000, "rows_warehouse": 1000 - missing, "missing": missing, "findings": found}  # fmt: skip
-        self.store.put(f"status/verify/{encode(name)}.json", json.dumps(body).encode())
+        self._status(name, {"verify": body})
+
+    def _status(self, name: str, more: dict[str, Any]) -> None:
+        """Add to a table's status; a new check replaces the last one, but not the last verify."""
+        before = json.loads(self.store.get(status_path(name)) or b"{}")
+        kept = before if "verify" in more else {key: before[key] for key in before if key == "verify"}
+        self.store.put(status_path(name), json.dumps({"table_name": name, **kept, **more}).encode())
 
 
 def every_health(filled: Filled) -> None:
@@ -255,8 +267,4 @@ def every_state(filled: Filled) -> Iterator[None]:
 
 def seen(config: Config, now: datetime = NOW) -> Snapshot:
     """A snapshot of a store."""
-    looks = Looks(config, lambda text: text)
-    try:
-        return looks.look(now)
-    finally:
-        looks.close()
+    return Looks(config, lambda text: text).look(now)

@@ -8,9 +8,11 @@ from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, draft
 from floodmark.commit.publish import Watermark
+from floodmark.commit.status import TableStatus, status_path
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Claim, Open
 from floodmark.model.errors import ConfigError
+from floodmark.model.json import dump
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.times import stamp
 from floodmark.services.retry import Retries
@@ -63,6 +65,17 @@ class Counting(Store):
         self.reads.append(path)
         return super().get(path, most)
 
+    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
+        self.reads.append(path)
+        return super().tagged(path, old)
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        if self.read_only:
+            raise ConfigError("access denied")
+        if tag is not None:
+            self.writes.append(path)
+        return super().swap(path, data, tag)
+
     def put(self, path: str, data: Any) -> None:
         if self.read_only:
             raise ConfigError("access denied")
@@ -72,6 +85,10 @@ class Counting(Store):
     def create(self, path: str, data: bytes) -> bool:
         self.writes.append(path)
         return super().create(path, data)
+
+
+def put_status(store: Store, status: TableStatus) -> None:
+    store.put(status_path(status.table_name), dump(status))
 
 
 def claimed(log: Log, run: str = RUN, **more: Any) -> State:

@@ -76,12 +76,16 @@ def _listen(
     stack: ExitStack, config: Config, address: tuple[str, int], every: float
 ) -> Callable[[int], None]:
     """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
+    from floodmark.observe.facts import StoreFacts
     from floodmark.observe.listen import Listener, Metrics, Pulse
     from floodmark.services.store.store import Store
 
     pulse = Pulse(every)
     stack.enter_context(
-        Listener(address, {"/metrics": Metrics(Store(config.store)).answer, "/healthz": pulse.health})
+        Listener(
+            address,
+            {"/metrics": Metrics(StoreFacts(Store(config.store)), config).answer, "/healthz": pulse.health},
+        )
     )
     return pulse.beat
 

@@ -95,6 +95,14 @@ class StorePipeline:
         found = self.known()
         return found.id if found else ""
 
+    def ours(self) -> bool:
+        """Whether a run may write about the tables: not if the prefix belongs to a pipeline into another warehouse."""
+        try:
+            self.known()
+        except ConfigError:
+            return False
+        return True
+
     def begun(self, now: str) -> Identity:
         """The same, but created if the prefix is new: call it only once the warehouse has answered."""
         with self._lock:

@@ -1,32 +1,42 @@
 """The status objects: a table's present and past activity, for dashboards, metrics and alerts.
 
-All are derived and overwritten, and losing one does no harm: a reader treats a damaged object as missing, and
-a failed write stops nothing. Nothing that moves rows reads them.
+One object says how a table is (`TableStatus`: a fold of its runs and verifies), one what is happening to it right now
+(`Live`), and one for each month what its days were like. All are derived, and losing one does no harm: a reader treats a
+damaged object as missing, and a failed write stops nothing. Nothing that moves rows reads them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
 
-from floodmark.commit.document import log
+from floodmark.commit.document import Failure, log
+from floodmark.commit.outcomes import Scrub, TableOutcome, run_at
+from floodmark.model.column_changes import ColumnChange
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import Seconds, dump, load
 from floodmark.model.position import Value
-from floodmark.model.run import Counts
+from floodmark.model.run import Counts, Lag, TableReport
+from floodmark.model.times import stamp
 from floodmark.services.store.store import Store, encode
 
-T = TypeVar("T", "Live", "VerifyResult", "Month", "DoctorResult", "NewTables")
+T = TypeVar("T")
 
+TABLES = "status/tables/"
 LIVE = "status/live/"
-VERIFY = "status/verify/"
 DAYS = "status/days/"
 DOCTOR = "status/doctor.json"
 NEW_TABLES = "status/new_tables.json"
+# How old the answer may be that there is nothing of an earlier version.
+EARLIER_SECONDS = 60.0
+# How often a write is tried again because another writer came first.
+ATTEMPTS = 5
+MOST_KILLED = 5
 # Findings listed in a verify's status object; its counts cover all of them.
 MOST_FINDINGS = 60
 # Failures and warnings listed in doctor's; its counts cover all checks.
@@ -91,13 +101,8 @@ def live_path(table_name: str) -> str:
 
 def read_live(store: Store, table_name: str, run: str) -> Live | None:
     """The progress of this run; None if there is none, or it is another run's."""
-    found = parse_live(store.get(live_path(table_name)))
+    found = parse(Live, store.get(live_path(table_name)))
     return found if found is not None and (found.table_name, found.run) == (table_name, run) else None
-
-
-def parse_live(data: bytes | None) -> Live | None:
-    """The progress in these bytes; None if they hold anything else."""
-    return _parse(Live, data)
 
 
 @dataclass(frozen=True)
@@ -143,26 +148,10 @@ class VerifyResult:
         return max(self.missing + self.extra + self.different, 0 if self.ok else 1)
 
 
-def verify_path(table_name: str) -> str:
-    """The path of a table's last verify."""
-    return f"{VERIFY}{encode(table_name)}.json"
-
-
-def read_verify(store: Store, table_name: str) -> VerifyResult | None:
-    """The table's last verify; None if it is missing or unreadable."""
-    found = parse_verify(store.get(verify_path(table_name)))
-    return found if found is not None and found.table_name == table_name else None
-
-
-def parse_verify(data: bytes | None) -> VerifyResult | None:
-    """The result in these bytes; None if they hold anything else."""
-    return _parse(VerifyResult, data)
-
-
 def write_verify(store: Store, result: VerifyResult) -> None:
-    """Overwrites the table's last verify; a failed write is logged and stops nothing."""
+    """Adds a verify to the table's status; a failed write is logged and stops nothing."""
     short = replace(result, findings=result.findings[:MOST_FINDINGS])
-    put(store, verify_path(result.table_name), dump(short), "the result of verify")
+    _update_status(store, result.table_name, lambda status: replace(status, verify=short))
 
 
 # ---------------------------------------------------------------- doctor
@@ -184,7 +173,7 @@ class DoctorResult:
 
 def read_doctor(store: Store) -> DoctorResult | None:
     """The last result; None if it is missing or unreadable."""
-    return _parse(DoctorResult, store.get(DOCTOR))
+    return parse(DoctorResult, store.get(DOCTOR))
 
 
 def write_doctor(store: Store, result: DoctorResult) -> None:
@@ -260,30 +249,194 @@ def month_of(day: str) -> str:
     return day[:7].replace("-", "")
 
 
-def read_month(store: Store, table_name: str, month: str, old: float = 0.0) -> tuple[Day, ...]:
-    """The totals of a month's days, unless missing `old` seconds ago; today's idle runs are still in the check object."""
-    found = parse_month(store.get_recent(month_path(table_name, month), old))
-    return found.days if found is not None and found.table_name == table_name else ()
-
-
-def parse_month(data: bytes | None) -> Month | None:
-    """The month in these bytes; None if they hold anything else."""
-    return _parse(Month, data)
-
-
 def add_days(store: Store, table_name: str, days: Iterable[Day], old: float = 0.0) -> None:
-    """Adds days to their months; a day that can't be written is lost, and stops nothing."""
+    """Adds days to their months; a day that can't be written is lost, and stops nothing.
+
+    That there is no object for a month may be `old` seconds old.
+    """
     months: dict[str, list[Day]] = {}
     for day in days:
         months.setdefault(month_of(day.day), []).append(day)
     for month, more in months.items():
-        try:
-            before = read_month(store, table_name, month, old)
-        except FloodmarkError as error:
-            log.info("%s: the daily totals could not be read: %s", table_name, error.message)
-            continue
-        after = Month(table_name, merged((*before, *more)))
-        put(store, month_path(table_name, month), dump(after), "the daily totals")
+
+        def added(before: Month | None, more: list[Day] = more) -> Month:
+            return Month(table_name, merged((*(before.days if before else ()), *more)))
+
+        update(store, month_path(table_name, month), Month, added, "the daily totals", old)
+
+
+# ---------------------------------------------------------------- how a table is
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """How a table is: the fold of its runs and verifies."""
+
+    table_name: str
+    run: str = ""  # the last one
+    last_check_time: str | None = None  # when a sync last looked at the source, changes or not; None: never
+    failure: Failure | None = None  # of a table without a log; else the published copies have it
+    at: str | None = None  # when the last run ended; None: written by an earlier version
+    exit_code: int | None = None
+    error: str | None = None  # why it failed
+    success_at: str | None = None  # when a run last ended with exit code 0
+    caught_up_at: str | None = None  # when a run last read and committed everything it set out to read
+    lag: Lag | None = None  # how far behind the source the table was then
+    failing_since: str | None = None  # since when every run has failed; None: the last one did not
+    pending_since: str | None = None  # since when files have been waiting to load, as far as runs saw it
+    work: TableOutcome | None = None  # the last run that changed something, or tried to
+    schema_at: str | None = None  # when a column change was last seen; the changes follow
+    schema_changes: tuple[ColumnChange, ...] = ()
+    total: Day = field(default_factory=Day)  # all runs since this object was created
+    today: Day | None = None  # one day's idle runs, not yet added to the month's object
+    killed: tuple[Killed, ...] = ()  # killed runs, oldest first
+    complete_at: Seconds | None = None  # all that was committed before is extracted
+    verify: VerifyResult | None = None  # the last one
+
+    def after_run(
+        self,
+        report: TableReport,
+        run: str,
+        now: str,
+        *,
+        looked: str | None = None,
+        failure: Failure | None = None,
+        killed: Killed | None = None,
+    ) -> tuple[TableStatus, tuple[Day, ...]]:
+        """The status after a run, and the days to add to their months.
+
+        A day's idle runs accumulate in the status, so that each costs only one write.
+        """
+        code = report.exit_code
+        outcome = TableOutcome.of(report, run, now)
+        day = _day_of(report, outcome)
+        gathered = [day]
+        if self.today is not None:
+            gathered = [self.today.plus(day)] if self.today.day == day.day else [self.today, day]
+        # A run that did work goes into the month at once, together with the idle runs accumulated so far.
+        kept = gathered.pop() if report.idle else None
+        caught_up = looked is not None and code in (0, 7)
+        pending_since = self.pending_since  # unchanged if the run could not tell
+        if report.watermark is not None:
+            pending_since = (pending_since or now) if report.watermark["pending_s3_files"] else None
+        after = replace(
+            self,
+            run=run,
+            last_check_time=looked or self.last_check_time,
+            failure=failure,
+            at=now,
+            exit_code=code,
+            error=report.error.message if report.error else None,
+            success_at=now if code == 0 else self.success_at,
+            caught_up_at=looked if caught_up else self.caught_up_at,
+            lag=report.lag_after if caught_up else self.lag,
+            failing_since=None if code in (0, 7) else self.failing_since or now,
+            pending_since=pending_since,
+            work=self.work if report.idle else outcome,
+            schema_at=now if report.schema_changes else self.schema_at,
+            schema_changes=report.schema_changes or self.schema_changes,
+            total=replace(self.total.plus(day), worst_lag_seconds=None, worst_lag_ids=None),
+            today=kept,
+            killed=(*self.killed, killed)[-MOST_KILLED:] if killed else self.killed,
+            complete_at=report.complete_at if caught_up and report.complete_at else self.complete_at,
+        )
+        return after, tuple(gathered)
+
+    def masked(self, scrub: Scrub) -> TableStatus:
+        """The same without secrets in its texts, and with the last work at the time when its run began."""
+        failure, verify, work = self.failure, self.verify, self.work
+        if verify is not None and verify.findings:
+            listed = tuple({**one, "detail": scrub(str(one.get("detail", "")))} for one in verify.findings)
+            verify = replace(verify, findings=listed)
+        return replace(
+            self,
+            error=scrub(self.error) if self.error else None,
+            failure=replace(failure, message=scrub(failure.message)) if failure else None,
+            verify=verify,
+            work=replace(work, table=self.table_name, at=run_at(work.run) or work.at) if work else None,
+        )
+
+
+def _day_of(report: TableReport, outcome: TableOutcome) -> Day:
+    """One run as its contribution to its day."""
+    lag = report.lag_before or Lag()
+    return Day(
+        outcome.at[:10],
+        runs=1,
+        idle=int(report.idle),
+        failures=int(report.exit_code != 0),
+        seconds=outcome.seconds,
+        worst_lag_seconds=lag.seconds,
+        worst_lag_ids=lag.ids,
+        exit_codes={str(report.exit_code): 1},
+        **outcome.counts(),
+    )
+
+
+def status_path(table_name: str) -> str:
+    """The path of a table's status."""
+    return f"{TABLES}{encode(table_name)}.json"
+
+
+def read_status(store: Store, table_name: str) -> TableStatus | None:
+    """The table's status; None if it is missing or unreadable."""
+    found = parse(TableStatus, store.get(status_path(table_name)), table_name)
+    return found or _earlier(store, table_name)[0]
+
+
+def write_run(
+    store: Store,
+    report: TableReport,
+    run: str,
+    *,
+    looked: str | None = None,
+    failure: Failure | None = None,
+    killed: Killed | None = None,
+    old: float = 0.0,
+) -> None:
+    """Adds a run to the table's status and to its days; failing to read or write them stops nothing.
+
+    That there is no status yet may be `old` seconds old.
+    """
+    now, days = stamp(), list[Day]()
+
+    def change(status: TableStatus) -> TableStatus:
+        after, days[:] = status.after_run(report, run, now, looked=looked, failure=failure, killed=killed)
+        return after
+
+    if _update_status(store, report.table, change, old):
+        add_days(store, report.table, days, old)
+
+
+def _update_status(
+    store: Store, table_name: str, change: Callable[[TableStatus], TableStatus], old: float = 0.0
+) -> bool:
+    """Changes a table's status; what an earlier version has left of it is replaced."""
+    replaced: list[str] = []
+
+    def after(status: TableStatus | None) -> TableStatus:
+        if status is None or status.table_name != table_name:
+            status, replaced[:] = _earlier(store, table_name)
+        return change(status or TableStatus(table_name))
+
+    done = update(store, status_path(table_name), TableStatus, after, "the status", old)
+    if done and replaced:
+        with suppress(FloodmarkError):
+            store.delete(replaced)
+    return done
+
+
+def _earlier(store: Store, table_name: str) -> tuple[TableStatus | None, list[str]]:
+    """The status as version 0.1.0 has left it, in two objects, and their paths."""
+    folders = store.folders_of("status/", old=EARLIER_SECONDS)[0]
+    paths = {
+        kind: f"status/{kind}/{encode(table_name)}.json" for kind in ("checks", "verify") if kind in folders
+    }
+    objects = {kind: store.get(path) for kind, path in paths.items()}
+    status = parse(TableStatus, objects.get("checks"), table_name)
+    if verify := parse(VerifyResult, objects.get("verify"), table_name):
+        status = replace(status or TableStatus(table_name), verify=verify)
+    return status, [paths[kind] for kind, data in objects.items() if data is not None]
 
 
 # ---------------------------------------------------------------- reading and writing
@@ -299,7 +452,7 @@ class NewTables:
 def first_named(store: Store, tables: Sequence[str], keep: bool) -> list[str]:
     """Those of these new tables that no run has named before; `keep` remembers that this one has."""
     try:
-        named = (_parse(NewTables, store.get(NEW_TABLES)) or NewTables()).tables
+        named = (parse(NewTables, store.get(NEW_TABLES)) or NewTables()).tables
     except FloodmarkError as error:
         log.info("the list of new tables could not be read: %s", error.message)
         return []  # a later run names them
@@ -318,8 +471,36 @@ def put(store: Store, path: str, data: bytes, what: str) -> bool:
     return True
 
 
-def _parse(kind: type[T], data: bytes | None) -> T | None:
+def update(
+    store: Store,
+    path: str,
+    kind: type[T],
+    change: Callable[[T | None], T | None],
+    what: str,
+    old: float = 0.0,
+) -> bool:
+    """Reads a status object, changes it and writes it back, again if another writer came first; whether that succeeded.
+
+    Nothing is written if the change returns None, or what was there.
+    """
     try:
-        return load(kind, data or b"")
+        for _ in range(ATTEMPTS):
+            data, tag = store.tagged(path, old)
+            before = parse(kind, data)
+            after = change(before)
+            if after is None or after == before or store.swap(path, dump(after), tag):
+                return True
+            old = 0.0
+        log.info("%s could not be written to %s: others keep writing it", what, path)
+    except FloodmarkError as error:
+        log.info("%s could not be written to %s: %s", what, path, error.message)
+    return False
+
+
+def parse(kind: type[T], data: bytes | None, table_name: str | None = None) -> T | None:
+    """The status object in these bytes; None if they hold anything else, or another table's."""
+    try:
+        found = load(kind, data or b"")
     except ValueError:
         return None
+    return found if table_name is None or getattr(found, "table_name", None) == table_name else None

@@ -33,7 +33,7 @@ class Lag:
         return {"seconds": self.seconds, "ids": self.ids}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
     """What was read, written and loaded: in a run, on a day, or in all."""
 
@@ -44,11 +44,13 @@ class Counts:
     files_written: int = 0
     bytes_written: int = 0
 
+    def counts(self) -> dict[str, int]:
+        """The counts alone, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(Counts)}
+
     def plus(self, other: Self) -> Self:
         """This one with the other's counts added."""
-        return replace(
-            self, **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)}
-        )
+        return replace(self, **{name: getattr(self, name) + more for name, more in other.counts().items()})
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from floodmark.commit.checks import Check, read_check
-from floodmark.commit.status import VerifyResult, put, read_verify
+from floodmark.commit.health import DIFFERS, FAILED, TableFacts, limit_of
+from floodmark.commit.pipeline import StorePipeline
+from floodmark.commit.status import TableStatus, read_status, update
 from floodmark.config.load import AlertSpec, Config
 from floodmark.model.errors import FloodmarkError
-from floodmark.model.json import dump, load
+from floodmark.model.json import load
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.times import parse_moment, stamp
 from floodmark.observe.facts import StoreFacts
-from floodmark.observe.judge import (
-    DIFFERS,
-    FAILED,
+from floodmark.observe.notices import (
     Event,
     Standing,
     TableSaid,
@@ -103,11 +102,11 @@ def left_alone(trouble: Trouble | None, now: datetime) -> bool:
     return timedelta(0) <= age < (SILENT_FOR if trouble.why == NO_ANSWER else REFUSED_FOR)
 
 
-def _of_this_run(check: Check | None, table: TableReport, run: str) -> Check | None:
-    """The check object; for a table that failed before it could write one, with what the run says."""
-    if table.exit_code not in FAILED or table.error is None or (check is not None and check.run == run):
-        return check
-    last = check or Check(table.table, run, None)
+def _of_this_run(status: TableStatus | None, table: TableReport, run: str) -> TableStatus | None:
+    """The status; for a table that failed before it could write one, with what the run says."""
+    if table.exit_code not in FAILED or table.error is None or (status is not None and status.run == run):
+        return status
+    last = status or TableStatus(table.table, run)
     return replace(last, exit_code=table.exit_code, error=table.error.message)
 
 
@@ -120,6 +119,7 @@ class Alerts:
         self._spec = config.alerts or AlertSpec()
         self._store = Store(config.store)
         self._facts = StoreFacts(self._store)
+        self._pipeline = StorePipeline(self._store, config.warehouse.label)
         self._patience = patience
         self._receivers = receivers(self._spec)
         self._thread: threading.Thread | None = None
@@ -148,8 +148,10 @@ class Alerts:
         tables = tuple(names)
 
         def tell() -> None:
-            found = ((n, read_check(self._store, n), read_verify(self._store, n)) for n in tables)
-            self._tell([self._standing(*one, datetime.now(UTC)) for one in found], None)
+            now = datetime.now(UTC)
+            self._tell(
+                [self._standing(TableFacts(n, status=read_status(self._store, n)), now) for n in tables], None
+            )
 
         self._thread = threading.Thread(target=self.quietly, args=(tell,), name="alerts", daemon=True)
         self._thread.start()
@@ -168,13 +170,13 @@ class Alerts:
                 "detail": one.detail,
                 "exit_code": one.exit_code,
                 "behind_seconds": None if one.behind_seconds is None else round(one.behind_seconds, 1),
-                "behind_limit_seconds": self._limit(one.table),
+                "behind_limit_seconds": limit_of(self._config, one.table),
             }
             for one in standings
         ]
         tables += [
             {"table": n, "state": "unknown", "detail": "", "exit_code": None, "behind_seconds": None,
-             "behind_limit_seconds": self._limit(n)}
+             "behind_limit_seconds": limit_of(self._config, n)}
             for n in unknown if n not in known
         ]  # fmt: skip
         ok = all(t["state"] in ("ok", "unknown") for t in tables)
@@ -194,18 +196,11 @@ class Alerts:
 
     # how tables stand
 
-    def _limit(self, table: str) -> float:
-        own = self._config.options(table).behind
-        return self._spec.behind if own is None else own
-
-    def _standing(
-        self, name: str, check: Check | None, verify: VerifyResult | None, now: datetime
-    ) -> Standing:
-        return standing(name, check, verify, self._limit(name), self._spec.on, now)
+    def _standing(self, facts: TableFacts, now: datetime) -> Standing:
+        return standing(facts, limit_of(self._config, facts.table), self._spec.on, now)
 
     def _all(self, now: datetime) -> list[Standing]:
-        tables = (t for t in self._facts.look().tables if not t.retired)
-        return [self._standing(t.table, t.check, t.verify, now) for t in tables]
+        return [self._standing(facts, now) for facts in self._facts.tables() if not facts.retired]
 
     def _of_run(self, report: SyncReport, state: AlertState, now: datetime) -> list[Standing]:
         """The state of the run's tables; those with nothing to report cost no request."""
@@ -215,16 +210,14 @@ class Alerts:
             if before is None and not self._worth_a_look(table):
                 found.append(Standing(table.table, exit_code=0))
                 continue
-            differed = before is not None and any(s.word == "differs" for s in before.said.values())
-            check = _of_this_run(read_check(self._store, table.table), table, report.run)
-            verify = read_verify(self._store, table.table) if differed or table.exit_code == DIFFERS else None
-            found.append(self._standing(table.table, check, verify, now))
+            status = _of_this_run(read_status(self._store, table.table), table, report.run)
+            found.append(self._standing(TableFacts(table.table, status=status), now))
         return found
 
     def _worth_a_look(self, table: TableReport) -> bool:
         lag = table.lag_after.seconds if table.lag_after else None
         waits = bool(table.watermark and table.watermark["pending_s3_files"])
-        late = lag is not None and lag > self._limit(table.table)
+        late = lag is not None and lag > limit_of(self._config, table.table)
         return bool(table.exit_code or table.schema_changes or waits or late)
 
     # telling
@@ -266,6 +259,8 @@ class Alerts:
         """Sends what is due, and records who got it; returns for each receiver why it failed, or None."""
         now, on = datetime.now(UTC), self._spec.on
         state = read_state(self._store)
+        ours = self._pipeline.ours()  # a copied configuration knows nothing about the owner's tables
+        standings = standings if ours else []
         willing = [r for r in self._receivers if not left_alone(state.receivers.get(r.name), now)]
         names = [r.name for r in willing]
         wanted = {one.table: to_say(state.tables.get(one.table), one, names, on, now) for one in standings}
@@ -277,11 +272,15 @@ class Alerts:
             sends[HEARTBEAT] = heartbeat
         results = deliver(sends, self._patience) if sends else {}
         self._complain(results, state)
+
+        def remembered(newest: AlertState | None) -> AlertState | None:
+            before = newest or AlertState()
+            after = self._remembered(before, standings, wanted, results, now)
+            return after if after != before else None
+
         # Read again: another run may have written while we were sending. Other tables' entries stay as they are.
-        newest = read_state(self._store) if sends else state
-        after = self._remembered(newest, standings, wanted, results, now)
-        if after != newest:
-            put(self._store, STATE, dump(after), "the record of alerts")
+        if ours and (sends or remembered(state) is not None):
+            update(self._store, STATE, AlertState, remembered, "the record of alerts")
         return results
 
     def _remembered(

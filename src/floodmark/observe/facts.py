@@ -1,63 +1,224 @@
-"""What the store knows about every table, for metrics, alerts and dashboards. Read-only; never queries MySQL or the warehouse.
+"""What the store knows, for metrics, alerts and the dashboard. Read-only; never queries MySQL or the warehouse.
 
-A listing shows what has changed since the last look, and only that is fetched; of each watermark only its numbers are
-kept. So a look costs one LIST for each thousand objects and one GET for each that changed.
+A listing shows what has changed since the last look, and only that is fetched. So a look costs one LIST for each
+thousand objects of a kind, and one GET for each that changed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from floodmark.commit.checks import CHECKS, Check, parse_check
-from floodmark.commit.document import Checkpoint, Copy
+from floodmark.commit.document import Copy
+from floodmark.commit.health import Mark, TableFacts, mark_of
+from floodmark.commit.lease import LeaseNote, lives
+from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
 from floodmark.commit.publish import examine
 from floodmark.commit.recovery.recover import RECORDS, Recovery
-from floodmark.commit.status import VERIFY, VerifyResult, parse_verify
-from floodmark.model.json import load
-from floodmark.model.times import TEMPORAL, parse_moment, parse_time
-from floodmark.services.store.store import Object, Store
+from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Live, Month, TableStatus, merged, parse
+from floodmark.model.times import compact
+from floodmark.services.store.store import Store
 
-READERS = 16
+READERS = 32
 WATERMARKS = "watermark/tables/"
 COPIES = "watermark/backups/"
+LEASES = "leases/"
+RUNS = "runs/"
 # How often the copies are counted: there may be many, and their size is never urgent.
 COPIES_EVERY = 600.0
-_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+RUNS_BACK = timedelta(days=7)
+RUNS_AGAIN = timedelta(days=1)  # a run is named after its start and written at its end
+MOST_RUNS = 400
+MOST_RUN_BYTES = 64 << 20
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The numbers of one published watermark."""
+@dataclass
+class Kept(Generic[T]):
+    """The objects below one prefix, each read again only when it has changed."""
 
-    table: str
-    rows_extracted: int = 0  # since the last reset of the extraction, rows read again included
-    bytes_written: int = 0
-    rows_loaded: int = 0  # since the last reset of the load
-    pending_files: int = 0
-    pending_rows: int = 0
-    position_at: float | None = None  # the cursor's own time, as seconds since 1970
-    failures: tuple[str, ...] = ()  # stages
-    retired: bool = False
+    prefix: str
+    read: Callable[
+        [str, bytes | None], T | None
+    ]  # from the object's name, without the extension, and its bytes
+    known: dict[str, tuple[object, T | None]] = field(default_factory=dict)
+
+    def look(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        """Reads what has changed; all or nothing."""
+        listed = {
+            o.path: (o.etag, o.bytes, o.modified) for o in store.list(self.prefix) if o.path.endswith(".json")
+        }
+        self._take(
+            store, pool, [p for p, sign in listed.items() if self.known.get(p, (None,))[0] != sign], listed
+        )
+
+    def _take(
+        self, store: Store, pool: ThreadPoolExecutor, stale: Sequence[str], listed: Mapping[str, object]
+    ) -> None:
+        fresh = dict(
+            zip(
+                stale, pool.map(lambda path: self.read(self._name(path), store.get(path)), stale), strict=True
+            )
+        )
+        self.known = {
+            path: (sign, fresh[path] if path in fresh else self.known[path][1])
+            for path, sign in listed.items()
+        }
+
+    def _name(self, path: str) -> str:
+        return unquote(path.removeprefix(self.prefix).removesuffix(".json"))
+
+    def items(self) -> dict[str, T | None]:
+        """The values by their objects' names; None: damaged."""
+        return {self._name(path): value for path, (_, value) in self.known.items()}
+
+    def values(self) -> list[T]:
+        """The values that could be read, by path."""
+        return [value for _, (_, value) in sorted(self.known.items()) if value is not None]
 
 
-@dataclass(frozen=True)
-class TableFacts:
-    """All that the store knows about one table; None: it does not know, or what it has is damaged."""
+@dataclass
+class KeptRuns(Kept[RunOutcome]):
+    """The newest runs' reports, which never change once they are there."""
 
-    table: str
-    mark: Mark | None = None
-    check: Check | None = None
-    verify: VerifyResult | None = None
+    def look_back(self, store: Store, pool: ThreadPoolExecutor, now: datetime) -> None:
+        """Reads those that are new."""
+        back = RUNS_AGAIN if self.known else RUNS_BACK
+        new: list[str] = []
+        size = 0
+        for one in reversed(list(store.list(RUNS, start_after=f"{RUNS}{compact(now - back)}"))):
+            size += one.bytes
+            if one.path not in self.known and len(new) < MOST_RUNS and size <= MOST_RUN_BYTES:
+                new.append(one.path)
+        newest = sorted({*self.known, *new})[-MOST_RUNS:]
+        self._take(store, pool, [path for path in new if path in newest], dict.fromkeys(newest))
+
+
+def _status(scrub: Scrub, name: str, data: bytes | None) -> TableStatus | None:
+    found = parse(TableStatus, data, name)
+    return found.masked(scrub) if found else None
+
+
+def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
+    found = examine(data, name) if "." in name else None  # the older tool's names have no dot
+    if not isinstance(found, Copy):
+        return None
+    mark = mark_of(found.checkpoint, found.saved)
+    error = scrub(mark.error) if mark.error else None
+    return (
+        mark
+        if error == mark.error
+        else replace(mark, error=error, document={**mark.document, "last_error": error})
+    )
+
+
+class StoreFacts:
+    """The facts of one store, kept from look to look, without secrets. May be used from several threads."""
+
+    def __init__(self, store: Store, scrub: Scrub = str) -> None:
+        self.store = store
+        self._lock = threading.RLock()
+        self._marks = Kept(WATERMARKS, partial(_mark, scrub))
+        self._statuses = Kept(TABLES, partial(_status, scrub))
+        self._leases = Kept(LEASES, lambda name, data: parse(LeaseNote, data, name))
+        self._live = Kept(LIVE, lambda name, data: parse(Live, data, name))
+        self._recoveries = Kept(RECORDS, lambda name, data: parse(Recovery, data))
+        self._runs = KeptRuns(RUNS, lambda name, data: parse_run(data, scrub))
+        self._months: dict[str, Kept[Month]] = {}
+        self._copies: tuple[float, int] | None = None
+
+    def _look(self, *looks: Callable[[Store, ThreadPoolExecutor], None]) -> None:
+        """All of them side by side; raises a FloodmarkError when the store can't be read."""
+        with ThreadPoolExecutor(READERS, thread_name_prefix="look") as pool:
+            begun = [pool.submit(look, self.store, pool) for look in looks]
+            wait(begun)  # all of them, also when one fails: the next look must not overtake it
+        for done in begun:
+            done.result()
+
+    def tables(self) -> tuple[TableFacts, ...]:
+        """Every table, by name."""
+        with self._lock:
+            self._look(self._marks.look, self._statuses.look, self._leases.look, self._live.look)
+            return self._known()
+
+    def _known(self) -> tuple[TableFacts, ...]:
+        marks, statuses = self._marks.items(), self._statuses.items()
+        leases, live = self._leases.items(), self._live.items()
+        found = []
+        # The older tool kept its watermarks in the same place, under names without a dot.
+        for name in sorted({*(name for name in marks if "." in name), *statuses}):
+            lease = leases.get(name)
+            lease = lease if lease is not None and lives(lease) else None
+            now = live.get(name) if lease is not None else None
+            now = now if now is not None and lease is not None and now.run == lease.run else None
+            mark = marks.get(name)
+            found.append(
+                TableFacts(name, mark, statuses.get(name), name in marks and mark is None, lease, now)
+            )
+        return tuple(found)
+
+    def history(self, now: datetime) -> tuple[tuple[TableFacts, ...], History]:
+        """Every table, and what happened to them: the runs of the last days, and the days of this month and the last."""
+        months = {f"{day:%Y%m}" for day in (now, now.replace(day=1) - timedelta(days=1))}
+        with self._lock:
+            self._months = {
+                name: self._months.get(name)
+                or Kept(f"{DAYS}{name}/", lambda name, data: parse(Month, data, name))
+                for name in sorted(months)
+            }
+            self._look(
+                lambda store, pool: self._runs.look_back(store, pool, now),
+                *(kept.look for kept in (self._marks, self._statuses, self._leases, self._live)),
+                *(kept.look for kept in self._months.values()),
+            )
+            tables = self._known()
+            return tables, History(
+                tuple(reversed(self._runs.values())), self._days(tables), tuple(self._dead_leases())
+            )
+
+    def _days(self, tables: Iterable[TableFacts]) -> dict[str, tuple[Day, ...]]:
+        days: dict[str, tuple[Day, ...]] = {}
+        for month in (month for kept in self._months.values() for month in kept.values()):
+            days[month.table_name] = (*days.get(month.table_name, ()), *month.days)
+        for table in tables:
+            # Today's idle runs are in the status until a run that did something adds them.
+            if table.status is not None and table.status.today is not None:
+                days[table.table] = merged((*days.get(table.table, ()), table.status.today))
+        return days
+
+    def _dead_leases(self) -> Iterable[tuple[LeaseNote, Live | None]]:
+        """Leases of runs that were killed, and how far those had got."""
+        live = self._live.items()
+        for name, note in self._leases.items().items():
+            if note is not None and not note.released and not lives(note):
+                last = live.get(name)
+                yield note, last if last is not None and last.run == note.run else None
+
+    def look(self) -> Facts:
+        """Every table, the recoveries on record, and the copies."""
+        with self._lock:
+            self._look(self._recoveries.look)
+            recoveries = sorted(self._recoveries.values(), key=lambda one: one.at)
+            return Facts(self.tables(), tuple(recoveries), self._copies_bytes())
+
+    def _copies_bytes(self) -> int:
+        now = time.monotonic()
+        if self._copies is None or now - self._copies[0] > COPIES_EVERY:
+            self._copies = now, sum(o.bytes for o in self.store.list(COPIES))
+        return self._copies[1]
 
     @property
-    def retired(self) -> bool:
-        return self.mark is not None and self.mark.retired
+    def published(self) -> frozenset[tuple[str, object]]:
+        """What identifies the published watermarks: it changes whenever one of them does."""
+        return frozenset((path, sign) for path, (sign, _) in self._marks.known.items())
 
 
 @dataclass(frozen=True)
@@ -65,116 +226,14 @@ class Facts:
     """All tables, by name, and what belongs to no table."""
 
     tables: tuple[TableFacts, ...] = ()
-    recoveries: Mapping[str, int] = field(default_factory=dict)  # by source, of the last 30 days
-    recovery_seconds: float | None = None  # of the latest
-    copies_bytes: int = 0
+    recoveries: tuple[Recovery, ...] = ()  # of the last 30 days, oldest first
+    copies_bytes: int = 0  # of the daily and session copies
 
 
-def mark_of(seen: Checkpoint) -> Mark:
-    """The numbers of a checkpoint."""
-    state, loaded = seen.state, seen.load
-    waiting = [d for d in state.live if not loaded.has(d.n)]
-    return Mark(
-        state.table_name,
-        rows_extracted=state.totals.rows,
-        bytes_written=state.totals.bytes,
-        rows_loaded=loaded.rows,
-        pending_files=max(state.live_files - loaded.live_files, sum(d.files for d in waiting)),
-        pending_rows=sum(d.rows for d in waiting),
-        position_at=_position_at(seen),
-        failures=tuple(f.stage for f in seen.failures),
-        retired=state.retired,
-    )
+@dataclass(frozen=True)
+class History:
+    """What happened to the tables."""
 
-
-def _position_at(seen: Checkpoint) -> float | None:
-    """The cursor's time as a moment; None if it is not a time, or its zone is unknown."""
-    state = seen.state
-    table = state.table
-    if not state.position or table is None or table.cursor is None:
-        return None
-    value = state.position[0]
-    if table.recipe.unix is not None:
-        return value / _UNITS[table.recipe.unix] if isinstance(value, int) else None
-    kinds = [c.data_type for c in table.columns if c.name == table.cursor]
-    if not kinds or kinds[0] not in TEMPORAL or not isinstance(value, str):
-        return None
-    offset = 0 if kinds[0] == "timestamp" else state.progress.zone.offset if state.progress.zone else None
-    wall = moment(value)
-    return None if wall is None or offset is None else wall - offset
-
-
-def moment(text: str | None) -> float | None:
-    """Seconds since 1970 of a time in a status object; None if it is not one."""
-    try:
-        return None if text is None else parse_moment(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-class StoreFacts:
-    """The facts of one store, kept from look to look. May be used from several threads."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._known: dict[
-            str, tuple[tuple[object, ...], Any]
-        ] = {}  # by path: what the listing said, and the value
-        self._copies: tuple[float, int] | None = None
-
-    def look(self) -> Facts:
-        """What the store knows now; raises a FloodmarkError when it can't be read."""
-        with self._lock:
-            marks = {m.table: m for m in self._read(WATERMARKS, _mark).values()}
-            checks = {
-                c.table_name: c for c in self._read(CHECKS, lambda path, data: parse_check(data)).values()
-            }
-            verified = {
-                v.table_name: v for v in self._read(VERIFY, lambda path, data: parse_verify(data)).values()
-            }
-            recoveries = sorted(self._read(RECORDS, _recovery).values(), key=lambda r: r.at)
-            copies = self._copies_bytes()
-        names = sorted({*marks, *checks, *verified})
-        tables = tuple(TableFacts(n, marks.get(n), checks.get(n), verified.get(n)) for n in names)
-        counts: dict[str, int] = {}
-        for one in recoveries:
-            source = one.source or "nothing"
-            counts[source] = counts.get(source, 0) + 1
-        return Facts(tables, counts, recoveries[-1].seconds if recoveries else None, copies)
-
-    def _read(self, prefix: str, parse: Callable[[str, bytes | None], Any]) -> dict[str, Any]:
-        """The values of the valid objects below a prefix."""
-        listed = {o.path: _sign(o) for o in self._store.list(prefix) if o.path.endswith(".json")}
-        for path in [p for p in self._known if p.startswith(prefix) and p not in listed]:
-            del self._known[path]
-        stale = [p for p, sign in listed.items() if self._known.get(p, (None,))[0] != sign]
-        with ThreadPoolExecutor(READERS, thread_name_prefix="facts") as pool:
-            for path, data in zip(stale, pool.map(self._store.get, stale), strict=True):
-                self._known[path] = (listed[path], parse(path, data))
-        return {p: value for p in listed if (value := self._known[p][1]) is not None}
-
-    def _copies_bytes(self) -> int:
-        now = time.monotonic()
-        if self._copies is None or now - self._copies[0] > COPIES_EVERY:
-            self._copies = now, sum(o.bytes for o in self._store.list(COPIES))
-        return self._copies[1]
-
-
-def _sign(item: Object) -> tuple[object, ...]:
-    return item.bytes, item.modified, item.etag
-
-
-def _mark(path: str, data: bytes | None) -> Mark | None:
-    name = unquote(path.rpartition("/")[2].removesuffix(".json"))
-    found = examine(data, name) if "." in name else None  # the older tool's names have no dot
-    return mark_of(found.checkpoint) if isinstance(found, Copy) else None
-
-
-def _recovery(path: str, data: bytes | None) -> Recovery | None:
-    try:
-        found = load(Recovery, data or b"")
-        parse_time(found.at)
-        return found
-    except ValueError:
-        return None
+    runs: tuple[RunOutcome, ...] = ()  # newest first
+    days: dict[str, tuple[Day, ...]] = field(default_factory=dict)
+    killed: tuple[tuple[LeaseNote, Live | None], ...] = ()  # runs that nobody has taken over from yet

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -18,10 +20,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from floodmark import __version__
-from floodmark.commit.checks import Check
-from floodmark.commit.status import VerifyResult
+from floodmark.commit.health import DEFAULT_LIMIT, Mark, TableFacts, judge, moment
+from floodmark.commit.status import TableStatus, VerifyResult
 from floodmark.model.errors import ConfigError
-from floodmark.observe.facts import Facts, Mark, TableFacts, moment
+from floodmark.observe.facts import Facts
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -30,10 +32,13 @@ Samples = Callable[[Facts], Iterable[tuple[tuple[str, ...], Value]]]  # the labe
 P = TypeVar("P")
 
 
-def exposition(facts: Facts) -> bytes:
+Limits = Callable[[str], float]  # how far each table may be behind its source
+
+
+def exposition(facts: Facts, limits: Limits = lambda table: DEFAULT_LIMIT) -> bytes:
     """The facts in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(facts))
+    registry.register(_Collector(facts, limits))
     return generate_latest(registry)
 
 
@@ -56,15 +61,25 @@ def write_file(path: Path, text: bytes) -> None:
 
 
 class _Collector(Collector):
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, limits: Limits) -> None:
         self._facts = facts
+        self._limits = limits
 
     def collect(self) -> Iterable[Metric]:
-        yield from families(self._facts)
+        yield from families(self._facts, self._limits)
 
 
-def families(facts: Facts) -> Iterator[Metric]:
+def families(facts: Facts, limits: Limits = lambda table: DEFAULT_LIMIT) -> Iterator[Metric]:
     """Every metric with its samples; those without any are included, with their help."""
+    state = _GAUGE(
+        "floodmark_table_state",
+        "1 for the table's present state, the word that the dashboard shows.",
+        labels=("table", "state"),
+    )
+    now = datetime.now(UTC)
+    for table in facts.tables:
+        state.add_metric((table.table, judge(table, limits(table.table), now).word), 1)
+    yield state
     for one in _METRICS:
         family = one.kind(f"floodmark_{one.name}", one.help, labels=one.labels)
         for labels, value in one.samples(facts):
@@ -96,8 +111,8 @@ def _by_table(part: Callable[[TableFacts], P | None], value: Callable[[P], Value
     return samples
 
 
-def _check(value: Callable[[Check], Value]) -> Samples:
-    return _by_table(lambda table: table.check, value)
+def _status(value: Callable[[TableStatus], Value]) -> Samples:
+    return _by_table(lambda table: table.status, value)
 
 
 def _mark(value: Callable[[Mark], Value]) -> Samples:
@@ -105,42 +120,64 @@ def _mark(value: Callable[[Mark], Value]) -> Samples:
 
 
 def _verify(value: Callable[[VerifyResult], Value]) -> Samples:
-    return _by_table(lambda table: table.verify, value)
+    return _by_table(lambda table: table.status.verify if table.status else None, value)
 
 
 def _durations(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
     for table in facts.tables:
-        if table.check is not None and (work := table.check.work) is not None:
-            for stage, seconds in sorted({**work.stages, "total": work.seconds}.items()):
+        if table.status is not None and (work := table.status.work) is not None:
+            for stage, seconds in sorted({**work.stage_seconds, "total": work.seconds}.items()):
                 yield (table.table, stage), seconds
 
 
 def _runs(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
     for table in facts.tables:
-        for code, count in sorted(table.check.total.exit_codes.items()) if table.check else ():
+        for code, count in sorted(table.status.total.exit_codes.items()) if table.status else ():
             yield (table.table, code), count
+
+
+def _seconds(at: str | None) -> Value:
+    """Seconds since 1970."""
+    found = moment(at)
+    return None if found is None else found.timestamp()
+
+
+def _recoveries(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    counts = Counter((one.source or "nothing", "yes" if one.success else "no") for one in facts.recoveries)
+    yield from sorted(counts.items())
+
+
+def _last_recoveries(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    latest = {one.source or "nothing": _seconds(one.at) for one in facts.recoveries}  # the oldest come first
+    yield from (((source,), at) for source, at in sorted(latest.items()))
+
+
+def _recovery_seconds(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    if took := [one.seconds for one in facts.recoveries]:
+        yield from ((("average",), sum(took) / len(took)), (("latest",), took[-1]), (("worst",), max(took)))
 
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 # fmt: off
 _METRICS = (
-    _Row(_GAUGE, "lag_seconds", "How far the table was behind its source when a sync last caught up.", _check(lambda c: c.lag.seconds if c.lag else None)),
-    _Row(_GAUGE, "lag_ids", "The same for tables read by id: ids behind the newest row.", _check(lambda c: c.lag.ids if c.lag else None)),
-    _Row(_GAUGE, "last_success_timestamp_seconds", "When a run of the table last ended with exit code 0.", _check(lambda c: moment(c.success_at))),
-    _Row(_GAUGE, "last_check_timestamp_seconds", "When a sync last checked the source for rows to read.", _check(lambda c: moment(c.last_check_time))),
+    _Row(_GAUGE, "lag_seconds", "How far the table was behind its source when a sync last caught up.", _status(lambda c: c.lag.seconds if c.lag else None)),
+    _Row(_GAUGE, "lag_ids", "The same for tables read by id: ids behind the newest row.", _status(lambda c: c.lag.ids if c.lag else None)),
+    _Row(_GAUGE, "last_success_timestamp_seconds", "When a run of the table last ended with exit code 0.", _status(lambda c: _seconds(c.success_at))),
+    _Row(_GAUGE, "last_check_timestamp_seconds", "When a sync last checked the source for rows to read.", _status(lambda c: _seconds(c.last_check_time))),
     _Row(_GAUGE, "watermark_timestamp_seconds", "The cursor's own time up to which rows were extracted.", _mark(lambda m: m.position_at)),
     _Row(_GAUGE, "pending_files", "Files waiting to be loaded.", _mark(lambda m: m.pending_files)),
     _Row(_GAUGE, "pending_rows", "Rows of the files waiting to be loaded.", _mark(lambda m: m.pending_rows)),
     _Row(_GAUGE, "verify_differences", "Rows that the last verify found missing, extra or different.", _verify(lambda v: v.differences)),
-    _Row(_GAUGE, "verify_timestamp_seconds", "When the last verify ended.", _verify(lambda v: moment(v.at))),
+    _Row(_GAUGE, "verify_timestamp_seconds", "When the last verify ended.", _verify(lambda v: _seconds(v.at))),
     _Row(_COUNTER, "rows_extracted", "Rows read from the source since the last reset, including those read again.", _mark(lambda m: m.rows_extracted)),
     _Row(_COUNTER, "rows_loaded", "Rows of the commits in the warehouse's ledger since the last reset.", _mark(lambda m: m.rows_loaded)),
-    _Row(_COUNTER, "rows_deleted", "Rows that were deleted, or marked as deleted, because the source no longer has them.", _check(lambda c: c.total.rows_deleted)),
+    _Row(_COUNTER, "rows_deleted", "Rows that were deleted, or marked as deleted, because the source no longer has them.", _status(lambda c: c.total.rows_deleted)),
     _Row(_COUNTER, "bytes_written", "Bytes of the data files written since the last reset.", _mark(lambda m: m.bytes_written)),
     _Row(_GAUGE, "run_duration_seconds", "Seconds of the last run that did something, by stage; loads run in parallel with the extraction.", _durations, ("table", "stage")),
     _Row(_COUNTER, "runs", "Runs by exit code, including idle ones.", _runs, ("table", "exit_code")),
-    _Row(_COUNTER, "recoveries", "Recoveries of watermarks on record in the store (30 days), by what they were recovered from.", lambda f: (((s,), n) for s, n in sorted(f.recoveries.items())), ("source",)),
-    _Row(_GAUGE, "recovery_seconds", "Seconds that the latest recovery took.", lambda f: (((), f.recovery_seconds),), ()),
+    _Row(_GAUGE, "recoveries", "Recoveries of watermarks in the last 30 days, by what they were recovered from, and whether they succeeded.", _recoveries, ("source", "success")),
+    _Row(_GAUGE, "recovery_seconds", "Seconds that recoveries of the last 30 days took: on average, the latest, the worst.", _recovery_seconds, ("of",)),
+    _Row(_GAUGE, "recovery_timestamp_seconds", "When the latest recovery ended, by what it was recovered from.", _last_recoveries, ("source",)),
     _Row(_GAUGE, "copies_bytes", "Bytes of the daily and session copies of watermarks.", lambda f: (((), f.copies_bytes),), ()),
 )
 # fmt: on

@@ -22,7 +22,7 @@ from floodmark.config.load import AlertSpec
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, duration
 from floodmark.model.times import stamp
-from floodmark.observe.judge import Event
+from floodmark.observe.notices import Event
 
 # How long a receiver may take for one message.
 PATIENCE = 5.0

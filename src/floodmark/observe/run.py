@@ -6,10 +6,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from floodmark.commit.health import limit_of
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncReport
@@ -79,6 +81,7 @@ class Observer:
         self._lineage = _lineage(config)
         self._file = metrics_file
         self._facts = StoreFacts(Store(config.store))
+        self._limits = partial(limit_of, config)
         self._warned = False
 
     def __enter__(self) -> Observer:
@@ -124,7 +127,7 @@ class Observer:
         from floodmark.observe.metrics import exposition, write_file
 
         try:
-            write_file(file, exposition(self._facts.look()))
+            write_file(file, exposition(self._facts.look(), self._limits))
         except FloodmarkError as error:
             level = logging.INFO if self._warned else logging.WARNING
             self._warned = True

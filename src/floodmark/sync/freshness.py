@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from floodmark.commit.checks import Check, read_check
+from floodmark.commit.status import TableStatus, read_status
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.times import parse_moment
@@ -24,9 +24,11 @@ def tell_freshness(work: Work, report: SyncReport) -> None:
     try:
         found = []
         for table in report.tables:
-            # A run that only loads does not check the source: the check of the run that extracted counts.
-            check = read_check(services.store, table.table) if options.load_only and not table.error else None
-            if (row := freshness(table, options, report.run, check)) is not None:
+            # A run that only loads does not check the source: the look of the run that extracted counts.
+            status = (
+                read_status(services.store, table.table) if options.load_only and not table.error else None
+            )
+            if (row := freshness(table, options, report.run, status)) is not None:
                 found.append(row)
         if found:
             services.warehouse().note_freshness(found)
@@ -35,7 +37,7 @@ def tell_freshness(work: Work, report: SyncReport) -> None:
 
 
 def freshness(
-    report: TableReport, options: SyncOptions, run: str, check: Check | None = None
+    report: TableReport, options: SyncOptions, run: str, status: TableStatus | None = None
 ) -> Freshness | None:
     """How fresh a target is after this run; None: no fresher than before, or unknown."""
     shown, table = report.watermark, report.described
@@ -43,7 +45,7 @@ def freshness(
         return None
     looked, complete = shown.get("last_check_time"), report.complete_at
     if options.load_only:
-        looked, complete = (check.caught_up_at, check.complete_at) if check else (None, None)
+        looked, complete = (status.caught_up_at, status.complete_at) if status else (None, None)
     if looked is None or complete is None:
         return None
     as_of, mark = datetime.fromtimestamp(complete, UTC), shown["last_mysql_data_timestamp"]

@@ -12,11 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 from floodmark.commit.activity import activity
-from floodmark.commit.checks import checked, read_check, write_check
 from floodmark.commit.document import Failure
 from floodmark.commit.held import HeldTable
 from floodmark.commit.lease import holder
-from floodmark.commit.status import add_days
+from floodmark.commit.status import read_status, write_run
 from floodmark.load.background import Loader
 from floodmark.model.errors import ConflictError, FloodmarkError
 from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport
@@ -33,7 +32,7 @@ class Told:
     """What is shown of a failed run, and whether it was ours to report."""
 
     shown: dict[str, Any] | None
-    failure: Failure | None = None  # goes into the check object only, because there is no log
+    failure: Failure | None = None  # goes into the status only, because there is no log
     ours: bool = True
 
 
@@ -55,16 +54,22 @@ def succeeded(
 
 
 def failed(
-    held: HeldTable, loader: Loader, asked: SyncOptions, error: FloodmarkError, *, looked: str | None
+    held: HeldTable,
+    loader: Loader,
+    asked: SyncOptions,
+    error: FloodmarkError,
+    *,
+    looked: str | None,
+    ours: bool = True,
 ) -> Told:
-    """Publishes the reason for a failure with the watermark, unless another run holds the table."""
+    """Publishes the reason for a failure with the watermark, unless another run holds the table or it is not `ours`."""
     unlogged = None
     conflict = error.code == ConflictError.code
     if conflict:
         held.watermark.drop_due()
     try:
         looked = looked or _last_look(held)
-        if conflict or asked.dry_run or not _may_speak(held, loader):
+        if conflict or asked.dry_run or not ours or not _may_speak(held, loader):
             held.watermark.drop_due()
             shown = held.watermark.current(held.state, _ledger_rows(loader))
             return Told(_with_activity(held, shown, looked), ours=False)
@@ -83,24 +88,11 @@ def failed(
         return Told(None, ours=False)
 
 
-def leave_check(
+def leave_status(
     held: HeldTable, report: TableReport, looked: str | None, failure: Failure | None, old: float = 0.0
 ) -> None:
-    """Writes the check object and the day's totals; failing to read or write them stops nothing.
-
-    That there are none yet may be `old` seconds old.
-    """
-    store, name = held.log.store, held.log.table_name
-    try:
-        before = read_check(store, name, old)
-    except FloodmarkError as error:
-        log.info("the check object could not be read: %s", error.message, extra={"table": name})
-        return
-    check, days = checked(
-        before, report, held.run, stamp(), looked=looked, failure=failure, killed=held.killed
-    )
-    add_days(store, name, days, old)  # first: a crash in between counts a run twice rather than not at all
-    write_check(store, check)
+    """Adds the run to the table's status and its days; that there are none yet may be `old` seconds old."""
+    write_run(held.log.store, report, held.run, looked=looked, failure=failure, killed=held.killed, old=old)
 
 
 def _may_speak(held: HeldTable, loader: Loader) -> bool:
@@ -121,8 +113,8 @@ def _same(known: Failure, now: Failure) -> bool:
 
 
 def _last_look(held: HeldTable) -> str | None:
-    check = read_check(held.log.store, held.log.table_name)
-    return check.last_check_time if check else None
+    status = read_status(held.log.store, held.log.table_name)
+    return status.last_check_time if status else None
 
 
 def _ledger_rows(loader: Loader) -> Any:

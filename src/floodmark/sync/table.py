@@ -155,7 +155,7 @@ class TableRun:
         self._report.seconds = time.monotonic() - began
         self._report.described = self._held.state.table
         self._report.schema_changes = column_changes(self._described_before, self._held.state.table)
-        self._leave_check()
+        self._leave_status()
         self._services.progress.finished(self._report)
         log_end(self._report, self._held.state.position if self._held.known else None)
         return self._report
@@ -196,7 +196,7 @@ class TableRun:
         try:
             if not self._held.read().retired:
                 self._fail(error)
-                self._leave_check()
+                self._leave_status()
         except FloodmarkError:
             pass  # there is no store to report it to
         return self._report.watermark
@@ -527,14 +527,16 @@ class TableRun:
         self._report.error, self._report.stopped = error, self._services.interrupted
         if self._services.interrupted or not self._held.known:
             return  # the table did not fail, or there is no store to write to
-        told = outcome.failed(self._held, self._loader, self._asked, error, looked=self._looked)
+        told = outcome.failed(
+            self._held, self._loader, self._asked, error, looked=self._looked, ours=self._work.pipeline.ours()
+        )
         self._report.watermark = told.shown or self._report.watermark
         self._ours, self._unlogged = told.ours, told.failure
 
-    def _leave_check(self) -> None:
+    def _leave_status(self) -> None:
         """Records in the store how the run ended, if that is up to us."""
         if self._ours and not self._services.interrupted:
-            outcome.leave_check(self._held, self._report, self._looked, self._unlogged, self._glance)
+            outcome.leave_status(self._held, self._report, self._looked, self._unlogged, self._glance)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

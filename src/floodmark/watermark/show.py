@@ -10,10 +10,10 @@ from typing import Any
 
 from floodmark.commit import system
 from floodmark.commit.activity import activity_now
-from floodmark.commit.checks import read_check
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, tables
 from floodmark.commit.publish import Watermark
+from floodmark.commit.status import read_status
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers, ledger_of
 from floodmark.model.commit import files_of
@@ -71,16 +71,16 @@ def _documents(
     with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
             ledger = ledgers.of(state, whole=show_files)
-            check = read_check(store, name)
+            status = read_status(store, name)
             # Without a log there is no copy that could hold a failure.
-            failure = check.failure if check and state.n < 0 else None
+            failure = status.failure if status and state.n < 0 else None
             mark = Watermark(store, name, "", log=logs[name])
             document = mark.current(state, ledger.rows if ledger else None, failure)
             options = config.options(name)
             document["mode"] = state.table.mode if state.table else options.mode
             document["not_followed"] = list(not_followed(state.table, options.deletes)) if state.table else []
             document["activity"] = activity_now(store, state)
-            document["last_check_time"] = check.last_check_time if check else None
+            document["last_check_time"] = status.last_check_time if status else None
             lag = behind.get(name)
             document["lag_seconds"] = lag.seconds if lag else None
             if lag is not None and lag.ids is not None:

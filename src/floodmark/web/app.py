@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from floodmark.commit import pipeline
+from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run, run_at
 from floodmark.commit.status import DoctorResult, read_doctor
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
@@ -35,14 +36,14 @@ from floodmark.model.text import shown_json
 from floodmark.model.times import stamp
 from floodmark.observe.listen import Metrics
 from floodmark.watermark.history import watermark_history
-from floodmark.web import documents, parse
+from floodmark.web import documents
 from floodmark.web.choose import Asked
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import HEADERS, Gate, Token
 from floodmark.web.house import Counts
 from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
-from floodmark.web.seen import Row, Run, Snapshot, run_at
+from floodmark.web.seen import Row, Snapshot
 
 log = logging.getLogger("floodmark")
 
@@ -94,6 +95,15 @@ class Prepared:
                 self._made.popitem(last=False)
 
 
+def masked(value: Any, scrub: Scrub) -> Any:
+    """A document with every text in it masked."""
+    if isinstance(value, dict):
+        return {name: masked(inner, scrub) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(inner, scrub) for inner in value)
+    return scrub(value) if isinstance(value, str) else value
+
+
 def _tagged(version: tuple[object, ...], kind: str, status: int, text: str) -> Made:
     body = text.encode("utf-8", "backslashreplace")
     tag = f'"{sha256(body).hexdigest()[:24]}"'
@@ -110,7 +120,7 @@ class Dashboard:
         self._watch = watch
         self._details = Details(looks.store, config)
         self._counts = Counts(looks.store)
-        self._metrics = Metrics(looks.store)
+        self._metrics = Metrics(looks.facts, config)
         self._made = Prepared()
         self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
 
@@ -227,8 +237,7 @@ class Dashboard:
             found = read_doctor(self._looks.store)
         except FloodmarkError:
             return None
-        masked: DoctorResult | None = parse.masked_doctor(found, self._looks.scrub) if found else None
-        return masked
+        return replace(found, checks=masked(found.checks, self._looks.scrub)) if found else None
 
     def _pipeline(self) -> str | None:
         try:
@@ -244,12 +253,12 @@ class Dashboard:
             raise HTTPException(404, f"There is no table {wanted} in this store.")
         return row
 
-    def _stored_run(self, wanted: str) -> Run | None:
+    def _stored_run(self, wanted: str) -> RunOutcome | None:
         """A run that is older than those kept in memory."""
         if not run_at(wanted) or not wanted.replace("_", "").isalnum():
             return None
         try:
-            return parse.run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
+            return parse_run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
         except FloodmarkError:
             return None
 
@@ -290,11 +299,11 @@ class Dashboard:
         if run.exit_code is None:  # it was killed, and left no report
             return documents.killed(run)
         try:
-            found = json.loads(self._looks.store.get(f"runs/{run.id}.json") or b"{}")
+            found = json.loads(self._looks.store.get(f"runs/{run.run}.json") or b"{}")
         except FloodmarkError as error:
             raise HTTPException(503, self._looks.scrub(error.message)) from None
-        masked: dict[str, Any] = parse.masked(found, self._looks.scrub)
-        return masked
+        document: dict[str, Any] = masked(found, self._looks.scrub)
+        return document
 
     def _house_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
         return documents.house(

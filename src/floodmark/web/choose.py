@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from floodmark.web.health import WORDS
+from floodmark.commit.health import WORDS
 from floodmark.web.seen import Row, worst_first
 
 PAGE = 1000
@@ -77,7 +77,7 @@ def _ordered(rows: list[Row], sort: str) -> list[Row]:
             rows, key=lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1)
         )
     if sort == "rows":
-        return sorted(rows, key=lambda r: -(r.last.rows if r.last else -1))
+        return sorted(rows, key=lambda r: -(r.last.rows_extracted if r.last else -1))
     if sort == "looked":  # the longest ago first
         return sorted(rows, key=lambda r: r.looked or "")
     if sort == "pending":

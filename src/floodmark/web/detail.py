@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodmark.commit.activity import activity_now
-from floodmark.commit.checks import read_check
 from floodmark.commit.document import Copy
 from floodmark.commit.fold import State
 from floodmark.commit.load_status import last_known
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
+from floodmark.commit.status import read_status
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, Set, WithFiles, files_of
 from floodmark.model.notes import not_followed
@@ -108,13 +108,13 @@ class Details:
 
     def _document(self, log: Log, state: State) -> dict[str, Any]:
         """What `watermark get --json` prints, except for what only MySQL and the warehouse know."""
-        check = read_check(self._store, state.table_name)
+        status = read_status(self._store, state.table_name)
         shown = Watermark(self._store, state.table_name, "", log=log).current(state, None)
         deletes = self._config.options(state.table_name).deletes
         shown["mode"] = state.table.mode if state.table else None
         shown["not_followed"] = list(not_followed(state.table, deletes)) if state.table else []
         shown["activity"] = activity_now(self._store, state)
-        shown["last_check_time"] = check.last_check_time if check else None
+        shown["last_check_time"] = status.last_check_time if status else None
         return shown
 
     def _newest(self, log: Log, numbers: list[int]) -> list[Commit]:

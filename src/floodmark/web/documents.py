@@ -6,25 +6,15 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from floodmark.commit.status import DoctorResult
+from floodmark.commit.outcomes import RunOutcome, TableOutcome
+from floodmark.commit.status import DoctorResult, VerifyResult
 from floodmark.model.times import stamp
 from floodmark.web.house import House
 from floodmark.web.pages import Places, job, sums, totals
-from floodmark.web.seen import Part, Row, Run, Snapshot
+from floodmark.web.seen import Row, Snapshot
+from floodmark.web.words import verify_findings
 
 Document = dict[str, Any]
-# Fields of the published document that only the page needs.
-_OURS = (
-    "open",
-    "log",
-    "load_epoch",
-    "loaded",
-    "staged_bytes",
-    "mode",
-    "target",
-    "processed_files",
-    "pending_files",
-)
 
 
 def _head(snapshot: Snapshot) -> Document:
@@ -55,11 +45,22 @@ def _row(row: Row) -> Document:
         "last_success_time": row.last_success,
         "last_run": part(row.last) if row.last else None,
         "pending_files": row.pending,
-        "verified": asdict(row.verified) if row.verified else None,
+        "verified": verified(row.verified) if row.verified else None,
     }
 
 
-def part(one: Part) -> Document:
+def verified(one: VerifyResult) -> Document:
+    """The last verify of a table."""
+    return {
+        "at": one.at,
+        "differences": one.differences,
+        "rows_source": one.rows_source,
+        "rows_warehouse": one.rows_warehouse,
+        "findings": verify_findings(one),
+    }
+
+
+def part(one: TableOutcome) -> Document:
     """One table's part of a run."""
     return {
         "run": one.run,
@@ -68,24 +69,20 @@ def part(one: Part) -> Document:
         "exit_code": one.exit_code,
         "began": one.at,
         "seconds": one.seconds,
-        "rows_extracted": one.rows,
-        "rows_reread": one.reread,
-        "rows_loaded": one.loaded,
-        "rows_deleted": one.deleted,
-        "bytes_written": one.bytes,
-        "files_written": one.files,
-        "error": one.error,
+        "rows_extracted": one.rows_extracted,
+        "rows_reread": one.rows_reread,
+        "rows_loaded": one.rows_loaded,
+        "rows_deleted": one.rows_deleted,
+        "bytes_written": one.bytes_written,
+        "files_written": one.files_written,
+        "error": one.error.message if one.error else None,
     }
 
 
 def tables(snapshot: Snapshot) -> Document:
     """The watermarks as they were published, without their lists of files."""
     return {
-        "tables": [
-            {name: value for name, value in row.document.items() if name not in _OURS}
-            for row in sorted(snapshot.rows, key=lambda row: row.name)
-            if row.document
-        ]
+        "tables": [row.document for row in sorted(snapshot.rows, key=lambda row: row.name) if row.document]
     }
 
 
@@ -94,21 +91,21 @@ def runs(snapshot: Snapshot) -> Document:
     return {**_head(snapshot), "runs": [_run(run) for run in snapshot.runs]}
 
 
-def _run(run: Run) -> Document:
+def _run(run: RunOutcome) -> Document:
     return {
-        "run": run.id,
+        "run": run.run,
         "ok": run.ok,
         "exit_code": run.exit_code,
         "began": run.at,
         "seconds": run.seconds,
-        "tables": len(run.parts),
-        "rows_extracted": sum(one.rows for one in run.parts),
+        "tables": len(run.tables),
+        "rows_extracted": sum(one.rows_extracted for one in run.tables),
     }
 
 
-def killed(run: Run) -> Document:
+def killed(run: RunOutcome) -> Document:
     """A killed run, in the form of the report it did not write."""
-    return {"run": run.id, "ok": False, "exit_code": None, "tables": [part(one) for one in run.parts]}
+    return {"run": run.run, "ok": False, "exit_code": None, "tables": [part(one) for one in run.tables]}
 
 
 def working(snapshot: Snapshot, now: datetime) -> Document:

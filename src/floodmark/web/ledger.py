@@ -11,14 +11,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
+from floodmark.commit.health import Mark
 from floodmark.commit.lease import LeaseNote, lives
 from floodmark.config.load import WarehouseSpec
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import load
 from floodmark.model.ledger import LoadSum
-from floodmark.model.times import parse_moment, stamp
+from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
 
@@ -64,25 +65,24 @@ class Loads:
         )
 
 
-def loads_of(document: Mapping[str, Any], seen: LedgerSeen) -> Loads | None:
+def loads_of(mark: Mark, seen: LedgerSeen) -> Loads | None:
     """A table's loads; None where they are not known, or what was published is newer."""
-    published: Mapping[str, Any] = document.get("loaded") or {}
-    saved = (document.get("backup_metadata") or {}).get("saved_at")
-    if seen.at is None or not document.get("log") or not isinstance(saved, str) or saved > seen.at:
+    epoch, commits, _ = mark.loads
+    saved = mark.document.get("backup_metadata", {}).get("saved_at")
+    if seen.at is None or not mark.log or not isinstance(saved, str) or saved > seen.at:
         return None
-    if published.get("epoch") != document.get("load_epoch"):
+    if epoch != mark.load_epoch:
         return None
-    found = seen.sums.get((document["log"], document["load_epoch"]))
+    found = seen.sums.get((mark.log, epoch))
     known = (found.commits, found.rows, found.files) if found else (0, 0, 0)
-    return Loads(seen.at, *known, published=int(published.get("commits") or 0))
+    return Loads(seen.at, *known, published=commits)
 
 
-def waiting(document: Mapping[str, Any], loads: Loads | None) -> int:
+def waiting(mark: Mark, loads: Loads | None) -> int:
     """How many files wait: as published, corrected by what the ledger has or lacks beyond that."""
-    published = int(document.get("pending_files") or 0)
     if loads is None or loads.agreement == "same":
-        return published
-    return max(0, published + int((document.get("loaded") or {}).get("files") or 0) - loads.files)
+        return mark.pending_files
+    return max(0, mark.pending_files + mark.loads[2] - loads.files)
 
 
 def due(
@@ -172,11 +172,3 @@ class LedgerWatch:
             if lives(note):
                 return False
         return True
-
-
-def moment(text: object) -> datetime | None:
-    """A moment of a document; None where it has none."""
-    try:
-        return parse_moment(str(text)) if text else None
-    except ValueError:
-        return None

@@ -14,6 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from floodmark import __version__
+from floodmark.commit.health import WORDS, age
+from floodmark.commit.outcomes import RunOutcome, TableOutcome
 from floodmark.commit.status import Day, DoctorResult
 from floodmark.config.load import Config
 from floodmark.model.note_words import clause
@@ -22,8 +24,7 @@ from floodmark.model.text import data_time
 from floodmark.web import charts, words
 from floodmark.web.choose import Asked, choose
 from floodmark.web.detail import Detail
-from floodmark.web.health import WORDS
-from floodmark.web.seen import Holder, Part, Row, Run, Snapshot, age, worst_lag
+from floodmark.web.seen import Holder, Row, Snapshot, worst_lag
 
 RUNS_ON_A_PAGE = 50
 TABLES_ON_THE_TIMELINE = 30
@@ -99,7 +100,7 @@ def sums(snapshot: Snapshot, now: datetime) -> dict[str, int]:
     since = (now - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "running": len(snapshot.holders),
-        "rows": sum(part.rows for run in snapshot.runs if run.at >= since for part in run.parts),
+        "rows": sum(part.rows_extracted for run in snapshot.runs if run.at >= since for part in run.tables),
         "pending": sum(row.pending for row in snapshot.rows),
     }
 
@@ -121,7 +122,7 @@ class Pages:
         )
         self._env.filters |= {
             "ago": words.ago, "anchor": anchor, "clock": words.clock, "coarse": words.coarse, "count": words.count, "counted": words.counted, "duration": words.duration,
-            "ended": words.ended, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
+            "ended": words.ended, "finding": words.finding, "lag": words.lag, "moment": lambda at: f"{at:%Y-%m-%d %H:%M} UTC", "next_step": words.next_step,
             "shell": shlex.quote, "short": words.short, "shown": lambda text: words.shown(str(text)), "size": words.size,
             "slug": lambda word: word.split()[0], "sparkline": charts.sparkline,
         }  # fmt: skip
@@ -180,7 +181,12 @@ class Pages:
             "position": position(document),
             "not_followed": [clause(Note(kind)) for kind in document.get("not_followed", ())],
             "charts": table_charts(parts, days, row.target),
-            "findings": [(part.run, said) for part in parts[:RUNS_WITH_FINDINGS] for said in part.findings],
+            "findings": [
+                (part.run, words.finding(one.kind, one.detail))
+                for part in parts[:RUNS_WITH_FINDINGS]
+                for one in part.findings
+            ],
+            "verify_findings": words.verify_findings(row.verified) if row.verified else [],
             "run_figures": [_run_figures(part) for part in parts],
             "day_figures": [_day_figures(day) for day in reversed(days)],
         }
@@ -189,27 +195,27 @@ class Pages:
         pages = max(1, -(-len(snapshot.runs) // RUNS_ON_A_PAGE))
         page = min(page, pages)
         shown = snapshot.runs[(page - 1) * RUNS_ON_A_PAGE : page * RUNS_ON_A_PAGE]
-        names = list(dict.fromkeys(p.table for run in shown for p in run.parts if not p.idle))
+        names = list(dict.fromkeys(p.table for run in shown for p in run.tables if not p.idle))
         chosen = set(names[:TABLES_ON_THE_TIMELINE])
         spans = [
             _span(part)
             for run in shown
-            for part in run.parts
+            for part in run.tables
             if part.table in chosen and not part.idle and part.at
         ]
         return self._page(
             "runs.html", title="Runs", here="/runs", address=f"/runs?page={page}" if page > 1 else "/runs", api="/api/runs", snapshot=snapshot, runs=shown, page=page, pages=pages,
-            timeline=charts.timeline(spans, now), names={run.id: _names(run) for run in shown}, more_tables=len(names) - len(chosen), now=now,
+            timeline=charts.timeline(spans, now), names={run.run: _names(run) for run in shown}, more_tables=len(names) - len(chosen), now=now,
         )  # fmt: skip
 
-    def run(self, snapshot: Snapshot, run: Run, now: datetime) -> str:
-        worst = sorted(run.parts, key=lambda p: (p.ok, p.idle, p.table))
+    def run(self, snapshot: Snapshot, run: RunOutcome, now: datetime) -> str:
+        worst = sorted(run.tables, key=lambda p: (p.ok, p.idle, p.table))
         shown = [part for part in worst if not part.idle or part.notes or len(worst) <= 20][:TABLES_OF_A_RUN]
         return self._page(
-            "run.html", title=f"Run {run.id}", here="/runs", address=f"/runs/{run.id}", api=f"/api/runs/{run.id}", snapshot=snapshot, run=run,
+            "run.html", title=f"Run {run.run}", here="/runs", address=f"/runs/{run.run}", api=f"/api/runs/{run.run}", snapshot=snapshot, run=run,
             parts=shown, more=len(worst) - len(shown), now=now, stages=_stages_of(shown),
             timeline=charts.timeline([_span(part, link=words.table_url(part.table)) for part in shown[:TABLES_ON_THE_TIMELINE]], None)
-            if run.at and any(part.stages for part in shown) else "",
+            if run.at and any(part.stage_seconds for part in shown) else "",
         )  # fmt: skip
 
     def now(self, snapshot: Snapshot, now: datetime) -> str:
@@ -285,7 +291,7 @@ def _clock(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> list[Chart]:
+def table_charts(parts: Sequence[TableOutcome], days: Sequence[Day], target: float) -> list[Chart]:
     """Lag over time, and rows, bytes and seconds per run, oldest first; per day where the runs' reports are gone."""
     runs = [part for part in reversed(parts) if part.at]
     busy = [part for part in runs if not part.idle]
@@ -298,7 +304,7 @@ def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> l
         most = max((value(p) for p in busy), default=0)
         return Chart(title, charts.bars(points, f"at most {said(most)}"))
 
-    in_ids = all(part.lag is None for part in runs)
+    in_ids = all(part.lag.seconds is None for part in runs)
     say = (lambda v: f"{v:,.0f} ids") if in_ids else words.duration
     lags = [charts.Point(_clock(p.at), p.behind, f"{_clock(p.at)}: {say(p.behind or 0)}") for p in runs]
     known = [point.value for point in lags if point.value is not None]
@@ -311,8 +317,8 @@ def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> l
             "Lag when runs began",
             charts.line(lags, top, None if in_ids else target, f"target {words.coarse(target)}"),
         ),
-        bar("Rows per run", lambda p: p.rows, words.count),
-        bar("Bytes per run", lambda p: p.bytes, words.size),
+        bar("Rows per run", lambda p: p.rows_extracted, words.count),
+        bar("Bytes per run", lambda p: p.bytes_written, words.size),
         bar("Seconds per run", lambda p: p.seconds, words.duration),
     ]
     if len(days) > 2:
@@ -330,25 +336,25 @@ def table_charts(parts: Sequence[Part], days: Sequence[Day], target: float) -> l
     return found
 
 
-def _outcome(part: Part) -> charts.Outcome:
+def _outcome(part: TableOutcome) -> charts.Outcome:
     return "ok" if part.ok else "held" if part.exit_code == 3 else "failed"
 
 
-def _names(run: Run) -> str:
+def _names(run: RunOutcome) -> str:
     """The tables of a run in a few words."""
-    names = [part.table for part in run.parts]
+    names = [part.table for part in run.tables]
     more = len(names) - NAMED_TABLES
     return ", ".join(names[:NAMED_TABLES]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _stages_of(parts: Sequence[Part]) -> list[str]:
+def _stages_of(parts: Sequence[TableOutcome]) -> list[str]:
     """The stages that these tables have gone through, in order."""
-    known = {stage for part in parts for stage, _ in part.stages}
+    known = {stage for part in parts for stage in part.stage_seconds}
     return [stage for stage in charts.STAGES if stage in known]
 
 
-def _span(part: Part, link: str | None = None) -> charts.Span:
-    said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows)} rows in {words.duration(part.seconds)}"
+def _span(part: TableOutcome, link: str | None = None) -> charts.Span:
+    said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows_extracted)} rows in {words.duration(part.seconds)}"
     return charts.Span(
         part.table,
         part.at,
@@ -356,21 +362,16 @@ def _span(part: Part, link: str | None = None) -> charts.Span:
         _outcome(part),
         said,
         link or f"/runs/{part.run}",
-        dict(part.stages),
+        dict(part.stage_seconds),
     )
 
 
-def _run_figures(part: Part) -> tuple[str, ...]:
-    lag = (
-        ""
-        if part.lag is None and part.lag_ids is None
-        else words.duration(part.lag)
-        if part.lag is not None
-        else f"{part.lag_ids:,} ids"
-    )
+def _run_figures(part: TableOutcome) -> tuple[str, ...]:
+    at, ids = part.lag.seconds, part.lag.ids
+    lag = words.duration(at) if at is not None else f"{ids:,} ids" if ids is not None else ""
     return (
-        part.run, words.ended(part.exit_code), words.count(part.rows), words.count(part.reread), words.count(part.loaded),
-        words.count(part.bytes), f"{part.seconds:.1f}", lag,
+        part.run, words.ended(part.exit_code), words.count(part.rows_extracted), words.count(part.rows_reread), words.count(part.rows_loaded),
+        words.count(part.bytes_written), f"{part.seconds:.1f}", lag,
     )  # fmt: skip
 
 

@@ -4,77 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from floodmark.commit.status import Day
-from floodmark.model.times import parse_moment
-from floodmark.web.health import DEFAULT_TARGET, Facts, Health, behind, judge
+from floodmark.commit.health import (
+    DEFAULT_LIMIT,
+    Health,
+    Mark,
+    TableFacts,
+    behind_seconds,
+    judge,
+    moment,
+)
+from floodmark.commit.lease import LEASE_SECONDS
+from floodmark.commit.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
+from floodmark.commit.status import Day, TableStatus, VerifyResult
+from floodmark.observe.facts import History
 from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
 POINTS = 30  # of a sparkline
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One table's part of one run. There are many: a week of runs has them for every table."""
-
-    run: str
-    table: str
-    ok: bool
-    exit_code: int | None  # None: it was killed
-    at: str  # when the run began, to the second
-    seconds: float
-    rows: int = 0
-    reread: int = 0
-    loaded: int = 0
-    deleted: int = 0
-    bytes: int = 0
-    files: int = 0
-    lag: float | None = None
-    lag_ids: int | None = None
-    strategy: str | None = None
-    error: str | None = None
-    hint: str | None = None
-    notes: tuple[str, ...] = ()
-    findings: tuple[str, ...] = ()
-    stages: tuple[tuple[str, float], ...] = ()  # seconds of each, if the run has recorded them
-    began_behind: float | None = None  # the lag when the run began, in seconds or ids
-
-    @property
-    def behind(self) -> float | None:
-        """The largest lag of the table that the run knows of."""
-        if self.began_behind is not None:
-            return self.began_behind
-        return self.lag if self.lag is not None else self.lag_ids
-
-    @property
-    def idle(self) -> bool:
-        return self.ok and not (self.rows or self.reread or self.loaded or self.deleted)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run, from its report; a killed run, from what it left behind."""
-
-    id: str
-    at: str
-    ok: bool
-    exit_code: int | None  # None: it was killed
-    seconds: float
-    parts: tuple[Part, ...]
-    error: str | None = None  # why the run failed as a whole
-    hint: str | None = None
-
-    @property
-    def why(self) -> str | None:
-        """Why it failed: as a whole, or the first table that failed as the run did."""
-        if self.error is not None or self.ok:
-            return self.error
-        return next(
-            (part.error for part in self.parts if part.error and part.exit_code == self.exit_code), None
-        )
 
 
 @dataclass(frozen=True)
@@ -98,15 +46,19 @@ class Holder:
     lag_ids: int | None = None
 
 
-@dataclass(frozen=True)
-class Verified:
-    """The last verify of a table."""
-
-    at: str
-    differences: int
-    rows_source: int | None = None
-    rows_warehouse: int | None = None
-    findings: tuple[str, ...] = ()
+def holder_of(facts: TableFacts) -> Holder | None:
+    """Who holds the table, while its lease is alive, and how far it has got, if it says so."""
+    lease, live = facts.lease, facts.live
+    if lease is None:
+        return None
+    if live is None:
+        since = run_at(lease.run) or None
+        return Holder(facts.table, lease.run, lease.owner.host, lease.owner.pid, lease.purpose, since)
+    stage_since = next((one.since for one in live.stages if not one.ended), None)
+    return Holder(
+        facts.table, live.run, live.host, live.pid, lease.purpose, live.since, live.stage, stage_since,
+        live.rows, live.expected, live.files, live.bytes, live.updated_at, live.lag_seconds, live.lag_ids,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,14 +71,13 @@ class Row:
     lag_ids: int | None = None
     looked: str | None = None
     points: tuple[float | None, ...] = ()
-    last: Part | None = None
+    last: TableOutcome | None = None
     last_success: str | None = None
     pending: int = 0
-    pending_more: bool = False
-    verified: Verified | None = None
+    verified: VerifyResult | None = None
     holder: Holder | None = None
-    document: Document = field(default_factory=dict)
-    target: float = DEFAULT_TARGET
+    mark: Mark | None = None
+    target: float = DEFAULT_LIMIT
     loads: Loads | None = None  # as the ledger has them; None: not known
     at_most: float | None = (
         None  # it may be that far behind by now, in whole minutes; only where that is too far
@@ -134,7 +85,12 @@ class Row:
 
     @property
     def retired(self) -> bool:
-        return bool(self.document.get("retired"))
+        return self.mark is not None and self.mark.retired
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The published watermark, without its lists of files."""
+        return self.mark.document if self.mark else {}
 
 
 @dataclass(frozen=True)
@@ -144,7 +100,7 @@ class Snapshot:
     at: datetime
     version: int
     rows: tuple[Row, ...] = ()
-    runs: tuple[Run, ...] = ()  # newest first
+    runs: tuple[RunOutcome, ...] = ()  # newest first
     days: Mapping[str, tuple[Day, ...]] = field(default_factory=dict)
     problem: str | None = None
     read: bool = True  # False: the store was never read
@@ -153,14 +109,14 @@ class Snapshot:
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
 
-    def run(self, run: str) -> Run | None:
-        return next((one for one in self.runs if one.id == run), None)
+    def run(self, run: str) -> RunOutcome | None:
+        return next((one for one in self.runs if one.run == run), None)
 
-    def parts(self, table: str, most: int = 60) -> list[Part]:
+    def parts(self, table: str, most: int = 60) -> list[TableOutcome]:
         """A table's parts of the runs that are known, newest first."""
-        found: list[Part] = []
+        found: list[TableOutcome] = []
         for run in self.runs:
-            found += [part for part in run.parts if part.table == table]
+            found += [part for part in run.tables if part.table == table]
             if len(found) >= most:
                 break
         return found[:most]
@@ -171,7 +127,7 @@ class Snapshot:
         return here == (other.rows, other.runs, other.days, other.ledger)
 
     @property
-    def refused(self) -> Run | None:
+    def refused(self) -> RunOutcome | None:
         """The last run, if it failed as a whole and no sync has got further since."""
         last = self.runs[0] if self.runs else None
         if last is None or last.error is None or any((row.looked or "") > last.at for row in self.rows):
@@ -183,120 +139,98 @@ class Snapshot:
         return [row.holder for row in self.rows if row.holder is not None]
 
 
-@dataclass(frozen=True)
-class Told:
-    """What the store says about one table."""
-
-    document: Document | None  # the published watermark, without its lists of files; None: there is none
-    damaged: bool = False
-    looked: str | None = None
-    caught_up: str | None = None  # when a run last looked and committed all that there was
-    failure: str | None = None  # why the last run failed
-    failed_at: str | None = None
-    success: str | None = None  # when one last succeeded
-    last: Part | None = None  # the last run that did something, where its report is not known
-    lag: float | None = None  # at the last look, if it was recorded
-    lag_ids: int | None = None
-    holder: Holder | None = None
-    verified: Verified | None = None
-    target: float | None = None
-    days: tuple[Day, ...] = ()
-
-
-def make_row(name: str, told: Told, parts: list[Part], now: datetime, ledger: LedgerSeen = NOT_ASKED) -> Row:
+def make_row(
+    facts: TableFacts,
+    limit: float,
+    parts: list[TableOutcome],
+    days: Iterable[Day],
+    now: datetime,
+    ledger: LedgerSeen = NOT_ASKED,
+) -> Row:
     """A table's line of the overview; `parts` are its parts of runs, newest first."""
-    document = told.document or {}
-    loads = loads_of(document, ledger)
-    last = next((part for part in parts if not part.idle), told.last or (parts[0] if parts else None))
-    if told.last is not None and last is not None and told.last.run > last.run:
-        last = told.last
-    looked = latest(told.looked, document.get("last_check_time"))
-    ended = [part for part in parts if part.exit_code != 3]
-    newest = ended[0] if ended else None
-    lag, lag_ids = told.lag, told.lag_ids
-    if told.holder is not None and (told.holder.lag, told.holder.lag_ids) != (None, None):
-        lag, lag_ids = told.holder.lag, told.holder.lag_ids
-    if lag is None and lag_ids is None and newest is not None:
-        lag, lag_ids = newest.lag, newest.lag_ids
-    error = document.get("last_error") or told.failure
-    if error is None and newest is not None and not newest.ok and newest.at > (looked or ""):
-        error = newest.error
-    pending = waiting(document, loads)
-    target = told.target if told.target is not None else DEFAULT_TARGET
-    facts = Facts(
-        readable=not told.damaged,
-        synced=bool(document.get("last_mysql_extraction_time") or document.get("last_mysql_data_id")),
-        running=told.holder is not None,
-        interrupted=bool(document.get("open")),
-        error=error,
-        lag=lag,
-        lag_ids=lag_ids,
-        looked=told.caught_up or looked,
-        age=age(told.caught_up or looked, now),
-        target=target,
-        pending=pending,
-        differences=told.verified.differences if told.verified else None,
-        retired=bool(document.get("retired")),
-    )
-    total = behind(facts)
+    mark, status = facts.mark or Mark(facts.table), facts.status or TableStatus(facts.table)
+    loads = loads_of(mark, ledger)
+    work = status.work
+    last = next((part for part in parts if not part.idle), work or (parts[0] if parts else None))
+    if work is not None and last is not None and work.run > last.run:
+        last = work
+    lag = facts.lag
+    if lag.seconds is None and lag.ids is None:
+        lag = next((part.lag for part in parts if part.exit_code != 3), lag)
+    pending = waiting(mark, loads)
+    health = judge(facts, limit, now, pending=pending)
+    total = behind_seconds(facts, now)
     return Row(
-        name=name,
-        health=judge(facts),
-        lag=lag,
-        lag_ids=lag_ids,
-        looked=looked,
-        points=points(parts, told.days),
+        name=facts.table,
+        health=health,
+        lag=lag.seconds,
+        lag_ids=lag.ids,
+        looked=status.last_check_time,
+        points=points(parts, days),
         last=last,
-        last_success=told.success or last_success(document, parts, looked, error),
+        last_success=status.success_at or _last_success(mark, status, parts),
         pending=pending,
-        pending_more=bool(document.get("pending_s3_files_truncated")),
-        verified=told.verified,
-        holder=told.holder,
-        document=document,
-        target=target,
+        verified=status.verify,
+        holder=holder_of(facts),
+        mark=facts.mark,
+        target=limit,
         loads=loads,
-        at_most=total // 60 * 60 if total is not None and total > target else None,
+        at_most=total // 60 * 60 if total is not None and total > limit else None,
     )
 
 
-def killed_runs(parts: Iterable[Part], known: Collection[str]) -> list[Run]:
-    """The killed runs, except those known by their reports."""
-    found: dict[str, dict[str, Part]] = {}
-    for part in parts:
-        if part.run not in known:
+def _last_success(mark: Mark, status: TableStatus, parts: list[TableOutcome]) -> str | None:
+    """When a sync of the table last succeeded, where its status does not say so."""
+    loaded = mark.document.get("last_redshift_load_time")
+    if mark.error is None and status.error is None:
+        return latest(status.last_check_time, loaded, mark.document.get("last_mysql_extraction_time"))
+    return latest(*(part.at for part in parts if part.ok), loaded)
+
+
+def killed_runs(tables: Iterable[TableFacts], history: History, since: str) -> list[RunOutcome]:
+    """The runs since then that were killed: of which another run, or only the lease, tells."""
+    killed = [
+        _killed(table.table, one.run, one.until, one.rows, one.stage, one.host)
+        for table in tables
+        for one in (table.status.killed if table.status else ())
+    ]
+    for note, live in history.killed:
+        rows, stage = (live.rows, live.stage) if live else (0, None)
+        killed.append(_killed(note.table_name, note.run, note.expires_at, rows, stage, note.owner.host))
+    known: Collection[str] = {run.run for run in history.runs}
+    found: dict[str, dict[str, TableOutcome]] = {}
+    for part in killed:
+        if part.run not in known and part.run >= since:
             found.setdefault(part.run, {}).setdefault(part.table, part)
     return [
-        Run(
-            run,
-            run_at(run),
-            False,
-            None,
-            max(one.seconds for one in by_table.values()),
-            tuple(by_table.values()),
+        RunOutcome(
+            run, seconds=max(one.seconds for one in by_table.values()), tables=tuple(by_table.values())
         )
         for run, by_table in found.items()
     ]
 
 
-def run_at(run: str) -> str:
-    """When a run began, from its name, `20250819_153000_ab12`; empty when that is not one."""
-    try:
-        begun = datetime.strptime(run[:15], "%Y%m%d_%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return ""
-    return begun.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _killed(
+    table: str, run: str, until: str | None, rows: int, stage: str | None, host: str | None
+) -> TableOutcome:
+    """A table's part of a run that was killed, at the latest when its lease expired."""
+    begun, ended = moment(run_at(run)), moment(until)
+    seconds = (ended - begun).total_seconds() - LEASE_SECONDS if begun and ended else 0.0
+    where = "".join((f", in {stage}" if stage else "", f", on {host}" if host else ""))
+    error = ErrorText(f"the run was killed{where}")
+    return TableOutcome(table, run, run_at(run), None, max(0.0, seconds), error=error, rows_extracted=rows)
 
 
-def parts_of(runs: Iterable[Run]) -> dict[str, list[Part]]:
+def parts_of(runs: Iterable[RunOutcome]) -> dict[str, list[TableOutcome]]:
     """The parts of runs by their tables, in the runs' order."""
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[TableOutcome]] = {}
     for run in runs:
-        for part in run.parts:
+        for part in run.tables:
             found.setdefault(part.table, []).append(part)
     return found
 
 
-def points(parts: list[Part], days: Iterable[Day]) -> tuple[float | None, ...]:
+def points(parts: list[TableOutcome], days: Iterable[Day]) -> tuple[float | None, ...]:
     """The lag over time, oldest first: of the runs that are known, else the worst of each day."""
     of_runs = [part.behind for part in parts[:POINTS]][::-1]
     known = [value for value in of_runs if value is not None]
@@ -311,27 +245,9 @@ def worst_lag(day: Day) -> float | None:
     return day.worst_lag_seconds if day.worst_lag_seconds is not None else day.worst_lag_ids
 
 
-def last_success(document: Document, parts: list[Part], looked: str | None, error: object) -> str | None:
-    """When a sync of the table last succeeded."""
-    loaded = latest(document.get("last_redshift_load_time"), document.get("last_mysql_extraction_time"))
-    if error is None:
-        return latest(looked, loaded)
-    return latest(*(part.at for part in parts if part.ok), document.get("last_redshift_load_time"))
-
-
 def latest(*times: object) -> str | None:
     """The latest of some moments; unknown ones are ignored."""
     return max((str(one) for one in times if one), default=None)
-
-
-def age(moment: str | None, now: datetime) -> float | None:
-    """Seconds since a moment; None if it is unknown."""
-    if not moment:
-        return None
-    try:
-        return max(0.0, (now - parse_moment(moment)).total_seconds())
-    except ValueError:
-        return None
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import uvicorn
 
+from floodmark.commit.outcomes import Scrub
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.observe.alerts import guarding
@@ -26,7 +27,6 @@ from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import Token, is_loopback
 from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
-from floodmark.web.parse import Scrub
 
 LEAST_TOKEN = 16  # characters
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -124,14 +124,11 @@ def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dic
         raise ConfigError(f"there is no folder {file.parent}")
     check_store(config)
     looks = Looks(config, scrub, ledger)
-    try:
-        looks.look()
-        looks.ledger.wait()
-        snapshot = looks.look()
-        if snapshot.problem is not None:
-            raise looks.failed or FloodmarkError(snapshot.problem)
-    finally:
-        looks.close()
+    looks.look()
+    looks.ledger.wait()
+    snapshot = looks.look()
+    if snapshot.problem is not None:
+        raise looks.failed or FloodmarkError(snapshot.problem)
     details = Details(looks.store, config)
     found: dict[str, Detail] = {}
     for row in snapshot.rows:

@@ -6,8 +6,10 @@ import shlex
 from datetime import datetime
 from urllib.parse import quote
 
+from floodmark.commit.health import age
+from floodmark.commit.status import VerifyResult
 from floodmark.model.text import clock, count, counted, duration, shown, size
-from floodmark.web.seen import Row, age
+from floodmark.web.seen import Row
 
 __all__ = ["clock", "count", "counted", "duration", "shown", "size"]
 
@@ -55,6 +57,18 @@ def ended(code: int | None) -> str:
 def next_step(code: int | None) -> str:
     """What to do about an exit code."""
     return EXIT_CODES.get(130 if code is None else code, ("", ""))[1]
+
+
+def finding(kind: str, detail: str) -> str:
+    """A finding in a line: its kind, and what it says."""
+    return f"{kind.replace('_', ' ')}: {detail}".rstrip(": ")
+
+
+def verify_findings(verify: VerifyResult) -> list[str]:
+    """The first findings of a verify, each in a line."""
+    return [
+        finding(str(one.get("kind", "finding")), str(one.get("detail", ""))) for one in verify.findings[:50]
+    ]
 
 
 def ago(moment: str | None, now: datetime) -> str:
@@ -114,6 +128,7 @@ def commands(row: Row) -> list[tuple[str, str]]:
     ]
     first = {
         "failed": [sync, plan],
+        "failing": [sync, plan],
         "behind": [sync, plan],
         "waiting to load": [load],
         "never synced": [plan, sync],

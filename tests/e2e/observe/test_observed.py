@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from floodmark.commit.checks import read_check
-from floodmark.commit.status import read_month, read_verify
+from floodmark.commit.status import Month, month_path, parse, read_status
 from floodmark.services.store.store import Store
 from floodmark.setup.services.process import free_ports
 from tests.conftest import Workspace
@@ -43,27 +42,33 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 def test_runs_record_how_they_ended(orders: Workspace) -> None:
     name, store = orders.full_name("orders"), Store(orders.settings.store)
-    first = read_check(store, name)
+    first = read_status(store, name)
     assert first is not None and first.work is not None and (first.exit_code, first.error) == (0, None)
     assert (first.work.rows_extracted, first.work.rows_loaded) == (100, 100)
     assert (
-        {"extract", "load"} <= set(first.work.stages)
+        {"extract", "load"} <= set(first.work.stage_seconds)
         and first.lag is not None
         and first.pending_since is None
     )
     orders.synced("orders")
-    idle = read_check(store, name)
+    idle = read_status(store, name)
     assert idle is not None and idle.work == first.work and idle.caught_up_at != first.caught_up_at
     assert idle.today is not None and idle.today.idle == 1 and idle.total.exit_codes == {"0": 2}
     orders.execute("ALTER TABLE orders ADD COLUMN extra INT", "UPDATE orders SET note = 'x' WHERE id = 1")
     orders.synced("orders")
-    changed = read_check(store, name)
+    changed = read_status(store, name)
     assert changed is not None and [c.column for c in changed.schema_changes] == ["extra"]
-    days = [d for month in store.folders("status/days/") for d in read_month(store, name, month)]
+    months = [parse(Month, store.get(month_path(name, month))) for month in store.folders("status/days/")]
+    days = [day for month in months if month for day in month.days]
     assert sum(d.runs for d in days) == 3 and sum(d.rows_extracted for d in days) == 100
     assert orders.pipeline.verify("orders", spark=orders.spark())["ok"]
-    result = read_verify(store, name)
-    assert result is not None and result.ok and (result.rows_source, result.by) == (100, "verify")
+    verified = read_status(store, name)
+    assert (
+        verified is not None
+        and (result := verified.verify) is not None
+        and result.ok
+        and (result.rows_source, result.by) == (100, "verify")
+    )
     assert result.high is not None
 
 

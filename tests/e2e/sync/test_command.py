@@ -123,7 +123,7 @@ def _in_the_contract(path: str) -> bool:
         "watermark/backups/",
         "leases/",
         "runs/",
-        "status/checks/",
+        "status/tables/",
         "status/days/",
     )
     return path == "pipeline.json" or path.startswith(folders)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from floodmark.commit.activity import activity
-from floodmark.commit.checks import Check, check_path, read_check, write_check
 from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.document import Failure
 from floodmark.commit.lease import Holder, holder
@@ -15,7 +14,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Owner
 from floodmark.services.store.store import Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
-from tests.support.watermark_copies import Counting, synced
+from tests.support.watermark_copies import synced
 
 OWNER = Owner("db1", "boot", 12, "7")
 ALIVE = Holder(RUN, OWNER, "sync", "2099", True)
@@ -81,18 +80,6 @@ def test_a_run_is_seen_through_its_lease(store: Store) -> None:
     assert activity(state, holder(store, TABLE.name, state.claim))["state"] == "interrupted"
     state = log.append(state, draft(state, Batch, RUN, window_id="w", slices=(0,), files=files(1)))
     assert activity(state, holder(store, TABLE.name, state.claim))["state"] == "idle"
-
-
-def test_a_check_object_is_overwritten_and_may_be_lost_or_damaged(tmp_path: Path) -> None:
-    store = Counting(StoreSpec(url=str(tmp_path)))
-    assert read_check(store, "s.t") is None
-    check = Check("s.t", RUN, "2025-08-14T17:12:45.654321Z", Failure("extract", "away", "2025"))
-    write_check(store, check)
-    assert read_check(store, "s.t") == check and read_check(store, "s.other") is None
-    store.put(check_path("s.t"), b"{")
-    assert read_check(store, "s.t") is None
-    store.read_only = True
-    write_check(store, check)  # stops nothing
 
 
 def test_the_document_shows_a_failure_from_before_there_was_a_log(store: Store) -> None:

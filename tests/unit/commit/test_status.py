@@ -1,32 +1,35 @@
 """The status objects: written, read back, and treated as absent if damaged."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from floodmark.commit.checks import Check, checked, parse_check, read_check, write_check
+from floodmark.commit.document import Failure
 from floodmark.commit.status import (
     Day,
+    Live,
+    Month,
+    TableStatus,
     VerifyResult,
     add_days,
     first_named,
     live_path,
     merged,
     month_path,
-    parse_live,
-    parse_month,
-    parse_verify,
+    parse,
     read_live,
-    read_month,
-    read_verify,
-    verify_path,
+    read_status,
+    status_path,
+    write_run,
     write_verify,
 )
 from floodmark.config.load import StoreSpec
 from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import TransientError, VerificationError
+from floodmark.model.json import dump
 from floodmark.model.run import Lag, TableReport
 from floodmark.services.store.store import Store
 from tests.support.described import changed
@@ -54,8 +57,19 @@ def busy(rows: int, **more: Any) -> TableReport:
     )  # fmt: skip
 
 
+def days(store: Store, month: str) -> tuple[Day, ...]:
+    found = parse(Month, store.get(month_path("s.t", month)), "s.t")
+    return found.days if found else ()
+
+
+def checked(
+    before: TableStatus | None, report: TableReport, run: str, now: str, looked: str | None = None
+) -> tuple[TableStatus, tuple[Day, ...]]:
+    return (before or TableStatus("s.t")).after_run(report, run, now, looked=looked)
+
+
 def test_damaged_status_objects_count_as_missing(store: Store) -> None:
-    for path in (live_path("s.t"), verify_path("s.t"), month_path("s.t", "202611")):
+    for path in (live_path("s.t"), status_path("s.t")):
         for data in (
             b"",
             b"{",
@@ -66,26 +80,74 @@ def test_damaged_status_objects_count_as_missing(store: Store) -> None:
         ):
             store.put(path, data)
             assert read_live(store, "s.t", RUN) is None
-            assert read_verify(store, "s.t") is None
-            assert read_month(store, "s.t", "202611") == ()
-            assert (parse_live(data), parse_verify(data), parse_check(data)) == (None, None, None)
-            assert parse_month(data) is None
+            assert data.startswith(b'{"table_name": "s.t"') or read_status(store, "s.t") is None
+            assert parse(Live, data) is None and parse(Month, data, "s.t") is None
+            assert parse(VerifyResult, data) is None
 
 
 def test_fields_of_a_later_version_are_ignored(store: Store) -> None:
     store.put(
         month_path("s.t", "202611"), b'{"table_name":"s.t","days":[{"day":"2026-11-17","x":1}],"new":{}}'
     )
-    assert read_month(store, "s.t", "202611") == (Day("2026-11-17"),)
+    assert days(store, "202611") == (Day("2026-11-17"),)
 
 
-def test_a_check_of_the_version_before_is_still_read() -> None:
-    old = parse_check(
-        b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null}'
+def test_the_objects_of_the_version_before_are_read_once_and_replaced(store: Counting) -> None:
+    old = b'{"table_name":"s.t","run":"r","last_check_time":"2026-01-01T00:00:00Z","failure":null,"exit_code":0,'
+    work = b'"work":{"run":"r","at":"x","exit_code":0,"files":4,"bytes":9,"stages":{"load":2.0}}}'
+    store.put("status/checks/s.t.json", old + work)
+    verify = VerifyResult("s.t", RUN, NOW, 1.0, False, missing=3)
+    store.put("status/verify/s.t.json", dump(verify))
+    before = read_status(store, "s.t")
+    assert before is not None and before.verify == verify and before.work is not None
+    assert (before.work.files_written, before.work.bytes_written, before.work.stage_seconds) == (
+        4,
+        9,
+        {"load": 2.0},
     )
-    assert old is not None and old.exit_code is None and old.total == Day()
-    after, days = checked(old, busy(5), RUN, NOW)
-    assert (after.exit_code, after.last_check_time, len(days)) == (0, "2026-01-01T00:00:00Z", 1)
+    write_run(store, idle(), "r2")
+    after = read_status(store, "s.t")
+    assert after is not None and (after.run, after.last_check_time) == ("r2", "2026-01-01T00:00:00Z")
+    assert (after.verify, after.work) == (verify, before.work)
+    assert [o.path for o in store.list("status/")] == [status_path("s.t")]
+
+
+def test_an_idle_sync_costs_one_read_and_one_write(store: Counting) -> None:
+    write_run(store, idle(), RUN, looked=NOW)
+    for requests in (store.reads, store.writes, store.lists, store.listed_folders):
+        requests.clear()
+    write_run(store, idle(), RUN, looked=NOW)
+    assert (store.reads, store.writes) == ([status_path("s.t")], [status_path("s.t")])
+    assert not store.lists and not store.listed_folders
+
+
+class Interleaved(Counting):
+    """A store in which another writer comes between a read and its write, once."""
+
+    between: Callable[[], None] | None = None
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        other, self.between = self.between, None
+        if other is not None:
+            other()
+        return super().swap(path, data, tag)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_verify_beside_a_sync_loses_nothing(tmp_path: Path, begun: bool) -> None:
+    store = Interleaved(StoreSpec(url=str(tmp_path)))
+    if begun:
+        write_run(store, idle(), RUN)
+    result = VerifyResult("s.t", RUN, NOW, 1.0, True)
+    store.between = lambda: write_verify(store, result)
+    write_run(store, busy(7), "r2")
+    store.between = lambda: write_run(store, idle(), "r3")
+    write_verify(store, replace(result, at=LATER))
+    status = read_status(store, "s.t")
+    assert status is not None and status.verify == replace(result, at=LATER)
+    assert (status.run, status.total.runs, status.total.rows_extracted) == ("r3", 2 + begun, 7)
+    (day,) = days(store, (status.at or "")[:7].replace("-", ""))
+    assert (day.runs, day.idle, day.rows_extracted) == (1 + begun, int(begun), 7)
 
 
 def test_an_idle_run_costs_one_write_and_a_busy_one_includes_the_idle_ones(store: Counting) -> None:
@@ -148,12 +210,17 @@ def test_the_last_change_of_columns_is_kept() -> None:
     assert (check.schema_at, check.schema_changes) == (NOW, change)
 
 
-def test_a_check_survives_its_way_through_the_store(store: Store) -> None:
+def test_a_status_survives_its_way_through_the_store(store: Counting) -> None:
     report = busy(5, lag_after=Lag(ids=3), stage_seconds={"extract": 1.0, "load": 0.5})
-    check, _ = checked(None, report, RUN, NOW, looked=NOW)
-    write_check(store, check)
-    assert read_check(store, "s.t") == check
-    assert isinstance(check, Check) and check.work is not None and check.work.stages["load"] == 0.5
+    write_run(store, report, RUN, looked=NOW, failure=Failure("extract", "away", NOW))
+    status = read_status(store, "s.t")
+    assert status is not None and status.at is not None and read_status(store, "s.other") is None
+    again, _ = TableStatus("s.t").after_run(
+        report, RUN, status.at, looked=NOW, failure=Failure("extract", "away", NOW)
+    )
+    assert status == again and status.work is not None and status.work.stage_seconds["load"] == 0.5
+    store.read_only = True
+    write_run(store, report, RUN)  # stops nothing
 
 
 def test_days_are_added_to_their_months(store: Counting) -> None:
@@ -161,9 +228,9 @@ def test_days_are_added_to_their_months(store: Counting) -> None:
     two = Day("2026-12-01", runs=1, failures=1, exit_codes={"4": 1})
     add_days(store, "s.t", (one, two))
     add_days(store, "s.t", (replace(one, worst_lag_seconds=None, exit_codes={"6": 1}),))
-    (november,) = read_month(store, "s.t", "202611")
+    (november,) = days(store, "202611")
     assert (november.runs, november.rows_loaded, november.worst_lag_seconds) == (2, 10, 3.0)
-    assert november.exit_codes == {"0": 1, "6": 1} and read_month(store, "s.t", "202612") == (two,)
+    assert november.exit_codes == {"0": 1, "6": 1} and days(store, "202612") == (two,)
     store.read_only = True
     add_days(store, "s.t", (one,))  # stops nothing
     assert merged((two, one)) == (one, two)
@@ -175,8 +242,8 @@ def test_the_last_verify_is_kept_with_its_first_findings(store: Counting) -> Non
         "s.t", RUN, NOW, 1.5, False, low=("2026-01-01", 7), high=(9,), missing=100, findings=found
     )
     write_verify(store, result)
-    read = read_verify(store, "s.t")
-    assert read is not None and (read.differences, len(read.findings), read.low) == (
+    status = read_status(store, "s.t")
+    assert status is not None and (read := status.verify) is not None and (read.differences, len(read.findings), read.low) == (
         100, 60, ("2026-01-01", 7)
     )  # fmt: skip
     assert VerifyResult("s.t", RUN, NOW, 1.5, False).differences == 1

@@ -14,10 +14,10 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message as MailHandler
 
-from floodmark.commit.checks import Check, checked, write_check
-from floodmark.commit.status import VerifyResult, write_verify
+from floodmark.commit.pipeline import establish
+from floodmark.commit.status import TableStatus, VerifyResult, write_verify
 from floodmark.config.load import AlertSpec, Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.model.errors import DataError, FloodmarkError, TransientError
+from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import dump
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.times import stamp
@@ -26,6 +26,7 @@ from floodmark.observe.alerts import STATE, Alerts, guarding, read_state
 from floodmark.services.store.store import Store
 from floodmark.setup.services.process import free_ports
 from tests.support.receiving import Receiving, receiving
+from tests.support.watermark_copies import put_status
 
 SECRET = "T0PSECRET/abc"
 
@@ -53,8 +54,8 @@ def ended(config: Config, *errors: FloodmarkError | None, patience: float = 5.0)
     store, tables = Store(config.store), []
     for n, error in enumerate(errors):
         report = TableReport(f"s.t{n}", error=error, watermark={"pending_s3_files": []})
-        before = Check(report.table, "r", None, caught_up_at=stamp(), success_at=stamp())
-        write_check(store, checked(before, report, "r", stamp(), looked=None if error else stamp())[0])
+        before = TableStatus(report.table, "r", caught_up_at=stamp(), success_at=stamp())
+        put_status(store, before.after_run(report, "r", stamp(), looked=None if error else stamp())[0])
         tables.append(report)
     with Alerts(config, patience) as alerts:
         alerts.after(SyncReport("r", 1.0, tuple(tables)))
@@ -159,10 +160,12 @@ def test_a_test_reaches_everybody_and_passes_for_no_run(config: Config, hook: Re
 def test_a_check_finds_the_table_that_nobody_syncs_any_more(config: Config, hook: Receiving) -> None:
     store = Store(config.store)
     old = stamp(datetime.now(UTC) - timedelta(hours=2))
-    write_check(store, Check("s.dead", "r", old, exit_code=0, success_at=old, caught_up_at=old))
-    write_check(store, Check("s.alive", "r", stamp(), exit_code=0, success_at=stamp(), caught_up_at=stamp()))
+    put_status(store, TableStatus("s.dead", "r", old, exit_code=0, success_at=old, caught_up_at=old))
+    put_status(
+        store, TableStatus("s.alive", "r", stamp(), exit_code=0, success_at=stamp(), caught_up_at=stamp())
+    )
     limits = replace(config, tables=("s.slow", "s.never", "p.*"), entries={"s.slow": {"behind": 86_400.0}})
-    write_check(store, Check("s.slow", "r", old, exit_code=0, success_at=old, caught_up_at=old))
+    put_status(store, TableStatus("s.slow", "r", old, exit_code=0, success_at=old, caught_up_at=old))
     document = Alerts(limits).check()
     states = {one["table"]: one["state"] for one in document["tables"]}
     assert states == {"s.alive": "ok", "s.dead": "behind", "s.slow": "ok", "s.never": "unknown"}
@@ -173,7 +176,7 @@ def test_a_check_finds_the_table_that_nobody_syncs_any_more(config: Config, hook
 
 def test_the_guard_sends_alerts_unasked(config: Config, hook: Receiving) -> None:
     old = stamp(datetime.now(UTC) - timedelta(hours=2))
-    write_check(Store(config.store), Check("s.dead", "r", old, exit_code=0, caught_up_at=old))
+    put_status(Store(config.store), TableStatus("s.dead", "r", old, exit_code=0, caught_up_at=old))
     with guarding(config, every=0.01):
         end = time.monotonic() + 30
         while not hook.documents and time.monotonic() < end:
@@ -187,7 +190,7 @@ def test_a_verify_with_differences_is_reported_and_so_is_the_next_good_one(
     config: Config, hook: Receiving
 ) -> None:
     store = Store(config.store)
-    write_check(store, Check("s.t", "r", stamp(), exit_code=0, caught_up_at=stamp()))
+    put_status(store, TableStatus("s.t", "r", stamp(), exit_code=0, caught_up_at=stamp()))
     for ok in (False, False, True):
         write_verify(store, VerifyResult("s.t", "r", stamp(), 1.0, ok, missing=0 if ok else 3))
         with Alerts(config) as alerts:
@@ -227,3 +230,18 @@ def test_an_address_that_apprise_does_not_know_is_reported(config: Config) -> No
     assert found["receivers"] == [
         {"receiver": "to[0]", "ok": False, "error": "Apprise does not support this kind of address"}
     ]
+
+
+def test_a_refused_run_of_a_copied_configuration_says_and_remembers_nothing_about_the_owner_s_tables(
+    config: Config, hook: Receiving
+) -> None:
+    store = Store(config.store)
+    establish(store, config.warehouse.label, stamp())
+    ended(config, DataError("the source was replaced"))
+    remembered, before = store.get(STATE), len(hook.events)
+    copied = replace(config, warehouse=WarehouseSpec("duckdb", "main", path=Path("/elsewhere.duckdb")))
+    refusal = ConfigError("the store belongs to another pipeline")
+    with Alerts(copied) as alerts:
+        alerts.after(SyncReport("r2", 1.0, (TableReport("s.t0", error=refusal), TableReport("s.t1"))))
+    assert Alerts(copied).check()["receivers"] == []
+    assert store.get(STATE) == remembered and len(hook.events) == before

@@ -9,24 +9,24 @@ import stat
 import subprocess
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from floodmark.commit.checks import Check, LastWork, write_check
+from floodmark.commit.outcomes import TableOutcome
 from floodmark.commit.publish import Watermark
-from floodmark.commit.status import Day, VerifyResult, write_verify
+from floodmark.commit.status import Day, TableStatus, VerifyResult, status_path, write_verify
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import Lag
 from floodmark.observe.facts import Facts, StoreFacts
 from floodmark.observe.listen import Listener, Metrics, Pulse
 from floodmark.observe.metrics import exposition, families, write_file
+from tests.support.dashboards import config_of
 from tests.support.samples import RUN, TABLE
-from tests.support.watermark_copies import Counting, synced
+from tests.support.watermark_copies import Counting, put_status, synced
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "monitoring"
 NAMES = {
@@ -35,8 +35,8 @@ NAMES = {
     "floodmark_rows_extracted_total", "floodmark_rows_loaded_total", "floodmark_rows_deleted_total",
     "floodmark_bytes_written_total", "floodmark_pending_files", "floodmark_pending_rows",
     "floodmark_run_duration_seconds", "floodmark_runs_total", "floodmark_verify_differences",
-    "floodmark_verify_timestamp_seconds", "floodmark_recoveries_total", "floodmark_recovery_seconds",
-    "floodmark_copies_bytes", "floodmark_build_info",
+    "floodmark_verify_timestamp_seconds", "floodmark_recoveries", "floodmark_recovery_seconds",
+    "floodmark_recovery_timestamp_seconds", "floodmark_table_state", "floodmark_copies_bytes", "floodmark_build_info",
 }  # fmt: skip
 AT = "2026-11-17T10:00:00.000000Z"
 NAME = TABLE.name
@@ -47,11 +47,11 @@ def store(tmp_path: Path) -> Counting:
     """A store with one table and everything that can be known about it."""
     store = Counting(StoreSpec(url=str(tmp_path / "lake")))
     Watermark(store, NAME, RUN).publish(synced().state, ())
-    write_check(
+    put_status(
         store,
-        Check(
+        TableStatus(
             NAME, RUN, AT, exit_code=0, at=AT, success_at=AT, caught_up_at=AT, lag=Lag(seconds=1.5, ids=7),
-            work=LastWork(RUN, AT, 0, seconds=4.0, stages={"extract": 3.0, "load": 1.0}),
+            work=TableOutcome(NAME, RUN, AT, 0, 4.0, {"extract": 3.0, "load": 1.0}),
             total=Day(runs=3, rows_deleted=2, exit_codes={"0": 2, "4": 1}),
         ),
     )  # fmt: skip
@@ -60,7 +60,9 @@ def store(tmp_path: Path) -> Counting:
         "table_name": NAME, "at": AT, "success": True, "source": "daily", "copy": None, "commit": 1,
         "seconds": 0.25, "wrong": [], "done": [],
     }  # fmt: skip
-    store.put(f"watermark/recoveries/{NAME}/20261117_100000_ab.json", json.dumps(record).encode())
+    failed = {**record, "at": "2026-11-17T10:00:01.000000Z", "success": False, "source": "", "seconds": 2.0}
+    for n, one in enumerate((record, failed)):
+        store.put(f"watermark/recoveries/{NAME}/20261117_10000{n}_ab.json", json.dumps(one).encode())
     return store
 
 
@@ -105,13 +107,17 @@ def test_the_values_are_those_of_the_store(store: Counting) -> None:
     assert found[f"floodmark_runs_total{{exit_code=4,table={NAME}}}"] == 1
     assert found[f"floodmark_run_duration_seconds{{stage=load,table={NAME}}}"] == 1
     assert found[f"floodmark_run_duration_seconds{{stage=total,table={NAME}}}"] == 4
-    assert found["floodmark_recoveries_total{source=daily}"] == 1
-    assert found["floodmark_recovery_seconds{}"] == 0.25 and found["floodmark_copies_bytes{}"] > 0
+    assert found[f"floodmark_table_state{{state=differs,table={NAME}}}"] == 1
+    assert found["floodmark_recoveries{source=daily,success=yes}"] == 1
+    assert found["floodmark_recoveries{source=nothing,success=no}"] == 1
+    assert found["floodmark_recovery_timestamp_seconds{source=daily}"] == moment
+    took = [found[f"floodmark_recovery_seconds{{of={of}}}"] for of in ("average", "latest", "worst")]
+    assert took == [1.125, 2.0, 2.0] and found["floodmark_copies_bytes{}"] > 0
 
 
 def test_promtool_accepts_the_text(store: Counting) -> None:
     hostile = 'we"ird\\ta\nble.naïve\u202e{}'
-    write_check(store, replace(Check(hostile, RUN, AT), exit_code=0, total=Day(exit_codes={"0": 1})))
+    put_status(store, TableStatus(hostile, RUN, AT, exit_code=0, total=Day(exit_codes={"0": 1})))
     text = exposition(StoreFacts(store).look())
     done = promtool("check", "metrics", given=text)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -124,19 +130,20 @@ def test_a_second_look_fetches_only_what_has_changed(store: Counting) -> None:
     first = facts.look()
     store.reads.clear()
     store.lists.clear()
-    assert facts.look() == first and store.reads == [] and len(store.lists) == 4
+    assert facts.look() == first and store.reads == [] and len(store.lists) == 5
     write_verify(store, VerifyResult(NAME, RUN, AT, 1.0, True))
-    again = facts.look()
-    assert store.reads == [f"status/verify/{NAME}.json"] and again.tables[0].verify is not None
-    assert again.tables[0].verify.ok
-    store.delete([f"status/verify/{NAME}.json", f"status/checks/{NAME}.json"])
-    assert facts.look().tables[0].check is None
+    store.reads.clear()
+    status = facts.look().tables[0].status
+    assert store.reads == [status_path(NAME)] and status is not None and status.verify is not None
+    assert status.verify.ok
+    store.delete([status_path(NAME)])
+    assert facts.look().tables[0].status is None
 
 
 def test_damaged_objects_cost_their_own_values_only(store: Counting) -> None:
-    for path in (f"status/checks/{NAME}.json", "status/verify/x.y.json", "watermark/tables/other.json"):
+    for path in (status_path(NAME), "status/tables/x.y.json", "watermark/tables/other.json"):
         store.put(path, b'{"table_name": "x", "lag": NaN')
-    write_check(store, Check("s.odd", RUN, "not a time", success_at="0000-00-00", lag=Lag(seconds=0.0)))
+    put_status(store, TableStatus("s.odd", RUN, "not a time", success_at="0000-00-00", lag=Lag(seconds=0.0)))
     found = samples(exposition(StoreFacts(store).look()))
     assert f"floodmark_lag_seconds{{table={NAME}}}" not in found
     assert found[f"floodmark_rows_extracted_total{{table={NAME}}}"] == 100
@@ -153,10 +160,11 @@ def test_the_file_for_node_exporter_appears_whole_and_can_be_read_by_others(tmp_
         write_file(tmp_path / "missing" / "f.prom", b"")
 
 
-def test_metrics_and_health_are_answered_over_http(store: Counting) -> None:
+def test_metrics_and_health_are_answered_over_http(store: Counting, tmp_path: Path) -> None:
     pulse = Pulse(30.0)
     with Listener(
-        ("127.0.0.1", 0), {"/metrics": Metrics(store).answer, "/healthz": pulse.health}
+        ("127.0.0.1", 0),
+        {"/metrics": Metrics(StoreFacts(store), config_of(tmp_path)).answer, "/healthz": pulse.health},
     ) as listener:
 
         def ask(path: str) -> tuple[str | None, bytes]:
@@ -177,9 +185,9 @@ def test_metrics_and_health_are_answered_over_http(store: Counting) -> None:
 
 
 def test_a_store_that_can_not_be_read_is_503_and_no_old_value(
-    store: Counting, monkeypatch: pytest.MonkeyPatch
+    store: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = Metrics(store)
+    metrics = Metrics(StoreFacts(store), config_of(tmp_path))
     assert metrics.answer().status == 200
 
     def away(prefix: str, start_after: str | None = None) -> NoReturn:

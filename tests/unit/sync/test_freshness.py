@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.checks import Check
+from floodmark.commit.status import TableStatus
 from floodmark.model.errors import TransientError
 from floodmark.model.run import SyncOptions, TableReport
 from floodmark.sync.freshness import freshness
@@ -60,7 +60,7 @@ def test_a_run_that_failed_was_limited_or_left_files_does_not_advance_freshness(
 
 def test_a_run_that_only_loads_is_as_fresh_as_the_run_that_extracted() -> None:
     bound = LOOKED - timedelta(minutes=91)
-    check = Check(
+    check = TableStatus(
         ORDERS.name,
         "r",
         None,

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from floodmark.sync.extraction import Extraction
 from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work
 from floodmark.sync.run import _stopped, sync
+from floodmark.sync.table import TableRun
+from tests.support.dashboards import Filled
 from tests.support.samples import RUN, TABLE, files
 
 
@@ -98,6 +101,20 @@ def test_a_run_that_is_refused_leaves_no_report_in_another_pipeline_s_store(conf
     with pytest.raises(FloodmarkError):
         sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
     assert list(store.list("runs/")) == []
+
+
+def test_a_copied_configuration_writes_nothing_about_the_tables_of_another_pipeline(config: Config) -> None:
+    store = Store(config.store)
+    pipeline.establish(store, config.warehouse.label, stamp())
+    Filled(store).table(TABLE.name)
+    before = [(o.path, o.modified) for o in store.list("")]
+    copied = replace(config, warehouse=WarehouseSpec("duckdb", "main", config.path.with_name("other.duckdb")))
+    work = Work(Services(copied, Unwatched(), RUN, None), SyncOptions(load_only=True))
+    report = TableRun(work, TABLE.name, 1).go()
+    assert report.exit_code == 2 and report.watermark is not None
+    with pytest.raises(TransientError):  # the source is away, before any table has its turn
+        sync(copied, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
+    assert [(o.path, o.modified) for o in store.list("")] == before
 
 
 def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config: Config) -> None:

@@ -31,12 +31,10 @@ def filled(config: Config) -> Filled:
 
 
 @pytest.fixture
-def looks(config: Config) -> Iterator[Looks]:
+def looks(config: Config) -> Looks:
     scrub = Scrubber()
     scrub.learn(config)
-    made = Looks(config, scrub)
-    yield made
-    made.close()
+    return Looks(config, scrub)
 
 
 @pytest.fixture

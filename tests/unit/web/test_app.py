@@ -147,7 +147,7 @@ def test_secrets_of_the_configuration_are_masked_wherever_they_come_from(
     secret = "mysql://reader:hunter2secret@db/shop"
     filled.table("shop.orders", failed=f"can't log in: {secret} hunter2secret")
     run = filled.run(3, {"shop.orders": {"ok": False, "exit_code": 2, "error": {"message": secret, "hint": secret}, "notes": [secret],
-                                         "findings": [{"kind": "x", "detail": secret}]}})  # fmt: skip
+                                         "findings": [{"kind": "x", "table": "shop.orders", "detail": secret}]}})  # fmt: skip
     filled.check(
         "shop.orders",
         1,

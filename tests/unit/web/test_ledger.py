@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from floodmark.commit.health import Mark
 from floodmark.commit.lease import lease_path
 from floodmark.config.load import Config
 from floodmark.model.errors import TransientError
@@ -56,10 +57,10 @@ def test_redshift_is_queried_rarely_and_only_right_after_a_run() -> None:
     assert not asked("redshift", tried=ago(500)) and asked("redshift", tried=ago(601))
 
 
-DOCUMENT = {
-    "log": "l", "load_epoch": 1, "pending_files": 2, "loaded": {"epoch": 1, "commits": 5, "files": 10},
-    "backup_metadata": {"saved_at": "2026-11-17T11:00:00.000000Z"},
-}  # fmt: skip
+MARK = Mark(
+    "s.t", log="l", load_epoch=1, pending_files=2, loads=(1, 5, 10),
+    document={"backup_metadata": {"saved_at": "2026-11-17T11:00:00.000000Z"}},
+)  # fmt: skip
 
 
 def says(commits: int, files: int, at: str = "2026-11-17T11:30:00.000000Z", epoch: int = 1) -> LedgerSeen:
@@ -80,9 +81,9 @@ def says(commits: int, files: int, at: str = "2026-11-17T11:30:00.000000Z", epoc
 def test_files_that_wait_are_those_that_the_ledger_lacks(
     seen: LedgerSeen, agreement: str | None, files: int
 ) -> None:
-    loads = loads_of(DOCUMENT, seen)
+    loads = loads_of(MARK, seen)
     assert (loads.agreement if loads else None) == agreement
-    assert waiting(DOCUMENT, loads) == files
+    assert waiting(MARK, loads) == files
 
 
 @pytest.fixture
@@ -160,27 +161,24 @@ def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(
     filled = replace(filled, now=datetime.now(UTC))
     filled.table("shop.orders")  # published as loaded, and the ledger has nothing of it
     looks = Looks(config, str, ask_ledger=True)
-    try:
-        with filled.held("shop.busy"):
-            held = looks.look()
-            looks.ledger.wait()
-            assert looks.look().ledger.at is None
-            orders = held.row("shop.orders")
-            assert orders is not None and orders.health.word == "ok" and orders.loads is None
-        filled.store.delete([lease_path("shop.busy")])
-        looks.look()
+    with filled.held("shop.busy"):
+        held = looks.look()
         looks.ledger.wait()
-        seen = looks.look()
-        orders = seen.row("shop.orders")
-        assert seen.ledger.problem is None and orders is not None and orders.loads is not None
-        assert (orders.health.word, orders.loads.agreement) == ("waiting to load", "fewer")
-        assert documents.ledger(seen)["tables"] == [
-            {"table": "shop.orders", "commits": 0, "commits_published": 1}
-        ]
-        away = replace(seen, ledger=replace(seen.ledger, problem="it is <away>"))
-        pages, now = Pages(config), datetime.now(UTC)
-        assert "the ledger can’t be read right now" in pages.overview(away, Asked(), now)
-        text = pages.house(away, None, None, None, now)
-        assert "it is &lt;away&gt;" in text and "0 commits, 1 published" in text
-    finally:
-        looks.close()
+        assert looks.look().ledger.at is None
+        orders = held.row("shop.orders")
+        assert orders is not None and orders.health.word == "ok" and orders.loads is None
+    filled.store.delete([lease_path("shop.busy")])
+    looks.look()
+    looks.ledger.wait()
+    seen = looks.look()
+    orders = seen.row("shop.orders")
+    assert seen.ledger.problem is None and orders is not None and orders.loads is not None
+    assert (orders.health.word, orders.loads.agreement) == ("waiting to load", "fewer")
+    assert documents.ledger(seen)["tables"] == [
+        {"table": "shop.orders", "commits": 0, "commits_published": 1}
+    ]
+    away = replace(seen, ledger=replace(seen.ledger, problem="it is <away>"))
+    pages, now = Pages(config), datetime.now(UTC)
+    assert "the ledger can’t be read right now" in pages.overview(away, Asked(), now)
+    text = pages.house(away, None, None, None, now)
+    assert "it is &lt;away&gt;" in text and "0 commits, 1 published" in text

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.commit.document import primary_path
+from floodmark.commit.outcomes import ErrorText
 from floodmark.model.errors import TransientError
 from floodmark.services.store.store import Object, Store
 from floodmark.web.look import Looks
@@ -25,26 +26,25 @@ def test_every_table_gets_its_state_and_the_worst_comes_first(filled: Filled, lo
     every_health(filled)
     found = words(looks)
     assert found == {
-        "shop.lines": "failed",
         "shop.invoices": "behind",
         "shop.stale": "behind",
+        "shop.lines": "failing",
         "shop.broken": "unknown",
         "shop.stock": "waiting to load",
         "shop.never": "never synced",
         "shop.orders": "ok",
     }
-    assert next(iter(found)) == "shop.lines"
-    assert list(found)[-1] == "shop.orders"
+    assert (next(iter(found)), list(found)[-1]) == ("shop.invoices", "shop.orders")
 
 
-def test_an_open_window_without_a_holder_is_a_failure_and_a_held_one_is_running(
+def test_an_open_window_without_a_holder_is_tried_again_and_a_held_one_is_running(
     filled: Filled, looks: Looks
 ) -> None:
     filled.table("shop.left", window_left_open=True)
     with filled.held("shop.busy"):
         filled.progress("shop.busy", 250_000, lag=90.0)
         rows = {row.name: row for row in looks.look(NOW).rows}
-    assert rows["shop.left"].health.word == "failed"
+    assert rows["shop.left"].health.word == "failing"
     assert "interrupted" in rows["shop.left"].health.why
     busy = rows["shop.busy"]
     assert busy.lag == 90.0
@@ -59,7 +59,7 @@ def test_an_open_window_without_a_holder_is_a_failure_and_a_held_one_is_running(
 
 def test_a_second_look_reads_only_what_has_changed(filled: Filled, looks: Looks) -> None:
     filled.many(20)
-    counting = looks.store = Counting(filled.store.spec)
+    counting = looks.facts.store = Counting(filled.store.spec)
     first = looks.look(NOW)
     assert len(counting.reads) > 40
     counting.reads.clear()
@@ -68,7 +68,7 @@ def test_a_second_look_reads_only_what_has_changed(filled: Filled, looks: Looks)
     assert len(counting.lists) <= 2 * 9
     filled.check("shop.t0007", 0.5, lag=90_001.0)
     third = looks.look(NOW)
-    assert counting.reads == ["status/checks/shop.t0007.json"]
+    assert counting.reads == ["status/tables/shop.t0007.json"]
     assert third.version == first.version + 1
     assert (third.rows[0].name, third.rows[0].health.word) == ("shop.t0007", "behind")
 
@@ -88,7 +88,7 @@ def test_a_store_that_fails_in_the_middle_leaves_what_was_seen_before_and_says_w
     filled: Filled, looks: Looks
 ) -> None:
     filled.table("shop.orders")
-    failing = looks.store = Failing(filled.store.spec)
+    failing = looks.facts.store = Failing(filled.store.spec)
     good = looks.look(NOW)
     failing.broken = True
     filled.table("shop.more")
@@ -110,7 +110,7 @@ def test_a_foreign_object_in_a_watermark_s_place_is_at_worst_unknown(
     filled: Filled, looks: Looks, data: bytes
 ) -> None:
     filled.store.put(primary_path("shop.odd"), data)
-    for kind in ("status/checks", "status/live", "status/verify", "leases"):
+    for kind in ("status/tables", "status/live", "leases"):
         filled.store.put(f"{kind}/shop.odd.json", data)
     filled.store.put("runs/20261117_110000_ab12.json", data)
     filled.store.put("status/days/202611/shop.odd.json", data)
@@ -158,12 +158,12 @@ def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
     with filled.held("shop.orders", killed):
         filled.progress("shop.orders", 500, run=killed)
         note = json.loads(filled.store.get("leases/shop.orders.json") or b"")
-    assert all(run.id != killed for run in looks.look(NOW).runs)  # it was released
+    assert all(run.run != killed for run in looks.look(NOW).runs)  # it was released
     lease = {**note, "expires_at": "2026-11-17T11:35:00.000000Z", "released": False}
     filled.store.put("leases/shop.orders.json", json.dumps(lease).encode())
     run = looks.look(NOW).run(killed)
     assert run is not None and (run.ok, run.exit_code, run.seconds) == (False, None, 240.0)
-    assert [(p.table, p.rows) for p in run.parts] == [("shop.orders", 500)]
+    assert [(p.table, p.rows_extracted) for p in run.tables] == [("shop.orders", 500)]
     filled.store.put("leases/shop.orders.json", json.dumps({**note, "released": True}).encode())
     left = {
         "run": killed,
@@ -174,9 +174,9 @@ def test_a_killed_run_shows_by_its_lease_and_then_by_the_check_of_the_next_one(
     }
     filled.check("shop.orders", 1.0, killed=[left])
     run = looks.look(NOW).run(killed)
-    assert run is not None and run.exit_code is None and run.parts[0].rows == 700
+    assert run is not None and run.exit_code is None and run.tables[0].rows_extracted == 700
     filled.store.put(f"runs/{killed}.json", json.dumps({"run": killed, "ok": True, "tables": []}).encode())
-    reported = [run for run in looks.look(NOW).runs if run.id == killed]
+    reported = [run for run in looks.look(NOW).runs if run.run == killed]
     assert [run.exit_code for run in reported] == [0]  # its own report counts
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_refused_shows_why(filled: Filled, looks: Looks) -> None:
     body = {"run": "20261117_113000_ab12", "ok": False, "seconds": 0.2, "tables": [], "error": error}
     filled.store.put("runs/20261117_113000_ab12.json", json.dumps(body).encode())
     (run,) = looks.look(NOW).runs
-    assert (run.exit_code, run.error, run.hint) == (2, "Access denied for ***", "check it")
+    assert (run.exit_code, run.error) == (2, ErrorText("Access denied for ***", 2, "check it"))
 
 
 def test_the_last_work_of_a_check_reads_like_the_report_of_its_run(filled: Filled, looks: Looks) -> None:
@@ -229,5 +229,5 @@ def test_reports_of_runs_older_than_a_week_are_not_read(tmp_path: Path) -> None:
     filled = Filled(Store(config.store))
     filled.run(60 * 24 * 9, {"shop.orders": {}})
     new = filled.run(60, {"shop.orders": {}})
-    assert [run.id for run in seen(config).runs] == [new]
+    assert [run.run for run in seen(config).runs] == [new]
     assert seen(config, NOW + timedelta(days=8)).runs == ()

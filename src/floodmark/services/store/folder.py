@@ -9,6 +9,7 @@ only.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -64,6 +65,26 @@ class Folder:
                     return NO_DOCUMENT
                 data = file.read(most + 1)
                 return data if len(data) <= most else NO_DOCUMENT
+
+    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
+        """The whole object, and a tag that changes with it."""
+        tag = self._tag(path)  # first: if it changes in between, `swap` refuses
+        return self.get(path, most), tag
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        """Replaces the object if it still has this tag; a lock keeps other processes from doing so at the same time."""
+        with self._errors("write"):
+            _make(self.root / PARTS)
+            lock = os.open(self.root / PARTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                if self._tag(path) != tag:
+                    return False
+                self.put(path, data)
+                return True
+            finally:
+                os.close(lock)
 
     def create(self, path: str, data: bytes) -> bool:
         """Creates the object, atomically and durably; False if it exists already."""
@@ -150,6 +171,15 @@ class Folder:
                 yield chunk
 
     # writing
+
+    def _tag(self, path: str) -> str | None:
+        """Identifies the present object, as every write makes a new file; None if there is none."""
+        with self._errors("read"):
+            try:
+                found = os.stat(self.root / path)
+            except FileNotFoundError:
+                return None
+            return f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
 
     @contextmanager
     def _part(self, data: bytes | bytearray | memoryview | Path) -> Iterator[Path]:

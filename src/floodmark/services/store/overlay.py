@@ -17,7 +17,9 @@ class Objects(Protocol):
     """What a store is built on: a bucket, a folder, or one of them after a loss."""
 
     def get(self, path: str, most: int) -> bytes | None: ...
+    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]: ...
     def create(self, path: str, data: bytes) -> bool: ...
+    def swap(self, path: str, data: bytes, tag: str) -> bool: ...
     def put(self, path: str, data: bytes | bytearray | memoryview | Path) -> str | None: ...
     def list(self, parent: str, after: str, prefix: str) -> Iterator[Object]: ...
     def folders(self, prefix: str) -> Iterator[str]: ...
@@ -44,6 +46,14 @@ class Overlay:
             data = self._written[path]
             return data if len(data) <= most else NO_DOCUMENT
         return None if self._hidden(path) else self._under.get(path, most)
+
+    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
+        data = self.get(path, most)
+        return data, None if data is None else "here"
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        self._written[path] = data  # nobody else writes here
+        return True
 
     def create(self, path: str, data: bytes) -> bool:
         if self.end(path, 1) is not None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from floodmark.config.load import StoreSpec
@@ -130,6 +130,14 @@ class Store:
     def get_recent(self, path: str, old: float) -> bytes | None:
         """The whole object; that it doesn't exist may be `old` seconds old (see `lacked`)."""
         return None if self.lacked(path, old) else self.get(path)
+
+    def tagged(self, path: str, old: float = 0.0) -> tuple[bytes | None, str | None]:
+        """The whole object and its tag for `swap`; that it doesn't exist may be `old` seconds old (see `lacked`)."""
+        return (None, None) if self.lacked(path, old) else self._at.tagged(_checked(path), _most(path))
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        """Replaces the object that has this tag, or creates it (None); False: someone else has written it since."""
+        return self._at.swap(path, data, tag) if tag is not None else self.create(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
         """Creates the object if there is none; False: there is one, perhaps from an earlier attempt of ours.
@@ -287,16 +295,20 @@ class _Bucket:
             )
 
     def get(self, path: str, most: int) -> bytes | None:
+        return self.tagged(path, most)[0]
+
+    def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
         with self._errors("read"):
             try:
                 answer = obstore.get(self._store, path)
                 data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
+                found: tuple[bytes | None, str | None] = data, answer.meta["e_tag"]
             except FileNotFoundError as error:
                 if not absent(error):
                     raise
-                data = None
+                found = None, None
         self._seen = True
-        return data
+        return found
 
     def uri(self, path: str) -> str:
         return "/".join(part for part in (f"s3://{self.bucket}", self.prefix, path) if part)
@@ -331,6 +343,19 @@ class _Bucket:
         body = data if isinstance(data, Path | bytes) else memoryview(data).cast("B")
         with self._errors("write"):
             return obstore.put(self._store, path, body, chunk_size=_PART_BYTES, max_concurrency=4)["e_tag"]
+
+    def swap(self, path: str, data: bytes, tag: str) -> bool:
+        with self._errors("write"):
+            try:
+                obstore.put(self._store, path, data, mode={"e_tag": tag})
+            except BaseError as error:
+                if Answer(error).status == 501:  # a server without conditional writes
+                    obstore.put(self._store, path, data)
+                elif isinstance(error, PreconditionError) or Answer(error).status in (409, 412):
+                    return False
+                else:
+                    raise
+            return True
 
     def list(self, parent: str, after: str, prefix: str) -> Iterator[Object]:
         with self._errors("list"):

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from floodmark.commit.checks import Check
-from floodmark.commit.status import VerifyResult
+from floodmark.commit.health import TableFacts, behind_seconds
+from floodmark.commit.status import TableStatus, VerifyResult
 from floodmark.config.load import AlertSpec
 from floodmark.model.column_changes import ColumnChange
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
 from floodmark.observe.alerts import Trouble, good, left_alone
-from floodmark.observe.judge import Standing, TableSaid, after_saying, behind_seconds, standing, to_say
+from floodmark.observe.notices import Standing, TableSaid, after_saying, standing, to_say
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
 ALERTS = AlertSpec.on
@@ -22,13 +22,21 @@ def ago(seconds: float) -> str:
     return stamp(NOW - timedelta(seconds=seconds))
 
 
-def check(code: int = 0, caught_up: float = 10.0, **more: object) -> Check:
+def check(code: int = 0, caught_up: float = 10.0, **more: object) -> TableStatus:
     error = f"failed with {code}" if code else None
-    return Check("s.t", "r", ago(5), exit_code=code, error=error, caught_up_at=ago(caught_up), **more)  # type: ignore[arg-type]
+    return TableStatus("s.t", "r", ago(5), exit_code=code, error=error, caught_up_at=ago(caught_up), **more)  # type: ignore[arg-type]
 
 
-def word(given: Check | None, verify: VerifyResult | None = None, on: tuple[str, ...] = ALERTS) -> str:
-    return standing("s.t", given, verify, 900, on, NOW).word
+def stands(given: TableStatus | None, on: tuple[str, ...] = ALERTS) -> Standing:
+    return standing(TableFacts("s.t", status=given), 900, on, NOW)
+
+
+def word(given: TableStatus | None, on: tuple[str, ...] = ALERTS) -> str:
+    return stands(given, on).word
+
+
+def behind(given: TableStatus) -> float | None:
+    return behind_seconds(TableFacts("s.t", status=given), NOW)
 
 
 def test_an_idle_source_is_healthy_and_a_dead_scheduler_is_not() -> None:
@@ -38,11 +46,11 @@ def test_an_idle_source_is_healthy_and_a_dead_scheduler_is_not() -> None:
 
 
 def test_how_far_behind_is_the_lag_of_the_last_look_and_the_time_since() -> None:
-    assert behind_seconds(check(caught_up=100, lag=Lag(seconds=50.0)), NOW) == 150
-    assert behind_seconds(check(caught_up=100, lag=Lag(ids=7)), NOW) == 100
-    assert behind_seconds(check(caught_up=10, pending_since=ago(3000)), NOW) == 3000
-    assert behind_seconds(Check("s.t", "r", None, exit_code=4), NOW) is None
-    assert behind_seconds(Check("s.t", "r", None, caught_up_at="yesterday"), NOW) is None
+    assert behind(check(caught_up=100, lag=Lag(seconds=50.0))) == 150
+    assert behind(check(caught_up=100, lag=Lag(ids=7))) == 100
+    assert behind(check(caught_up=10, pending_since=ago(3000))) == 3000
+    assert behind(TableStatus("s.t", "r", None, exit_code=4)) is None
+    assert behind(TableStatus("s.t", "r", None, caught_up_at="yesterday")) is None
 
 
 @pytest.mark.parametrize("code", [1, 2, 6])
@@ -53,9 +61,9 @@ def test_a_failure_that_needs_a_person_is_reported_at_once(code: int) -> None:
 @pytest.mark.parametrize("code", [4, 5])
 def test_a_transient_failure_is_reported_once_the_table_is_behind(code: int) -> None:
     assert word(check(code, caught_up=600)) == "ok"
-    late = standing("s.t", check(code, caught_up=1000), None, 900, ALERTS, NOW)
+    late = stands(check(code, caught_up=1000))
     assert (late.word, late.detail) == ("behind", f"failed with {code}")
-    first = Check(
+    first = TableStatus(
         "s.t", "r", None, exit_code=code, error="away", failing_since=ago(600)
     )  # and never caught up
     assert word(first) == "ok" and word(replace(first, failing_since=ago(1000))) == "behind"
@@ -67,9 +75,9 @@ def test_another_run_s_lease_is_never_reported() -> None:
 
 def test_differences_are_reported_until_a_verify_finds_none() -> None:
     differs = VerifyResult("s.t", "r", ago(5), 1.0, False, missing=3)
-    assert word(check(7)) == "differs" and word(check(), differs) == "differs"
-    assert word(check(), VerifyResult("s.t", "r", ago(5), 1.0, True)) == "ok"
-    assert "3 missing" in standing("s.t", check(), differs, 900, ALERTS, NOW).detail
+    assert word(check(7)) == "differs" and word(check(verify=differs)) == "differs"
+    assert word(check(verify=VerifyResult("s.t", "r", ago(5), 1.0, True))) == "ok"
+    assert "3 missing" in stands(check(verify=differs)).detail
 
 
 def test_only_configured_kinds_are_reported() -> None:
@@ -102,12 +110,12 @@ def test_an_unreachable_receiver_gets_it_later_and_the_others_not_again() -> Non
 
 def test_a_column_change_is_reported_once_and_not_when_it_is_old() -> None:
     change = (ColumnChange("added", "note", after="text"),)
-    now_stands = standing("s.t", check(schema_at=ago(60), schema_changes=change), None, 900, ALERTS, NOW)
+    now_stands = stands(check(schema_at=ago(60), schema_changes=change))
     events = to_say(None, now_stands, ["hook"], ALERTS, NOW)
     assert [(e.kind, e.detail) for e in events["hook"]] == [("schema", "note was added (text)")]
     said = after_saying(None, now_stands, events, NOW)
     assert said is not None and to_say(said, now_stands, ["hook"], ALERTS, NOW) == {}
-    past = standing("s.t", check(schema_at=ago(90_000), schema_changes=change), None, 900, ALERTS, NOW)
+    past = stands(check(schema_at=ago(90_000), schema_changes=change))
     assert to_say(None, past, ["hook"], ALERTS, NOW) == {}
 
 

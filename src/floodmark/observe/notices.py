@@ -11,18 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from floodmark.commit.checks import Check
-from floodmark.commit.status import VerifyResult
-from floodmark.model.times import parse_moment, stamp
+from floodmark.commit.health import NO_FAILURE, TableFacts, behind_seconds, judge, moment
+from floodmark.model.times import stamp
 
-Word = Literal["ok", "failed", "behind", "differs"]
+AlertWord = Literal["ok", "failed", "behind", "differs"]
+ALERT_WORDS: tuple[AlertWord, ...] = ("failed", "behind", "differs")
 EventKind = Literal["failed", "behind", "differs", "schema", "recovered"]
 
 AGAIN = timedelta(days=1)
-# Exit codes that may pass on their own: they count once the table is behind. 3 (another run has the table) never does.
-PASSING = (4, 5)
-FAILED = (1, 2, 6)
-DIFFERS = 7
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Standing:
     """The present state of a table."""
 
     table: str
-    word: Word = "ok"
+    word: AlertWord = "ok"
     detail: str = ""
     exit_code: int | None = None
     behind_seconds: float | None = None  # the most that it can be behind its source; None: unknown
@@ -42,7 +38,7 @@ class Standing:
 class Said:
     """What a receiver was last notified of about a table."""
 
-    word: Word
+    word: AlertWord
     at: str
 
 
@@ -79,54 +75,24 @@ class Event:
         }
 
 
-def behind_seconds(check: Check, now: datetime) -> float | None:
-    """The most that the table can be behind its source; None: no sync has caught up with it yet, or failed to.
-
-    The lag when a sync last caught up plus the time since then, or how long files have waited to be loaded. A table whose
-    first sync fails is behind since then.
-    """
-    caught_up, waiting = _moment(check.caught_up_at), _moment(check.pending_since)
-    if caught_up is None:
-        failing = _moment(check.failing_since)
-        return None if failing is None else max(0.0, (now - failing).total_seconds())
-    lag = check.lag.seconds if check.lag and check.lag.seconds is not None else 0.0
-    ages = [lag + (now - caught_up).total_seconds()]
-    if waiting is not None:
-        ages.append((now - waiting).total_seconds())
-    return max(0.0, *ages)
-
-
-def standing(
-    table: str,
-    check: Check | None,
-    verify: VerifyResult | None,
-    limit: float,
-    on: Collection[str],
-    now: datetime,
-) -> Standing:
-    """A table's state: the worst of failed, behind and differs."""
-    if check is None:
-        return Standing(table)
-    behind = behind_seconds(check, now)
-    changes = tuple(str(change) for change in check.schema_changes)
-    shown = Standing(
-        table, exit_code=check.exit_code, behind_seconds=behind, schema_at=check.schema_at, schema=changes
+def standing(facts: TableFacts, limit: float, on: Collection[str], now: datetime) -> Standing:
+    """A table's state as far as receivers are notified of it."""
+    status = facts.status
+    if status is None:
+        return Standing(facts.table)
+    health = judge(facts, limit, now, words=[word for word in ALERT_WORDS if word in on])
+    detail = health.why
+    if health.word == "behind" and status.exit_code in NO_FAILURE:
+        detail = ""  # how far it is behind says it
+    return Standing(
+        facts.table,
+        health.word if health.word in ALERT_WORDS else "ok",
+        detail,
+        status.exit_code,
+        behind_seconds(facts, now),
+        status.schema_at,
+        tuple(str(change) for change in status.schema_changes),
     )
-    if "failed" in on and check.exit_code in FAILED:
-        return replace(shown, word="failed", detail=check.error or "")
-    if "behind" in on and behind is not None and behind > limit:
-        why = check.error if check.exit_code not in (0, None) else None
-        return replace(shown, word="behind", detail=why or "")
-    if "differs" in on and (check.exit_code == DIFFERS or (verify is not None and not verify.ok)):
-        return replace(shown, word="differs", detail=_differences(check, verify))
-    return shown
-
-
-def _differences(check: Check, verify: VerifyResult | None) -> str:
-    if verify is not None and not verify.ok:
-        rows = f"{verify.missing:,} missing, {verify.extra:,} extra, {verify.different:,} different"
-        return f"verify found {rows}" if verify.differences > 1 or verify.missing + verify.extra else rows
-    return check.error or ""
 
 
 def to_say(
@@ -203,12 +169,5 @@ def _new_schema(before: TableSaid | None, stands: Standing, receiver: str, now: 
 
 
 def _age(at: str, now: datetime) -> timedelta:
-    moment = _moment(at)
-    return now - moment if moment is not None else AGAIN
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return None if text is None else parse_moment(text)
-    except (ValueError, OverflowError):
-        return None
+    seen = moment(at)
+    return now - seen if seen is not None else AGAIN
