@@ -102,8 +102,16 @@ def test_a_key_of_any_type_is_sliced_and_merged_without_losing_or_duplicating_a_
     assert sum(len(list(run.iterdir())) >= 2 for run in runs) >= 2
 
 
-@pytest.mark.parametrize("on_server", [False, True], ids=["we hash", "the servers hash"])
-@pytest.mark.parametrize("on", BOTH)
+# What MariaDB does differently is its SQL: rows that we hash come from one reader for both servers.
+@pytest.mark.parametrize(
+    ("on", "on_server"),
+    [
+        ("mysql", False),
+        ("mysql", True),
+        ("mariadb", True),
+        pytest.param("mariadb", False, marks=pytest.mark.long),
+    ],
+)
 def test_verify_finds_a_row_that_is_missing_changed_or_doubled_under_a_key_of_any_type(
     keyed: Callable[[str], Workspace], on: str, on_server: bool
 ) -> None:

@@ -145,7 +145,7 @@ INDEXES = {
 
 @pytest.mark.both_servers
 @pytest.mark.parametrize("name", INDEXES)
-def test_positions_are_found_without_sorting_the_whole_index(
+def test_positions_and_slice_edges_are_the_same_with_any_index_and_need_no_sort(
     database: Any, session: Session, name: str
 ) -> None:
     indexes, crooked = INDEXES[name]
@@ -161,15 +161,8 @@ def test_positions_are_found_without_sorting_the_whole_index(
     assert edges.nth(session, table, table.order, None, None, 503) == everything[502]
     assert edges.nth(session, table, table.order, everything[-3], high, 2) is None
     assert handled(session) - seen < 3000
-
-
-@pytest.mark.both_servers
-@pytest.mark.parametrize("name", INDEXES)
-def test_slice_edges_are_the_same_with_any_index(database: Any, session: Session, name: str) -> None:
-    indexes, _ = INDEXES[name]
-    table = made(database, session, indexes, key=("id",) if "UNIQUE" in indexes else None)
     for by in (table.order, table.key):
-        everything = ordered(session, table, by)
+        everything = everything if by == table.order else ordered(session, table, by)
         assert edges.walk(session, table, by, None, None, 7000) == tuple(everything[6999::7000])
         cut = edges.walk(session, table, by, everything[99], everything[2099], 500, 3)
         assert cut == tuple(everything[599:2099:500][:3])

@@ -15,7 +15,7 @@ import pytest
 from floodmark.model.run import new_run
 from floodmark.services.spark.context import Spark
 from floodmark.watermark.validate import watermark_validate
-from tests.conftest import SOURCE, Workspace, lasting_workspace
+from tests.conftest import SOURCE, Result, Workspace, lasting_workspace
 from tests.support.recipe_changes import ROWS, Changing
 
 NUMBERS = count()
@@ -290,7 +290,7 @@ def test_a_changed_key_collation_replaces_all_rows(
 
 
 def test_an_append_table_that_becomes_upsert_is_really_verified(
-    new_table: Callable[[], Changing],
+    new_table: Callable[[], Changing], command: Callable[..., Result]
 ) -> None:
     table = new_table()
     table.create()
@@ -298,11 +298,11 @@ def test_an_append_table_that_becomes_upsert_is_really_verified(
     table.configure(mode="append")
     table.synced()
     table.configure(mode="upsert")
-    verified = table.workspace.run("verify", "-t", table.name, "--json")
+    verified = command(table.workspace, "verify", "-t", table.name, "--json")
     assert verified.code == 6 and "was read by id so far" in verified.json["tables"][0]["error"]["message"]
     table.followed()
     table.configure(mode="append")
-    verified = table.workspace.run("verify", "-t", table.name, "--json")
+    verified = command(table.workspace, "verify", "-t", table.name, "--json")
     assert verified.code == 6 and "was read by at so far" in verified.json["tables"][0]["error"]["message"]
     refused = table.sync()
     assert refused["exit_code"] == 6 and "change it back" in refused["error"]["hint"]

@@ -11,7 +11,7 @@ from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.run import sync
 from tests.conftest import Silent
-from tests.support.followed_orders import BOTH, Orders, notes
+from tests.support.followed_orders import Orders, notes
 
 pytestmark = pytest.mark.source
 
@@ -48,7 +48,6 @@ def goes_on(orders: Orders) -> None:
     assert orders.workspace.verified("orders")["findings"] == []
 
 
-@BOTH
 def test_a_dropped_column_keeps_its_history_even_if_all_rows_are_read_again(orders: Orders) -> None:
     customers(orders)
     orders.execute("ALTER TABLE orders DROP COLUMN phone")
@@ -62,7 +61,6 @@ def test_a_dropped_column_keeps_its_history_even_if_all_rows_are_read_again(orde
     goes_on(orders)
 
 
-@BOTH
 def test_a_column_that_is_excluded_later_keeps_its_history_and_is_not_said_to_be_gone(orders: Orders) -> None:
     customers(orders)
     orders.workspace.write(tables={"orders": {"exclude": ["phone"]}})

@@ -395,7 +395,9 @@ def test_a_successful_verify_accepts_the_targets_row_count(workspace: Workspace)
     assert workspace.synced("readings")["rows_loaded"] == 1
 
 
-def test_all_means_the_tables_of_a_sync_except_retired_ones(workspace: Workspace) -> None:
+def test_all_means_the_tables_of_a_sync_except_retired_ones(
+    workspace: Workspace, command: Callable[..., Result]
+) -> None:
     made = (READINGS, FILL.format(n=20), "CREATE TABLE marks (id INT AUTO_INCREMENT PRIMARY KEY)")
     workspace.execute(*made, "INSERT INTO marks VALUES (1), (2)")
     name = workspace.database.name
@@ -411,17 +413,17 @@ def test_all_means_the_tables_of_a_sync_except_retired_ones(workspace: Workspace
         con.execute("DELETE FROM marks WHERE id = 2")
     assert compared() == {f"{name}.marks": (False, 2), f"{name}.readings": (True, 20)}
     workspace.execute("RENAME TABLE marks TO elsewhere")
-    gone = workspace.run("verify", "--all", "--json")
+    gone = command(workspace, "verify", "--all", "--json")
     assert gone.code == 2 and f"the source no longer shows {name}.marks" in gone.stderr
     pipeline.watermark_retire("marks")
     pipeline.watermark_retire("readings")
     workspace.execute("DROP TABLE elsewhere")
-    nothing = workspace.run("verify", "--all")
+    nothing = command(workspace, "verify", "--all")
     assert nothing.code == 2 and "every table is retired" in nothing.stderr
 
 
 def test_a_column_that_became_unreadable_is_not_mistaken_for_dropped(
-    workspace: Workspace, server: DatabaseServer
+    workspace: Workspace, server: DatabaseServer, command: Callable[..., Result]
 ) -> None:
     schema = workspace.database.name
     workspace.execute(READINGS, FILL.format(n=300))
@@ -439,8 +441,8 @@ def test_a_column_that_became_unreadable_is_not_mistaken_for_dropped(
     with duckdb.connect(str(workspace.warehouse)) as con:
         con.execute("UPDATE readings SET site = 'elsewhere' WHERE id < 100")
         con.execute("DELETE FROM readings WHERE id = 603")
-    for command in (("verify",), ("verify", "--repair")):
-        refused = workspace.run(*command, "-t", f"{schema}.readings")
+    for repair in ((), ("--repair",)):
+        refused = command(workspace, "verify", *repair, "-t", f"{schema}.readings")
         assert refused.code == 2 and "no longer shows note" in refused.stderr
     config = load(workspace.folder / "floodmark.yaml")
     log = Log(Store(config.store), f"{schema}.readings")
