@@ -133,7 +133,7 @@ class PlaceSpec:
     """A bucket or a folder, and how to reach it. Pickled to Spark tasks; its repr hides secrets."""
 
     url: StoreUrl  # s3://bucket/prefix, or an absolute folder
-    endpoint: Annotated[Text, AfterValidator(values.endpoint)] | None = None
+    endpoint: Annotated[Text, AfterValidator(lambda text: values.endpoint(text).rstrip("/"))] | None = None
     region: Text | None = None
     access_key_id: Text | None = None
     secret_access_key: Text | None = field(default=None, repr=False)

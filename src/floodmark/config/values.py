@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,22 +244,23 @@ def store_url(place: Any, base: Path) -> str:
     return place.rstrip("/")
 
 
-def endpoint(address: str) -> str:
-    if not re.fullmatch(r"https?://[^/@?#\s]+/?", address):
-        raise ValueError("must be http://host:port or https://host:port")
-    return address.rstrip("/")
+def matching(pattern: str, said: str) -> Callable[[str], str]:
+    """A check that text matches a pattern."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(said)
+        return value
+
+    return check
 
 
-def web_address(address: str) -> str:
-    if not re.fullmatch(r"https?://[^/?#\s]+[^\s]*", address):
-        raise ValueError("must be http://… or https://…")
-    return address
-
-
-def receiver(address: str) -> str:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://\S+", address):
-        raise ValueError("must be an Apprise URL, such as mailto://user:password@host or slack://…")
-    return address
+endpoint = matching(r"https?://[^/@?#\s]+/?", "must be http://host:port or https://host:port")
+web_address = matching(r"https?://[^/?#\s]+[^\s]*", "must be http://… or https://…")
+receiver = matching(
+    r"[A-Za-z][A-Za-z0-9+.-]*://\S+",
+    "must be an Apprise URL, such as mailto://user:password@host or slack://…",
+)
 
 
 def statement_timeout(seconds: float) -> float:

@@ -135,7 +135,7 @@ def test_a_data_error_is_not_retried(
 def test_a_service_that_stays_down_is_a_transient_error(
     spark: Callable[[], Spark], jobs: list[SliceJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.services.spark.retries.PAUSES", (0.1,))
+    monkeypatch.setattr("floodmark.services.retry.PAUSES", (0.1,))
     away = [replace(job, source=replace(job.source, port=1)) for job in jobs]
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
         list(spark().submit(away, "t"))
@@ -144,7 +144,7 @@ def test_a_service_that_stays_down_is_a_transient_error(
 def test_a_task_waits_for_a_service_that_comes_back(
     spark: Callable[[], Spark], jobs: list[SliceJob], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.services.spark.retries.PAUSES", (0.2, 0.2))
+    monkeypatch.setattr("floodmark.services.retry.PAUSES", (0.2, 0.2))
     # A connection that is killed in the middle of a slice, once.
     slow = replace(jobs[0], table=changed(jobs[0].table, where="SLEEP(0.01) = 0"))
     results = spark().submit([slow], "t")

@@ -1,4 +1,4 @@
-"""Attempts and the pauses between them."""
+"""Attempts and the pauses between them, and which failed slices are tried again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from floodmark.services.retry import Retries
+from floodmark.model.errors import DataError, FloodmarkError, TransientError
+from floodmark.services import retry
+from floodmark.services.retry import PAUSES, Retries, patiently
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,31 @@ def test_a_part_of_a_pause_is_left_to_chance(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "sleep", slept.append)
     list(Retries(40, 2.0, factor=1, jitter=0.5))
     assert len(set(slept)) > 1 and all(1.0 <= each <= 2.0 for each in slept)
+
+
+def run(*results: str | FloodmarkError) -> tuple[str, list[bool], list[float]]:
+    left, firsts, paused = list(results), list[bool](), list[float]()
+
+    def attempt(first: bool) -> str | FloodmarkError:
+        firsts.append(first)
+        return left.pop(0)
+
+    return patiently(attempt, lambda seconds, error: paused.append(seconds)), firsts, paused
+
+
+def test_a_slice_is_retried_after_each_pause_while_its_services_fail() -> None:
+    assert run("rows") == ("rows", [True], [])
+    assert run(TransientError("a"), TransientError("b"), "rows") == ("rows", [True, False, False], [*PAUSES])
+    with pytest.raises(TransientError, match="c"):
+        run(TransientError("a"), TransientError("b"), TransientError("c"), "too late")
+
+
+def test_other_errors_are_raised_at_once() -> None:
+    with pytest.raises(DataError, match="odd"):
+        run(DataError("odd"), "rows")
+
+
+def test_a_slice_that_has_been_failing_for_long_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "PATIENCE", -1.0)
+    with pytest.raises(TransientError, match="a"):
+        run(TransientError("a"), "rows")

@@ -65,22 +65,22 @@ def text(value: str) -> str:
 
 def after(table: Table, columns: Sequence[str], position: Position) -> str:
     """Rows after the position; a prefix means after every row that shares it."""
-    column = table.column(columns[0])
-    name, value = expression(column), literal(column, position[0])
-    if len(position) == 1:
-        return f"{name} > {value}"
-    rest = after(table, columns[1:], position[1:])
-    return f"{name} >= {value} AND ({name} > {value} OR ({name} = {value} AND {rest}))"
+    return _beyond(table, columns, position, ">", ">")
 
 
 def upto(table: Table, columns: Sequence[str], position: Position) -> str:
     """Rows at or before the position; a prefix includes every row that shares it."""
+    return _beyond(table, columns, position, "<", "<=")
+
+
+def _beyond(table: Table, columns: Sequence[str], position: Position, side: str, last: str) -> str:
+    """Rows on one side of the position, in the form for which MySQL uses the index; `last` compares the last column."""
     column = table.column(columns[0])
     name, value = expression(column), literal(column, position[0])
     if len(position) == 1:
-        return f"{name} <= {value}"
-    rest = upto(table, columns[1:], position[1:])
-    return f"{name} <= {value} AND ({name} < {value} OR ({name} = {value} AND {rest}))"
+        return f"{name} {last} {value}"
+    rest = _beyond(table, columns[1:], position[1:], side, last)
+    return f"{name} {side}= {value} AND ({name} {side} {value} OR ({name} = {value} AND {rest}))"
 
 
 def between(table: Table, columns: Sequence[str], low: Position | None, high: Position | None) -> list[str]:

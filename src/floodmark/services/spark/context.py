@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.text import counted
+from floodmark.services.retry import patiently
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
 from floodmark.services.spark.executors import Executors, attempts_at_once
@@ -31,7 +32,6 @@ from floodmark.services.spark.job import Job, Piece, imports, task
 from floodmark.services.spark.jvm import Jvm, is_local, settings
 from floodmark.services.spark.meeting import Meeting
 from floodmark.services.spark.reports import Address, Reports, RowsUnderway, driver_address, reports_for
-from floodmark.services.spark.retries import patiently
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
 from floodmark.services.temp import cache_folder
