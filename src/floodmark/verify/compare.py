@@ -22,7 +22,7 @@ from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
-from floodmark.model.position import Key, Position, Value
+from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
 from floodmark.model.times import sortable
@@ -41,7 +41,7 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sources import source_id
 from floodmark.services.retry import Retries
 from floodmark.services.run import Services
-from floodmark.verify.lookup import AT_ONCE, look_up
+from floodmark.verify.lookup import AT_ONCE, LookedUp, look_up
 from floodmark.verify.search import Search
 from floodmark.verify.sides import parsed_columns
 from floodmark.verify.snapshot import holds, last_snapshot
@@ -55,19 +55,11 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Differences:
-    """The confirmed disagreements."""
+class Differences(LookedUp):
+    """The confirmed disagreements; also left out are the rows after the watermark."""
 
-    missing: tuple[Key, ...] = ()  # promised by the watermark but not in the warehouse
-    extra: tuple[
-        Key, ...
-    ] = ()  # in the warehouse but not at the source or not matching `where`; or there twice
-    different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
-    loose: frozenset[Key] = frozenset()  # of all these, those that maybe differ only since the last sync
-    outside: tuple[Key, ...] = ()  # of the extra ones, those that the source has, outside `where`
     rows_source: int = 0  # compared, on either side
     rows_warehouse: int = 0
-    left_out: int = 0  # rows after the watermark
     changed: int = 0  # rows that have changed at the source since the snapshot that the target still holds
     compared_with: Literal["source", "snapshot"] = "source"  # the latter if the source has changed since
     agree: bool = True  # False: checksums differ, but no key can be named
@@ -76,7 +68,7 @@ class Differences:
     high: Position | None = None  # up to this one; None: to the last
 
     def __bool__(self) -> bool:
-        return not self.agree or bool(self.missing or self.extra or self.different)
+        return not self.agree or super().__bool__()
 
 
 @as_discovered()
@@ -346,17 +338,9 @@ def _confirmed(
         if before is None:
             continue
         scope, *_ = scope_of(services, table, state, only_keys, also)
-        looked = look_up(services, scope, list(suspects))
-        found = Differences(
-            looked.missing,
-            looked.extra,
-            looked.different,
-            looked.loose,
-            looked.outside,
-            left_out=looked.left_out,
-        )
+        found = Differences(**vars(look_up(services, scope, list(suspects))))
         if not found:
-            lost = any(suspects[key] for key in looked.nowhere) and not _changed(services, table, seen)
+            lost = any(suspects[key] for key in found.nowhere) and not _changed(services, table, seen)
             return replace(found, agree=not lost)
         if _loaded(services, table, Log(services.store, table.name).read()) == before:
             return found

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from floodmark.model.canonical import Digest, Entry, Part, Printed
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.verify.portions import suspects
+
+P = TypeVar("P")
+
+# How many times sums that differ without a suspect are computed again, and the seconds before each.
+TRIES = 3
+PAUSE = 1.0
 
 
 @dataclass
@@ -46,6 +54,15 @@ class Gathering:
         """Reports the rows of both sides; raises if too many are missing."""
         self._totals(self.found.source.rows + self.found.beyond, self.found.warehouse.rows)
         self._check(self.found.source.rows - self.found.warehouse.rows)
+
+    def settle(self, parts: P, again: Callable[[P], P]) -> None:
+        """Judges parts whose sums differed though none of their rows did: rows may have changed in between."""
+        for _ in range(TRIES):
+            if not parts:
+                return
+            time.sleep(PAUSE)
+            parts = again(parts)
+        self.found.suspicious |= bool(parts)
 
     def suspect(self, listed: Sequence[Entry], stored: Iterable[Sequence[object]]) -> bool:
         """Adds the suspects among rows that the servers have hashed; returns whether there are any."""

@@ -6,7 +6,6 @@ Both sides compute these hashes. Groups that differ are listed, and compared row
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,11 +44,9 @@ class GroupSums:
 class GroupSearch:
     """One search through one table, group by group."""
 
-    def __init__(self, sides: Sides, gathering: Gathering, tries: int, pause: float) -> None:
-        """`tries`, `pause`: how often sums that differ without a suspect are computed again, and the seconds before each."""
+    def __init__(self, sides: Sides, gathering: Gathering) -> None:
         self._sides = sides
         self._gathering = gathering
-        self._tries, self._pause = tries, pause
 
     def go(self, spans: Sequence[Span], digits: int) -> None:
         """Searches the ranges, with groups by so many digits."""
@@ -61,15 +58,16 @@ class GroupSearch:
         found.beyond = seen.left_out
         self._gathering.tell()
         unexplained = self._list_groups(spans, sorted(self._differing_groups(seen, digits)), seen)
-        for _ in range(self._tries):
-            if not unexplained or self._sides.scope.skipped:
-                return
-            time.sleep(self._pause)
+
+        def still_differing(groups: set[str]) -> set[str]:
             seen = self._group_sums(spans, digits)
-            unexplained &= self._differing_groups(seen, digits)
-            if seen.left_out > len(seen.beyond):
-                return  # more rows were left out than are named: only the listing can tell
-        found.suspicious |= bool(unexplained)
+            # If more rows were left out than are named, only the listing can tell.
+            return (
+                set() if seen.left_out > len(seen.beyond) else groups & self._differing_groups(seen, digits)
+            )
+
+        if not self._sides.scope.skipped:
+            self._gathering.settle(unexplained, still_differing)
 
     def _group_sums(self, spans: Sequence[Span], digits: int) -> GroupSums:
         seen = GroupSums()

@@ -27,10 +27,12 @@ AT_ONCE = 2000
 class LookedUp:
     """How rows differ now, in the order of their keys."""
 
-    missing: tuple[Key, ...] = ()
+    missing: tuple[Key, ...] = ()  # promised by the watermark but not in the warehouse
+    # In the warehouse but not at the source or not matching `where`; or there twice.
     extra: tuple[Key, ...] = ()
     different: tuple[tuple[Key, tuple[str, ...]], ...] = ()  # with the columns that differ
-    loose: frozenset[Key] = frozenset()  # those that have no place in the change order at the source
+    # Of all these, those that have no place in the change order at the source: maybe different only since the last sync.
+    loose: frozenset[Key] = frozenset()
     nowhere: tuple[Printed, ...] = ()  # the keys that neither side has
     outside: tuple[Key, ...] = ()  # of the extra rows, those that the source has, outside `where`
     left_out: int = 0  # rows that an update has moved out of `where` since the watermark

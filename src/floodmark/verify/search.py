@@ -12,7 +12,6 @@ too many. If the servers hash, ranges that differ in few rows are first split in
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -41,9 +40,6 @@ FANOUT = 16
 # Ranges of up to this many rows are compared row by row; BROAD applies where most ranges differ.
 LISTED = 500
 BROAD = 20_000
-# How many times sums that differ without a suspect are computed again, and the seconds before each.
-TRIES = 3
-PAUSE = 1.0
 
 
 class Search:
@@ -95,9 +91,7 @@ class Search:
         if scope.ordered or scope.recent or not self.table.key:
             RangeSearch(sides, gathering).go(spans, rows)
         else:
-            GroupSearch(sides, gathering, TRIES, PAUSE).go(
-                spans, digits_for(rows, scope.hash_key is not None)
-            )
+            GroupSearch(sides, gathering).go(spans, digits_for(rows, scope.hash_key is not None))
         return gathering.found
 
     def _few(self, rows: int) -> bool:
@@ -221,16 +215,11 @@ class RangeSearch:
                 some = self._gathering.suspect(listing.entries, self._sides.entries(listing.spans))
             unexplained += () if some else listing.spans
         order = {span: n for n, job in enumerate(jobs) for span in job.spans}
-        self._settle(sorted(unexplained, key=order.__getitem__))
+        if not self._sides.scope.skipped:  # else sums of the warehouse include rows that were skipped
+            self._gathering.settle(sorted(unexplained, key=order.__getitem__), self._still_differing)
 
-    def _settle(self, spans: Sequence[Span]) -> None:
-        """Judges ranges whose sums differed though none of their rows did: rows may have changed in between."""
-        for _ in range(TRIES):
-            if not spans or self._sides.scope.skipped:  # sums of the warehouse include rows that were skipped
-                return
-            time.sleep(PAUSE)
-            parts = self._sides.source([self._sides.digest_job(span) for span in spans])
-            differing = self._differing(parts, self._sides.warehouse(spans))
-            # If more rows were left out than are named, only the listing can tell.
-            spans = [part.span for part in differing if not part.crowded]
-        self._gathering.found.suspicious |= bool(spans)
+    def _still_differing(self, spans: list[Span]) -> list[Span]:
+        parts = self._sides.source([self._sides.digest_job(span) for span in spans])
+        differing = self._differing(parts, self._sides.warehouse(spans))
+        # If more rows were left out than are named, only the listing can tell.
+        return [part.span for part in differing if not part.crowded]

@@ -7,16 +7,16 @@ snapshot, so that the later query to the warehouse leaves out exactly the rows t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 from floodmark.config.load import SourceSpec
 from floodmark.model import row_hash
 from floodmark.model.canonical import Digest, Entry, Membership, Part, Printed, Scope, Span
 from floodmark.model.errors import DataError
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
+from floodmark.model.position import Position
 from floodmark.model.table import Table
 from floodmark.services.mysql import canonical
 from floodmark.services.mysql import ranges as edges
@@ -27,6 +27,8 @@ from floodmark.services.spark.job import Relay
 from floodmark.verify import hashed
 from floodmark.verify.hashed import Rows
 from floodmark.verify.sketched import KeyedSketches
+
+Result = TypeVar("Result", "Digested", "Listing")
 
 # How many rows after the watermark are listed per range; and per range of rows that are hashed here.
 LISTED = 2000
@@ -59,26 +61,14 @@ class DigestJob:
 
     def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Digested:
         """The digests from one snapshot of the source; raises FloodmarkError."""
-        if not _able(self.scope):
-            return Digested(refused=True, unable=True)
-        with _looking(self.source, self.table, self.expected) as session:
-            cuts = (
-                edges.walk(session, self.table, self.table.key, self.span.after, self.span.upto, self.step)
-                if self.step
-                else ()
-            )
-            spans = [
-                Span(after, upto)
-                for after, upto in zip((self.span.after, *cuts), (*cuts, self.span.upto), strict=True)
-            ]
-            try:
-                if self.digits:
-                    found = self._grouped(session)
-                else:
-                    found = Digested(tuple(self._part(session, span) for span in spans))
-            except UnfitValue:
-                return Digested(refused=True)
-            return replace(found, source=end_read(session, self.table, self.expected))
+        return _looked(self, Digested(), self._grouped if self.digits else self._digested)
+
+    def _digested(self, session: Session) -> Digested:
+        span, cuts = self.span, tuple[Position, ...]()
+        if self.step:
+            cuts = edges.walk(session, self.table, self.table.key, span.after, span.upto, self.step)
+        ends = zip((span.after, *cuts), (*cuts, span.upto), strict=True)
+        return Digested(tuple(self._part(session, Span(after, upto)) for after, upto in ends))
 
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
@@ -153,14 +143,7 @@ class EntriesJob:
 
     def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> Listing:
         """The rows' keys and hashes; raises FloodmarkError."""
-        if not _able(self.scope):
-            return Listing(self.spans, refused=True, unable=True)
-        with _looking(self.source, self.table, self.expected) as session:
-            try:
-                found = self._listed(session)
-            except UnfitValue:
-                return Listing(self.spans, refused=True)
-            return replace(found, source=end_read(session, self.table, self.expected))
+        return _looked(self, Listing(self.spans), self._listed)
 
     def _listed(self, session: Session) -> Listing:
         if self.scope.hash_key is not None:
@@ -199,16 +182,21 @@ def entry(scope: Scope, row: Row) -> Entry:
     )
 
 
-@contextmanager
-def _looking(source: SourceSpec, table: Table, expected: SourceId) -> Iterator[Session]:
-    """A session whose queries all see the same snapshot: that of the first one, which also keeps the table as it is."""
+def _looked(job: DigestJob | EntriesJob, nothing: Result, look: Callable[[Session], Result]) -> Result:
+    """What a look finds whose queries all see the same snapshot: that of the first one, which also keeps the table as it is."""
 
     def opened() -> Session:
-        return Session(source, read_timeout=READ_SECONDS, purpose=f"verify {table.name}")
+        return Session(job.source, read_timeout=READ_SECONDS, purpose=f"verify {job.table.name}")
 
-    with session_on(expected.server, opened) as session:
+    if not _able(job.scope):
+        return replace(nothing, refused=True, unable=True)
+    with session_on(job.expected.server, opened) as session:
         session.rows("START TRANSACTION")
-        yield session
+        try:
+            found = look(session)
+        except UnfitValue:
+            return replace(nothing, refused=True)
+        return replace(found, source=end_read(session, job.table, job.expected))
 
 
 def _check(session: Session, table: Table) -> None:

@@ -17,7 +17,7 @@ from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.services.mysql.sources import Sources
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
-from floodmark.verify import search, sketched
+from floodmark.verify import gathered, sketched
 from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch
 from floodmark.verify.hashed import Rows
@@ -114,7 +114,7 @@ class Source:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(search, "PAUSE", 0)
+    monkeypatch.setattr(gathered, "PAUSE", 0)
     return tmp_path / "w.duckdb"
 
 
@@ -197,7 +197,7 @@ def test_the_same_holds_for_groups(path: Path, wrong: int, suspicious: bool) -> 
     loaded(path, "VARCHAR")
     source = Source(NAMED, path, wrong=wrong)
     gathering = source.gathering()
-    GroupSearch(source.sides(), gathering, search.TRIES, 0).go(SPANS, 1)
+    GroupSearch(source.sides(), gathering).go(SPANS, 1)
     found = gathering.found
     assert found.suspicious is suspicious and not found.suspects
     assert found.source.rows == found.warehouse.rows == 100
