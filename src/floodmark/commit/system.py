@@ -44,13 +44,6 @@ def read(store: Store) -> str | None:
         ) from None
 
 
-def start(system: str | None, config: Config, name: str) -> Start:
-    """Where a table begins: at the system watermark if there is one, else at `start`."""
-    if system is not None:
-        return Start(system, "the system watermark")
-    return Start(config.options(name).start, "`start` in the configuration")
-
-
 class Starts:
     """Where tables begin, with the system watermark read once for all tables of a run. Thread-safe."""
 
@@ -61,11 +54,14 @@ class Starts:
         self._system: tuple[str | None] | None = None  # None until it has been read
 
     def of(self, name: str) -> Start:
-        """Where a table without a position of its own begins."""
+        """Where a table without a position of its own begins: at the system watermark if there is one, else at `start`."""
         with self._lock:
             if self._system is None:
                 self._system = (read(self._store),)
-        return start(self._system[0], self._config, name)
+            (timestamp,) = self._system
+        if timestamp is not None:
+            return Start(timestamp, "the system watermark")
+        return Start(self._config.options(name).start, "`start` in the configuration")
 
 
 def system_get(config: Config) -> dict[str, Any]:

@@ -30,10 +30,10 @@ def is_pattern(name: str) -> bool:
 class StoredTables:
     """The store's tables, listed on first use."""
 
-    def __init__(self, config: Config, store: Store) -> None:
+    def __init__(self, config: Config, store: Store, names: tuple[str, ...] | None = None) -> None:
         self._config = config
         self._store = store
-        self._names: tuple[str, ...] | None = None
+        self._names = names
         self.new: tuple[str, ...] = ()  # tables of the source that nobody has listed or synced
 
     def names(self) -> tuple[str, ...]:

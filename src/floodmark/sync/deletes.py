@@ -30,12 +30,11 @@ from floodmark.model.window import Slice
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.cascades import of as cascades
 from floodmark.services.mysql.cascades import touched
-from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.keys import gone, weights
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.protocol import KEYS
-from floodmark.verify.compare import compare, expect_source
+from floodmark.verify.compare import compare, described
 
 # Most keys that one task reads; a small number is spread over several tasks.
 KEYS_PER_SLICE = 20_000
@@ -109,8 +108,7 @@ def look(services: Services, state: State, options: TableOptions, force: bool) -
     if not due(state, options, datetime.now(UTC)):
         return None
     with services.session("deletes") as session:
-        table = discover(session, state.table_name, options, services.config.source.database)
-        expect_source(services, session, table)
+        table = described(services, session, state.table_name)
         changing = touched(table, cascades(session, table)) if options.cascades == "follow" else ()
     check(table, options)
     if options.deletes == "ignore" and not changing:

@@ -51,7 +51,7 @@ from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql.convert import redshift
-from floodmark.services.mysql.describe import Discovered, discover_with_notes
+from floodmark.services.mysql.describe import discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
@@ -62,7 +62,7 @@ from floodmark.sync.repair import RepairPlan, what_to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
 from floodmark.verify.after_sync import verify_loaded
-from floodmark.verify.compare import Differences, check_compared, compare, expect_source
+from floodmark.verify.compare import Differences, check_compared, compare, described
 from floodmark.verify.run import Verified, status_of
 
 log = logging.getLogger("floodmark")
@@ -177,8 +177,7 @@ class TableRun:
     def _repaired(self) -> Repaired:
         self._load()
         with self._services.session("verify") as session:
-            table = self._described(session).table
-            expect_source(self._services, session, table)
+            table = described(self._services, session, self._name)
         known = self._held.state.table
         found = after = compare(self._services, table, self._held.state)
         check_compared(table, found)
@@ -282,13 +281,14 @@ class TableRun:
     def _preview(self) -> Preview:
         """What this run is going to do, as its log and the source are now."""
         with self._services.session("plan") as session:
-            described = self._described(session)
-            self._work.check_target(described.table)
-            self._measure_lag(session, described.table)
+            database = self._services.config.source.database
+            found = discover_with_notes(session, self._name, self._options, database)
+            self._work.check_target(found.table)
+            self._measure_lag(session, found.table)
             made = preview_table(
                 session,
                 self._services.config,
-                described,
+                found,
                 self._held.log,
                 self._held.state,
                 self._request,
@@ -329,9 +329,6 @@ class TableRun:
             log, logging.INFO, "step_end", said, table=self._name, step="plan", rows=plan.rows, slices=pieces,
             strategy=plan.strategy, low=low, high=high, seconds=round(seconds, 3),
         )  # fmt: skip
-
-    def _described(self, session: Session) -> Discovered:
-        return discover_with_notes(session, self._name, self._options, self._services.config.source.database)
 
     def _warm_up(self, state: State) -> None:
         self._work.warm_up_for(self._held.log, state)

@@ -16,9 +16,8 @@ from floodmark.model.position import Position
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import just_before
-from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
-from floodmark.verify.compare import Differences, check_different, compare, expect_source, waiting
+from floodmark.verify.compare import Differences, check_different, compare, described, waiting
 from floodmark.verify.run import findings
 from floodmark.verify.snapshot import holds, last_snapshot
 
@@ -40,8 +39,7 @@ def verify_loaded(services: Services, name: str, state: State, commits: Sequence
 
 def _verified(services: Services, name: str, state: State, commits: Sequence[WithFiles]) -> Checked:
     with services.session("verify") as session:
-        table = discover(session, name, services.config.options(name), services.config.source.database)
-        expect_source(services, session, table)
+        table = described(services, session, name)
     if rows := waiting(services, table, state):
         return Checked(waiting=rows)
     if table.mode == "full":

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from floodmark.commit import system
 from floodmark.commit.fold import State
 from floodmark.commit.lease import holder
 from floodmark.commit.log import Log
 from floodmark.commit.stretches import stretches
+from floodmark.commit.system import Starts
 from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
@@ -35,6 +35,7 @@ from floodmark.plan.overlap import future
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import check_dropped, vanished
 from floodmark.plan.wait import Source
+from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.ranges import nth
 from floodmark.services.mysql.session import Session
@@ -161,11 +162,13 @@ def _since_snapshot(
     return replace(sides, agree=True, changed=rows, compared_with="snapshot", notes=(*sides.notes, note))
 
 
-def expect_source(services: Services, session: Session, table: Table) -> None:
-    """Makes the source of this session the one that everything is compared with; raises if the run has read another."""
+def described(services: Services, session: Session, name: str) -> Table:
+    """The table as it is now, in the source that everything is compared with; raises if the run has read another."""
+    table = discover(session, name, services.config.options(name), services.config.source.database)
     found = source_id(session, table, services.looks(session).ids(session, table))
-    services.sources.check(table.name, found)
-    services.sources.expect(table.name, found)
+    services.sources.check(name, found)
+    services.sources.expect(name, found)
+    return table
 
 
 def check_different(services: Services, table: Table, state: State) -> None:
@@ -251,9 +254,7 @@ def _before(services: Services, scope: Scope, taken_over: bool) -> list[str]:
 
 def _untouched(services: Services, table: Table, future: Value | None) -> Position | None:
     """The start of a table without a position and with no rows after it but loose ones: a sync would open no window."""
-    low = start_position(
-        table, system.start(system.read(services.store), services.config, table.name).timestamp
-    )
+    low = start_position(table, Starts(services.store, services.config).of(table.name).timestamp)
     with services.reading("verify", table) as session:
         empty = nth(session, table, table.order, low, None if future is None else (future,), 1) is None
     if empty:

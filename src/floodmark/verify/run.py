@@ -19,7 +19,6 @@ from floodmark.model.run import Finding, Progress
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.plan.tables import StoredTables
-from floodmark.services.mysql.describe import discover
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.on_demand import WarmSpark
@@ -28,7 +27,7 @@ from floodmark.verify.compare import (
     check_compared,
     check_different,
     compare,
-    expect_source,
+    described,
     loaded_state,
 )
 
@@ -160,8 +159,7 @@ def _one(services: Services, name: str, named: int) -> Verified:
 
 def _compared(services: Services, name: str) -> tuple[Table, State, Differences]:
     with services.session("verify") as session:
-        table = discover(session, name, services.config.options(name), services.config.source.database)
-        expect_source(services, session, table)
+        table = described(services, session, name)
     state = loaded_state(services, table)
     found = compare(services, table, state)
     check_compared(table, found)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from floodmark.commit import system
 from floodmark.commit.activity import activity_now
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log, tables
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import read_status
+from floodmark.commit.system import Starts
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers, ledger_of
 from floodmark.model.commit import files_of
@@ -100,7 +100,7 @@ def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
         return {"next_start": older, "next_start_by": "the older tool's watermark"}
     if state.table is not None and not temporal(state.table):  # read whole, or by an id
         return {"next_start": None, "next_start_by": None}
-    start = system.start(system.read(store), config, state.table_name)
+    start = Starts(store, config).of(state.table_name)
     return {"next_start": start.timestamp, "next_start_by": start.by}
 
 

@@ -199,7 +199,7 @@ def test_a_lost_table_is_told_as_a_lost_grant_and_not_as_a_wrong_name(orders: Wo
         assert "it was dropped or renamed, or" in lost.error.message
         assert f"GRANT SELECT ON {name(orders)} TO" in str(lost.error.hint)
         assert "did you mean" not in str(lost.error.hint) and "watermark retire" in str(lost.error.hint)
-    for command in (("plan", "-t", "orders"), ("doctor", "-t", "orders")):
+    for command in (("plan", "-t", "orders"), ("doctor", "-t", "orders"), ("doctor",)):
         said = orders.run(*command)
         assert said.code == 2 and "GRANT SELECT ON" in said.stdout + said.stderr
 

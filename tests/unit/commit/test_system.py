@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.commit.system import PATH, read, start, system_get, system_set
+from floodmark.commit.system import PATH, Starts, system_get, system_set
 from floodmark.config.load import load
 from floodmark.model.errors import DataError
 from floodmark.services.store.store import Store
@@ -28,9 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_system_watermark_takes_precedence_over_the_configured_start(folder: Path) -> None:
     config = load()
     store = Store(config.store)
-    assert start(read(store), config, "shop.orders").timestamp is None
+    assert Starts(store, config).of("shop.orders").timestamp is None
     system_set(config, timestamp="2025-08-04")
-    found = start(read(store), config, "shop.orders")
+    found = Starts(store, config).of("shop.orders")
     assert (found.timestamp, found.by) == ("2025-08-04 00:00:00", "the system watermark")
 
 
@@ -47,9 +47,9 @@ def test_an_unreadable_one_is_never_ignored(folder: Path) -> None:
     config = load()
     Store(config.store).put(PATH, b"\xff\x00rubbish")
     with pytest.raises(DataError, match="does not hold a timestamp"):
-        start(read(Store(config.store)), config, "shop.orders")
+        Starts(Store(config.store), config).of("shop.orders")
     assert system_set(config, preset="today")["undo"] == "floodmark watermark clear --force"
-    assert start(read(Store(config.store)), config, "shop.orders").by == "the system watermark"
+    assert Starts(Store(config.store), config).of("shop.orders").by == "the system watermark"
 
 
 def test_get_prints_it_or_says_that_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from floodmark.config.load import WarehouseSpec
 from floodmark.model.run import Wait
 from floodmark.services.warehouse.protocol import Warehouse
+
+if TYPE_CHECKING:
+    from floodmark.services.warehouse.redshift.steps import Limits, Transport
 
 # How long a run waits for a DuckDB file that another process has open: several times what one holds it.
 LOCK_SECONDS = 10.0
@@ -32,26 +36,30 @@ def open_warehouse(
 
         patience = LOCK_SECONDS if seconds is None else seconds
         return DuckDB(spec.path, spec.schema, linger=linger, lock_seconds=patience, waits=waits)
-    from floodmark.services.warehouse.redshift.steps import Limits, Transport
     from floodmark.services.warehouse.redshift.warehouse import Redshift
 
-    limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
-    if spec.statement_timeout is not None:
-        limits = replace(limits, statement=spec.statement_timeout)
-    transport: Transport
-    if spec.transport == "data_api":
-        from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-
-        transport = DataApiTransport(spec, limits)
-    else:
-        from floodmark.services.warehouse.redshift.socket import SocketTransport
-
-        transport = SocketTransport(spec, limits)
+    way, limits = transport(spec, seconds)
     return Redshift(
-        transport,
+        way,
         spec.schema,
         iam_role=spec.iam_role,
         limits=limits,
         large_strings=spec.large_strings,
         waits=waits,
     )
+
+
+def transport(spec: WarehouseSpec, seconds: float | None) -> tuple[Transport, Limits]:
+    """The way to a Redshift, and its limits; `seconds` as above."""
+    from floodmark.services.warehouse.redshift.steps import Limits
+
+    limits = Limits() if seconds is None else Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
+    if spec.statement_timeout is not None:
+        limits = replace(limits, statement=spec.statement_timeout)
+    if spec.transport == "data_api":
+        from floodmark.services.warehouse.redshift.data_api import DataApiTransport
+
+        return DataApiTransport(spec, limits), limits
+    from floodmark.services.warehouse.redshift.socket import SocketTransport
+
+    return SocketTransport(spec, limits), limits

@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from floodmark.model.errors import FloodmarkError
+from floodmark.model.errors import FloodmarkError, TlsError
 from floodmark.model.text import size
 
 Status = Literal["ok", "warning", "failure", "skipped"]
@@ -64,6 +64,21 @@ class Section:
         if free < LITTLE_SPACE:
             return self.warning(name, f"{shown}: only {size(free)} free", hint)
         return self.ok(name, f"{shown}, {size(free)} free")
+
+    def in_order(self, steps: Iterable[Check], names: Sequence[str]) -> Generator[Check, None, str | None]:
+        """The checks up to the first failure, whose name it returns; of `names`, those not made are skipped."""
+        made: list[str] = []
+        for check in steps:
+            yield check
+            made.append(check.name)
+            if check.status == "failure":
+                yield from self.skipped([name for name in names if name not in made], f"see {check.name}")
+                return check.name
+        return None
+
+    def log_in_failed(self, error: FloodmarkError) -> Check:
+        """A connection that could not be opened."""
+        return self.failed("TLS" if isinstance(error, TlsError) else "log-in", error)
 
     def skipped(self, names: str | Sequence[str], because: str) -> list[Check]:
         """Checks that could not be made because of an earlier one."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config.load import Config, SourceSpec, Ssh, TableOptions
-from floodmark.model.errors import FloodmarkError, TlsError
+from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import duration, size
 from floodmark.plan.overlap import MEMBERSHIPS, OVERLAP_SECONDS
 from floodmark.services import ssh as tunnel
@@ -38,30 +38,12 @@ _LATER = ("TLS", "version", "clock", "zones", "privileges", "role", "transaction
 
 def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.Lock) -> Iterator[Check]:
     """The source, then its tables, over one connection."""
-    spec = config.source
-    for check in _way(spec):
-        yield check
-        if check.status == "failure":
-            yield from SECTION.skipped(("log-in", *_LATER), f"see {check.name}")
-            yield from TABLES.skipped("tables", f"see {check.name} of the source")
-            return
-    try:
-        session = Session(
-            spec,
-            read_timeout=ANSWER_SECONDS,
-            connect_timeout=CONNECT_SECONDS,
-            purpose="doctor",
-        )
-    except FloodmarkError as error:
-        step = "TLS" if isinstance(error, TlsError) else "log-in"
-        yield SECTION.failed(step, error)
-        yield from SECTION.skipped([name for name in _LATER if name != step], f"see {step}")
-        yield from TABLES.skipped("tables", f"see {step} of the source")
+    spec, opened = config.source, list[Session]()
+    failed = yield from SECTION.in_order(_way(spec, opened), ("log-in", *_LATER))
+    if failed is not None:
+        yield from TABLES.skipped("tables", f"see {failed} of the source")
         return
-    with session:
-        yield SECTION.ok(
-            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
-        )
+    with opened[0] as session:
         try:
             yield from check_server(look(session), spec, TableOptions(**config.defaults).overlap_seconds)
         except FloodmarkError as error:
@@ -74,7 +56,8 @@ def examine_source(config: Config, names: tuple[str, ...], file_lock: threading.
 # ---------------------------------------------------------------- the way there
 
 
-def _way(spec: SourceSpec) -> Iterator[Check]:
+def _way(spec: SourceSpec, opened: list[Session]) -> Iterator[Check]:
+    """Each step needs the one before; the last one opens the session."""
     if spec.socket is not None:
         if Path(spec.socket).is_socket():
             yield SECTION.ok("socket", spec.socket)
@@ -88,14 +71,21 @@ def _way(spec: SourceSpec) -> Iterator[Check]:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
         yield from reach(SECTION, spec.host, spec.port)
+    try:
+        opened.append(
+            Session(spec, read_timeout=ANSWER_SECONDS, connect_timeout=CONNECT_SECONDS, purpose="doctor")
+        )
+    except FloodmarkError as error:
+        yield SECTION.log_in_failed(error)
+    else:
+        yield SECTION.ok(
+            "log-in", f"as {spec.user}" + (f", database {spec.database}" if spec.database else "")
+        )
 
 
 def bastion(section: Section, ssh: Ssh, host: str, port: int) -> Iterator[Check]:
     """A bastion's name and port, and whether it accepts us; the login shows what is behind it."""
-    for check in reach(section, ssh.host, ssh.port, "bastion"):
-        yield check
-        if check.status == "failure":
-            return
+    yield from reach(section, ssh.host, ssh.port, "bastion")
     try:
         tunnel.local_port(ssh, host, port)
     except FloodmarkError as error:

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,25 +39,19 @@ def examine_store(config: Config) -> Iterator[Check]:
     """Whether it can be reached, the privileges, and the proof."""
     spec = config.store
     bucket = spec.url.startswith("s3://")
-    for check in _to_bucket(spec) if bucket else _to_folder(Path(spec.url)):
-        yield check
-        if check.status == "failure":
-            yield from SECTION.skipped(_STEPS, f"see {check.name}")
-            return
-    before = None if bucket else _present(Path(spec.url))
-    try:
-        store = Store(spec)
-        readable = True
-        for check in prove(store):
-            yield check
-            readable = readable and (check.name, check.status) != ("read", "failure")
-        yield from [_owner(store, config)] if readable else SECTION.skipped("pipeline", "see read")
-        yield from (_further(store, place) for place in store.places if readable)
-    except FloodmarkError as error:
-        yield SECTION.failed("open", error)
-    finally:
-        if before is not None:
-            _tidy(Path(spec.url), before)
+    way = _to_bucket(spec) if bucket else _to_folder(Path(spec.url))
+    if (yield from SECTION.in_order(way, _STEPS)) is not None:
+        return
+    with _left_as_it_was(spec.url):
+        try:
+            store, readable = Store(spec), True
+            for check in prove(store):
+                yield check
+                readable = readable and (check.name, check.status) != ("read", "failure")
+            yield from [_owner(store, config)] if readable else SECTION.skipped("pipeline", "see read")
+            yield from (_further(store, place) for place in store.places if readable)
+        except FloodmarkError as error:
+            yield SECTION.failed("open", error)
 
 
 # ---------------------------------------------------------------- the way there
@@ -70,10 +64,7 @@ def _to_bucket(spec: StoreSpec) -> Iterator[Check]:
     if proxied and not nearby(host):
         yield SECTION.ok("port", f"{host} is reached through a proxy")
     else:
-        found = list(reach(SECTION, host, endpoint.port or (443 if secure else 80)))
-        yield from found
-        if found[-1].status == "failure":
-            return
+        yield from reach(SECTION, host, endpoint.port or (443 if secure else 80))
     if not secure and not nearby(host):
         yield SECTION.warning(
             "TLS",
@@ -112,7 +103,6 @@ def _to_folder(folder: Path) -> Iterator[Check]:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         yield SECTION.failure("folder", f"{there} is a file, not a folder", "change store.url")
-        return
     where = str(folder) if there == folder else f"{folder} (the first sync creates it)"
     yield SECTION.space("folder", there, where, "free some space: staged files are kept")
     if there == folder and folder.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH):
@@ -192,19 +182,15 @@ def _further(store: Store, place: Place) -> Check:
     A failure is only a warning: it stops nothing but the sync of a new or lost store, which the pipeline's check covers.
     """
     path, ours = f"{PROBES}{uuid4().hex}.json", b'{"probe": 1}'
-    folder = None if place.label.startswith("s3://") else Path(place.label)
-    before = None if folder is None else _present(folder)
     try:
-        check_owner(store, place.store, store.get(pipeline.PATH))
-        place.store.put(path, ours)
-        same = place.store.get(path) == ours
-        place.store.delete([path])
+        with _left_as_it_was(place.label):
+            check_owner(store, place.store, store.get(pipeline.PATH))
+            place.store.put(path, ours)
+            same = place.store.get(path) == ours
+            place.store.delete([path])
     except FloodmarkError as error:
         said = f"{place.label}: {' '.join(error.message.split())}: no copies are written there"
         return SECTION.warning("copies_to", said, error.hint)
-    finally:
-        if folder is not None and before is not None:
-            _tidy(folder, before)
     if not same:
         return SECTION.warning(
             "copies_to", f"{place.label} does not return what was just written", "check that place"
@@ -212,19 +198,16 @@ def _further(store: Store, place: Place) -> Check:
     return SECTION.ok("copies_to", f"{place.label}{', with the log' if place.with_log else ''}")
 
 
-# ---------------------------------------------------------------- leaving a folder as it was
-
-
-def _present(folder: Path) -> set[Path]:
-    return {each for each in (folder / PARTS, folder, *folder.parents) if each.exists()}
-
-
-def _tidy(folder: Path, before: set[Path]) -> None:
-    """Removes the empty folders that the probe created."""
-    for each in (folder / PARTS, folder, *folder.parents):
-        if each in before or not each.exists():
-            continue
-        try:
-            each.rmdir()
-        except OSError:
-            return
+@contextmanager
+def _left_as_it_was(url: str) -> Iterator[None]:
+    """Removes the empty folders that a probe creates, if the place is a folder."""
+    folder = Path(url)
+    new = [each for each in (folder / PARTS, folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    finally:
+        if not url.startswith("s3://"):
+            with suppress(OSError):
+                for each in new:
+                    if each.exists():
+                        each.rmdir()

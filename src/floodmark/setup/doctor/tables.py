@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from floodmark.commit.fold import State
 from floodmark.commit.log import Log
@@ -38,8 +36,6 @@ from floodmark.services.warehouse.open import open_warehouse
 from floodmark.setup.doctor.check import Check, Section, Status
 from floodmark.sync.preview import Preview, exceeded, preview
 
-T = TypeVar("T")
-
 SECTION = Section("tables")
 MOST = 100
 SECONDS = 7.0  # after this, the remaining tables are only counted
@@ -61,24 +57,33 @@ def examine_tables(
     except FloodmarkError as error:
         yield SECTION.failed("tables", error)
         return
-    stored = StoredTables(config, Store(config.store))
+    store, readable = Store(config.store), True
+    stored = StoredTables(config, store)
+    try:
+        stored.names()
+    except FloodmarkError:  # its own section reports it
+        readable, stored = False, StoredTables(config, store, names=())
     for report in unknown:
         section = Section("tables", report.table)
-        if _of_store(partial(stored.retired, report.table), False):
+        if stored.retired(report.table):
             yield section.ok("table", "retired: sync --all skips it")
         elif report.error is not None:
-            explained = partial(stored.explained, report.error, report.table)
-            yield section.failed("table", _of_store(explained, report.error))
-    synced: tuple[str, ...] = _of_store(stored.names, ())
-    if new := [name for name in others if name not in synced]:
+            yield section.failed("table", stored.explained(report.error, report.table))
+    lost = [] if names else stored.gone([*found, *(report.table for report in unknown)])
+    for report in lost:
+        if report.error is not None:
+            yield Section("tables", report.table).failed("table", report.error)
+    if new := [name for name in others if name not in stored.names()]:
         yield SECTION.warning(
             "new_tables", said_new(new), "add them to `tables`, or set defaults.new_tables: ignore"
         )
     if not found and not unknown:
         nothing = no_table(config.source)
-        yield SECTION.warning("tables", nothing.message, nothing.hint or "")
+        yield SECTION.warning("tables", nothing.message, nothing.hint)
     began = time.monotonic()
-    with closing(Previews(session, config, file_lock, everything=not names)) as previews:
+    with closing(
+        Previews(session, config, store if readable else None, file_lock, everything=not names)
+    ) as previews:
         for number, name in enumerate(found):
             if number >= MOST or time.monotonic() - began > SECONDS:
                 left = counted(len(found) - number, "more table")
@@ -87,14 +92,6 @@ def examine_tables(
                 )
                 return
             yield from examine_table(session, config, name, previews)
-
-
-def _of_store(answer: Callable[[], T], unknown: T) -> T:
-    """What the store says; `unknown` if it can't be read, which its own section reports."""
-    try:
-        return answer()
-    except FloodmarkError:
-        return unknown
 
 
 def examine_table(session: Session, config: Config, name: str, previews: Previews) -> Iterator[Check]:
@@ -175,17 +172,22 @@ def left_out_by(preview: Preview) -> str | None:
 class Previews:
     """The tables' next syncs, over the doctor's connection and without waiting for anyone.
 
-    Store and warehouse are not asked again after a failure, which their own sections report.
+    The warehouse is not asked again after a failure, which its own section reports; a store that can't be read, never.
     """
 
     def __init__(
-        self, session: Session, config: Config, file_lock: threading.Lock, *, everything: bool
+        self,
+        session: Session,
+        config: Config,
+        store: Store | None,
+        file_lock: threading.Lock,
+        *,
+        everything: bool,
     ) -> None:
-        self._session, self._config, self._file_lock = session, config, file_lock
+        self._session, self._config, self._store, self._file_lock = session, config, store, file_lock
         self._everything = everything  # whether retired tables are left out, as by sync --all
-        self._store: Store | None = Store(config.store)
-        self._starts = Starts(self._store, config)
-        self._pipeline = StorePipeline(self._store, config.warehouse.label)
+        self._starts = Starts(Store(config.store), config)
+        self._pipeline = StorePipeline(Store(config.store), config.warehouse.label)
         self._warehouse = open_warehouse(config.warehouse, seconds=TARGET_SECONDS)
         self._silent = False  # the warehouse, so far
         self.looks = SharedLooks()
@@ -193,17 +195,11 @@ class Previews:
 
     def of(self, found: Discovered) -> Preview | None:
         """A table's next sync; None if the store can't be read, or no sync is due. Raises what would refuse it."""
-        name = found.table.name
         if self._store is None:
             return None
+        name = found.table.name
         log = Log(self._store, name)
-        try:
-            state = log.read()
-        except DataError:
-            raise
-        except FloodmarkError:
-            self._store = None
-            return None
+        state = log.read()
         if state.retired and self._everything:
             return None
         request = SyncOptions(dry_run=True, slice_rows=self._config.options(name).slice_rows)

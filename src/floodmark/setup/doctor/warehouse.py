@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.model.errors import FloodmarkError, TlsError
+from floodmark.model.errors import FloodmarkError
 from floodmark.model.text import counted, size
+from floodmark.services.warehouse.open import transport
 from floodmark.services.warehouse.protocol import LEDGER, quote
-from floodmark.services.warehouse.redshift.facts import DatabaseFacts, look, region, transport
+from floodmark.services.warehouse.redshift.facts import DatabaseFacts, look, region
 from floodmark.services.warehouse.redshift.rights import Rights, assuming, table_grants, taking_over
 from floodmark.setup.doctor.check import Check, Section
 from floodmark.setup.doctor.reach import nearby, reach
@@ -29,10 +30,14 @@ _REDSHIFT = ("log-in", "schema", "temp tables", "tables", "isolation", "IAM role
 
 def examine_warehouse(config: Config, file_lock: threading.Lock) -> Iterator[Check]:
     """DuckDB, whose file is open only under the lock, or Redshift."""
-    if config.warehouse.path is not None:
-        yield from _duckdb(config.warehouse.path, config.warehouse.schema, file_lock)
+    path, schema = config.warehouse.path, config.warehouse.schema
+    if path is not None:
+        yield from SECTION.in_order(_duckdb(path, schema, file_lock), ("file", "ledger"))
     else:
-        yield from _redshift(config)
+        facts = list[DatabaseFacts]()
+        failed = yield from SECTION.in_order(_way(config, facts), _REDSHIFT)
+        if failed is None:
+            yield from _redshift(config, facts[0])
 
 
 # ---------------------------------------------------------------- DuckDB
@@ -42,14 +47,10 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
     folder = path.parent
     if not folder.is_dir():
         yield SECTION.failure("folder", f"there is no folder {folder}", "create it, or change warehouse.url")
-        yield from SECTION.skipped(("file", "ledger"), "see folder")
-        return
     if not os.access(folder, os.W_OK | os.X_OK):
         yield SECTION.failure(
             "folder", f"no permission to write to {folder}", "grant it to this user, or change warehouse.url"
         )
-        yield from SECTION.skipped(("file", "ledger"), "see folder")
-        return
     yield SECTION.space("folder", folder, str(folder), "free some space for loads and their temporary files")
     if not path.exists():
         yield SECTION.ok("file", f"{path.name} does not exist yet: the first load creates it")
@@ -61,7 +62,6 @@ def _duckdb(path: Path, schema: str, file_lock: threading.Lock) -> Iterator[Chec
             facts = duckdb_facts.look(path, schema, LOCK_SECONDS)
     except FloodmarkError as error:
         yield SECTION.failed("file", error)
-        yield from SECTION.skipped("ledger", "see file")
         return
     yield SECTION.ok("file", f"{path.name}, {size(path.stat().st_size)}, writable; DuckDB {facts.version}")
     if path.stat().st_mode & stat.S_IROTH:
@@ -78,33 +78,26 @@ def _ledger(commits: int | None) -> Check:
 # ---------------------------------------------------------------- Redshift
 
 
-def _redshift(config: Config) -> Iterator[Check]:
-    spec = config.warehouse
-    for check in _way(spec):
-        yield check
-        if check.status == "failure":
-            yield from SECTION.skipped(_REDSHIFT, f"see {check.name}")
-            return
-    try:
-        facts = look(transport(spec, ANSWER_SECONDS), spec.schema, _targets(config), spec.iam_role)
-    except FloodmarkError as error:
-        step = "TLS" if isinstance(error, TlsError) else "log-in"
-        yield SECTION.failed(step, error)
-        yield from SECTION.skipped([name for name in _REDSHIFT if name != step], f"see {step}")
-        return
-    yield _encryption(spec)
-    yield from check_database(facts, spec)
+def _redshift(config: Config, facts: DatabaseFacts) -> Iterator[Check]:
+    yield _encryption(config.warehouse)
+    yield from check_database(facts, config.warehouse)
     if config.store.endpoint is None:
-        yield regions(region(spec), bucket_head(config.store.url, None).region)
+        yield regions(region(config.warehouse), bucket_head(config.store.url, None).region)
 
 
-def _way(spec: WarehouseSpec) -> Iterator[Check]:
+def _way(config: Config, facts: list[DatabaseFacts]) -> Iterator[Check]:
+    """Each step needs the one before; the last one gets the facts."""
+    spec = config.warehouse
     if spec.transport == "data_api" or spec.host is None or spec.port is None:
         yield SECTION.ok("port", "through AWS's Data API")
     elif spec.ssh is not None:
         yield from bastion(SECTION, spec.ssh, spec.host, spec.port)
     else:
         yield from reach(SECTION, spec.host, spec.port)
+    try:
+        facts.append(look(transport(spec, ANSWER_SECONDS)[0], spec.schema, _targets(config), spec.iam_role))
+    except FloodmarkError as error:
+        yield SECTION.log_in_failed(error)
 
 
 def _encryption(spec: WarehouseSpec) -> Check:

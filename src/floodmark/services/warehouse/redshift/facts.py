@@ -11,7 +11,7 @@ from floodmark.services.warehouse.protocol import LEDGER, TARGETS
 from floodmark.services.warehouse.redshift.ddl import keys_query
 from floodmark.services.warehouse.redshift.names import folded, literal, path
 from floodmark.services.warehouse.redshift.rights import DEFAULT_ROLE, Rights, ask_rights, ask_tables
-from floodmark.services.warehouse.redshift.steps import Failed, Limits, RedshiftSession, Row, Transport
+from floodmark.services.warehouse.redshift.steps import Failed, RedshiftSession, Row, Transport
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,6 @@ class DatabaseFacts:
     @property
     def user(self) -> str:
         return self.rights.user
-
-
-def transport(spec: WarehouseSpec, seconds: float) -> Transport:
-    """A transport that gives up soon."""
-    limits = Limits(connect=seconds, question=seconds, grace=1.0, attempts=1)
-    if spec.transport == "data_api":
-        from floodmark.services.warehouse.redshift.data_api import DataApiTransport
-
-        return DataApiTransport(spec, limits)
-    from floodmark.services.warehouse.redshift.socket import SocketTransport
-
-    return SocketTransport(spec, limits)
 
 
 def look(way: Transport, schema: str, targets: Sequence[str] = (), role: str | None = None) -> DatabaseFacts:
