@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from floodmark.commit.activity import at_work
 from floodmark.commit.fold import State
-from floodmark.commit.lease import LEASE_SECONDS, Holder, Lease, end_unsaid, holder, this_process
+from floodmark.commit.lease import Holder, Lease, end_unsaid, holder, this_process
 from floodmark.commit.log import Log, Taken, draft
 from floodmark.commit.status import Killed
-from floodmark.model.commit import Claim, Open, Owner
+from floodmark.model.commit import Claim, Open
 from floodmark.model.errors import ConflictError, TransientError
 from floodmark.model.lineage import with_lineage
-from floodmark.model.origin import Origin
 from floodmark.model.table import Table
-from floodmark.model.window import Window
-from floodmark.model.zones import Zone
 
 # Attempts to plan and claim before giving up because other runs keep committing in between.
 ATTEMPTS = 3
@@ -53,30 +50,20 @@ def claim(
     run: str,
     purpose: str,
     table: Table | None = None,
-    window: Window | None = None,
-    reread: Window | None = None,
-    strategy: str | None = None,
-    zone: Zone | None = None,
-    origin: Origin | None = None,
-    owner: Owner | None = None,
-    seconds: float = LEASE_SECONDS,
+    **fields: Any,
 ) -> Claimed | Changed:
-    """Claims the table in exactly the given state, opening its log if there is none.
+    """Claims the table in exactly the given state, opening its log if there is none; `fields`: what else the claim says.
 
     Raises ConflictError if a live run holds the table. A crash after the claim leaves a claim without a
     lease, which the next run takes over.
     """
-    killed = _killed(state, refuse_if_held(log, state, run, seconds), run)
+    killed = _killed(state, refuse_if_held(log, state, run), run)
     if table is not None:
         table = with_lineage(state.table, table, from_start=state.read_upto is None)
     try:
         if state.n < 0:
             state = log.append(state, draft(state, Open, run))
-        ours = draft(
-            state, Claim, run,
-            owner=owner or this_process(), purpose=purpose, table=table, window=window, reread=reread,
-            strategy=strategy, zone=zone, origin=origin,
-        )  # fmt: skip
+        ours = draft(state, Claim, run, owner=this_process(), purpose=purpose, table=table, **fields)
         try:
             state = log.append(state, ours)
         except TransientError:
@@ -84,10 +71,10 @@ def claim(
             raise
     except Taken:
         newer = log.read()
-        refuse_if_held(log, newer, run if newer.claim == state.claim else None, seconds)
+        refuse_if_held(log, newer, run if newer.claim == state.claim else None)
         return Changed(newer)
     assert state.claim is not None
-    lease = Lease(log.store, log.table_name, state.claim, seconds=seconds).start()
+    lease = Lease(log.store, log.table_name, state.claim).start()
     return Claimed(state, lease, killed)
 
 
@@ -113,20 +100,20 @@ def decide_and_claim(log: Log, state: State, attempt: Callable[[State], T | Chan
     )
 
 
-def refuse_if_held(log: Log, state: State, run: str | None, seconds: float = LEASE_SECONDS) -> Holder | None:
+def refuse_if_held(log: Log, state: State, run: str | None) -> Holder | None:
     """Raises ConflictError (exit code 3), with holder and lease end, if another live run holds the table.
 
     Returns a dead holder that has not released it; None if the table is free.
     """
     if state.claim is None or state.claim.id in log.over:
         return None
-    held = holder(log.store, log.table_name, state.claim, seconds=seconds)
+    held = holder(log.store, log.table_name, state.claim)
     if held is None:
         log.over.add(state.claim.id)  # a released claim stays released
     if held is not None and held.alive and held.run != run:
         newest = log.read()
         if newest.claim != state.claim:  # our claim is stale: a later run has taken the table since
-            return refuse_if_held(log, newest, None, seconds)
+            return refuse_if_held(log, newest, None)
         raise ConflictError(
             f"{held.describe()} holds the table{f' ({held.purpose})' if held.purpose else ''}; "
             f"its lease runs until {held.until}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
 from floodmark.commit.fold import State
@@ -14,11 +15,8 @@ from floodmark.commit.status import Killed
 from floodmark.model.commit import Commit
 from floodmark.model.errors import ConflictError
 from floodmark.model.lineage import with_lineage
-from floodmark.model.origin import Origin
 from floodmark.model.table import Table
 from floodmark.model.taken_names import Known
-from floodmark.model.window import Window
-from floodmark.model.zones import Zone
 from floodmark.services.store.store import Store
 
 
@@ -41,23 +39,10 @@ class HeldTable:
         self.known = True
         return self.state
 
-    def claim(
-        self,
-        purpose: str,
-        *,
-        table: Table | None = None,
-        window: Window | None = None,
-        reread: Window | None = None,
-        strategy: str | None = None,
-        zone: Zone | None = None,
-        origin: Origin | None = None,
-    ) -> Claimed | Changed:
+    def claim(self, purpose: str, **fields: Any) -> Claimed | Changed:
         """Claims the table unless it has changed since it was read."""
         try:
-            taken = claim(
-                self.log, self.state, run=self.run, purpose=purpose,
-                table=table, window=window, reread=reread, strategy=strategy, zone=zone, origin=origin,
-            )  # fmt: skip
+            taken = claim(self.log, self.state, run=self.run, purpose=purpose, **fields)
         except ConflictError:
             self.watermark.drop_due()
             raise

@@ -98,9 +98,7 @@ def _gone(owner: Owner | None) -> bool:
     return _started(owner.pid) != owner.started
 
 
-def holder(
-    store: Store, table_name: str, claim: ClaimInfo | None, *, seconds: float = LEASE_SECONDS
-) -> Holder | None:
+def holder(store: Store, table_name: str, claim: ClaimInfo | None) -> Holder | None:
     """The holder of the newest claim, or None if it was released.
 
     `claim` is the newest that the caller knows of; a live lease with a higher number shows that a later claim
@@ -117,7 +115,7 @@ def holder(
         if note.claim == claim.id or (note.n > claim.n and alive):
             return Holder(note.run, note.owner, note.purpose, note.expires_at, alive)
     # Claimed, but the lease is not written yet or was overwritten: a fresh claim counts as a heartbeat.
-    until = stamp(parse_moment(claim.at) + timedelta(seconds=seconds))
+    until = stamp(parse_moment(claim.at) + timedelta(seconds=LEASE_SECONDS))
     alive = until > now and not _gone(claim.owner) and claim.id not in _over
     return Holder(claim.run, claim.owner, claim.purpose, until, alive)
 
@@ -145,11 +143,9 @@ def _read(store: Store, table_name: str) -> LeaseNote | None:
 class Lease:
     """Our own heartbeat, renewed in the background until released."""
 
-    def __init__(
-        self, store: Store, table_name: str, claim: ClaimInfo, *, seconds: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, store: Store, table_name: str, claim: ClaimInfo) -> None:
         self._store = store
-        self._seconds = seconds
+        self._seconds = LEASE_SECONDS
         owner = claim.owner or this_process()
         self._claimed = parse_moment(claim.at)
         self._note = LeaseNote(table_name, claim.run, claim.id, claim.n, owner, claim.purpose, "", "")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.commit import claim as claims
+from floodmark.commit import lease as leases
 from floodmark.commit.claim import Changed, Claimed, claim, decide_and_claim
 from floodmark.commit.document import commit_path
 from floodmark.commit.fold import NothingLeft, State
@@ -41,7 +43,11 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def take(log: Log, run: str, owner: Owner | None = None, seconds: float = 60.0) -> Claimed:
-    outcome = claim(log, log.read(), run=run, purpose="sync", table=TABLE, owner=owner, seconds=seconds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "LEASE_SECONDS", seconds)
+        if owner is not None:
+            patch.setattr(claims, "this_process", lambda: owner)
+        outcome = claim(log, log.read(), run=run, purpose="sync", table=TABLE)
     assert isinstance(outcome, Claimed)
     return outcome
 
@@ -139,11 +145,9 @@ def test_a_holder_on_another_host_counts_until_its_lease_runs_out(log: Log) -> N
     first = take(log, "run1", ELSEWHERE, seconds=0.6)
     first.lease._stop.set()  # the host is gone: no renewal, no release
     with pytest.raises(ConflictError, match="another-host"):
-        claim(log, log.read(), run="run2", purpose="sync", seconds=0.6)
+        take(log, "run2", seconds=0.6)
     time.sleep(0.7)
-    outcome = claim(log, log.read(), run="run2", purpose="sync", seconds=0.6)
-    assert isinstance(outcome, Claimed)
-    outcome.lease.release()
+    take(log, "run2", seconds=0.6).lease.release()
 
 
 def test_a_paused_holder_is_taken_over_when_its_lease_runs_out_and_can_not_commit(log: Log) -> None:
@@ -180,9 +184,7 @@ def test_a_damaged_lease_stops_nobody_for_longer_than_a_lease_lasts(log: Log, da
     time.sleep(0.1)
     log.store.put(lease_path(TABLE.name), data)
     time.sleep(0.2)
-    outcome = claim(log, log.read(), run="run2", purpose="sync", seconds=0.2)
-    assert isinstance(outcome, Claimed)
-    outcome.lease.release()
+    take(log, "run2", seconds=0.2).lease.release()
 
 
 def test_a_run_that_was_taken_over_does_not_overwrite_the_lease_of_its_successor(log: Log) -> None:
