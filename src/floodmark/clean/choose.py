@@ -80,6 +80,16 @@ class Wanted:
     since_load: bool = False  # the age counts from the load, not from the file's creation
     only: frozenset[str] | None = None  # nothing but these, which were shown to the user
 
+    def fits(self, path: str, since: str, now: datetime) -> bool:
+        """Whether a file is old enough, and its name, its path below the prefix or the end of that matches the pattern."""
+        if self.older_than is not None and parse_moment(since) > ago(now, self.older_than):
+            return False
+        return self.pattern is None or any(fnmatchcase(path, p) for p in (self.pattern, f"*/{self.pattern}"))
+
+    def includes(self, path: str) -> bool:
+        """Whether a file is among those that were shown."""
+        return self.only is None or path in self.only
+
 
 @dataclass(frozen=True)
 class Removal:
@@ -122,18 +132,12 @@ def staged(facts: Facts) -> tuple[Staged, ...]:
     return tuple(found)
 
 
-def fits(file: Staged, wanted: Wanted, now: datetime) -> bool:
-    """Whether a file is as old as the user wants, and matches the pattern."""
-    return _Test(wanted, now).file(file.path, file.created_at)
-
-
 def orphans(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
     """The files that no commit names and that no run can commit any more."""
-    test = _Test(wanted, now)
     files = tuple(
         f
         for f in staged(facts)
-        if f.state == "orphan" and test.file(f.path, f.created_at) and test.shown(f.path)
+        if f.state == "orphan" and wanted.fits(f.path, f.created_at, now) and wanted.includes(f.path)
     )
     return Removal(files, CleanedFiles(files=len(files), bytes=sum(f.bytes for f in files)))
 
@@ -141,9 +145,10 @@ def orphans(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
 def choose(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
     """What may be removed under these facts; the ledger must be known."""
     assert facts.loaded is not None
-    test = _Test(wanted, now)
     pending = [(c, d) for c, d in facts.commits if facts.state_of(c, d) == "pending"]
-    given_up = [(c, d) for c, d in pending if wanted.include_pending and _may_be_given_up(facts, c, test)]
+    given_up = [
+        (c, d) for c, d in pending if wanted.include_pending and _may_be_given_up(facts, c, wanted, now)
+    ]
     dropped = {c.n for c, _ in given_up}
     barrier = min((c.n for c, _ in pending if c.n not in dropped), default=None)
     moments = {n: at for (n, _), at in facts.loaded.items()} if wanted.since_load else {}
@@ -155,11 +160,11 @@ def choose(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
         elif (
             file.commit is not None
             and file.state in ("loaded", "superseded")
-            and test.file(file.path, moments.get(file.commit, file.created_at))
+            and wanted.fits(file.path, moments.get(file.commit, file.created_at), now)
         ):
             if file.state == "loaded" and barrier is not None and file.commit > barrier:
                 kept += 1
-            elif test.shown(file.path):
+            elif wanted.includes(file.path):
                 files.append(file)
     moved = bool(given_up) and facts.state.table is not None and facts.state.table.mode != "full"
     return Removal(
@@ -170,10 +175,11 @@ def choose(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
     )
 
 
-def _may_be_given_up(facts: Facts, commit: WithFiles, test: _Test) -> bool:
+def _may_be_given_up(facts: Facts, commit: WithFiles, wanted: Wanted, now: datetime) -> bool:
     """Whether the user wants all files of a pending commit removed."""
     if not commit.files or not all(
-        test.file(f.path, f.created_at or commit.at) and (test.shown(f.path) or f.path not in facts.objects)
+        wanted.fits(f.path, f.created_at or commit.at, now)
+        and (wanted.includes(f.path) or f.path not in facts.objects)
         for f in commit.files
     ):
         return False
@@ -226,21 +232,3 @@ def before(state: State, files: Collection[DataFile]) -> Position | None:
     if lowest is None:
         return state.progress.began
     return (lowest,) if sortable(lowest) < sortable(here[0]) else here
-
-
-class _Test:
-    """Whether a file is old enough, matches the pattern, and was shown to the user."""
-
-    def __init__(self, wanted: Wanted, now: datetime) -> None:
-        self._wanted = wanted
-        self._limit = None if wanted.older_than is None else ago(now, wanted.older_than)
-
-    def file(self, path: str, since: str) -> bool:
-        if self._limit is not None and parse_moment(since) > self._limit:
-            return False
-        pattern = self._wanted.pattern
-        # Matches the file's name, its path below the store's prefix, or the end of that path.
-        return pattern is None or fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}")
-
-    def shown(self, path: str) -> bool:
-        return self._wanted.only is None or path in self._wanted.only

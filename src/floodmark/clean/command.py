@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, fits, orphans, staged
+from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orphans, staged
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
@@ -58,7 +58,7 @@ def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | Non
                 notes.append(
                     f"{name}: some commits can't be read, and may name these files; run floodmark watermark validate"
                 )
-            files += [_shown(store, name, f) for f in staged(facts) if fits(f, wanted, now)]
+            files += [_shown(store, name, f) for f in staged(facts) if wanted.fits(f.path, f.created_at, now)]
     return {"files": files, "deleted": 0, "bytes": sum(f["bytes"] for f in files), "notes": notes}
 
 

@@ -6,14 +6,12 @@ cleanly. Files from a failed attempt are orphans, because only returned files ar
 
 from __future__ import annotations
 
-import resource
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,8 +72,12 @@ class SliceJob:
         return f"extract {self.table.name} {self.slice.kind} slice {self.slice.number + 1} of {of}"
 
     def go(self, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None) -> SliceResult:
-        """Runs the task; calls `told` with the rows read so far."""
-        return write_slice(self, told, relay)
+        """Reads the slice in a session that no other slice uses meanwhile; calls `told` with the rows read so far."""
+        _store(self.store)  # if it can't be opened, the source need not be bothered
+        with _session(self, relay or Relay()) as session:
+            # All questions see one moment, and nobody changes the table until its identity is known.
+            session.rows("START TRANSACTION")
+            return read_slice(self, session, told, commits=True)
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,6 @@ class SliceResult:
     rows: int
     bytes: int
     seconds: float
-    rss: int  # the worker's peak memory in bytes
-    cpu: float = 0.0  # CPU seconds of the worker for this slice
     changed: tuple[tuple[str, int], ...] = ()  # values changed by the table's policies, by column
     fingerprint: str | None = None
     digest: Digest | None = None  # of a snapshot's rows
@@ -96,44 +96,29 @@ class SliceResult:
     source: SourceId = UNKNOWN_SOURCE  # what was really read
 
 
-def write_slice(
-    job: SliceJob, told: Callable[[int], None] = lambda rows: None, relay: Relay | None = None
-) -> SliceResult:
-    """Reads the slice in a session that no other slice uses meanwhile; raises FloodmarkError."""
-    _store(job.store)  # if it can't be opened, the source need not be bothered
-    with _session(job, relay) as session:
-        # All questions see one moment, and nobody changes the table until its identity is known.
-        session.rows("START TRANSACTION")
-        return read_slice(job, session, told, commits=True)
-
-
-def _session(job: SliceJob, relay: Relay | None) -> Session:
+def _session(job: SliceJob, relay: Relay) -> Session:
     """The session in which the task's last slice was read, if that went well; else a new one."""
     purpose = f"extract {job.table.name}"
-    relay = relay or Relay()
     left: Session | None = relay.taken()
     if left is not None:
         if (left.spec, left.read_timeout) == (job.source, job.read_timeout) and usable(left):
             return left.use_for(purpose)
         left.close()
-    keep = relay.leave
-    return session_on(
-        job.expected.server,
-        lambda: Session(job.source, read_timeout=job.read_timeout, purpose=purpose, keep=keep),
-    )
+    opened = partial(Session, job.source, read_timeout=job.read_timeout, purpose=purpose, keep=relay.leave)
+    return session_on(job.expected.server, opened)
 
 
 def read_slice(
     job: SliceJob,
     session: Session,
-    told: Callable[[int], None] = lambda rows: None,
+    told: Callable[[int], None],
     commits: bool = False,
 ) -> SliceResult:
     """Reads the slice and uploads its files; raises FloodmarkError. No rows, no file.
 
     `commits`: ends the transaction once all is read, before the last file is uploaded.
     """
-    began, cpu, read = time.monotonic(), time.process_time(), 0
+    began, read = time.monotonic(), 0
     # Arrow's default allocator constantly returns and reacquires memory: 10 % of the CPU, half the memory.
     pa.set_memory_pool(pa.system_memory_pool())
     files = _Files(job, _store(job.store))
@@ -163,8 +148,6 @@ def read_slice(
         rows=sum(f.rows for f in files.done),
         bytes=sum(f.bytes for f in files.done),
         seconds=time.monotonic() - began,
-        rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        cpu=time.process_time() - cpu,
         changed=tuple(changed.items()),
         fingerprint=mark.text() if mark is not None else None,
         digest=sums.digest() if sums is not None else None,

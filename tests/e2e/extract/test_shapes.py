@@ -175,8 +175,7 @@ def peak(workspace: Workspace, table: str) -> int:
 
 # Not the rusage's figure: that begins with the memory of the process that this one was started from.
 TASK = """import pickle, re, sys
-from floodmark.extract.task import write_slice
-write_slice(pickle.load(sys.stdin.buffer))
+pickle.load(sys.stdin.buffer).go()
 print(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])"""
 
 

@@ -33,7 +33,7 @@ from tests.support.samples import RUN, TABLE
 
 
 def result(number: int) -> SliceResult:
-    return SliceResult(Slice("snapshot", number, "key"), (), 0, 0, 0.0, 0)
+    return SliceResult(Slice("snapshot", number, "key"), (), 0, 0, 0.0)
 
 
 GIVEN = Outcome(2, 1, {0: [0, 2], 1: [1]}, {0: "a", 1: "b"})
