@@ -17,8 +17,7 @@ from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orpha
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.duplicates import duplicates, would_duplicate
-from floodmark.commit.fold import State
+from floodmark.commit.fold import State, duplicates, would_duplicate
 from floodmark.commit.log import Log, draft, tables
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config

@@ -221,10 +221,7 @@ def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
     failed: FloodmarkError | None = None
     for place in store.places:
         try:
-            if sure:
-                found = check_owner(store, place.store, None)
-            else:
-                found = place.ask(lambda there: check_owner(store, there.store, None))
+            found = place.ask(lambda there: check_owner(store, there.store, None), patient=sure)
         except FloodmarkError as error:
             failed = failed or unanswered(store, place, error)
             continue

@@ -29,7 +29,7 @@ from floodmark.model.commit import (
     Span,
     WithFiles,
 )
-from floodmark.model.errors import DataError
+from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.json import Flat, Seconds
 from floodmark.model.origin import Origin
 from floodmark.model.position import Position
@@ -220,6 +220,19 @@ class State(Flat):
     def live_files(self) -> int:
         """Number of files in all commits that load automatically."""
         return self.data.older.files + sum(d.files for d in self.live)
+
+
+def would_duplicate(table: Table, state: State) -> bool:
+    """Whether reading or loading rows a second time would duplicate them in the target."""
+    return state.has_data and table.mode == "append" and not table.key
+
+
+def duplicates(table: Table) -> ConfigError:
+    return ConfigError(
+        f"{table.name} has no key: rows that are read or loaded again would be duplicated",
+        hint=f"empty {table.target} first, then repeat the command with --force",
+        table=table.name,
+    )
 
 
 def fold(state: State | None, commit: Commit, digest: str) -> State:

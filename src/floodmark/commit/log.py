@@ -91,7 +91,7 @@ def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
     found: set[str] = set()
     for place in store.places:
         try:
-            found |= ask(place) if sure else place.ask(ask)
+            found |= place.ask(ask, patient=sure)
         except FloodmarkError as error:
             if sure:
                 raise unanswered(store, place, error) from None

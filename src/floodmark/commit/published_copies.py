@@ -92,10 +92,7 @@ def elsewhere(
     failed: FloodmarkError | None = None
     for place in store.places:
         try:
-            if patient:
-                found = _in_place(store, place, table_name, daily)
-            else:
-                found = place.ask(lambda place: _in_place(store, place, table_name, daily))
+            found = place.ask(lambda place: _in_place(store, place, table_name, daily), patient=patient)
         except FloodmarkError as error:
             place.complain(error.message, "read")
             failed = failed or unanswered(store, place, error)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
-from floodmark.commit.fold import State, restarted_by
+from floodmark.commit.fold import State
 from floodmark.commit.log import Log
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
@@ -51,11 +51,11 @@ def survey(
     options: TableOptions,
     request: SyncOptions,
     log: Log,
-    start: Start | None = None,
-    expected: Callable[[], None] = lambda: None,
-    looks: SharedLooks | None = None,
-    waiting: Callable[[Wait | None], None] | None = lambda on: None,
-    doubted: bool = False,
+    start: Start | None,
+    expected: Callable[[], None],
+    looks: SharedLooks,
+    waiting: Callable[[Wait | None], None] | None,
+    doubted: bool,
 ) -> Plan:
     """One table's plan for a run; reads no rows and changes nothing. All questions go to one session.
 
@@ -63,9 +63,7 @@ def survey(
     fresh rows have to settle first and there will be some to read. `looks` are shared with the run's other
     tables. `waiting` receives what the plan is waiting for; None: it waits for nothing. `doubted`: the table may have been exchanged meanwhile.
     """
-    looks = looks or SharedLooks()
     request = _by_bytes(session, found.table, request)
-    state = restarted_by(state, found.table)
     whole = begins_whole(state, found.table, request)
     columns = follow(session, found.table, state, options, request, log)
     trust = replace(looks.trust(session), engine=found.engine)

@@ -260,6 +260,6 @@ def preview(
             taken = legacy.takeover(session, log.store, table, options, start, old)
             state = taken.applied(state)
     made = survey(
-        session, found, state, options, request, log, start, expected, looks, waiting, doubted
+        session, found, state, options, request, log, start, expected, looks or SharedLooks(), waiting, doubted
     )  # fmt: skip
     return Preview(made, state, config.warehouse, request, options.exclude, start, taken)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.commit.document import data_position
-from floodmark.commit.duplicates import duplicates, would_duplicate
-from floodmark.commit.fold import Damaged, State, fold
+from floodmark.commit.fold import Damaged, State, duplicates, fold, would_duplicate
 from floodmark.commit.log import Log, draft
 from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers

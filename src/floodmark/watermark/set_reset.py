@@ -12,8 +12,7 @@ from typing import Any
 
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
-from floodmark.commit.duplicates import duplicates, would_duplicate
-from floodmark.commit.fold import State
+from floodmark.commit.fold import State, duplicates, would_duplicate
 from floodmark.commit.log import Log, draft, tables
 from floodmark.config.load import Config
 from floodmark.load.ledgers import ledger_of

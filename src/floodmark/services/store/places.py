@@ -64,8 +64,10 @@ class Place:
         if left and self.failed is None:
             self.complain("it took too long")
 
-    def ask(self, question: Callable[[Place], T]) -> T:
-        """The place's answer, within a short time; a place that has failed is not queried again."""
+    def ask(self, question: Callable[[Place], T], *, patient: bool = False) -> T:
+        """The place's answer; unless `patient`, within a short time, and a place that has failed is not queried again."""
+        if patient:
+            return question(self)
         if self.failed is not None:
             raise TransientError(f"{self.label}: {self.failed}")
         answers: list[T] = []
