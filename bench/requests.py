@@ -26,8 +26,9 @@ from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.log import Log, draft
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, load
+from floodmark.model import events
 from floodmark.model.commit import Batch, DataFile
-from floodmark.model.run import SyncOptions, SyncReport, Unwatched, new_run
+from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
 from floodmark.services.spark.context import Spark
 from floodmark.services.store.store import Store
@@ -134,7 +135,7 @@ def main() -> None:
             proxy.taken()
             connections, questions = asked(server)
             began, cpu = time.monotonic(), time.process_time()
-            report = sync(config, tables, False, SyncOptions(**options), Unwatched(), new_run(), spark)  # type: ignore[arg-type]
+            report = sync(config, tables, False, SyncOptions(**options), events.ignore, new_run(), spark)  # type: ignore[arg-type]
             seconds, cpu = time.monotonic() - began, time.process_time() - cpu
             after = asked(server)
             counts = proxy.taken()
@@ -193,7 +194,7 @@ def histories(lengths: list[int]) -> None:
             proxy.taken()
             proxy.weighed()
             cpu = time.process_time()
-            report = sync(config, ["shop.t0"], False, SyncOptions(), Unwatched(), new_run(), spark)
+            report = sync(config, ["shop.t0"], False, SyncOptions(), events.ignore, new_run(), spark)
             cpu = time.process_time() - cpu
             assert report.ok, [t.error for t in report.tables]
             (sent, answered), count = proxy.weighed(), sum(proxy.taken().values())

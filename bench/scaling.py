@@ -22,7 +22,8 @@ from measure import cpu_below, cpu_seconds
 from stage import HERE, Stage
 
 from floodmark.config.load import load
-from floodmark.model.run import SyncOptions, Unwatched, new_run
+from floodmark.model import events
+from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.spark.context import Spark
 from floodmark.setup.services import settlement
 from floodmark.setup.services.databases import chosen as server_kind
@@ -48,7 +49,7 @@ def drive(task: dict[str, Any]) -> None:
         before = _accounts(task)
         began = time.monotonic()
         options = SyncOptions(backup_only=True)
-        report = sync(load(config), [settlement.NAME], False, options, Unwatched(), new_run(), spark=spark)
+        report = sync(load(config), [settlement.NAME], False, options, events.ignore, new_run(), spark=spark)
         seconds = time.monotonic() - began
         time.sleep(1)  # what ends with the last slice
         used = {name: after - before[name] for name, after in _accounts(task).items()}

@@ -13,7 +13,8 @@ from pathlib import Path
 from measure import tree_cpus
 
 from floodmark.config.load import load
-from floodmark.model.run import SyncOptions, Unwatched, new_run
+from floodmark.model import events
+from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.spark.context import Spark
 from floodmark.sync.run import sync
 from floodmark.verify.run import verify
@@ -28,10 +29,10 @@ def main() -> None:
     time.sleep(3)  # the workers' imports
     began, before = time.monotonic(), tree_cpus()
     if what == "verify":
-        document, _ = verify(config, [table], Unwatched(), new_run(), spark=spark)
+        document, _ = verify(config, [table], events.ignore, new_run(), spark=spark)
     else:
         options = SyncOptions(backup_only=what == "extract")
-        document = sync(config, [table], False, options, Unwatched(), new_run(), spark=spark).as_json()
+        document = sync(config, [table], False, options, events.ignore, new_run(), spark=spark).as_json()
     seconds, after = time.monotonic() - began, tree_cpus()
     cpus = {role: after[role] - before[role] for role in after}
     (done,) = document["tables"]

@@ -19,7 +19,8 @@ import yaml
 
 from floodmark import Pipeline
 from floodmark.config.load import Config, load
-from floodmark.model.run import SyncOptions, SyncReport, Unwatched, new_run
+from floodmark.model import events
+from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.services.spark.context import Spark
 from floodmark.setup.services.compare import Comparison, compare
 from floodmark.setup.services.databases import DatabaseServer, MariaDB, MySQL, missing
@@ -315,8 +316,10 @@ class Workspace:
         return compare(self.database.server, self.full_name(table), self.warehouse, target, key)
 
 
-class Silent(Unwatched):
+class Silent:
     """Observes a run and prints nothing."""
+
+    def __call__(self, event: events.Event) -> None: ...
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,9 @@ from floodmark.commit import system
 from floodmark.config import load as configuration
 from floodmark.config.load import Config
 from floodmark.config.values import duration
-from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
+from floodmark.model.errors import ConfigError, FloodmarkError, exit_code
+from floodmark.model.events import to_all
+from floodmark.model.log_lines import LogLines
 from floodmark.model.results import (
     Backups,
     CleanResult,
@@ -38,7 +40,7 @@ from floodmark.model.results import (
     Watermark,
     WatermarkList,
 )
-from floodmark.model.run import Progress, SyncOptions, new_run
+from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.times import begun, compact, timestamp
 from floodmark.model.watching import Callback, watching
 from floodmark.services.store.store import Store
@@ -148,7 +150,7 @@ class Pipeline:
         *tables: str,
         all_tables: bool = False,
         check: bool = True,
-        progress: Progress | Callback | None = None,
+        progress: Callback | object | None = None,
         spark: object = None,
         **options: Any,
     ) -> SyncResult:
@@ -162,19 +164,10 @@ class Pipeline:
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or pass all_tables=True")
-        watch, chosen = watching(progress), _options(options)
-        run = new_run()
-        with self._spark(spark) as running, Observer(self.config, run=lambda: run) as observer:
-            if not chosen.dry_run:
-                observer.began(run)
-            try:
-                report = sync(self.config, tables, all_tables, chosen, watch, run, running)
-            except FloodmarkError as error:
-                if not chosen.dry_run and not isinstance(error, Interrupted):
-                    observer.ended(None, error)
-                raise
-            if not chosen.dry_run:
-                observer.ended(report)
+        chosen = _options(options)
+        with self._spark(spark) as running, Observer(self.config) as observer:
+            emit = to_all(LogLines(), watching(progress), observer)
+            report = sync(self.config, tables, all_tables, chosen, emit, new_run(), running)
         result = SyncResult.of(report.as_json())
         if check and not report.ok:
             raise SyncFailed(result)
@@ -191,7 +184,7 @@ class Pipeline:
         show: int = 20,
         repair: bool = False,
         force: bool = False,
-        progress: Progress | Callback | None = None,
+        progress: Callback | object | None = None,
         spark: object = None,
     ) -> VerifyResult:
         """Compares source and warehouse, down to the rows; differences are in the result, failures are raised."""
@@ -201,17 +194,19 @@ class Pipeline:
 
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or pass all_tables=True")
-        watch, one = watching(progress), repairing(force) if repair else None
-        run = new_run()
-        with (
-            self._spark(spark) as running,
-            Observer(self.config, command="verify", run=lambda: run) as observer,
-        ):
-            document, code = verify(
-                self.config, tables, watch, run,
-                named=show, spark=running, one=one, all_tables=all_tables,
-            )  # fmt: skip
-            observer.verified(run, document["tables"], code)
+        one = repairing(force) if repair else None
+        with self._spark(spark) as running, Observer(self.config) as observer:
+            emit = to_all(LogLines(), watching(progress), observer)
+            document, _ = verify(
+                self.config,
+                tables,
+                emit,
+                new_run(),
+                named=show,
+                spark=running,
+                one=one,
+                all_tables=all_tables,
+            )
         result = VerifyResult.of(document)
         if any(table.error for table in result.tables):
             raise SyncFailed(result)

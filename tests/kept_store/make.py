@@ -34,6 +34,7 @@ import yaml
 from floodmark import Pipeline, __version__
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError
+from floodmark.model.events import Event, Noted, SliceRead
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.spark.context import Spark
 from floodmark.services.store.store import Store
@@ -57,15 +58,13 @@ class Killed(Silent):
         self.moment = moment
         self.slices = int(moment) if moment.isdigit() else None
 
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        """With the n-th slice, while those before it are in the log."""
-        if self.slices is not None and stage == "extract":
+    def __call__(self, event: Event) -> None:
+        """With the n-th slice, while those before it are in the log; or between the commit of deletes and its load."""
+        if self.slices is not None and isinstance(event, SliceRead):
             self.slices -= 1
             self._end(self.slices <= 0)
-
-    def note(self, table: str, text: str) -> None:
-        """When rows were found to be deleted, between the commit that says so and its load."""
-        self._end(self.moment == "deletes" and "no longer at the source" in text)
+        if isinstance(event, Noted):
+            self._end(self.moment == "deletes" and "no longer at the source" in event.text)
 
     def _end(self, now: bool) -> None:
         if now:

@@ -24,8 +24,8 @@ from floodmark.config.load import Config
 from floodmark.load.ledgers import Ledgers
 from floodmark.model.commit import Clean
 from floodmark.model.errors import DataError, FloodmarkError, exit_code
+from floodmark.model.events import Emit, ignore
 from floodmark.model.ledger import Ledger
-from floodmark.model.run import Progress
 from floodmark.model.text import counted, place
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.places import finish
@@ -71,7 +71,7 @@ def s3clean_clean(
     dry_run: bool = False,
     force: bool = False,
     confirm: Confirm = lambda outcomes: None,
-    progress: Progress | None = None,
+    emit: Emit = ignore,
 ) -> dict[str, Any]:
     """Removes the files that are loaded or superseded; `confirm` may object by raising."""
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def s3clean_clean(
                 raise duplicates(table)
             return removal
 
-        work = _Work(config, run, wanted, ask, decide, True, progress)
+        work = _Work(config, run, wanted, ask, decide, True, emit)
         return work.go(_names(config, work.store, () if all_tables else names), dry_run, confirm)
 
 
@@ -110,7 +110,7 @@ def s3clean_orphans(
     *,
     dry_run: bool = False,
     confirm: Confirm = lambda outcomes: None,
-    progress: Progress | None = None,
+    emit: Emit = ignore,
 ) -> dict[str, Any]:
     """Removes the files that no commit names and that no run can commit any more."""
 
@@ -124,7 +124,7 @@ def s3clean_orphans(
         return orphans(facts, wanted, now)
 
     with Ledgers(config) as ledgers:
-        work = _Work(config, run, wanted, ledgers.of, decide, False, progress)
+        work = _Work(config, run, wanted, ledgers.of, decide, False, emit)
         return work.go(_names(config, work.store, names), dry_run, confirm)
 
 
@@ -139,7 +139,7 @@ class _Work:
         ask: Callable[[State], Ledger | None],
         decide: Callable[[Facts, Wanted, datetime], Removal],
         commits: bool,
-        progress: Progress | None,
+        emit: Emit,
     ) -> None:
         self.store = Store(config.store)
         self.run = run
@@ -148,7 +148,7 @@ class _Work:
         self._ask = ask
         self._decide = decide
         self._commits = commits  # whether the log names what is removed; it never named orphans
-        self._progress = progress
+        self._emit = emit
 
     def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> dict[str, Any]:
         seen: dict[str, Facts] = {}
@@ -200,7 +200,7 @@ class _Work:
                     state = log.append(state, named)
                 rows = ledger.rows if ledger is not None else None
                 Watermark(self.store, outcome.table, self.run).publish(state, rows)
-                remove(self.store, outcome, self._progress)
+                remove(self.store, outcome, self._emit)
             finish(self.store.places)
             return None
 

@@ -19,8 +19,8 @@ from floodmark.commit.spans import within
 from floodmark.load.pending import pending
 from floodmark.model.commit import Commit, WithFiles
 from floodmark.model.errors import FloodmarkError
+from floodmark.model.events import Advanced, Emit, StageBegan, StageEnded, ignore
 from floodmark.model.ledger import Ledger
-from floodmark.model.run import Progress
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store, file_folders
 
@@ -108,15 +108,14 @@ def listed(store: Store, name: str) -> dict[str, StoredObject]:
     return {o.path: StoredObject(o.bytes, stamp(o.modified)) for o in found}
 
 
-def remove(store: Store, outcome: Outcome, progress: Progress | None) -> None:
+def remove(store: Store, outcome: Outcome, emit: Emit = ignore) -> None:
     """Deletes the files of an outcome; one that is already gone is not an error."""
     files = outcome.removal.files
     if not files:
         return
     if store.versioned(files[0].path):
         outcome.notes.append(VERSIONS)
-    if progress is not None:
-        progress.begin(outcome.table, "clean", len(files))
+    emit(StageBegan(outcome.table, "clean", len(files)))
     try:
         for i in range(0, len(files), AT_ONCE):
             batch = files[i : i + AT_ONCE]
@@ -124,13 +123,11 @@ def remove(store: Store, outcome: Outcome, progress: Progress | None) -> None:
             size = sum(f.bytes for f in batch)
             outcome.deleted += len(batch)
             outcome.bytes += size
-            if progress is not None:
-                progress.advance(outcome.table, "clean", len(batch), len(batch), size)
+            emit(Advanced(outcome.table, "clean", len(batch), len(batch), size))
     except FloodmarkError as error:
         error.hint = (
             f"{outcome.deleted:,} of {len(files):,} files were removed; run the command again for the rest"
         )
         raise
     finally:
-        if progress is not None:
-            progress.end(outcome.table, "clean")
+        emit(StageEnded(outcome.table, "clean"))

@@ -13,6 +13,7 @@ from floodmark.cli.output import clean as output
 from floodmark.cli.output import emit
 from floodmark.config.values import duration
 from floodmark.model.errors import ConfigError
+from floodmark.model.events import Noted
 from floodmark.model.text import counted, size
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def list_(
     document = s3clean_list(config, tables, Wanted(older_than, pattern))
     with settings.progress() as progress:
         for note in document["notes"]:
-            progress.note("", note)
+            progress(Noted("", note))
     lines = output.files_lines(document, _terminal(), show_timestamps, width=emit.width(sys.stdout))
     if lines or settings.json:
         settings.result(document, lambda: lines)
@@ -201,7 +202,7 @@ def orphans(
     with settings.progress() as progress:
         document = s3clean_orphans(
             config, tables, settings.run, Wanted(older_than, pattern),
-            dry_run=dry_run, confirm=_ask("orphans", force), progress=progress,
+            dry_run=dry_run, confirm=_ask("orphans", force), emit=progress,
         )  # fmt: skip
     return _told(settings, document)
 
@@ -223,7 +224,7 @@ def _clean(
     with settings.progress() as progress:
         document = s3clean_clean(
             config, tables, settings.run, Wanted(older_than, pattern, include_pending), all_tables=all_tables,
-            dry_run=dry_run, force=force, confirm=_ask("staged files", force), progress=progress,
+            dry_run=dry_run, force=force, confirm=_ask("staged files", force), emit=progress,
         )  # fmt: skip
     return _told(settings, document)
 

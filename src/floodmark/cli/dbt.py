@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from floodmark.cli.options import Command, Group, Settings, duration_option, many_tables, pass_settings
+from floodmark.model.events import Noted
 from floodmark.model.text import counted
 
 
@@ -54,7 +55,7 @@ def sources(
         made.write(file.absolute(), content, force)
     if not config.warehouse.freshness:
         with settings.progress() as progress:
-            progress.note("", "without freshness: set warehouse.freshness: true, and sync")
+            progress(Noted("", "without freshness: set warehouse.freshness: true, and sync"))
     found = content["sources"][0]["tables"]
 
     def lines() -> list[str]:

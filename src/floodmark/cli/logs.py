@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from floodmark.model import events
 from floodmark.model.errors import ConfigError
 from floodmark.model.secrets import Scrubber
+from floodmark.model.statements import STATEMENTS
 from floodmark.model.text import clock, shown, shown_json
 from floodmark.model.times import stamp
 
@@ -162,12 +162,12 @@ def configured(
 
 @contextmanager
 def _attached(handlers: list[logging.Handler], debug: bool) -> Iterator[None]:
-    root, before, statements = logging.getLogger(), log.level, events.STATEMENTS.level
+    root, before, statements = logging.getLogger(), log.level, STATEMENTS.level
     hook, raising = threading.excepthook, logging.raiseExceptions
     for handler in handlers:
         root.addHandler(handler)
     log.setLevel(logging.DEBUG)
-    events.STATEMENTS.setLevel(logging.DEBUG if debug else logging.WARNING)
+    STATEMENTS.setLevel(logging.DEBUG if debug else logging.WARNING)
     logging.captureWarnings(True)
     logging.raiseExceptions = False
     threading.excepthook = _thread_failed
@@ -177,7 +177,7 @@ def _attached(handlers: list[logging.Handler], debug: bool) -> Iterator[None]:
         threading.excepthook, logging.raiseExceptions = hook, raising
         logging.captureWarnings(False)
         log.setLevel(before)
-        events.STATEMENTS.setLevel(statements)
+        STATEMENTS.setLevel(statements)
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()

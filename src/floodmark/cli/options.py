@@ -28,7 +28,7 @@ from floodmark.cli.progress.choose import choose
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.stderr import to_stderr
 from floodmark.config.values import duration as seconds_of
-from floodmark.model import events
+from floodmark.model import log_lines
 from floodmark.model.errors import ConfigError, Mistakes
 from floodmark.model.run import new_run
 from floodmark.model.secrets import Scrubber
@@ -132,7 +132,7 @@ class Settings:
             return  # help, or the version
         seconds = time.monotonic() - self.began
         message = f"ended with exit code {code} after {duration(seconds)}"
-        events.tell(
+        log_lines.tell(
             logs.log,
             logging.INFO,
             "run_end",
@@ -148,7 +148,7 @@ class Settings:
             with suppress(ConfigError):  # this error came first
                 self.start_logs()
         told = emit.scrubbed(error, self.scrub)
-        events.tell(
+        log_lines.tell(
             logs.log, logging.ERROR, "error", told["message"], table=told.get("table"), said=True, cause=cause,
             exit_code=told.get("code"), kind=told.get("kind"), hint=told.get("hint"),
         )  # fmt: skip

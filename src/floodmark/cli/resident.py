@@ -17,8 +17,9 @@ from floodmark.cli.output import emit
 from floodmark.cli.output.sync import cycle_line
 from floodmark.cli.signals import KEPT, interrupted
 from floodmark.cli.stderr import to_stderr
-from floodmark.model import events
+from floodmark.model import log_lines
 from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.events import Event, RunBegan, to_all
 from floodmark.model.run import SyncOptions
 from floodmark.model.text import clock, counted, duration, shown
 from floodmark.model.times import parse_moment
@@ -44,7 +45,7 @@ def stay(
 
     health = Health()
     with ExitStack() as stack:
-        observer = stack.enter_context(Observer(config, metrics_file, run=lambda: settings.run))
+        observer = stack.enter_context(Observer(config, metrics_file))
         beat = _listen(stack, config, listen, every) if listen is not None else lambda code: None
         watch = stack.enter_context(settings.progress().brief())
 
@@ -55,14 +56,14 @@ def stay(
             health = news.health
             _tell(settings, cycle, news)
             beat(cycle.exit_code)
-            observer.ended(cycle.report, cycle.error)
 
-        def begun(run: str) -> None:
-            settings.run = run
-            observer.began(run)
+        def name_run(event: Event) -> None:
+            if isinstance(event, RunBegan):
+                settings.run = event.run
 
+        emit_all = to_all(name_run, watch, observer)
         try:
-            return keep_up(config, tables, all_tables, options, every, watch, told, settings.stopped, begun)
+            return keep_up(config, tables, all_tables, options, every, emit_all, told, settings.stopped)
         except Interrupted as error:
             code = settings.stopped() or error.code
     said = interrupted(code, KEPT)
@@ -95,7 +96,7 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
     document = cycle.as_json()
     for error in emit.together([one.error.as_json() for one in news.failing]):
         line = failing_line(cycle.at, error)
-        events.tell(
+        log_lines.tell(
             logs.log, logging.ERROR, "failing", line, run=cycle.run, table=error["table"], said=True,
             cycle=cycle.number, exit_code=error["code"], kind=error["kind"], hint=error["hint"],
         )  # fmt: skip
@@ -104,7 +105,7 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
         line = recovered_line(cycle.at, news.recovered)
         failures = max(one.cycles for one in news.recovered)
         seconds = max(_seconds(one, cycle.at) for one in news.recovered)
-        events.tell(
+        log_lines.tell(
             logs.log, logging.INFO, "recovered", line, run=cycle.run, said=True,
             cycle=cycle.number, failures=failures, seconds=seconds,
         )  # fmt: skip
@@ -116,7 +117,7 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
         "exit_code": 0,
     }
     line = shown(settings.scrub(cycle_line(good)))
-    events.tell(
+    log_lines.tell(
         logs.log, logging.INFO, "cycle_end", line, run=cycle.run, said=True, cycle=cycle.number,
         seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **_totals(document),
     )  # fmt: skip

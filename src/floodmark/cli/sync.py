@@ -21,7 +21,8 @@ from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.resident import stay
 from floodmark.cli.signals import KEPT, import_aside
-from floodmark.model.errors import FloodmarkError, Interrupted
+from floodmark.model.errors import Interrupted
+from floodmark.model.events import Noted, to_all
 from floodmark.model.run import SyncOptions, TableReport
 
 if TYPE_CHECKING:
@@ -189,22 +190,15 @@ def _once(
 
     dry_run = options.dry_run
     # Alerts are sent while the result is printed.
-    with Observer(config, metrics_file, run=lambda: settings.run) as observer:
+    with Observer(config, metrics_file) as observer:
         with settings.progress().gathering() as progress:
+            emit_all = to_all(progress, observer)
             try:
-                if not dry_run:
-                    observer.began(settings.run)
-                report = run_sync(config, tables, all_tables, options, progress, settings.run, spark)
+                report = run_sync(config, tables, all_tables, options, emit_all, settings.run, spark)
             except Interrupted:
                 progress.stop()
                 _tell_unfinished(settings, progress, dry_run, verbose)
                 raise
-            except FloodmarkError as failed:
-                if not dry_run:
-                    observer.ended(None, failed)
-                raise
-        if not dry_run:
-            observer.ended(report)
         document = report.as_json()
         if settings.json or not settings.quiet or dry_run:
             settings.result(document, lambda: _lines(settings, document, progress, dry_run, verbose))
@@ -239,4 +233,4 @@ def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:
     with settings.progress() as progress:
         for check in (*secrets(config.path), *exposed(config)):
             if check.status == "warning":
-                progress.note("", f"warning: {check.detail}; {check.hint}")
+                progress(Noted("", f"warning: {check.detail}; {check.hint}"))

@@ -12,6 +12,7 @@ from floodmark.cli.options import Command, Settings, many_tables, pass_settings
 from floodmark.cli.output import emit
 from floodmark.cli.output.verify import verify_lines
 from floodmark.model.errors import Interrupted
+from floodmark.model.events import to_all
 from floodmark.model.text import counted
 
 if TYPE_CHECKING:
@@ -77,13 +78,13 @@ def verify(
     from floodmark.verify.run import verify as run_verify
 
     done: list[Verified] = []
-    with Observer(config, command="verify", run=lambda: settings.run) as observer:
+    with Observer(config) as observer:
         with settings.progress() as progress:
             settings.left = lambda: left_behind(progress.at_work(), done, repair)
             one = repairing(force) if repair else None
             try:
                 document, code = run_verify(
-                    config, tables, progress, settings.run,
+                    config, tables, to_all(progress, observer), settings.run,
                     named=show, one=one, all_tables=all_tables, ended=done.append,
                 )  # fmt: skip
             except Interrupted:
@@ -94,7 +95,6 @@ def verify(
                         [settings.scrub(line) for line in verify_lines(found, repair, emit.width(sys.stdout))]
                     )
                 raise
-        observer.verified(settings.run, document["tables"], code)
         if settings.json or code or not settings.quiet:
             settings.result(
                 document,

@@ -1,4 +1,4 @@
-"""The live document: forwards a run's progress to its watcher and writes it to the store for others.
+"""The live document: a run's progress, folded from its events and written to the store for others.
 
 A background thread writes it, at most every few seconds and only for tables with a stage under way, so a
 short sync writes nothing, nor does a short table of a long one, and no sync waits for it. A failed write is
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 from floodmark.commit.document import log
 from floodmark.commit.lease import this_process
 from floodmark.commit.status import Live, LiveStage, live_path
+from floodmark.model import events
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import dump
-from floodmark.model.run import Lag, Progress, Step, TableReport, Wait
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store
 
@@ -27,13 +27,40 @@ EVERY = 3.0
 GRACE = 1.0
 
 
-class LiveProgress:
-    """A `Progress` that also writes to the store. A context manager; thread-safe."""
+def live_after(live: Live, event: events.Event, at: str) -> Live:
+    """A table's progress after one more event. Pure."""
+    match event:
+        case events.StageBegan(_, stage, rows):
+            stages = {one.stage: one for one in live.stages} | {stage: LiveStage(stage, at, expected=rows)}
+            return live.showing(stages.values(), at)
+        case events.Advanced(_, stage, rows, files, size):
+            known = next((one for one in live.stages if one.stage == stage), None)
+            if known is None:
+                return live_after(live_after(live, events.StageBegan(live.table_name, stage), at), event, at)
+            more = {"rows": known.rows + rows, "files": known.files + files, "bytes": known.bytes + size}
+            return _changed(live, stage, at, **more)
+        case events.Underway(_, stage, rows):
+            return _changed(live, stage, at, underway=rows)
+        case events.StageEnded(_, stage):
+            return _changed(live, stage, at, underway=0, ended=True)
+        case events.Waiting(_, on):
+            whom = (on.who or None) if on else None
+            return replace(live, waits_for=on.kind if on else None, waits_for_whom=whom)
+        case events.LagMeasured(_, lag):
+            return replace(live, lag_seconds=lag.seconds, lag_ids=lag.ids, lag_at=at, updated_at=at)
+    return live
 
-    def __init__(self, store: Store, run: str, progress: Progress, every: float = EVERY) -> None:
+
+def _changed(live: Live, stage: str, at: str, **more: Any) -> Live:
+    return live.showing((replace(one, **more) if one.stage == stage else one for one in live.stages), at)
+
+
+class LiveDocuments:
+    """A subscriber of events that writes to the store. A context manager; thread-safe."""
+
+    def __init__(self, store: Store, run: str, every: float = EVERY) -> None:
         self._store = store
         self._run = run
-        self._to = progress
         self._every = every
         self._lock = threading.Lock()
         self._tables: dict[str, Live] = {}
@@ -43,9 +70,8 @@ class LiveProgress:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._warned = False
-        self.done: list[TableReport] = []  # of the tables that have ended
 
-    def __enter__(self) -> LiveProgress:
+    def __enter__(self) -> LiveDocuments:
         return self
 
     def __exit__(
@@ -54,100 +80,31 @@ class LiveProgress:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(GRACE)
-        self.done.clear()  # their errors keep the run and its connections
 
-    # called by the run
-
-    def tables(self, names: Sequence[str]) -> None:
-        """Only passed on."""
-        self._to.tables(names)
-
-    def note(self, table: str, text: str) -> None:
-        """Only passed on."""
-        self._to.note(table, text)
-
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        """A stage begins; starts the writer thread if it isn't running."""
-        self._to.begin(table, stage, rows)
-        self._change(table, stage, LiveStage(stage, stamp(), expected=rows), restart=True)
-
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        """This many more rows, files and bytes are done."""
-        self._to.advance(table, stage, rows, files, bytes)
-        self._change(table, stage, LiveStage(stage, stamp(), rows, files=files, bytes=bytes))
-
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        """Rows done so far by tasks that are still running."""
-        self._to.underway(table, stage, rows, step)
+    def __call__(self, event: events.Event) -> None:
         with self._lock:
-            if table in self._tables:
-                live = self._tables[table]
-                stages = (replace(s, underway=rows) if s.stage == stage else s for s in live.stages)
-                self._tables[table] = live.showing(stages, stamp())
-
-    def wait(self, table: str, on: Wait | None) -> None:
-        """What the table is waiting for."""
-        self._to.wait(table, on)
-        with self._lock:
-            if table in self._tables:
-                self._tables[table] = replace(
-                    self._tables[table],
-                    waits_for=on.kind if on else None,
-                    waits_for_whom=(on.who or None) if on else None,
-                )
-
-    def end(self, table: str, stage: str) -> None:
-        """The stage has ended."""
-        self._to.end(table, stage)
-        with self._lock:
-            if table in self._tables:
-                live = self._tables[table]
-                stages = (replace(s, underway=0, ended=True) if s.stage == stage else s for s in live.stages)
-                self._tables[table] = live.showing(stages, stamp())
-
-    def lag(self, table: str, lag: Lag) -> None:
-        """How far the table is behind its source."""
-        with self._lock:
-            live = self._tables.get(table) or self._new(table)
-            self._tables[table] = replace(
-                live, lag_seconds=lag.seconds, lag_ids=lag.ids, lag_at=stamp(), updated_at=stamp()
-            )
-
-    def finished(self, report: TableReport) -> None:
-        """The table's run has ended."""
-        self._to.finished(report)
-        with self._lock:
-            self._tables.pop(report.table, None)
-            self._begun.pop(report.table, None)
-            self._over.add(report.table)
-            self.done.append(report)
-
-    # written to the store
+            live = self._tables.get(event.table)
+            match event:
+                case events.StageBegan(table, stage) | events.Advanced(table, stage):
+                    live = live or self._new(table)
+                    if stage != "plan":
+                        self._begun.setdefault(table, time.monotonic())
+                    if self._thread is None and not self._stop.is_set():
+                        self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
+                        self._thread.start()
+                case events.LagMeasured(table):
+                    live = live or self._new(table)
+                case events.Ended(table):
+                    self._tables.pop(table, None)
+                    self._begun.pop(table, None)
+                    self._over.add(table)
+                    return
+            if live is not None:
+                self._tables[event.table] = live_after(live, event, stamp())
 
     def _new(self, table: str) -> Live:
         owner = this_process()
         return Live(table, self._run, owner.host, owner.pid, stamp(), stamp())
-
-    def _change(self, table: str, stage: str, more: LiveStage, *, restart: bool = False) -> None:
-        with self._lock:
-            live = self._tables.get(table) or self._new(table)
-            known = {s.stage: s for s in live.stages}
-            before = known.get(stage)
-            if before is None or restart:
-                known[stage] = more
-            else:
-                known[stage] = replace(
-                    before,
-                    rows=before.rows + more.rows,
-                    files=before.files + more.files,
-                    bytes=before.bytes + more.bytes,
-                )
-            self._tables[table] = live.showing(known.values(), more.since)
-            if stage != "plan":
-                self._begun.setdefault(table, time.monotonic())
-            if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._follow, name="live", daemon=True)
-                self._thread.start()
 
     def _follow(self) -> None:
         while not self._stop.wait(self._every):

@@ -202,7 +202,7 @@ class Day(Counts):
     worst_lag_ids: int | None = None
     exit_codes: dict[str, int] = field(default_factory=dict)  # runs by exit code
 
-    def plus(self, other: Self) -> Self:
+    def plus(self, other: Self) -> Self:  # type: ignore[override]
         """Both together, under this one's date."""
         return replace(
             super().plus(other),

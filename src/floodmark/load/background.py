@@ -6,7 +6,6 @@ A failed load does not affect the extraction: its commits stay pending and load 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +15,13 @@ from floodmark.commit.load_status import Loaded as LoadedBefore
 from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.publish import Watermark
-from floodmark.load.pending import Choice, Loaded, ledger_for, load_pending, pending, read_now
+from floodmark.load.pending import Choice, ledger_for, load_pending, pending, read_now
 from floodmark.load.preview import LoadPreview, look
+from floodmark.model import events
+from floodmark.model.account import Account
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import Ledger
-from floodmark.model.run import LOAD, Finding, Step, SyncOptions, TableReport, Wait
+from floodmark.model.run import LOAD, Step, SyncOptions, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import stamp
@@ -42,14 +43,16 @@ class Loader:
         asked: SyncOptions,
         log: Log,
         watermark: Watermark,
-        report: TableReport,
+        account: Account,
     ) -> None:
         self._services = services
         self._pipeline = pipeline
         self._asked = asked
         self._log = log
+        self._name = log.table_name
+        self._answer = Wait("warehouse", services.config.warehouse.kind)
         self._watermark = watermark
-        self._report = report
+        self._account = account
         self._offered: State | None = None
         self._table: Table | None = None
         self._closing = False
@@ -80,7 +83,7 @@ class Loader:
         if self._asked.backup_only:
             return LoadPreview()
         self._recall(state)
-        with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
+        with events.waiting(self._account, self._name, self._answer):
             seen = self.look(state, table, count=False)
         if seen.refused is not None:
             raise seen.refused
@@ -143,7 +146,7 @@ class Loader:
         self._recall(state)
         try:
             fresh = self.ledger if self._loaded == state.digest else None
-            with self._waiting(Wait("warehouse", self._services.config.warehouse.kind)):
+            with events.waiting(self._account, self._name, self._answer):
                 self.ledger = ledger_for(
                     self._services.warehouse(), state, table.target, fresh, whole=superseded
                 )
@@ -215,15 +218,15 @@ class Loader:
             f"Using manual watermark-based incremental Redshift loading: files after {manual}",
             f"Found {found} files, filtered to {chosen} files for loading",
         ):
-            self._note(text)
+            self._account.note(text)
             # Printed before the load too, not only in its result: the operator may want to stop it.
-            self._services.progress.note("", f"{self._report.table}: {text}")
+            self._services.emit(events.Noted("", f"{self._name}: {text}"))
 
     def _say_again(self, choice: Choice) -> None:
         """Notes that later files will load again after those loading now; they don't count twice."""
         files = sum(d.files for d in choice.commits if (d.n, d.digest) in choice.retake)
         if files:
-            self._note(
+            self._account.note(
                 f"{counted(files, 'later file')} will load again, because an earlier one loads only now: the later read wins"
             )
 
@@ -243,18 +246,15 @@ class Loader:
             if not d.superseded and (d.n, d.digest) not in choice.retake and before.has(d.n)
         )
         if files:
-            self._note(
+            self._account.note(
                 f"{counted(files, 'file')} loaded earlier {'is' if files == 1 else 'are'} missing from the warehouse, which "
                 f"was replaced or restored: loading {'it' if files == 1 else 'them'} again from the store"
             )
 
     def _load(self, state: State, table: Table) -> None:
         """Loads pending commits; the time counts towards the load stage, even during an extraction."""
-        began, seconds = time.monotonic(), self._report.stage_seconds
-        try:
+        with self._account.timed("load"):
             self._load_now(state, table)
-        finally:
-            seconds["load"] = seconds.get("load", 0.0) + time.monotonic() - began
 
     def _load_now(self, state: State, table: Table) -> None:
         manual = self._manual(state)
@@ -274,21 +274,20 @@ class Loader:
         def loaded(outcome: LoadOutcome) -> None:
             read = [row for row in outcome.loaded if row.n in sizes]
             first = [row for row in read if row.identity not in repeated]
-            self._report.rows_loaded += sum(row.rows for row in first)
-            self._report.files_loaded += sum(row.files for row in first)
             rows, files = sum(row.rows for row in read), sum(row.files for row in read)
-            self._services.progress.underway(table.name, "load", 0)
-            self._services.progress.advance(
-                table.name, "load", rows, files, sum(sizes[row.n] for row in read)
+            self._account(
+                events.Loaded(self._name, sum(row.rows for row in first), sum(row.files for row in first))
             )
+            self._account(events.Underway(self._name, "load", 0))
+            self._account(events.Advanced(self._name, "load", rows, files, sum(sizes[row.n] for row in read)))
 
         def at_work(step: Step, rows: int) -> None:
-            self._services.progress.underway(table.name, "load", rows, step)
+            self._account(events.Underway(self._name, "load", rows, step))
 
         if self.ledger is None and self._pipeline.known() is None:
             # Don't create a pipeline before its warehouse has answered.
             self.ledger = ledger_for(self._services.warehouse(), state, table.target)
-        result: Loaded = load_pending(
+        result = load_pending(
             self._services.warehouse(),
             self._log,
             state,
@@ -307,21 +306,13 @@ class Loader:
         )
         self.ledger, self._loaded = result.ledger, state.digest
         self.loaded += result.commits
-        self._add(result.findings)
+        self._account(events.Found(self._name, result.findings))
         self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
-
-    @contextmanager
-    def _waiting(self, on: Wait) -> Iterator[None]:
-        self._services.progress.wait(self._report.table, on)
-        try:
-            yield
-        finally:
-            self._services.progress.wait(self._report.table, None)
 
     @contextmanager
     def _turn(self, shares: bool) -> Iterator[None]:
         """One load at a time; those that may share a transaction only wait for the one that is running."""
-        with self._waiting(Wait("turn")):
+        with events.waiting(self._account, self._name, Wait("turn")):
             self._services.loading.acquire()
         if shares:
             self._services.loading.release()
@@ -335,16 +326,9 @@ class Loader:
         """Reports all loads of one run as a single stage."""
         if not self._shown:
             self._shown = True
-            self._services.progress.begin(self._report.table, "load", max(rows, self.expected))
+            self._account(events.StageBegan(self._name, "load", max(rows, self.expected)))
 
     def _hide(self) -> None:
         if self._shown:
             self._shown = False
-            self._services.progress.end(self._report.table, "load")
-
-    def _note(self, text: str) -> None:
-        self._report.notes.append(text)
-        self._services.progress.note(self._report.table, text)
-
-    def _add(self, findings: tuple[Finding, ...]) -> None:
-        self._report.findings += [f for f in findings if f not in self._report.findings]
+            self._account(events.StageEnded(self._name, "load"))

@@ -17,7 +17,7 @@ from floodmark.commit.fold import DataCommit, State
 from floodmark.commit.load_status import accounts_for_older
 from floodmark.commit.log import Log
 from floodmark.load.descriptions import description, descriptions, loaded_as, shaped
-from floodmark.model import events
+from floodmark.model import log_lines
 from floodmark.model.commit import Commit, WithFiles, by_key, files_of, wide
 from floodmark.model.errors import ConflictError, DataError
 from floodmark.model.ledger import Ledger, LedgerRow, Part
@@ -329,7 +329,7 @@ def _log_choice(state: State, data: Sequence[DataCommit], choice: Choice) -> Non
     loading = {d.n for d in (*choice.commits, *choice.skipped)}
     if there := [d for d in data if d.n not in loading and not d.superseded]:
         parts.append(f"{said(there)} already in the ledger, or beyond --limit")
-    events.tell(
+    log_lines.tell(
         log,
         logging.DEBUG,
         "decision",

@@ -1,120 +1,257 @@
-"""Log events: the fields that `--json-logs` prints with each message, a contract documented in docs/logs.md.
+"""What happens during a run: small values, emitted by one call where it happens, and folded or shown by subscribers.
 
-`EVENTS` is the complete vocabulary; a test checks it against every call of `tell` and against the document.
-SQL statements go to a separate logger that only `--debug` enables, with their literals masked.
+Whoever emits an event knows no subscriber: the report, the terminal, the live document, log lines, traces, lineage,
+metrics and alerts all read these. Events come from any thread. An exception from a subscriber ends the table's run; those
+that must not do that (a terminal that went away, a trace, lineage) catch it themselves.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from floodmark.model import text
+from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableReport, Wait
 
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
+    from floodmark.model.errors import FloodmarkError
     from floodmark.model.position import Position
-
-COUNTS = ("rows", "rows_reread", "rows_loaded", "files", "bytes")
-
-# Every event, and the fields it may carry besides those common to all lines.
-EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "step_start": ("rows",),
-        "progress": ("rows", "rows_expected", "files", "bytes", "seconds"),
-        "step_end": ("rows", "files", "bytes", "seconds", "position", "slices", "strategy", "low", "high"),
-        "table_end": (*COUNTS, "seconds", "position", "exit_code"),
-        "cycle_end": ("cycle", "tables", "failed", *COUNTS, "seconds", "exit_code"),
-        "run_end": ("tables", "failed", *COUNTS, "seconds", "exit_code"),
-        "note": (),
-        "error": ("exit_code", "kind", "hint"),
-        "failing": ("cycle", "exit_code", "kind", "hint"),
-        "recovered": ("cycle", "failures", "seconds"),
-        "slice": ("slice", "kind", "low", "high", "rows", "files", "bytes", "seconds"),
-        "decision": ("files", "rows", "position", "high", "connections", "attempts"),
-        "statement": ("service", "sql", "seconds"),
-        "log": (),
-    }
-)
-
-STATEMENTS = logging.getLogger("floodmark.statements")
-
-_LONGEST = 1_000  # characters of a statement that are logged
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[\d :.T]*")
-# MySQL reads a backslash as an escape, the warehouses don't.
-_ESCAPED_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
-_PLAIN_TEXT = re.compile(r"'(?:[^']|'')*'")
-_ENCODED = re.compile(r"(?:\b_utf8mb4 )?\b[Xx]'([0-9A-Fa-f]*)'")
-_BYTES = re.compile(r"\b0x[0-9A-Fa-f]{2,}")
-_MANY = re.compile(r"(\(-?\d+(?:, -?\d+){3})(?:, -?\d+){4,}\)")
+    from floodmark.model.window import Slice, Window
 
 
-def tell(
-    log: logging.Logger,
-    level: int,
-    event: str,
-    message: str,
-    *,
-    run: str | None = None,
-    table: str | None = None,
-    step: str | None = None,
-    commit: int | None = None,
-    said: bool = False,
-    cause: BaseException | None = None,
-    **fields: Any,
-) -> None:
-    """Logs one event; `said`: it was also printed as a plain line; `cause`: an exception, for its traceback."""
-    known = {name: value for name, value in fields.items() if value is not None}
-    extra = {"run": run, "table": table, "step": step, "commit": commit, "said": said}
-    log.log(level, "%s", message, extra={**extra, "event": event, "fields": known}, exc_info=cause)
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a table, or to the run as a whole if `table` is empty."""
+
+    table: str
+
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Noted(Event):
+    """Something worth knowing; unless it is said aloud, it only goes into the report."""
+
+    text: str
+    aloud: bool = True
+
+
+@dataclass(frozen=True)
+class StageEvent(Event):
+    """Something about one stage: plan, extract, load, verify, clean."""
+
+    stage: str
+
+
+class StageEnded(StageEvent):
+    """The stage has ended, successfully or not."""
+
+
+@dataclass(frozen=True)
+class StageBegan(StageEvent):
+    """A stage begins; `rows` is an estimate."""
+
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Advanced(StageEvent):
+    """This many more rows, files and bytes are done."""
+
+    rows: int
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Underway(StageEvent):
+    """Rows so far of running tasks, and what a load is doing; replaces the last ones. Rows may shrink when a task starts over."""
+
+    rows: int
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
+class TimeSpent(StageEvent):
+    """So many more seconds for the report's account of a stage."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Waiting(Event):
+    """The table is waiting; None: no longer."""
+
+    on: Wait | None
+
+
+@dataclass(frozen=True)
+class LagMeasured(Event):
+    """How far the table was behind its source when it was planned."""
+
+    lag: Lag
+
+
+@dataclass(frozen=True)
+class Planned(Event):
+    """A plan was made."""
+
+    strategy: str
+    empty: bool  # there is nothing to read
+    rows: int = 0
+    slices: int = 0
+    seconds: float = 0.0
+    window: Window | None = None
+    resumed: bool = False
+    again: tuple[tuple[str, int], ...] = ()  # rows to read again, by kind
+    reason: str = ""  # for the strategy
+    held_back_by: tuple[str, ...] = ()  # open work that newer rows wait for
+    complete_at: float | None = None  # all that was committed before will be extracted
+
+
+@dataclass(frozen=True)
+class Previewed(Event):
+    """What a dry run would do: the document that `plan` prints."""
+
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SliceBegan(Event):
+    """A slice is about to be read."""
+
+    slice: Slice
+
+
+@dataclass(frozen=True)
+class SliceRead(Event):
+    """A slice was read, and is not committed yet."""
+
+    slice: Slice
+    rows: int
+    files: int
+    bytes: int
+    seconds: float
+
+
+class CommitBegan(Event):
+    """A commit is about to be written."""
+
+
+@dataclass(frozen=True)
+class Committed(Event):
+    """A commit was written; `counts` is what it adds to the report, `rows` those in its files, of whatever kind."""
+
+    n: int
+    kind: str
+    position: Position | None
+    rows: int
+    seconds: float
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class Loaded(Event):
+    """These rows and files are in the warehouse for the first time."""
+
+    rows: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Cleaned(Event):
+    """Staged files were removed (`keep_files`)."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Found(Event):
+    """Discrepancies, or things that the user should know."""
+
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Succeeded(Event):
+    """Everything asked for is done, and this is what people see of it."""
+
+    watermark: dict[str, Any]
+    lag: Lag | None
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The table's run failed. `stopped`: only because the run was interrupted."""
+
+    error: FloodmarkError
+    stopped: bool = False
+    watermark: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """The table's run has ended, successfully or not."""
+
+    report: TableReport
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class RunBegan(Event):
+    """A run begins."""
+
+    run: str
+    command: str = "sync"
+    dry: bool = False
+
+
+@dataclass(frozen=True)
+class TablesChosen(Event):
+    """The run covers these tables."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """A sync has ended: with a report, or with an error before its tables had their turn."""
+
+    report: SyncReport | None
+    error: FloodmarkError | None = None
+
+
+@dataclass(frozen=True)
+class Compared(Event):
+    """A verify has ended, with these results of its tables and this exit code."""
+
+    run: str
+    results: tuple[Mapping[str, Any], ...]
+    code: int
+
+
+def ignore(event: Event) -> None:
+    """A subscriber that wants to know nothing."""
+
+
+def to_all(*subscribers: Emit) -> Emit:
+    """Emits to each of them, in this order."""
+
+    def emit(event: Event) -> None:
+        for subscriber in subscribers:
+            subscriber(event)
+
+    return emit
 
 
 @contextmanager
-def statement(service: str, sql: str) -> Iterator[None]:
-    """Logs a statement with its duration, if statements are logged at all."""
-    if not STATEMENTS.isEnabledFor(logging.DEBUG):
-        yield
-        return
-    began = time.monotonic()
+def waiting(emit: Emit, table: str, on: Wait) -> Iterator[None]:
+    """The table waits for this inside."""
+    emit(Waiting(table, on))
     try:
         yield
     finally:
-        told(service, sql, time.monotonic() - began)
-
-
-def told(service: str, sql: str, seconds: float) -> None:
-    """Logs a statement with the time it took."""
-    if STATEMENTS.isEnabledFor(logging.DEBUG):
-        seconds, text = round(seconds, 4), masked(sql, service == "mysql")
-        tell(STATEMENTS, logging.DEBUG, "statement", f"{service}, {seconds:.3f} s: {text}",
-             service=service, sql=text, seconds=seconds)  # fmt: skip
-
-
-def place(position: Position | None, otherwise: str) -> str:
-    """A position as text for a message."""
-    return text.place(position) if position else otherwise
-
-
-def masked(sql: str, escapes: bool) -> str:
-    """A statement on one line with its text literals masked, because they may be row data. Times stay."""
-
-    def decoded(found: re.Match[str]) -> str:
-        return (
-            f"'{_shown(bytes.fromhex(found[1]).decode(errors='replace'))}'"
-            if len(found[1]) % 2 == 0
-            else "'…'"
-        )
-
-    text = _ENCODED.sub(decoded, sql)
-    text = (_ESCAPED_TEXT if escapes else _PLAIN_TEXT).sub(lambda found: f"'{_shown(found[0][1:-1])}'", text)
-    text = _MANY.sub(r"\1, …)", _BYTES.sub("0x…", text))
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text):,} characters)"
-
-
-def _shown(text: str) -> str:
-    return text if not text or _TIME.fullmatch(text) else "…"
+        emit(Waiting(table, None))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
@@ -48,7 +48,7 @@ class Counts:
         """The counts alone, by name."""
         return {f.name: getattr(self, f.name) for f in fields(Counts)}
 
-    def plus(self, other: Self) -> Self:
+    def plus(self, other: Counts) -> Self:
         """This one with the other's counts added."""
         return replace(self, **{name: getattr(self, name) + more for name, more in other.counts().items()})
 
@@ -155,73 +155,26 @@ class Step:
     total: int = 0
 
 
-class Progress(Protocol):
-    """Observer of a run. Methods are called from any thread; an exception from one ends the table's run."""
-
-    def tables(self, names: Sequence[str]) -> None:
-        """The run covers these tables."""
-
-    def note(self, table: str, text: str) -> None:
-        """Something worth knowing about a table, or about the run if `table` is empty."""
-
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        """A stage (plan, extract, load, verify, clean) begins; `rows` is an estimate."""
-
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        """This many more rows, files and bytes are done."""
-
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        """Rows so far of running tasks, and what a load is doing; replaces the last ones. Rows may shrink when a task starts over."""
-
-    def wait(self, table: str, on: Wait | None) -> None:
-        """The table is waiting; None: no longer."""
-
-    def end(self, table: str, stage: str) -> None:
-        """The stage has ended, successfully or not."""
-
-    def finished(self, report: TableReport) -> None:
-        """The table's run has ended, successfully or not."""
-
-
-class Unwatched:
-    """A `Progress` that ignores everything; also a base class for observers of only some events."""
-
-    def tables(self, names: Sequence[str]) -> None: ...
-    def note(self, table: str, text: str) -> None: ...
-    def begin(self, table: str, stage: str, rows: int | None) -> None: ...
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None: ...
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None: ...
-    def wait(self, table: str, on: Wait | None) -> None: ...
-    def end(self, table: str, stage: str) -> None: ...
-    def finished(self, report: TableReport) -> None: ...
-
-
-@dataclass
-class TableReport:
-    """One table's part of a run, filled in as the run proceeds."""
+@dataclass(frozen=True)
+class TableReport(Counts):
+    """One table's part of a run: the fold of its events (`model/account.py`)."""
 
     table: str
     strategy: str | None = None
-    rows_extracted: int = 0
-    rows_reread: int = 0
-    bytes_written: int = 0
-    files_written: int = 0
-    rows_deleted: int = 0
-    rows_loaded: int = 0
     files_loaded: int = 0
     files_cleaned: int = 0  # by `keep_files`
     bytes_cleaned: int = 0
-    commits: list[int] = field(default_factory=list)
+    commits: tuple[int, ...] = ()
     watermark: dict[str, Any] | None = None
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
     held_back_by: tuple[str, ...] = ()  # open work that newer rows wait for
     error: FloodmarkError | None = None
     seconds: float = 0.0
-    stage_seconds: dict[str, float] = field(default_factory=dict)  # for extract, load, verify
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
     described: Table | None = None  # the table as the newest claim describes it
-    plan: dict[str, Any] | None = None  # in a dry run: the document that `plan` prints
+    plan: Mapping[str, Any] | None = None  # in a dry run: the document that `plan` prints
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None
@@ -236,13 +189,6 @@ class TableReport:
     def idle(self) -> bool:
         """Whether the run changed nothing for this table."""
         return not self.commits and not self.files_loaded and self.error is None
-
-    def note(self, line: str) -> bool:
-        """Adds a line to the notes unless it is already there; returns whether it was new."""
-        new = line not in self.notes
-        if new:
-            self.notes.append(line)
-        return new
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -259,14 +205,14 @@ class TableReport:
             "files_loaded": self.files_loaded,
             "files_cleaned": self.files_cleaned,
             "bytes_cleaned": self.bytes_cleaned,
-            "commits": self.commits,
+            "commits": list(self.commits),
             "seconds": round(self.seconds, 3),
             "stage_seconds": {stage: round(spent, 3) for stage, spent in self.stage_seconds.items()},
             "lag_before": self.lag_before.as_json() if self.lag_before else None,
             "lag_after": self.lag_after.as_json() if self.lag_after else None,
             "watermark": self.watermark,
             "findings": [f.as_json() for f in self.findings],
-            "notes": self.notes,
+            "notes": list(self.notes),
             "error": self.error.as_json() if self.error else None,
             **({"held_back_by": list(self.held_back_by)} if self.held_back_by else {}),
             **({"plan": self.plan} if self.plan is not None else {}),

@@ -1,19 +1,19 @@
-"""Progress for the library's users: any object with some of the methods of `Progress`, or one function for all of them."""
+"""Progress for the library's users: one function for everything, or any object with some of the methods named below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
-from floodmark.model.run import Progress, Step, TableReport, Unwatched, Wait
+from floodmark.model import events
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
     """Something that happened during a run.
 
-    `event` is the method of `floodmark.model.run.Progress` that it stands for: tables, note, begin, advance, underway,
-    wait, end or finished.
+    `event` is the method that an object may have for it: tables, note, begin, advance, underway, wait, end or finished.
     """
 
     event: str
@@ -28,46 +28,40 @@ class ProgressEvent:
 
 
 Callback = Callable[[ProgressEvent], object]
+_METHODS: dict[type[events.Event], str] = {
+    events.StageBegan: "begin",
+    events.Advanced: "advance",
+    events.Underway: "underway",
+    events.StageEnded: "end",
+}
 
 
-def watching(progress: Progress | Callback | None) -> Progress:
-    """The caller's progress; methods of `Progress` that it lacks, as one written for an earlier version may, do nothing."""
-    if callable(progress):
-        return _Calls(progress)
-    watch = Unwatched()
-    for name in (name for name in vars(Unwatched) if not name.startswith("_")):
-        if (method := getattr(progress, name, None)) is not None:
-            setattr(watch, name, method)
-    return watch
+def watching(progress: Callback | object | None) -> events.Emit:
+    """Passes a run's events on to the caller's progress, in its words."""
+
+    def emit(event: events.Event) -> None:
+        name, arguments, more = _call(event)
+        if not name:
+            return
+        if callable(progress):
+            progress(ProgressEvent(name, event.table, **more))
+        elif (method := getattr(progress, name, None)) is not None:
+            method(*arguments)
+
+    return emit
 
 
-class _Calls:
-    """A `Progress` that makes an event of every call."""
-
-    def __init__(self, callback: Callback) -> None:
-        self._call = callback
-
-    def tables(self, names: Sequence[str]) -> None:
-        self._call(ProgressEvent("tables", tables=tuple(names)))
-
-    def note(self, table: str, text: str) -> None:
-        self._call(ProgressEvent("note", table, text=text))
-
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        self._call(ProgressEvent("begin", table, stage, rows))
-
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        self._call(ProgressEvent("advance", table, stage, rows, files, bytes))
-
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        self._call(ProgressEvent("underway", table, stage, rows))
-
-    def wait(self, table: str, on: Wait | None) -> None:
-        self._call(ProgressEvent("wait", table, text=f"{on.kind} {on.who}".strip() if on else None))
-
-    def end(self, table: str, stage: str) -> None:
-        self._call(ProgressEvent("end", table, stage))
-
-    def finished(self, report: TableReport) -> None:
-        loaded = report.rows_loaded
-        self._call(ProgressEvent("finished", report.table, rows=loaded, ok=report.error is None))
+def _call(event: events.Event) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """The method that stands for an event, its arguments, and the fields of a `ProgressEvent`; "": it is not passed on."""
+    match event:
+        case events.TablesChosen(_, names):
+            return "tables", (names,), {"tables": names}
+        case events.Noted(table, text, aloud=True):
+            return "note", (table, text), {"text": text}
+        case events.Waiting(table, on):
+            return "wait", (table, on), {"text": f"{on.kind} {on.who}".strip() if on else None}
+        case events.Ended(_, report):
+            return "finished", (report,), {"rows": report.rows_loaded, "ok": report.error is None}
+    given = {field.name: getattr(event, field.name) for field in fields(event)}
+    more = {name: value for name, value in given.items() if name not in ("table", "step")}
+    return _METHODS.get(type(event), ""), tuple(given.values()), more

@@ -35,7 +35,7 @@ FACETS = {
     "version": "1-0-1/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet",
 }
 
-Event = dict[str, Any]
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Lineage:
     namespace: str = "floodmark"  # of the jobs
     parent: str | None = None  # namespace/job/run id, of the task that runs the command
 
-    def started(self, run: str, table: str, at: str, work: str = "sync") -> Event:
+    def started(self, run: str, table: str, at: str, work: str = "sync") -> Document:
         """A table's run has begun."""
         return self._event("START", run, table, at, work, [self._input(table)], [])
 
-    def ended(self, run: str, report: TableReport, at: str) -> Event:
+    def ended(self, run: str, report: TableReport, at: str) -> Document:
         """A table's run has ended: COMPLETE or FAIL."""
         error = report.error
         facets = {}
@@ -64,11 +64,11 @@ class Lineage:
         kind = "COMPLETE" if error is None else "FAIL"
         return self._event(kind, run, report.table, at, "sync", [source], outputs, facets)
 
-    def aborted(self, run: str, table: str, at: str) -> Event:
+    def aborted(self, run: str, table: str, at: str) -> Document:
         """A table's run was interrupted."""
         return self._event("ABORT", run, table, at, "sync", [self._input(table)], [])
 
-    def verified(self, run: str, result: Mapping[str, Any], target: str, at: str) -> Event:
+    def verified(self, run: str, result: Mapping[str, Any], target: str, at: str) -> Document:
         """A table was compared: the findings as assertions about the target."""
         checked = self._target(target)
         checked["inputFacets"] = _facet("dataQualityAssertions", assertions=assertions(result))
@@ -77,8 +77,8 @@ class Lineage:
 
     def _event(
         self, kind: str, run: str, table: str, at: str, work: str,
-        inputs: Sequence[Event], outputs: Sequence[Event], facets: Mapping[str, Any] | None = None,
-    ) -> Event:  # fmt: skip
+        inputs: Sequence[Document], outputs: Sequence[Document], facets: Mapping[str, Any] | None = None,
+    ) -> Document:  # fmt: skip
         about = {**_facet("processing_engine", name="floodmark", version=__version__), **(facets or {})}
         if (parent := self._parent()) is not None:
             about |= parent
@@ -107,7 +107,7 @@ class Lineage:
             return None
         return _facet("parent", run={"runId": run}, job={"namespace": namespace, "name": name})
 
-    def _input(self, table: str, described: Table | None = None) -> Event:
+    def _input(self, table: str, described: Table | None = None) -> Document:
         source = self.config.source
         columns = [] if described is None else [(c.name, c.type) for c in described.columns]
         return {
@@ -116,7 +116,7 @@ class Lineage:
             "facets": _facet("schema", fields=_fields(columns)) if columns else {},
         }
 
-    def _target(self, target: str) -> Event:
+    def _target(self, target: str) -> Document:
         spec = self.config.warehouse
         if spec.kind == "duckdb":
             return {"namespace": f"duckdb://{spec.path}", "name": f"{spec.schema}.{target}"}
@@ -125,7 +125,7 @@ class Lineage:
             "name": f"{spec.database}.{spec.schema}.{target}",
         }
 
-    def _output(self, report: TableReport, table: Table) -> Event:
+    def _output(self, report: TableReport, table: Table) -> Document:
         duckdb = self.config.warehouse.kind == "duckdb"
         kept = [field for field in fields(table) if not field.file_only]
         source = self._input(report.table)

@@ -2,7 +2,7 @@
 
 Off unless OpenLineage's own environment names a receiver (OPENLINEAGE_URL, OPENLINEAGE_CONFIG or a transport). What
 can't be sent is dropped, with one line in the log: lineage neither fails nor delays a run. A table's run begins when its
-plan has something to read, as the log event of that plan says; tables without work leave no events.
+plan has something to read; tables without work leave no events.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from floodmark.config.load import Config
-from floodmark.model.run import SyncReport
+from floodmark.model.events import Compared, Ended, Event, Planned, RunBegan, RunEnded
+from floodmark.model.run import TableReport
 from floodmark.model.secrets import Scrubber
 from floodmark.model.times import stamp
-from floodmark.observe.lineage import Event, Lineage
+from floodmark.observe.lineage import Document, Lineage
 
 log = logging.getLogger("floodmark")
 
@@ -57,52 +58,50 @@ class OpenLineage:
         self._scrub = Scrubber()
         self._scrub.learn(config)
         self._lock = threading.Lock()
-        self._started: dict[str, str] = {}  # table -> when its run began
-        self._ended: dict[str, str] = {}
+        self._started: set[str] = set()  # tables whose run has begun and not ended
         self._run: str | None = None
         self._sender = _Sender()
-        self._before = log.level
 
     def __enter__(self) -> OpenLineage:
-        # A filter sees records before any handler. The user's own handlers get no more than they did.
-        self._before, self._shown = log.level, log.getEffectiveLevel()
-        if not log.isEnabledFor(logging.INFO):
-            log.setLevel(logging.INFO)
-        log.addFilter(self._look)
         return self
 
     def __exit__(self, *error: object) -> None:
-        log.removeFilter(self._look)
-        log.setLevel(self._before)
-        with self._lock:
-            left, self._started = dict(self._started), {}
-        for table in left:  # interrupted: no report will come
-            self._send(self._lineage.aborted(self._run or "", table, stamp()))
+        self._abort()  # interrupted: no report will come
         self._sender.close()
 
-    def began(self, run: str) -> None:
-        """A run begins; log events from now on are its."""
-        with self._lock:
-            self._run, self._started, self._ended = run, {}, {}
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunBegan(_, run, "sync", False):
+                self._run, self._started = run, set()
+            case Planned(table) if event.slices:
+                self._start(table)
+            case Ended(table, report) if table in self._started or not (report.left_out or report.idle):
+                self._start(table)  # if it failed before it had a plan, or only loads
+                self._end(report)
+            case RunEnded():
+                self._abort()
+            case Compared(_, run, results):
+                self._compared(run, results)
 
-    def ended(self, report: SyncReport | None) -> None:
-        """A run has ended; None: before its tables had their turn."""
+    def _start(self, table: str) -> None:
         with self._lock:
-            started, self._started, run = dict(self._started), {}, self._run
-        now = stamp()
-        if report is None:
-            for table in started:
-                self._send(self._lineage.aborted(run or "", table, now))
-            return
-        for done in report.tables:
-            if done.left_out or done.idle:
-                continue
-            if done.table not in started:  # failed before it had a plan, or only loads
-                self._send(self._lineage.started(report.run, done.table, now))
-            self._send(self._lineage.ended(report.run, done, self._ended.get(done.table, now)))
+            if self._run is None or table in self._started:
+                return
+            self._started.add(table)
+        self._send(self._lineage.started(self._run, table, stamp()))
 
-    def verified(self, run: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Tables were compared."""
+    def _end(self, report: TableReport) -> None:
+        if self._run is not None and not report.stopped:
+            self._started.discard(report.table)
+            self._send(self._lineage.ended(self._run, report, stamp()))
+
+    def _abort(self) -> None:
+        with self._lock:
+            left, self._started = self._started, set()
+        for table in left:
+            self._send(self._lineage.aborted(self._run or "", table, stamp()))
+
+    def _compared(self, run: str, results: Sequence[Mapping[str, Any]]) -> None:
         config, now = self._lineage.config, stamp()
         for result in results:
             if result["error"]:
@@ -112,26 +111,7 @@ class OpenLineage:
             self._send(self._lineage.started(run, name, now, "verify"))
             self._send(self._lineage.verified(run, result, target, now))
 
-    def _look(self, record: logging.LogRecord) -> bool:
-        """Notes when tables begin and end, from the log's events; lets through what was let through before."""
-        event, table = getattr(record, "event", None), getattr(record, "table", None)
-        if table and event in ("step_end", "table_end"):
-            self._note(str(event), str(table), getattr(record, "step", None), getattr(record, "fields", {}))
-        return record.levelno >= self._shown
-
-    def _note(self, event: str, table: str, step: str | None, fields: Mapping[str, Any]) -> None:
-        now = stamp()
-        with self._lock:
-            run = self._run
-            if event == "table_end":
-                self._ended[table] = now
-                return
-            if run is None or step != "plan" or not fields.get("slices") or table in self._started:
-                return
-            self._started[table] = now
-        self._send(self._lineage.started(run, table, now))
-
-    def _send(self, event: Event) -> None:
+    def _send(self, event: Document) -> None:
         self._sender.put(_masked(event, self._scrub))
 
 
@@ -147,13 +127,13 @@ class _Sender:
     """A thread that sends what it is given, in order; started by the first event."""
 
     def __init__(self) -> None:
-        self._events: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
+        self._events: queue.Queue[Document | None] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()  # tables begin side by side
         self._thread: threading.Thread | None = None
         self._dropped = 0
         self._why = "the receiver can't keep up"
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Document) -> None:
         """Takes an event, if there is room."""
         with self._lock:
             if self._thread is None:
@@ -209,7 +189,7 @@ def _client() -> Any:
     return Client()
 
 
-def _typed(event: Event) -> Any:
+def _typed(event: Document) -> Any:
     """The event as the client wants it; facets stay documents."""
     from openlineage.client import event_v2 as v2
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, made from the log events of docs/logs.md: one trace per run, a span for each table and step.
+"""OpenTelemetry traces, made from a run's events: one trace per run, a span for each table and step.
 
 Off unless the usual OTEL_* variables enable it; nothing of OpenTelemetry is imported before. Spans are sent in the
 background and dropped rather than waited for; the end of a run waits a moment for the last ones.
@@ -16,8 +16,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from floodmark import __version__
+from floodmark.model import events
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.run import SyncReport
+from floodmark.model.tally import Tally
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
@@ -27,9 +29,6 @@ log = logging.getLogger("floodmark")
 
 # Seconds that the end of a run waits for spans that have not been sent.
 PATIENCE = 2.0
-STEPS = ("plan", "extract", "commit", "load", "verify", "clean")
-# Fields of events that become attributes. Positions don't: they are rows' values.
-FIELDS = ("rows", "rows_reread", "rows_loaded", "files", "bytes", "slice", "slices", "kind", "strategy", "exit_code")  # fmt: skip
 _SIGNS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -67,28 +66,25 @@ class _Table:
     """The open spans of one table."""
 
     span: Span
-    steps: dict[str, Span] = field(default_factory=dict)
+    steps: dict[str, tuple[Span, Tally]] = field(default_factory=dict)
     ended: int | None = None  # when the table was done, in nanoseconds
 
 
-class Traces(logging.Handler):
-    """Makes spans from log events. A context manager: it listens until it ends, and then sends what is left."""
+class Traces:
+    """Makes spans from events. A context manager: its exit sends what is left."""
 
     def __init__(
         self,
-        command: str,
         environment: Mapping[str, str],
         scrub: Callable[[str], str],
-        run: Callable[[], str] = lambda: "",
         exporter: SpanExporter | None = None,
     ) -> None:
         """`exporter`: instead of the one that the environment describes."""
-        super().__init__(logging.DEBUG)
-        self._command = command
         self._scrub = scrub
-        self._run = run
+        self._begun = events.RunBegan("", "")
         self._root: Span | None = None
         self._tables: dict[str, _Table] = {}
+        self._lock = threading.Lock()
         self._away = _Away()
         self._quiet = _Quiet()
         self._provider = _provider(environment, exporter, self._away, self._quiet)
@@ -96,13 +92,11 @@ class Traces(logging.Handler):
 
     def __enter__(self) -> Traces:
         self._quiet.begin()
-        log.addHandler(self)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        log.removeHandler(self)
         if self._root is not None:
-            self.ended(None, error if isinstance(error, FloodmarkError) else None)
+            self(events.RunEnded("", None, error if isinstance(error, FloodmarkError) else None))
         # Not shutdown() itself: it waits for a collector that does not answer.
         sending = threading.Thread(target=self._shut_down, name="traces", daemon=True)
         sending.start()
@@ -115,82 +109,71 @@ class Traces(logging.Handler):
             self._provider.shutdown()
         self._quiet.end()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __call__(self, event: events.Event) -> None:
         try:
-            with self._quiet.here():
-                self._take(record)
+            with self._lock, self._quiet.here():
+                self._take(event, time.time_ns())
         except Exception:  # a trace is never worth a sync
-            self.handleError(record)
-
-    def _take(self, record: logging.LogRecord) -> None:
-        event, table = getattr(record, "event", None), getattr(record, "table", None)
-        if not table or event not in ("step_start", "step_end", "slice", "table_end"):
-            return
-        step: str = getattr(record, "step", None) or ""
-        fields: Mapping[str, Any] = getattr(record, "fields", {})
-        now = int(record.created * 1e9)
-        began = now - int(float(fields.get("seconds", 0.0)) * 1e9)
-        if event == "table_end":
-            known = self._table(table, began)
-            known.span.set_attributes(_attributes(fields))
-            known.ended = now
-        elif event == "slice":
-            if "seconds" in fields:  # and not the announcement of one
-                known = self._table(table, began)
-                parent = known.steps.get("extract", known.span)
-                self._span("slice", parent, began, fields).end(now)
-        elif event == "step_start":
-            self._begin(self._table(table, now), step, now, {})
-        elif step in STEPS:
-            known = self._table(table, began)
-            span = known.steps.pop(step, None) or self._span(step, known.span, began, {})
-            span.set_attributes(_attributes(fields))
-            if (commit := getattr(record, "commit", None)) is not None:
-                span.set_attribute("floodmark.commit", commit)
-            span.end(now)
-
-    def ended(
-        self, report: SyncReport | None, error: FloodmarkError | None = None, code: int | None = None
-    ) -> None:
-        """Ends the trace of a run: with a report, with an error before its tables had their turn, or with a code."""
-        self.acquire()
-        try:
-            with self._quiet.here():
-                self._end(report, error, code)
-        except Exception:
             log.debug("traces", exc_info=True)
-        finally:
-            self.release()
 
-    def _end(self, report: SyncReport | None, error: FloodmarkError | None, code: int | None) -> None:
-        now = time.time_ns()
-        began = now - int(report.seconds * 1e9) if report is not None else now
-        root = self._root or self._new_root(began)
-        codes = {one.table: one for one in report.tables} if report is not None else {}
-        for name, one in codes.items():
-            if name not in self._tables:  # the caller's log level drops the events
-                known = self._table(name, now - int(one.seconds * 1e9))
-                counts = {"rows": one.rows_extracted, "files": one.files_written, "exit_code": one.exit_code}
-                known.span.set_attributes(_attributes(counts))
+    def _take(self, event: events.Event, now: int) -> None:
+        match event:
+            case events.RunBegan():
+                self._begun = event
+            case events.StageBegan(table, stage):
+                self._begin(table, stage, now)
+            case events.CommitBegan(table):
+                self._begin(table, "commit", now)
+            case events.Advanced(table, stage, rows, files, size):
+                if (open_step := self._table(table, now).steps.get(stage)) is not None:
+                    open_step[1].add(rows, files, size)
+            case events.Planned(table, strategy, _, rows, slices):
+                self._close(table, "plan", now, rows=rows, slices=slices, strategy=strategy)
+            case events.StageEnded(table, stage) if (
+                stage != "plan" and stage in self._table(table, now).steps
+            ):
+                tally = self._tables[table].steps[stage][1]
+                self._close(table, stage, now, rows=tally.rows, files=tally.files, bytes=tally.bytes)
+            case events.SliceRead(table, piece, rows, files, size, seconds):
+                known, began = self._table(table, now), now - int(seconds * 1e9)
+                parent, _ = known.steps.get("extract", (known.span, None))
+                span = self._span("slice", parent, began)
+                _describe(span, slice=piece.number, kind=piece.kind, rows=rows, files=files, bytes=size)
+                span.end(now)
+            case events.Committed(table, n, _, _, rows, _, counts):
+                files, size = counts.files_written, counts.bytes_written
+                self._close(table, "commit", now, commit=n, rows=rows, files=files, bytes=size)
+            case events.Ended(table, report) if not report.left_out:
+                known = self._table(table, now - int(report.seconds * 1e9))
+                known.ended = now
+                _describe(
+                    known.span, rows=report.rows_extracted, rows_reread=report.rows_reread,
+                    rows_loaded=report.rows_loaded, files=report.files_written, bytes=report.bytes_written,
+                    exit_code=report.exit_code,
+                )  # fmt: skip
+            case events.RunEnded(_, report, error):
+                self._end(now, report, error, error.code if error else None)
+            case events.Compared(_, _, _, code):
+                self._end(now, None, None, code)
+
+    def _end(
+        self, now: int, report: SyncReport | None, error: FloodmarkError | None, code: int | None
+    ) -> None:
+        """Ends the trace of a run."""
+        root = self._root or self._new_root(now - int(report.seconds * 1e9) if report else now)
+        reports = {one.table: one for one in report.tables} if report else {}
         for name, known in self._tables.items():
             end = known.ended or now
-            failure = codes[name].error if name in codes else error
-            for span in known.steps.values():  # a step that failed has no end of its own
+            failure = reports[name].error if name in reports else error
+            for span, _ in known.steps.values():  # a step that failed has no end of its own
                 self._fail(span, failure, end)
                 span.end(end)
             self._fail(known.span, failure, end)
             known.span.end(end)
-        run = report.run if report is not None else self._run()
-        if run:
-            root.set_attribute("floodmark.run", run)
         if report is not None:
-            root.set_attribute("floodmark.tables", len(report.tables))
             code = report.exit_code
             error = next((one.error for one in report.tables if one.exit_code == code), None)
-        elif error is not None:
-            code = error.code
-        if code is not None:
-            root.set_attribute("floodmark.exit_code", code)
+        _describe(root, tables=len(reports) if report else None, exit_code=code, run=self._begun.run or None)
         self._fail(root, error, now)
         root.end(now)
         self._root, self._tables = None, {}
@@ -208,33 +191,38 @@ class Traces(logging.Handler):
 
     def _table(self, name: str, began: int) -> _Table:
         if name not in self._tables:
-            root = self._root or self._new_root(began)
-            span = self._span("table", root, began, {})
-            span.set_attribute("floodmark.table", name)
+            span = self._span("table", self._root or self._new_root(began), began)
+            _describe(span, table=name)
             self._tables[name] = _Table(span)
         return self._tables[name]
 
-    def _begin(self, table: _Table, step: str, at: int, fields: Mapping[str, Any]) -> None:
-        if step in STEPS and step not in table.steps:
-            table.steps[step] = self._span(step, table.span, at, fields)
+    def _begin(self, name: str, step: str, at: int) -> None:
+        table = self._table(name, at)
+        if step not in table.steps:
+            table.steps[step] = self._span(step, table.span, at), Tally(None)
+
+    def _close(self, name: str, step: str, at: int, **about: Any) -> None:
+        self._begin(name, step, at)
+        span, _ = self._tables[name].steps.pop(step)
+        _describe(span, **about)
+        span.end(at)
 
     def _new_root(self, began: int) -> Span:
-        self._root = self._span(self._command, None, began, {})
+        self._root = self._span(self._begun.command, None, began)
         return self._root
 
-    def _span(self, name: str, parent: Span | None, began: int, fields: Mapping[str, Any]) -> Span:
+    def _span(self, name: str, parent: Span | None, began: int) -> Span:
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context
 
         # An empty context, not the current one: a program around us may have a trace of its own.
         context = Context() if parent is None else set_span_in_context(parent, Context())
-        return self._tracer.start_span(  # type: ignore[return-value]
-            name, context, attributes=_attributes(fields), start_time=began
-        )
+        return self._tracer.start_span(name, context, start_time=began)  # type: ignore[return-value]
 
 
-def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"floodmark.{name}": fields[name] for name in FIELDS if fields.get(name) is not None}
+def _describe(span: Span, **about: Any) -> None:
+    """Sets attributes, those that are known. Never positions: they are rows' values."""
+    span.set_attributes({f"floodmark.{name}": value for name, value in about.items() if value is not None})
 
 
 class _Away:

@@ -11,7 +11,7 @@ from floodmark.commit.fold import State
 from floodmark.commit.log import Log
 from floodmark.commit.system import Start
 from floodmark.config.load import TableOptions
-from floodmark.model import events
+from floodmark.model import log_lines
 from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Note
 from floodmark.model.position import Position
@@ -153,11 +153,11 @@ def survey(
 
 def _log_bound(table: Table, settled: Settled) -> None:
     """Logs how far the table can be read, and what holds the rest back."""
-    newest = events.place(settled.newest, "none")
-    said = f"settled up to {events.place(settled.high, 'no row')}; the newest row is {newest}"
+    newest = log_lines.place(settled.newest, "none")
+    said = f"settled up to {log_lines.place(settled.high, 'no row')}; the newest row is {newest}"
     if settled.held:
         said += f"; held back by the {'; '.join(settled.held)}"
-    events.tell(log, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
+    log_lines.tell(log, logging.DEBUG, "decision", said, table=table.name, step="plan", high=settled.high)
 
 
 def _said_start(begin: Start, low: Position | None, before: int | None) -> str:

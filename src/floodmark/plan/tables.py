@@ -7,6 +7,7 @@ We can't tell which, so every run reports it until someone retires it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from floodmark.commit.log import Log, tables
@@ -77,10 +78,10 @@ class StoredTables:
             others = unlisted(session, self._config, found, unknown) if all_tables else []
         if others:
             self.new = tuple(name for name in others if name not in self.names())
-        for one in unknown:
+        for number, one in enumerate(unknown):
             if one.error is not None:
-                one.error = self.explained(one.error, one.table)
-                one.table = one.error.table or one.table
+                error = self.explained(one.error, one.table)
+                unknown[number] = replace(one, error=error, table=error.table or one.table)
         if all_tables:
             unknown = [
                 *self.not_retired(unknown),
@@ -99,8 +100,7 @@ class StoredTables:
                 if not (is_pattern(name) and self._fitting(name)):
                     yield report
             elif not self.retired(name):
-                report.table = name
-                yield report
+                yield replace(report, table=name)
 
     def explained(self, error: FloodmarkError, name: str) -> FloodmarkError:
         """The error about a name without a table; if it was synced before, what may have happened to it."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TypeVar
 from weakref import WeakSet
 
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
+from floodmark.model.events import Emit, Noted, Waiting
 from floodmark.model.origin import UNKNOWN_SOURCE
-from floodmark.model.run import Progress
 from floodmark.model.table import Table
 from floodmark.services.mysql.connections import Throttle
 from floodmark.services.mysql.session import Session
@@ -42,16 +41,14 @@ PATIENCE = 300
 class Services:
     """What the tables of one run share. A context manager that stops what it started."""
 
-    def __init__(
-        self, config: Config, progress: Progress, run: str, spark: Spark | WarmSpark | None = None
-    ) -> None:
+    def __init__(self, config: Config, emit: Emit, run: str, spark: Spark | WarmSpark | None = None) -> None:
         """A Spark that is passed in is used, but not stopped: it stays the caller's, unless it is for one run."""
         self.config = config
-        self.progress = progress
+        self.emit = emit
         self.run = run
         self.store = Store(config.store)
         # No reference to self here: in a resident sync, a reference cycle would keep connections open for long.
-        self.throttle = Throttle(config.source, partial(progress.note, ""))
+        self.throttle = Throttle(config.source, lambda text: emit(Noted("", text)))
         self.sources = Sources()
         self.interrupted = False
         # Whether Spark's workers can hash rows; false once one has said that it lacks the compiled code.
@@ -95,7 +92,7 @@ class Services:
         """Stops the Spark that this run started, and everything running on it; safe to call twice."""
         if self._own_spark:
             if self._spark.trains:
-                self.progress.note("", "saving Spark's classes for faster starts (a few seconds, once)")
+                self.emit(Noted("", "saving Spark's classes for faster starts (a few seconds, once)"))
             self._spark.stop()
 
     def session(self, purpose: str) -> Session:
@@ -158,7 +155,7 @@ class Services:
 
     def warm_up(self) -> None:
         """Starts Spark in the background unless it is running, and says so."""
-        self._spark.warm_up(lambda: self.progress.note("", "starting Spark"))
+        self._spark.warm_up(lambda: self.emit(Noted("", "starting Spark")))
 
     def spark(self) -> Spark:
         """Spark, running."""
@@ -178,15 +175,17 @@ class Services:
         `underway` receives the number of rows read so far by unfinished jobs. `failed` is asked now and then for an
         error that ends them all, though no task has one. `small` jobs may share a task with those of other tables.
         """
-        table = jobs[0].table.name if jobs else ""
-        note = partial(self.progress.note, table)
-        return self.spark().submit(jobs, group, self.throttle, underway, note, failed, small)
+        table, emit = jobs[0].table.name if jobs else "", self.emit
+        return self.spark().submit(
+            jobs, group, self.throttle, underway, lambda text: emit(Noted(table, text)), failed, small
+        )
 
     def warehouse(self) -> Warehouse:
         """The warehouse that this pipeline fills."""
         with self._lock:
             if self._warehouse is None:
+                emit = self.emit
                 self._warehouse = open_warehouse(
-                    self.config.warehouse, linger=LINGER, waits=partial(self.progress.wait, "")
+                    self.config.warehouse, linger=LINGER, waits=lambda on: emit(Waiting("", on))
                 )
             return self._warehouse

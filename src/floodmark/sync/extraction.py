@@ -1,6 +1,6 @@
 """Extract and commit: runs a plan's slices as Spark tasks, and commits their files under the table's claim.
 
-A commit gathers the slices of a few seconds, so that a crash costs little and the log stays short. Committed
+A commit gathers the slices of a few seconds, so that a crash costs little and the log stays short. events.Committed
 files are loaded while reading continues.
 """
 
@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import partial
 
 import pyarrow as pa
 
@@ -23,6 +22,7 @@ from floodmark.extract.key_file import write_keys
 from floodmark.extract.task import SliceResult
 from floodmark.load.background import Loader
 from floodmark.model import events
+from floodmark.model.account import Account
 from floodmark.model.canonical import Digest
 from floodmark.model.commit import (
     WIDE_BYTES,
@@ -38,8 +38,8 @@ from floodmark.model.commit import (
 from floodmark.model.errors import TransientError
 from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
-from floodmark.model.run import EXTRACT, SyncOptions, TableReport, Wait
-from floodmark.model.text import counted, duration
+from floodmark.model.run import EXTRACT, Counts, SyncOptions, Wait
+from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
 from floodmark.plan.overlap import with_loose
@@ -51,8 +51,6 @@ from floodmark.sync import deletes
 from floodmark.sync.shared_snapshot import read_shared
 from floodmark.sync.snapshots import mark
 from floodmark.sync.turns import Turns
-
-log = logging.getLogger("floodmark")
 
 COMMIT_EVERY = 2.0
 # How often a snapshot is begun with several connections, if tasks are lost; then with one.
@@ -68,14 +66,14 @@ class Extraction:
         asked: SyncOptions,
         held: HeldTable,
         loader: Loader,
-        report: TableReport,
+        account: Account,
         turns: Turns,
     ) -> None:
         self._services = services
         self._asked = asked
         self._held = held
         self._loader = loader
-        self._report = report
+        self._account = account
         self._turns = turns
         self._name = held.log.table_name
         self._slice_rows = services.config.options(self._name).slice_rows
@@ -86,11 +84,9 @@ class Extraction:
     def read(self, plan: Plan) -> None:
         """Extracts and commits what the plan says, under our claim; loads run in parallel."""
         if plan.rows:
-            self._services.progress.wait(self._name, Wait("spark"))
-            with self._turns.stepping_aside():
+            with events.waiting(self._account, self._name, Wait("spark")), self._turns.stepping_aside():
                 self._services.spark()  # its start must not count in rates and times left
-            self._services.progress.wait(self._name, None)
-        self._services.progress.begin(self._name, "extract", plan.rows)
+        self._account(events.StageBegan(self._name, "extract", plan.rows))
         self._loader.expected = plan.rows
         if plan.reread_slices:
             self._gather(plan, plan.reread_slices, self._commit_reread)
@@ -102,33 +98,20 @@ class Extraction:
             self._commit_window(plan, list(self._slices(plan, plan.again)) if plan.again else [])
         elif plan.again and plan.load_as == "replace":  # after the rows that replace all others
             self._read_again(plan)
-        self._services.progress.end(self._name, "extract")
+        self._account(events.StageEnded(self._name, "extract"))
 
-    def append(self, commit: Commit) -> None:
-        """Appends a commit to the log, and has the watermark published: soon, as a load or the run's end often follows."""
-        events.tell(log, logging.DEBUG, "step_start", "commit begins", table=self._name, step="commit")
+    def append(self, commit: Commit, **counts: int) -> None:
+        """Appends a commit to the log, and has the watermark published: soon, as a load or the run's end often follows.
+
+        `counts`: the rows that it adds to the report.
+        """
+        self._account(events.CommitBegan(self._name))
         self._held.append(commit)
-        n = self._held.state.n
-        self._report.commits.append(n)
-        if isinstance(commit, WithFiles):
-            self._report.files_written += len(commit.files)
-            self._report.bytes_written += commit.bytes
-        self._log_commit(commit, n)
+        self._account(committed(commit, self._held.state, **counts))
         ledger = self._loader.ledger  # read late: a parallel load may have ended meanwhile
         self._held.watermark.publish_soon(
             self._held.state, ledger.rows if ledger else None, succeeded=EXTRACT
         )
-
-    def _log_commit(self, commit: Commit, n: int) -> None:
-        position = self._held.state.position
-        files = files_of(commit)
-        rows, size = sum(f.rows for f in files), sum(f.bytes for f in files)
-        seconds = commit.seconds if isinstance(commit, WithFiles) else 0.0
-        said = f"commit {n} ({commit.kind}): {counted(rows, 'row')} in {counted(len(files), 'file')}"
-        events.tell(
-            log, logging.INFO, "step_end", said, table=self._name, step="commit", commit=n, rows=rows, files=len(files),
-            bytes=size, seconds=seconds, position=position,
-        )  # fmt: skip
 
     def check_gives_way(self, plan: Plan, rows: int) -> None:
         """Refuses to replace the target's rows with so few, unless the user insists.
@@ -145,11 +128,11 @@ class Extraction:
     def _read_again(self, plan: Plan) -> None:
         results = list(self._slices(plan, plan.again))
         way: LoadAs = "merge" if plan.table.key else plan.load_as
-        self._report.rows_reread += sum(r.rows for r in results)
         overlap = plan.overlap
         if plan.table.recipe.where and any(piece.kind in ("since", "keys") for piece in plan.again):
             overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
-        self._commit(plan, results, window_id=None, load_as=way, overlap=overlap)
+        rows = sum(r.rows for r in results)
+        self._commit(plan, results, rows_reread=rows, load_as=way, overlap=overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
@@ -177,64 +160,47 @@ class Extraction:
     def _snapshot(self, plan: Plan, window: Window, pieces: Sequence[Slice]) -> list[SliceResult]:
         """Reads a snapshot with several connections at one moment; with one if that can't be done."""
         made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, False)
-        watch, name = self._services.progress, self._name
         for _ in range(SHARED):
             for piece in pieces:
-                self._log_slice(plan, piece, None)
-            read = read_shared(self._services, made, lambda rows: watch.underway(name, "extract", rows))
+                self._account(events.SliceBegan(self._name, piece))
+            read = read_shared(self._services, made, self._underway)
             if read.results is not None or read.obstacle != "lost":
                 break
         if read.obstacle is not None:
-            said = sentence(Note("one_connection", obstacle=read.obstacle))
-            if self._report.note(said):
-                watch.note(name, said)
+            self._account.note(sentence(Note("one_connection", obstacle=read.obstacle)))
         if read.results is None:
             return list(self._slices(plan, whole(window)))
         for result in read.results:
-            self._services.sources.check(name, result.source)
-            self._log_slice(plan, result.slice, result)
-            watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
+            self._took(plan, result)
         return list(read.results)
 
     def _slices(self, plan: Plan, pieces: Sequence[Slice]) -> Iterator[SliceResult]:
         """Runs each piece as a Spark task; yields results as they finish, if they are of the source that was planned for."""
         made = jobs(self._services, plan, pieces, self._held.state, self._slice_rows, self._asked.repeated)
-        watch, name = self._services.progress, self._name
         for piece in pieces:
-            self._log_slice(plan, piece, None)
-        underway = partial(watch.underway, name, "extract")
+            self._account(events.SliceBegan(self._name, piece))
         shares = small(plan.table, pieces)
-        with closing(self._services.submit(made, name, underway, small=shares)) as submitted:
+        with closing(self._services.submit(made, self._name, self._underway, small=shares)) as submitted:
             results: Iterator[SliceResult] = submitted
             if shares:
                 with self._turns.stepping_aside():
                     results = iter(list(submitted))
             for result in results:
-                self._services.sources.check(name, result.source)
-                self._log_slice(plan, result.slice, result)
-                watch.advance(name, "extract", result.rows, len(result.files), result.bytes)
+                self._took(plan, result)
                 yield result
 
-    def _log_slice(self, plan: Plan, piece: Slice, result: SliceResult | None) -> None:
-        """Logs a slice before it is read, and after."""
-        if not log.isEnabledFor(logging.DEBUG):
-            return
-        low, high = piece.after or piece.low, piece.upto or piece.high
-        ends = f"after {events.place(low, 'the first row')}, up to {events.place(high, 'the last')}"
-        which = f"slice {piece.number} ({piece.kind}, by {piece.by}, {ends})"
-        if result is None:
-            said = f"{which}: about {counted(piece.rows, 'row')}"
-        else:
-            read = f"{counted(result.rows, 'row')} in {counted(len(result.files), 'file')}"
-            said = f"{which}: read {read}, {duration(result.seconds)}"
-            for question in selects(plan.table, piece):
-                events.told("mysql", question, result.seconds)
-        events.tell(
-            log, logging.DEBUG, "slice", said, table=self._name, step="extract", slice=piece.number, kind=piece.kind,
-            low=low, high=high, rows=result.rows if result else piece.rows,
-            files=len(result.files) if result else None, bytes=result.bytes if result else None,
-            seconds=round(result.seconds, 3) if result else None,
-        )  # fmt: skip
+    def _underway(self, rows: int) -> None:
+        self._account(events.Underway(self._name, "extract", rows))
+
+    def _took(self, plan: Plan, result: SliceResult) -> None:
+        """A slice has been read, of the source that was planned for."""
+        self._services.sources.check(self._name, result.source)
+        if STATEMENTS.isEnabledFor(logging.DEBUG):
+            for question in selects(plan.table, result.slice):
+                log_statement("mysql", question, result.seconds)
+        rows, files, size = result.rows, len(result.files), result.bytes
+        self._account(events.SliceRead(self._name, result.slice, rows, files, size, result.seconds))
+        self._account(events.Advanced(self._name, "extract", rows, files, size))
 
     def _commit_window(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.window is not None
@@ -244,26 +210,27 @@ class Extraction:
             held = _held_by(state, results)
         if plan.load_as == "replace":
             self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
-        self._report.rows_extracted += rows
         self._commit(
-            plan, results, window_id=plan.window.id, load_as=plan.load_as, overlap=marked, snapshot=held
-        )
+            plan, results, rows_extracted=rows, window_id=plan.window.id, load_as=plan.load_as, overlap=marked,
+            snapshot=held,
+        )  # fmt: skip
 
     def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.reread is not None
-        self._report.rows_reread += sum(r.rows for r in results)
-        self._commit(plan, results, window_id=None, load_as="merge", reread_id=plan.reread.id)
+        rows = sum(r.rows for r in results)
+        self._commit(plan, results, rows_reread=rows, load_as="merge", reread_id=plan.reread.id)
 
     def _commit(
         self,
         plan: Plan,
         results: Sequence[SliceResult],
         *,
-        window_id: str | None,
         load_as: LoadAs,
+        window_id: str | None = None,
         overlap: str | None = None,
         reread_id: str | None = None,
         snapshot: SnapshotDigest | None = None,
+        **counts: int,
     ) -> None:
         """Commits the files of these slices and offers them to the loader."""
         # Before the rows, whose commit moves the position: a crash in between repeats the slices, keys included.
@@ -287,7 +254,7 @@ class Extraction:
             snapshot=snapshot,
             seconds=round(time.monotonic() - self._held.last_commit, 3),
         )
-        self.append(commit)
+        self.append(commit, **counts)
         for result in results:
             self.changed.update(dict(result.changed))
         more = (
@@ -321,11 +288,21 @@ class Extraction:
         self.append(
             draft(
                 state, Deletes, self._held.run, schema=plan.table.fingerprint, files=files, load_as=way, purpose="where"
-            )
+            ),
+            rows_deleted=found,
         )  # fmt: skip
         self.left += found
-        self._report.rows_deleted += found
         return leaving.num_rows
+
+
+def committed(commit: Commit, state: State, **counts: int) -> events.Committed:
+    """The event of a commit that has led to this state; `counts`: the rows that it adds to the report."""
+    files, seconds = files_of(commit), commit.seconds if isinstance(commit, WithFiles) else 0.0
+    size = sum(file.bytes for file in files)
+    return events.Committed(
+        state.table_name, state.n, commit.kind, state.position, sum(file.rows for file in files), seconds,
+        Counts(files_written=len(files), bytes_written=size, **counts),
+    )  # fmt: skip
 
 
 def _wide(results: Sequence[SliceResult]) -> bool:

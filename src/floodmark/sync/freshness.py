@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from floodmark.commit.status import TableStatus, read_status
 from floodmark.model.errors import FloodmarkError
+from floodmark.model.events import Noted
 from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.model.times import parse_moment
 from floodmark.services.warehouse.freshness import Freshness
@@ -33,7 +34,7 @@ def tell_freshness(work: Work, report: SyncReport) -> None:
         if found:
             services.warehouse().note_freshness(found)
     except FloodmarkError as error:
-        services.progress.note("", f"warning: floodmark_freshness was not written: {error.message}")
+        services.emit(Noted("", f"warning: floodmark_freshness was not written: {error.message}"))
 
 
 def freshness(

@@ -23,7 +23,8 @@ from floodmark.model.errors import (
     UnknownOutcome,
     bug,
 )
-from floodmark.model.run import Progress, SyncOptions, SyncReport, new_run
+from floodmark.model.events import Emit, RunEnded
+from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.model.times import stamp
 from floodmark.services.spark.on_demand import WarmSpark
 from floodmark.sync.reported import Reported
@@ -149,15 +150,13 @@ def keep_up(
     all_tables: bool,
     options: SyncOptions,
     every: float,
-    progress: Progress,
+    emit: Emit,
     told: Callable[[Cycle], None],
     stopped: Callable[[], int | None] = lambda: None,
-    begun: Callable[[str], None] = lambda run: None,
 ) -> int:
     """Syncs every `every` seconds and passes each cycle's outcome to `told`; ends by raising Interrupted.
 
-    Returns an exit code only if the configuration is wrong. `stopped` reports a signal whose exception got lost;
-    `begun` is called with the run id of each cycle.
+    Returns an exit code only if the configuration is wrong. `stopped` reports a signal whose exception got lost.
     """
     pace, number, succeeded = Pace(time.monotonic(), every), 0, False
     reported = Reported()
@@ -166,9 +165,7 @@ def keep_up(
             number += 1
             began = time.monotonic()
             spark.renew()
-            run = new_run()
-            begun(run)
-            cycle = _cycle(config, names, all_tables, options, progress, spark, number, run, reported)
+            cycle = _cycle(config, names, all_tables, options, emit, spark, number, new_run(), reported)
             if (code := stopped()) is not None:
                 raise Interrupted("stopped", code=code)
             told(cycle)
@@ -184,7 +181,7 @@ def _cycle(
     names: Sequence[str],
     all_tables: bool,
     options: SyncOptions,
-    progress: Progress,
+    emit: Emit,
     spark: WarmSpark,
     number: int,
     run: str,
@@ -195,7 +192,7 @@ def _cycle(
     report, error = None, None
     try:
         again = replace(options, repeated=True)
-        report = sync(config, names, all_tables, again, progress, run, spark, reported)
+        report = sync(config, names, all_tables, again, emit, run, spark, reported)
     except Interrupted:
         raise
     except FloodmarkError as failed:
@@ -203,6 +200,7 @@ def _cycle(
     except Exception as unforeseen:
         log.debug("unexpected", exc_info=True, extra={"run": run})
         error = bug(unforeseen)
+        emit(RunEnded("", None, error))
     return Cycle(number, run, at, time.monotonic() - began, report, error)
 
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from floodmark.commit.claim import refuse_if_held
 from floodmark.commit.fold import State
-from floodmark.commit.live import LiveProgress
 from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Starts
@@ -36,9 +35,8 @@ GRACE = 5.0
 class Work:
     """The shared part of one run."""
 
-    def __init__(self, services: Services, options: SyncOptions, live: LiveProgress | None = None) -> None:
+    def __init__(self, services: Services, options: SyncOptions) -> None:
         self.services = services
-        self.live = live  # None: the run leaves no progress in the store
         self.options = options
         self.turns = Turns(options.max_workers or TABLES_AT_ONCE)
         self.pipeline = StorePipeline(services.store, services.config.warehouse.label)

@@ -6,14 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from floodmark.clean.copies import Keep, clean_daily
-from floodmark.commit.live import LiveProgress
+from floodmark.commit.live import LiveDocuments
 from floodmark.commit.status import first_named
 from floodmark.config.load import Config
+from floodmark.model import events
 from floodmark.model.errors import FloodmarkError, Interrupted
-from floodmark.model.run import Progress, SyncOptions, SyncReport, TableReport
+from floodmark.model.run import SyncOptions, SyncReport, TableReport
 from floodmark.plan.tables import said_new
 from floodmark.services.run import Services
 from floodmark.services.spark.context import Spark
@@ -22,7 +24,7 @@ from floodmark.services.store.store import Store
 from floodmark.sync.freshness import tell_freshness
 from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work
-from floodmark.sync.table import TableRun, log_end
+from floodmark.sync.table import TableRun
 from floodmark.verify.run import Verified, findings
 
 log = logging.getLogger("floodmark")
@@ -36,7 +38,7 @@ def sync(
     names: Sequence[str],
     all_tables: bool,
     options: SyncOptions,
-    progress: Progress,
+    emit: events.Emit,
     run: str,
     spark: Spark | WarmSpark | None = None,
     reported: Reported | None = None,
@@ -46,40 +48,49 @@ def sync(
     If the caller passes a running Spark, it is used and left running. `reported`: what a resident sync has reported.
     """
     began = time.monotonic()
-    with (
-        LiveProgress(Store(config.store), run, progress) as live,
-        Services(config, live, run, spark) as services,
-    ):
-        work = Work(services, options, live)
-        try:
-            if options.reads_source:
-                services.need_spark()
-            tables, unknown = work.resolve(names, all_tables)
-        except FloodmarkError as error:
-            if not isinstance(error, Interrupted):
-                _refused(work, names, all_tables, error, began, reported)
-            raise
-        progress.tables([*(one.table for one in unknown), *tables])
-        for one in unknown:
-            if one.error is not None and one.table in work.stored.names():
-                one.watermark = TableRun(work, one.table, 1).not_begun(one.error)
-            progress.finished(one)
-            log_end(one)
-        try:
-            done = work.side_by_side([TableRun(work, name, len(tables)).go for name in tables])
-        except Interrupted as error:
-            _stopped(work, tables, live.done, error, began)
-            raise
-        reports = [*unknown, *(one for one in done if not one.left_out)]
-        new: list[str] = []
-        if work.stored.new and any(one.error is None for one in reports):
-            new = first_named(services.store, work.stored.new, keep=not options.dry_run)
-        if new:
-            progress.note("", f"{said_new(new)} (`new_tables`)")
-        report = SyncReport(run, time.monotonic() - began, tuple(reports), tuple(new))
-        if reported is None or reported.wanted(report, None, time.monotonic()):
-            _leave(work, report)
-        tell_freshness(work, report)
+    emit(events.RunBegan("", run, dry=options.dry_run))
+    try:
+        with (
+            LiveDocuments(Store(config.store), run) as live,
+            Services(config, events.to_all(emit, live), run, spark) as services,
+        ):
+            work = Work(services, options)
+            try:
+                if options.reads_source:
+                    services.need_spark()
+                tables, unknown = work.resolve(names, all_tables)
+            except FloodmarkError as error:
+                if not isinstance(error, Interrupted):
+                    _refused(work, names, all_tables, error, began, reported)
+                raise
+            emit(events.TablesChosen("", (*(one.table for one in unknown), *tables)))
+            for number, one in enumerate(unknown):
+                if one.error is not None and one.table in work.stored.names():
+                    shown = TableRun(work, one.table, 1).not_begun(one.error)
+                    unknown[number] = one = replace(one, watermark=shown)
+                emit(events.Ended(one.table, one))
+            runs = [TableRun(work, name, len(tables)) for name in tables]
+            try:
+                done = work.side_by_side([one.go for one in runs])
+            except Interrupted as error:
+                _stopped(work, tables, [one.report for one in runs if one.ended], error, began)
+                raise
+            reports = [*unknown, *(report for report in done if not report.left_out)]
+            new: list[str] = []
+            if work.stored.new and any(one.error is None for one in reports):
+                new = first_named(services.store, work.stored.new, keep=not options.dry_run)
+            if new:
+                emit(events.Noted("", f"{said_new(new)} (`new_tables`)"))
+            report = SyncReport(run, time.monotonic() - began, tuple(reports), tuple(new))
+            if reported is None or reported.wanted(report, None, time.monotonic()):
+                _leave(work, report)
+            tell_freshness(work, report)
+    except FloodmarkError as error:
+        if not isinstance(error, Interrupted) and not options.dry_run:
+            emit(events.RunEnded("", None, error))
+        raise
+    if not options.dry_run:
+        emit(events.RunEnded("", report))
     return report
 
 
@@ -94,7 +105,7 @@ def repairing(force: bool = False) -> Callable[[Services, str, int], Verified]:
         try:
             done = TableRun(shared[0], name, 1).repair()
         except FloodmarkError as error:
-            services.progress.end(name, "verify")
+            services.emit(events.StageEnded(name, "verify"))
             return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
         seconds = time.monotonic() - began
         return Verified(
@@ -130,12 +141,9 @@ def _stopped(
 ) -> None:
     """Reports a run that was interrupted: its tables as far as they had got."""
     found = {one.table: one for one in done}
-    tables = [found.get(name) or TableReport(name, error=error) for name in names]
-    for one in tables:
-        if one.stopped:
-            one.error = error
-    known = tuple(one for one in tables if not one.left_out)
-    report = SyncReport(work.services.run, time.monotonic() - began, known)
+    tables = [found.get(name) or TableReport(name, stopped=True) for name in names]
+    known = (replace(one, error=error) if one.stopped else one for one in tables if not one.left_out)
+    report = SyncReport(work.services.run, time.monotonic() - began, tuple(known))
     # An unreachable store must not delay the end of an interrupted run.
     writing = threading.Thread(target=_leave_failed, args=(work, report, error), daemon=True)
     writing.start()

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from floodmark.extract.shared_snapshot import Share, SharedSnapshotJob
 from floodmark.extract.task import SliceJob, SliceResult
-from floodmark.model import events
+from floodmark.model import log_lines
 from floodmark.model.errors import FloodmarkError, Interrupted, TransientError
+from floodmark.model.events import waiting
 from floodmark.model.notes import Obstacle
 from floodmark.model.run import Wait
 from floodmark.model.table import Table
@@ -96,7 +97,7 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
     if results is None:
         return Read(None, "lost")
     said = f"the snapshot was read with {outcome.connections} connections, after {outcome.attempts} attempts at one moment"
-    events.tell(
+    log_lines.tell(
         log, logging.DEBUG, "decision", said, table=table.name, step="extract",
         connections=outcome.connections, attempts=outcome.attempts,
     )  # fmt: skip
@@ -107,11 +108,10 @@ def read_shared(services: Services, jobs: Sequence[SliceJob], underway: Callable
 def _turn(services: Services, name: str) -> Iterator[None]:
     """Waits until no other table of the run reads a shared snapshot: there are cores and connections for one."""
     if not services.sharing.acquire(blocking=False):
-        services.progress.wait(name, Wait("turn"))
-        while not services.sharing.acquire(timeout=0.2):
-            if services.interrupted:
-                raise Interrupted("stopped", table=name)
-        services.progress.wait(name, None)
+        with waiting(services.emit, name, Wait("turn")):
+            while not services.sharing.acquire(timeout=0.2):
+                if services.interrupted:
+                    raise Interrupted("stopped", table=name)
     try:
         yield
     finally:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +26,7 @@ from floodmark.config.load import TableOptions
 from floodmark.load.background import Loader
 from floodmark.load.pending import ledger_for
 from floodmark.model import events
+from floodmark.model.account import Account
 from floodmark.model.column_changes import column_changes
 from floodmark.model.commit import Batch, Clean, Deletes, LoadAs, Restore, WithFiles
 from floodmark.model.errors import (
@@ -39,7 +39,7 @@ from floodmark.model.errors import (
 from floodmark.model.lineage import suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
-from floodmark.model.position import Key, Position
+from floodmark.model.position import Key
 from floodmark.model.run import TableReport
 from floodmark.model.table import Table
 from floodmark.model.taken_names import Known
@@ -55,7 +55,7 @@ from floodmark.services.mysql.describe import discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
-from floodmark.sync.extraction import Extraction
+from floodmark.sync.extraction import Extraction, committed
 from floodmark.sync.preview import Preview, load_json
 from floodmark.sync.preview import preview as preview_table
 from floodmark.sync.repair import RepairPlan, what_to_repair
@@ -93,21 +93,22 @@ class TableRun:
         self._name = name
         self._options: TableOptions = work.services.config.options(name)
         self._request = replace(asked, slice_rows=self._options.slice_rows, tables=tables)
-        self._report = TableReport(name)
+        self._account = account = Account(name, work.services.emit)
         self._glance = work.glance(name)
         self._held = held = HeldTable(work.services.store, name, work.services.run)
-        self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, self._report)
-        self._extraction = Extraction(work.services, asked, held, self._loader, self._report, work.turns)
+        self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, account)
+        self._extraction = Extraction(work.services, asked, held, self._loader, account, work.turns)
         self._empty_plan: Plan | None = None  # the plan, if there was nothing to read
         self._looked: str | None = None  # when the source was last checked for rows to read
         self._described_before: Table | None = None  # the table as the last run knew it
         self._ours = False  # whether it is up to us to report how the run ended
         self._unlogged: Failure | None = None  # a failure of a table that has no log yet
+        self.ended = False
 
     @property
     def report(self) -> TableReport:
         """The report, as far as the run has got."""
-        return self._report
+        return self._account.report
 
     def go(self) -> TableReport:
         """The whole run; an error goes into the report and does not affect other tables."""
@@ -116,19 +117,18 @@ class TableRun:
             state = self._held.read(self._glance)
             self._described_before = state.table
             if state.retired and self._work.all_tables:
-                self._report.left_out = True
-                self._services.progress.finished(self._report)
-                return self._report
+                return self._end(replace(self.report, left_out=True))
             self._work.pipeline.known()
             if not self._asked.load_only:
-                with self._timed("extract"):
+                with self._account.timed("extract"):
                     self._services.sources.twice(self._name, self._extract)
                 if left := self._extraction.left:
-                    self._tell(f"{counted(left, 'row')} no longer matching `where`: {self._deleted}")
+                    self._account.note(f"{counted(left, 'row')} no longer matching `where`: {self._deleted}")
                 if self._held.state.retired and not self._asked.dry_run:
                     self._held.hold("sync")  # brings it back
             if self._asked.load_only and self._asked.dry_run and self._held.state.table is not None:
-                self._report.plan = load_json(self._loader.look(self._held.state, self._held.state.table))
+                seen = self._loader.look(self._held.state, self._held.state.table)
+                self._account(events.Previewed(self._name, load_json(seen)))
             if not self._asked.backup_only and not self._asked.dry_run:
                 self._load()
                 if not self._asked.load_only and self._services.sources.twice(
@@ -141,7 +141,7 @@ class TableRun:
             if self._empty_plan is not None and not self._held.state.has_had_rows:
                 check_begun(self._empty_plan)
             self._succeed()
-            with self._timed("verify"):
+            with self._account.timed("verify"):
                 self._verify()
         except FloodmarkError as error:
             self._fail(error.of(self._name))
@@ -150,15 +150,20 @@ class TableRun:
             self._fail(bug(error).of(self._name))
         finally:
             self._held.release()
-        found = changed_values(self._held.state.table, self._extraction.changed)
-        self._report.findings += [*self._held.log.findings, *found]
-        self._report.seconds = time.monotonic() - began
-        self._report.described = self._held.state.table
-        self._report.schema_changes = column_changes(self._described_before, self._held.state.table)
-        self._leave_status()
-        self._services.progress.finished(self._report)
-        log_end(self._report, self._held.state.position if self._held.known else None)
-        return self._report
+        table = self._held.state.table
+        found = changed_values(table, self._extraction.changed)
+        self._account(events.Found(self._name, (*self._held.log.findings, *found)))
+        seconds, changes = time.monotonic() - began, column_changes(self._described_before, table)
+        report = replace(self.report, seconds=seconds, described=table, schema_changes=changes)
+        self._leave_status(report)
+        return self._end(report)
+
+    def _end(self, report: TableReport) -> TableReport:
+        self.ended = True
+        self._account(
+            events.Ended(self._name, report, self._held.state.position if self._held.known else None)
+        )
+        return report
 
     def repair(self) -> Repaired:
         """Loads what is pending, compares, repairs the differences, and compares again."""
@@ -188,24 +193,24 @@ class TableRun:
             after = compare(self._services, table, replace(self._held.state, table=known))
         if not after:
             self._loader.accept_rows(self._held.state)
-        return Repaired(table, found, after, self._report)
+        return Repaired(table, found, after, self.report)
 
     def not_begun(self, error: FloodmarkError) -> dict[str, Any] | None:
         """Reports an error that came before the table's turn; returns the watermark as far as it is known."""
         try:
             if not self._held.read().retired:
                 self._fail(error)
-                self._leave_status()
+                self._leave_status(self.report)
         except FloodmarkError:
             pass  # there is no store to report it to
-        return self._report.watermark
+        return self.report.watermark
 
     # plan, extract, commit
 
     def _extract(self) -> None:
         """Plans, claims and reads until the run has nothing left to read."""
-        if self._report.rows_extracted:  # the second attempt
-            self._request = self._request.after(self._report.rows_extracted)
+        if self.report.rows_extracted:  # the second attempt
+            self._request = self._request.after(self.report.rows_extracted)
         if self._request.most == 0:
             return
         for _ in range(2):  # first a window left open, then what has arrived since
@@ -219,41 +224,38 @@ class TableRun:
     def _planned(self, state: State) -> Plan | Changed | None:
         """The plan to read, under our claim; None if there is nothing to read, or this is a dry run."""
         self._held.state = state
-        self._services.progress.begin(self._name, "plan", None)
+        self._account(events.StageBegan(self._name, "plan"))
         began, moment = time.monotonic(), time.time()
         try:
             preview = self._preview()
         finally:
-            self._services.progress.end(self._name, "plan")
+            self._account(events.StageEnded(self._name, "plan"))
         plan = preview.plan
-        self._say(preview.takeover.notes)
+        for text in preview.takeover.notes:
+            self._account.note(text)
         if preview.takeover.position is not None and not self._asked.dry_run:
             return self._take_over(preview)
-        self._log_plan(plan, time.monotonic() - began)
-        if self._request.most is None and self._request.since is None:
-            self._report.complete_at = plan.complete_at(moment)
-        self._report.held_back_by = plan.held if plan.newer_wait else ()
+        self._account(self._event_of(plan, moment, time.monotonic() - began))
         if not self._asked.dry_run:
             self._looked = stamp()
-        if not plan.empty or self._report.strategy is None:
-            self._report.strategy = plan.strategy
         # Notes on the table itself appear in `plan` and when a sync reads it this way for the first time, not in every
         # run from cron.
         before = self._held.state.table
         first = before is None or (before.mode, before.cursor) != (plan.table.mode, plan.table.cursor)
-        self._say([sentence(note) for note in plan.about], aloud=first)
-        changes = [f"{change}." for change in plan.recipe] if self._asked.dry_run else []
-        self._say([*plan.notes, *changes])
+        for note in plan.about:
+            self._account.note(sentence(note), aloud=first)
+        for text in (*plan.notes, *(f"{change}." for change in plan.recipe if self._asked.dry_run)):
+            self._account.note(text)
         if self._asked.dry_run:
             preview = replace(preview, load=self._loader.look(self._held.state, plan.table))
-            self._report.plan = preview.as_json()
+            self._account(events.Previewed(self._name, preview.as_json()))
             if preview.refused is not None:
                 raise preview.refused
             return None
         if plan.reread_slices or (plan.window is not None and plan.window.whole):
-            for note in plan.notes:
+            for text in plan.notes:
                 # Printed before the rows are read too, not only in the result: the operator may want to stop it.
-                self._services.progress.note("", f"{self._name}: {note}")
+                self._services.emit(events.Noted("", f"{self._name}: {text}"))
         if plan.empty:
             self._nothing_to_read(plan)
             self._empty_plan = plan
@@ -295,7 +297,7 @@ class TableRun:
                 self._work.starts,
                 expected=partial(self._warm_up, self._held.state),
                 looks=self._services.looks(session),
-                waiting=partial(self._services.progress.wait, self._name),
+                waiting=lambda on: self._account(events.Waiting(self._name, on)),
                 doubted=self._services.sources.doubted(self._name),
                 old=self._glance,
             )
@@ -306,28 +308,19 @@ class TableRun:
 
     def _measure_lag(self, session: Session, table: Table) -> None:
         position = restarted_by(self._held.state, table).position
-        if position is None or self._report.lag_before is not None:
+        if position is None or self.report.lag_before is not None:
             return
-        self._report.lag_before = lag = measured(session, table, position, self._options.cursor_timezone)
-        if lag is not None and self._work.live is not None:
-            self._work.live.lag(self._name, lag)
+        if (lag := measured(session, table, position, self._options.cursor_timezone)) is not None:
+            self._account(events.LagMeasured(self._name, lag))
 
-    def _log_plan(self, plan: Plan, seconds: float) -> None:
-        window, pieces = plan.window, len(plan.slices) + len(plan.again) + len(plan.reread_slices)
-        low, high = (window.low, window.high) if window is not None else (None, None)
-        said = "planned: nothing to read"
-        if not plan.empty:
-            begin = f"after {events.place(low, '')}" if low else "from the first row"
-            ends = f"{begin}, up to {events.place(high, 'the last')}"
-            what = f"{'the open' if plan.resumed else 'a'} window {ends}" if window else "no window"
-            again = "".join(
-                f", {counted(rows, 'row')} to read again ({kind})" for kind, rows in plan.read_again
-            )
-            rows, slices = counted(plan.rows, "row"), counted(pieces, "slice")
-            said = f"planned: {what}{again}; about {rows} in {slices}, {plan.strategy}: {reason(self._request, plan)}"
-        events.tell(
-            log, logging.INFO, "step_end", said, table=self._name, step="plan", rows=plan.rows, slices=pieces,
-            strategy=plan.strategy, low=low, high=high, seconds=round(seconds, 3),
+    def _event_of(self, plan: Plan, moment: float, seconds: float) -> events.Planned:
+        """The event of a plan that was begun at that moment."""
+        whole = self._request.most is None and self._request.since is None
+        return events.Planned(
+            self._name, plan.strategy, plan.empty, plan.rows,
+            len(plan.slices) + len(plan.again) + len(plan.reread_slices), seconds, plan.window, plan.resumed,
+            plan.read_again, reason(self._request, plan), plan.held if plan.newer_wait else (),
+            plan.complete_at(moment) if whole else None,
         )  # fmt: skip
 
     def _warm_up(self, state: State) -> None:
@@ -341,7 +334,7 @@ class TableRun:
         position, note = preview.takeover.position, "; ".join(preview.takeover.notes)
         moved = draft(taken.state, Restore, self._held.run, position=position, note=note)
         self._held.state = self._held.log.append(taken.state, moved)
-        self._report.commits.append(self._held.state.n)
+        self._account(committed(moved, self._held.state))
         return Changed(self._held.state)
 
     def _nothing_to_read(self, plan: Plan) -> None:
@@ -398,12 +391,12 @@ class TableRun:
         self._read_keys(found.table, (*found.back, *found.changed), "deletes")
         if found.back:
             rows = counted(len(found.back), "row")
-            self._tell(f"{rows} missing from the target, though unchanged at the source: read again")
+            self._account.note(f"{rows} missing from the target, though unchanged at the source: read again")
         removed = self._remove(found.table, found.gone, found.rows, "deletes", always=True)
         if found.changed:
-            self._tell(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
+            self._account.note(f"{counted(len(found.changed), 'row')} changed by foreign keys: read again")
         if removed:
-            self._tell(f"{counted(removed, 'row')} no longer at the source: {self._deleted}")
+            self._account.note(f"{counted(removed, 'row')} no longer at the source: {self._deleted}")
         return bool(removed or found.back or found.changed)
 
     @property
@@ -447,9 +440,9 @@ class TableRun:
                 state, Deletes, self._held.run, schema=table.fingerprint, files=files,
                 load_as="mark" if self._options.deletes == "soft" else "delete",
                 seconds=round(time.monotonic() - began, 3),
-            )
+            ),
+            rows_deleted=count,
         )  # fmt: skip
-        self._report.rows_deleted += count
         return count
 
     def _repair(self, table: Table, found: Differences) -> None:
@@ -482,67 +475,64 @@ class TableRun:
         replaced = bool(superseded(held.state, ledger))
         self._extraction.append(draft(held.state, Clean, held.run, clean=removal.clean))
         try:
-            remove(self._services.store, gone, None)
+            remove(self._services.store, gone)
         except FloodmarkError as error:
             if not replaced or isinstance(error, Interrupted):
                 raise
             lost = error  # nobody asked for this removal, and all rows are loaded
         finally:
-            self._report.files_cleaned += gone.deleted
-            self._report.bytes_cleaned += gone.bytes
+            self._account(events.Cleaned(self._name, gone.deleted, gone.bytes))
         if lost is None and not replaced and keep is not None:
             what = f"{counted(gone.deleted, 'file')} ({size(gone.bytes)})"
-            self._tell(f"removed {what} loaded more than {duration(keep)} ago (keep_files)")
+            self._account.note(f"removed {what} loaded more than {duration(keep)} ago (keep_files)")
         if lost is not None:
             of = counted(len(removal.files), "file")
             again = "the sync that loads the next snapshot tries again"
-            self._tell(f"removed {gone.deleted:,} of {of} of superseded snapshots: {lost.message}; {again}")
+            self._account.note(
+                f"removed {gone.deleted:,} of {of} of superseded snapshots: {lost.message}; {again}"
+            )
         for note in gone.notes:
-            self._tell(note)
+            self._account.note(note)
         if replaced and keep is not None:
             self._remove_due()  # what else is due: files from before the table was read whole
 
     # the end
 
     def _succeed(self) -> None:
-        report, state = self._report, self._held.state
+        report, state = self.report, self._held.state
         self._ours = not self._asked.dry_run
-        report.lag_after = report.lag_before
+        lag = report.lag_before
         if report.rows_extracted and state.table is not None:
             try:
                 with self._services.session("lag") as session:
                     zone = self._options.cursor_timezone
-                    report.lag_after = measured(session, state.table, state.position, zone)
+                    lag = measured(session, state.table, state.position, zone)
             except FloodmarkError:
                 pass  # the rows were read and committed anyway
-        report.watermark = outcome.succeeded(
+        shown = outcome.succeeded(
             self._held, self._loader, self._asked, idle=report.idle, looked=self._looked
         )
+        self._account(events.Succeeded(self._name, shown, lag))
 
     def _fail(self, error: FloodmarkError) -> None:
         self._loader.abandon()
-        self._report.error, self._report.stopped = error, self._services.interrupted
-        if self._services.interrupted or not self._held.known:
-            return  # the table did not fail, or there is no store to write to
-        told = outcome.failed(
-            self._held, self._loader, self._asked, error, looked=self._looked, ours=self._work.pipeline.ours()
-        )
-        self._report.watermark = told.shown or self._report.watermark
-        self._ours, self._unlogged = told.ours, told.failure
+        shown, stopped = None, self._services.interrupted
+        if self._held.known and not stopped:  # the table failed, and there is a store to write to
+            told = outcome.failed(
+                self._held,
+                self._loader,
+                self._asked,
+                error,
+                looked=self._looked,
+                ours=self._work.pipeline.ours(),
+            )
+            shown, self._ours, self._unlogged = told.shown, told.ours, told.failure
+        self._account(events.Failed(self._name, error, stopped, shown))
 
-    def _leave_status(self) -> None:
+    def _leave_status(self, report: TableReport) -> None:
         """Records in the store how the run ended, if that is up to us."""
         if self._ours and not self._services.interrupted:
-            outcome.leave_status(self._held, self._report, self._looked, self._unlogged, self._glance)
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        """Adds the time spent to a stage's seconds."""
-        began, seconds = time.monotonic(), self._report.stage_seconds
-        try:
-            yield
-        finally:
-            seconds[stage] = seconds.get(stage, 0.0) + time.monotonic() - began
+            outcome.leave_status(self._held, report, self._looked, self._unlogged, self._glance)
 
     def _verify(self) -> None:
         """`--verify-data`: differences become the report's findings and its error."""
@@ -552,40 +542,19 @@ class TableRun:
         commits = [commit for commit, _ in loaded if isinstance(commit, WithFiles)]
         checked = verify_loaded(self._services, self._name, self._held.state, commits)
         if checked.waiting:
-            self._tell(f"not verified: {counted(checked.waiting, 'row')} not loaded yet")
+            self._account.note(f"not verified: {counted(checked.waiting, 'row')} not loaded yet")
         if checked.compared is not None:
-            self._tell(f"verified: {counted(checked.compared, 'row')} compared with the source")
+            self._account.note(f"verified: {counted(checked.compared, 'row')} compared with the source")
         if found := checked.findings:
-            self._report.findings += found
+            self._account(events.Found(self._name, tuple(found)))
             result = Verified(self._name, checked.differences or Differences(agree=False), found)
             # Only if it found something: it saw part of the table, and must not hide the findings of a full
             # verify.
             write_verify(self._services.store, replace(status_of(result, self._held.run), by="sync"))
-            self._report.error = VerificationError(
+            error = VerificationError(
                 f"the rows that this run loaded differ from the source: {found[0].detail}"
                 + (f", and {counted(len(found) - 1, 'more finding')}" if len(found) > 1 else ""),
                 hint=f"floodmark verify -t {self._name} checks the whole table; with --repair it fixes what differs",
                 table=self._name,
             )
-
-    # words
-
-    def _tell(self, note: str) -> None:
-        """Adds a note about this run."""
-        self._say((note,))
-
-    def _say(self, lines: Sequence[str], *, aloud: bool = True) -> None:
-        for line in lines:
-            if self._report.note(line) and aloud:
-                self._services.progress.note(self._name, line)
-
-
-def log_end(report: TableReport, position: Position | None = None) -> None:
-    """Logs how a table's part of a run ended."""
-    ended = f"ended with exit code {report.exit_code} after {duration(report.seconds)}"
-    rows = f"{counted(report.rows_extracted, 'row')} extracted, {counted(report.rows_loaded, 'row')} loaded"
-    events.tell(
-        log, logging.INFO, "table_end", f"{ended}: {rows}", table=report.table, exit_code=report.exit_code,
-        rows=report.rows_extracted, rows_reread=report.rows_reread, rows_loaded=report.rows_loaded,
-        files=report.files_written, bytes=report.bytes_written, seconds=round(report.seconds, 3), position=position,
-    )  # fmt: skip
+            self._account(events.Failed(self._name, error))

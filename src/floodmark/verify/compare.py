@@ -22,6 +22,7 @@ from floodmark.load.pending import ledger_for, pending
 from floodmark.model.canonical import Printed, Scope, forms
 from floodmark.model.commit import Batch
 from floodmark.model.errors import ConfigError, ConflictError, DataError
+from floodmark.model.events import Noted, StageEnded
 from floodmark.model.position import Position, Value
 from floodmark.model.table import Column, Table
 from floodmark.model.text import counted, place
@@ -99,7 +100,7 @@ def compare(
     elif since is not None and (scope.low is None or sortable(since[0]) > sortable(scope.low[0])):
         scope = replace(scope, low=since)
     found = Search(services, scope, totals, expected_rows, most).go()
-    services.progress.end(table.name, "verify")
+    services.emit(StageEnded(table.name, "verify"))
     differences = Differences(
         rows_source=found.source.rows,
         rows_warehouse=found.warehouse.rows,
@@ -401,7 +402,7 @@ def loaded_state(services: Services, table: Table) -> State:
             )
         who, what = held.describe(), counted(rows, "row")
         if not told:
-            services.progress.note(table.name, f"waiting for {who} to load {what}")
+            services.emit(Noted(table.name, f"waiting for {who} to load {what}"))
             told = True
     raise ConflictError(
         f"{who} still has {what} to load",

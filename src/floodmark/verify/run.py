@@ -14,8 +14,9 @@ from floodmark.commit.fold import State
 from floodmark.commit.status import VerifyResult, write_verify
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
+from floodmark.model.events import Compared, Emit, RunBegan, StageEnded
 from floodmark.model.position import Key
-from floodmark.model.run import Finding, Progress
+from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.plan.tables import StoredTables
@@ -82,7 +83,7 @@ class Verified:
 def verify(
     config: Config,
     names: Sequence[str],
-    progress: Progress,
+    emit: Emit,
     run: str,
     *,
     named: int = NAMED,
@@ -96,8 +97,9 @@ def verify(
     `all_tables` means the same tables as `sync --all`. `one` is what to do with each table if not just
     compare it: a repair. `ended` is called with each table's result as soon as there is one.
     """
+    emit(RunBegan("", run, "verify"))
     with (
-        Services(config, progress, run, spark) as services,
+        Services(config, emit, run, spark) as services,
         ThreadPoolExecutor(1, "verify") as pool,
     ):
         services.need_spark()
@@ -127,7 +129,9 @@ def verify(
             if result.error is None:
                 write_verify(services.store, status_of(result, run))
     code = exit_code([r.exit_code for r in results])
-    return {"ok": code == 0, "tables": [r.as_json() for r in results]}, code
+    documents = [result.as_json() for result in results]
+    emit(Compared("", run, tuple(documents), code))
+    return {"ok": code == 0, "tables": documents}, code
 
 
 def status_of(result: Verified, run: str) -> VerifyResult:
@@ -152,7 +156,7 @@ def _one(services: Services, name: str, named: int) -> Verified:
             with suppress(FloodmarkError):  # the warehouse may be read-only; the rows agree all the same
                 services.warehouse().recount(identity.id if identity else "", state.log, table.target)
     except FloodmarkError as error:
-        services.progress.end(name, "verify")
+        services.emit(StageEnded(name, "verify"))
         return Verified(name, seconds=time.monotonic() - began, error=error.of(name))
     return Verified(name, found, findings(table, found, named), time.monotonic() - began)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from floodmark.model.canonical import Digest, Part, Scope, Span
+from floodmark.model.events import StageBegan
 from floodmark.model.row_hash import compiled, new_key
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.session import Session
@@ -83,7 +84,8 @@ class Search:
         gathering = Gathering(self.table, self._totals, self._most)
         with self.services.session("verify") as session:
             rows = edges.table_rows(session, self.table)
-            self.services.progress.begin(self.table.name, "verify", min(rows, self._expected_rows or rows))
+            expected = min(rows, self._expected_rows or rows)
+            self.services.emit(StageBegan(self.table.name, "verify", expected))
             if self._few(rows):
                 scope = replace(scope, recent=True)
             spans = _spans(session, scope, rows)

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from floodmark.model.canonical import Digest, Part, Scope, Span
+from floodmark.model.events import Advanced
 from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
@@ -68,13 +69,13 @@ class Sides:
         for digested in self._submitted(jobs):
             found[digested.parts[0].span.after] = digested.parts
             if jobs[0].step is None:
-                self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
+                self.services.emit(Advanced(self.table.name, "verify", digested.rows))
         return [part for job in jobs for part in found[job.span.after]]
 
     def grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         """The groups that these tasks find, as they come."""
         for digested in self._submitted(jobs):
-            self.services.progress.advance(self.table.name, "verify", digested.rows, 0, 0)
+            self.services.emit(Advanced(self.table.name, "verify", digested.rows))
             yield digested
 
     def listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:

@@ -301,7 +301,7 @@ def _no_cross_talk(workspace: Workspace) -> None:
         assert {store.uri(path) for path in removed} == {f["uri"] for f in files}
     assert list(store.list("data/")) == []
     valid(workspace)
-    assert [t.commits for t in workspace.sync(*names).tables] == [[]] * 5
+    assert [t.commits for t in workspace.sync(*names).tables] == [()] * 5
 
 
 def test_clean_all_continues_when_one_table_is_refused(workspace: Workspace) -> None:

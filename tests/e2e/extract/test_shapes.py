@@ -12,6 +12,7 @@ import pytest
 from floodmark.commit.log import Log
 from floodmark.extract.task import SliceJob
 from floodmark.model.commit import WithFiles
+from floodmark.model.events import Event, StageBegan
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.model.window import Slice
 from floodmark.services.mysql.describe import discover
@@ -81,8 +82,8 @@ def test_a_table_renamed_or_dropped_during_a_read_is_retried(workspace: Workspac
     )
 
     class Meddling(Silent):
-        def begin(self, table: str, stage: str, rows: int | None) -> None:
-            if stage == "extract":
+        def __call__(self, event: Event) -> None:
+            if isinstance(event, StageBegan) and event.stage == "extract":
                 workspace.execute(f"ALTER TABLE t {change}")
 
     config, name = workspace.settings, workspace.full_name("t")

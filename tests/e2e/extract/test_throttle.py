@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from floodmark.model.errors import TransientError
+from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, SyncReport, new_run
 from floodmark.services.mysql import connections as throttle
 from floodmark.setup.services.databases import DatabaseServer
@@ -29,8 +30,9 @@ class Told(Silent):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, table: str, text: str) -> None:
-        self.notes.append(text)
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Noted):
+            self.notes.append(event.text)
 
 
 def run(workspace: Workspace, told: Told) -> SyncReport:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from floodmark.config.load import TableOptions
-from floodmark.model.events import STATEMENTS
+from floodmark.model.statements import STATEMENTS
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.session import Session
 from tests.conftest import Workspace

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
+from floodmark.model.events import Event, SliceRead
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync.run import sync
@@ -203,8 +204,8 @@ class After(Silent):
     def __init__(self, workspace: Workspace, *statements: str) -> None:
         self.workspace, self.statements = workspace, statements
 
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        if stage == "extract" and self.statements:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, SliceRead) and self.statements:
             self.workspace.execute(*self.statements)
             self.statements = ()
 

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from floodmark.api import SyncFailed
+from floodmark.model.events import Event, StageBegan
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync.run import sync
@@ -218,8 +219,8 @@ class Meanwhile(Silent):
     def __init__(self, workspace: Workspace, *then: str, stage: str = "extract") -> None:
         self.workspace, self.then, self.stage, self.begun = workspace, then, stage, 0
 
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        if stage == self.stage:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageBegan) and event.stage == self.stage:
             self.begun += 1
             if self.begun <= len(self.then):
                 self.workspace.execute(self.then[self.begun - 1])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from floodmark.model.errors import TransientError
+from floodmark.model.events import Event, SliceRead
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.sync import run as pipeline
 from floodmark.sync.preview import plan
@@ -90,9 +91,9 @@ class Dies(Silent):
     def __init__(self, results: int) -> None:
         self.left = results
 
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        self.left -= stage == "extract"
-        if self.left <= 0:
+    def __call__(self, event: Event) -> None:
+        self.left -= isinstance(event, SliceRead)
+        if isinstance(event, SliceRead) and self.left <= 0:
             raise TransientError("the power is gone")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from floodmark.commit.log import Log
+from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.run import sync
@@ -129,8 +130,9 @@ def test_a_reread_that_nobody_asked_for_says_before_it_begins_why_and_how_many_r
     log, heard = Log(Store(config.store), name), []
 
     class Listens(Silent):
-        def note(self, table: str, text: str) -> None:
-            heard.append((table, text, log.read().n))
+        def __call__(self, event: Event) -> None:
+            if isinstance(event, Noted):
+                heard.append((event.table, event.text, log.read().n))
 
     before = log.read().n
     done = sync(config, [name], False, SyncOptions(), Listens(), new_run(), spark=orders.workspace.spark())

@@ -10,6 +10,7 @@ import pytest
 from floodmark.cli.output.plan import plan_lines
 from floodmark.commit.log import Log
 from floodmark.load.preview import look_briefly
+from floodmark.model.events import Event, Noted
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.services.store.store import Store
 from floodmark.sync.preview import plan
@@ -149,8 +150,8 @@ def test_a_column_created_by_a_concurrent_run_is_recognised(orders: Orders) -> N
     class Meanwhile(Silent):
         """After the plan is reported and before anything is claimed, another run comes and goes."""
 
-        def note(self, table: str, text: str) -> None:
-            if "flag" in text and not other:
+        def __call__(self, event: Event) -> None:
+            if isinstance(event, Noted) and "flag" in event.text and not other:
                 other.append(orders.sync())
 
     options = SyncOptions()

@@ -15,8 +15,8 @@ from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.log import Log
 from floodmark.config.load import load
 from floodmark.model.errors import ConfigError, FloodmarkError
-from floodmark.model.events import STATEMENTS
 from floodmark.model.run import SyncOptions, SyncReport, new_run
+from floodmark.model.statements import STATEMENTS
 from floodmark.services.mysql.describe import discover
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services

@@ -13,6 +13,7 @@ from floodmark.cli.logs import run_fields
 from floodmark.cli.main import main
 from floodmark.cli.output import emit
 from floodmark.cli.output.watermark import list_lines
+from floodmark.model import events
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import SyncReport, TableReport
 from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does
@@ -27,7 +28,7 @@ def test_no_secret_appears_in_errors_logs_notes_or_documents(
         import logging
 
         leak = f"{PASSWORD} {PASSWORD!r} s3cr%3Bt%2Fp%40ss {STORE_KEY} mysql://other:hidden@h/db"
-        progress.note("a.b", leak)
+        progress(events.Noted("a.b", leak))
         logging.getLogger("floodmark.x").warning("log %s", leak, extra={"table": "a.b", "step": leak})
         try:
             raise RuntimeError(leak)
@@ -37,7 +38,7 @@ def test_no_secret_appears_in_errors_logs_notes_or_documents(
             raise TransientError(leak, hint=leak) from RuntimeError(leak)
         error = TransientError(leak, hint=leak, table="a.b")
         watermark = {**DOCUMENT, "last_error": leak}
-        return SyncReport(run, 1.0, (TableReport("a.b", error=error, watermark=watermark, notes=[leak]),))
+        return SyncReport(run, 1.0, (TableReport("a.b", error=error, watermark=watermark, notes=(leak,)),))
 
     does(pipeline, sync=step)
     everything = ""
@@ -64,10 +65,10 @@ def test_logs_are_json_lines_with_fixed_keys_and_so_are_errors_and_progress(
         extra = {"table": "a.b", "commit": 7, "step": "commit"}
         logging.getLogger("floodmark.commit").info("committed", extra=extra)
         logging.getLogger("py4j").warning("noise")
-        progress.note("a.b", "100% said")
-        progress.begin("a.b", "extract", 10)
-        progress.advance("a.b", "extract", 10, 1, 100)
-        progress.end("a.b", "extract")
+        progress(events.Noted("a.b", "100% said"))
+        progress(events.StageBegan("a.b", "extract", 10))
+        progress(events.Advanced("a.b", "extract", 10, 1, 100))
+        progress(events.StageEnded("a.b", "extract"))
         raise TransientError("gone", hint="again", table="a.b")
 
     does(pipeline, sync=step)
@@ -171,8 +172,8 @@ def test_a_quiet_sync_that_succeeds_prints_nothing_at_all_and_one_that_fails_its
         import logging
 
         logging.getLogger("floodmark.x").warning("hm")
-        progress.note("", "about the run")
-        progress.note("a.b", "something")
+        progress(events.Noted("", "about the run"))
+        progress(events.Noted("a.b", "something"))
         error = TransientError("away", table="a.b") if options.force else None
         return SyncReport(run, 1.0, (TableReport("a.b", error=error),))
 
@@ -195,10 +196,10 @@ def test_plain_progress_says_a_line_at_the_end_of_each_stage_and_few_between(
     def step(
         config: Any, tables: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
     ) -> Any:
-        progress.begin("a.b", "extract", 1000)
+        progress(events.StageBegan("a.b", "extract", 1000))
         for _ in range(1000):
-            progress.advance("a.b", "extract", 1, 0, 10)
-        progress.end("a.b", "extract")
+            progress(events.Advanced("a.b", "extract", 1, 0, 10))
+        progress(events.StageEnded("a.b", "extract"))
         return SyncReport(run, 1.0, ())
 
     does(pipeline, sync=step)

@@ -13,6 +13,7 @@ from floodmark.cli.progress.bars import BarProgress
 from floodmark.cli.progress.choose import choose
 from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.progress.silent import SilentProgress
+from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Step, TableReport, Wait
 from floodmark.model.secrets import Scrubber
@@ -20,63 +21,91 @@ from floodmark.model.secrets import Scrubber
 
 def test_rows_of_unfinished_slices_count_until_they_are_done() -> None:
     watch = SilentProgress(Scrubber())
-    watch.tables(["s.a"])
-    watch.begin("s.a", "extract", 100)
-    watch.underway("s.a", "extract", 30)
-    watch.underway("s.a", "extract", 40)
+    watch(events.TablesChosen("", ("s.a",)))
+    watch(events.StageBegan("s.a", "extract", 100))
+    watch(events.Underway("s.a", "extract", 30))
+    watch(events.Underway("s.a", "extract", 40))
     assert watch.picture().running[0].stages[0].rows == 40
-    watch.underway("s.a", "extract", 0)
-    watch.advance("s.a", "extract", 50, 1, 10)
-    watch.underway("s.b", "extract", 7)  # of a table that is over
+    watch(events.Underway("s.a", "extract", 0))
+    watch(events.Advanced("s.a", "extract", 50, 1, 10))
+    watch(events.Underway("s.b", "extract", 7))  # of a table that is over
     assert [stage.rows for stage in watch.picture().running[0].stages] == [50]
 
 
 def test_all_tables_together_have_a_total_once_each_has_been_planned() -> None:
     watch = SilentProgress(Scrubber())
-    watch.tables(["s.a", "s.b", "s.c"])
-    watch.begin("s.a", "extract", 100)
-    watch.advance("s.a", "extract", 100, 1, 10)
-    watch.finished(TableReport("s.a"))
-    watch.begin("s.b", "extract", 200)
-    watch.underway("s.b", "extract", 20)
+    watch(
+        events.TablesChosen(
+            "",
+            (
+                "s.a",
+                "s.b",
+                "s.c",
+            ),
+        )
+    )
+    watch(events.StageBegan("s.a", "extract", 100))
+    watch(events.Advanced("s.a", "extract", 100, 1, 10))
+    watch(events.Ended("s.a", TableReport("s.a")))
+    watch(events.StageBegan("s.b", "extract", 200))
+    watch(events.Underway("s.b", "extract", 20))
     [whole] = watch.picture().whole
     assert (whole.rows, whole.expected) == (120, None)
-    watch.begin("s.c", "extract", 300)
-    watch.begin("s.c", "load", 300)
+    watch(events.StageBegan("s.c", "extract", 300))
+    watch(events.StageBegan("s.c", "load", 300))
     extract, load = watch.picture().whole
     assert (extract.rows, extract.expected) == (120, 600)
     assert (load.rows, load.expected) == (0, 500)
-    watch.finished(TableReport("s.b", error=TransientError("away")))
-    watch.finished(TableReport("s.c", left_out=True))
+    watch(events.Ended("s.b", TableReport("s.b", error=TransientError("away"))))
+    watch(events.Ended("s.c", TableReport("s.c", left_out=True)))
     picture = watch.picture()
     assert (picture.tables, picture.done, picture.failed, picture.running) == (2, 2, 1, ())
-    watch.finished(TableReport("s.d", error=Interrupted("stopped", code=130)))  # which did not fail
+    watch(
+        events.Ended("s.d", TableReport("s.d", error=Interrupted("stopped", code=130)))
+    )  # which did not fail
     assert watch.picture().failed == 1
-    watch.tables(["s.a"])  # the next cycle of a resident sync
+    watch(events.TablesChosen("", ("s.a",)))  # the next cycle of a resident sync
     assert (watch.picture().done, watch.reports) == (0, [])
 
 
 def test_tables_that_ctrl_c_ended_are_neither_done_nor_failed() -> None:
     stopping = False
     watch = SilentProgress(Scrubber(), lambda: stopping)
-    watch.tables(["s.a", "s.b", "s.c"])
-    watch.finished(TableReport("s.a", error=TransientError("away")))
+    watch(
+        events.TablesChosen(
+            "",
+            (
+                "s.a",
+                "s.b",
+                "s.c",
+            ),
+        )
+    )
+    watch(events.Ended("s.a", TableReport("s.a", error=TransientError("away"))))
     stopping = True
-    watch.finished(TableReport("s.b", error=TransientError("the task was cancelled")))
-    watch.finished(TableReport("s.c"))
+    watch(events.Ended("s.b", TableReport("s.b", error=TransientError("the task was cancelled"))))
+    watch(events.Ended("s.c", TableReport("s.c")))
     picture = watch.picture()
     assert (picture.done, picture.failed, picture.stopping) == (2, 1, True)
 
 
 def test_all_tables_together_are_done_when_each_is() -> None:
     watch = SilentProgress(Scrubber())
-    watch.tables(["s.a", "s.b"])
+    watch(
+        events.TablesChosen(
+            "",
+            (
+                "s.a",
+                "s.b",
+            ),
+        )
+    )
     for name in ("s.a", "s.b"):
-        watch.begin(name, "extract", 100)
-        watch.advance(name, "extract", 90, 1, 10)
-    watch.end("s.a", "extract")
+        watch(events.StageBegan(name, "extract", 100))
+        watch(events.Advanced(name, "extract", 90, 1, 10))
+    watch(events.StageEnded("s.a", "extract"))
     assert [stage.over for stage in watch.picture().whole] == [False]
-    watch.end("s.b", "extract")
+    watch(events.StageEnded("s.b", "extract"))
     assert [stage.over for stage in watch.picture().whole] == [True]
 
 
@@ -89,10 +118,10 @@ def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
         said.set()
 
     with PlainProgress(Scrubber(), write, patience=3600) as watch:
-        watch.wait("s.a", Wait("settling"))
-        watch.wait("s.a", None)
+        watch(events.Waiting("s.a", Wait("settling")))
+        watch(events.Waiting("s.a", None))
     with PlainProgress(Scrubber(), write, patience=0.01) as watch:
-        watch.wait("s.a", Wait("lock", "process 7"))
+        watch(events.Waiting("s.a", Wait("lock", "process 7")))
         assert said.wait(10)
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
 
@@ -107,12 +136,21 @@ def test_what_all_tables_wait_for_is_one_plain_line() -> None:
             said.set()
 
     with PlainProgress(Scrubber(), write, patience=0.01) as watch:
-        watch.tables(["s.a", "s.b", "s.c"])
-        watch.wait("s.a", Wait("spark"))
-        watch.wait("s.b", Wait("spark"))
+        watch(
+            events.TablesChosen(
+                "",
+                (
+                    "s.a",
+                    "s.b",
+                    "s.c",
+                ),
+            )
+        )
+        watch(events.Waiting("s.a", Wait("spark")))
+        watch(events.Waiting("s.b", Wait("spark")))
         while not lines:
             time.sleep(0.01)
-        watch.wait("s.c", Wait("lock"))
+        watch(events.Waiting("s.c", Wait("lock")))
         assert said.wait(10)
     assert lines == ["waiting 0 s for Spark to start", "s.c: waiting 0 s for a lock in the warehouse"]
 
@@ -126,26 +164,26 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
         said.set()
 
     with PlainProgress(Scrubber(), write, patience=0.01) as watch:
-        watch.begin("s.a", "load", 1_300)
-        watch.underway("s.a", "load", 0, Step("copy", 3, 12))
+        watch(events.StageBegan("s.a", "load", 1_300))
+        watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
         assert said.wait(10)
     assert lines[0] == "s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12"
     with PlainProgress(Scrubber(), write, patience=3600) as watch:
-        watch.begin("s.a", "load", 1_300)
-        watch.underway("s.a", "load", 0, Step("copy", 3, 12))
-        watch.underway("s.a", "load", 700, Step("insert"))
+        watch(events.StageBegan("s.a", "load", 1_300))
+        watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
+        watch(events.Underway("s.a", "load", 700, Step("insert")))
         [running] = watch.picture().running
         [stage] = running.stages
         assert (stage.rows, stage.step) == (700, Step("insert")) and watch.at_work() == ["s.a"]
-        watch.end("s.a", "load")
+        watch(events.StageEnded("s.a", "load"))
         assert watch.at_work() == []
 
 
 def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed() -> None:
     lines: list[str] = []
     with PlainProgress(Scrubber(), lines.append).gathering() as watch:
-        watch.note("", "starting Spark")
-        watch.note("s.a", "no index")
+        watch(events.Noted("", "starting Spark"))
+        watch(events.Noted("s.a", "no index"))
     assert (lines, watch.notes) == (["starting Spark"], {"s.a": ["no index"]})
 
 
@@ -173,12 +211,12 @@ def test_bars_end_cleanly_and_are_not_drawn_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     with BarProgress(Scrubber()) as watch:
-        watch.tables(["s.a"])
-        watch.begin("s.a", "extract", 100)
-        watch.note("s.a", "said above the bars")
-        watch.advance("s.a", "extract", 50, 1, 10)
+        watch(events.TablesChosen("", ("s.a",)))
+        watch(events.StageBegan("s.a", "extract", 100))
+        watch(events.Noted("s.a", "said above the bars"))
+        watch(events.Advanced("s.a", "extract", 50, 1, 10))
     drawn = screen.getvalue()
     assert "said above the bars" in drawn and "extract" in drawn
     assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
-    watch.begin("s.a", "load", 100)  # by a thread that was left behind
+    watch(events.StageBegan("s.a", "load", 100))  # by a thread that was left behind
     assert screen.getvalue() == drawn

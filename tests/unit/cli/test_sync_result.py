@@ -10,6 +10,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.output.sync import Shown, sync_lines
+from floodmark.model import events
 from floodmark.model.errors import DataError, Interrupted, TransientError
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.text import cells
@@ -17,7 +18,7 @@ from tests.unit.conftest import DOCUMENT, does
 
 GOOD = TableReport(
     "shop.orders", strategy="intra-table", rows_extracted=1250000, rows_reread=3, bytes_written=83_100_000,
-    files_written=5, rows_loaded=1250003, files_loaded=5, commits=[41, 42], watermark=DOCUMENT,
+    files_written=5, rows_loaded=1250003, files_loaded=5, commits=(41, 42,), watermark=DOCUMENT,
 )  # fmt: skip
 BAD = TableReport("shop.items", error=TransientError("MySQL is away", hint="try again", table="shop.items"))
 INDEX = "No index starts with updated_at: every sync scans the whole table to find changes."
@@ -166,11 +167,26 @@ def test_ctrl_c_prints_what_was_finished_and_what_was_not(
     def step(
         config: Any, names: Any, all_tables: bool, options: Any, progress: Any, run: str, spark: Any
     ) -> Any:
-        progress.tables(["shop.orders", "shop.items", "shop.late", "shop.retired"])
-        progress.finished(GOOD)
-        progress.finished(TableReport("shop.retired", left_out=True))
-        progress.begin("shop.items", "extract", 10)
-        progress.finished(TableReport("shop.items", rows_extracted=5, error=Interrupted("stopped", code=130)))
+        progress(
+            events.TablesChosen(
+                "",
+                (
+                    "shop.orders",
+                    "shop.items",
+                    "shop.late",
+                    "shop.retired",
+                ),
+            )
+        )
+        progress(events.Ended(GOOD.table, GOOD))
+        progress(events.Ended("shop.retired", TableReport("shop.retired", left_out=True)))
+        progress(events.StageBegan("shop.items", "extract", 10))
+        progress(
+            events.Ended(
+                "shop.items",
+                TableReport("shop.items", rows_extracted=5, error=Interrupted("stopped", code=130)),
+            )
+        )
         raise Interrupted("interrupted by Ctrl-C", code=130)
 
     does(pipeline, sync=step)

@@ -12,6 +12,7 @@ import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.output.verify import verify_lines
+from floodmark.model import events
 from floodmark.model.text import cells
 from floodmark.verify.compare import Differences
 from floodmark.verify.run import Verified
@@ -71,10 +72,10 @@ def stopped(repaired: int | None) -> Callable[..., Any]:
     """A comparison that is interrupted at its second table."""
 
     def step(config: Any, names: Any, progress: Any, run: str, *, ended: Any, **_: Any) -> Any:
-        progress.begin("a.first", "verify", 10)
-        progress.end("a.first", "verify")
+        progress(events.StageBegan("a.first", "verify", 10))
+        progress(events.StageEnded("a.first", "verify"))
         ended(Verified("a.first", Differences(), repaired=repaired))
-        progress.begin("a.second", "verify", 10)
+        progress(events.StageBegan("a.second", "verify", 10))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 

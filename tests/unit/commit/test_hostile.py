@@ -22,6 +22,7 @@ from floodmark.commit.fold import Damaged, State
 from floodmark.commit.log import Log, draft
 from floodmark.config.load import StoreSpec, load
 from floodmark.config.yaml import parse
+from floodmark.model import events
 from floodmark.model.commit import DataFile, Open
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.secrets import Scrubber
@@ -143,7 +144,7 @@ def test_control_characters_are_escaped_everywhere(
     settings.result({}, lambda: [STEERING, "second"])
     settings.json = True
     settings.result({"table": STEERING}, list)
-    PlainProgress(Scrubber()).note(STEERING, STEERING)
+    PlainProgress(Scrubber())(events.Noted(STEERING, STEERING))
     for line in emit.error_lines({"message": STEERING, "hint": STEERING, "table": STEERING}):
         assert not steers(line) and "\n" not in line
     record = logging.LogRecord("floodmark", 30, "", 0, "%s", (STEERING,), None)

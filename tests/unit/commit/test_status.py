@@ -52,7 +52,7 @@ def idle(**more: Any) -> TableReport:
 
 def busy(rows: int, **more: Any) -> TableReport:
     return TableReport(
-        "s.t", rows_extracted=rows, rows_loaded=rows, bytes_written=rows * 10, files_written=1, commits=[1],
+        "s.t", rows_extracted=rows, rows_loaded=rows, bytes_written=rows * 10, files_written=1, commits=(1,),
         seconds=2.5, watermark={"pending_s3_files": []}, **more,
     )  # fmt: skip
 

@@ -17,7 +17,6 @@ from floodmark.model.json import dump, load
 from floodmark.model.lineage import with_lineage
 from floodmark.model.note_words import clause, sentence, why_unfit
 from floodmark.model.notes import Kind, Note, Obstacle, Unfit, not_followed
-from floodmark.model.run import TableReport
 from floodmark.model.table import Cascade, Column, Table
 from floodmark.services.mysql.cascades import note as noted
 from floodmark.services.mysql.describe import Discovered
@@ -188,12 +187,6 @@ def test_only_cascades_into_columns_that_are_read_are_noted() -> None:
     assert note == Note("cascades", AT, ("n",), cascades=(found[0], found[2]))
     assert sentence(note).count(" from p") == 1
     assert noted(TABLE, found) is None and noted(changed(table, cursor=None, mode="full"), found) is None
-
-
-def test_a_report_has_each_line_once() -> None:
-    report = TableReport("shop.orders")
-    assert report.note("a") and report.note("b") and not report.note("a")
-    assert report.as_json()["notes"] == ["a", "b"]
 
 
 # in a store

@@ -20,7 +20,15 @@ REPORT = SyncReport(
     "20250819_153000_ab12",
     1.5,
     (
-        TableReport("shop.orders", rows_loaded=7, commits=[3, 4], lag_after=Lag(seconds=2.5)),
+        TableReport(
+            "shop.orders",
+            rows_loaded=7,
+            commits=(
+                3,
+                4,
+            ),
+            lag_after=Lag(seconds=2.5),
+        ),
         TableReport("shop.<b>", error=TransientError("away & <gone>", hint="later")),
     ),
 ).as_json()

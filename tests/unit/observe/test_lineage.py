@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from tests.support.warehouse_loads import ORDERS
 SPEC = Path(__file__).parents[2] / "support" / "openlineage_spec"
 RUN = "20250819_153000_ab12"
 AT = "2025-08-19T15:30:00.000000Z"
-log = logging.getLogger("floodmark")
 
 
 def config(warehouse: WarehouseSpec | None = None, tmp_path: Path = Path("/tmp")) -> Config:
@@ -37,7 +35,16 @@ def config(warehouse: WarehouseSpec | None = None, tmp_path: Path = Path("/tmp")
 
 
 def report(**more: Any) -> TableReport:
-    return TableReport(ORDERS.name, described=ORDERS, watermark={"commit": 42}, commits=[41, 42], **more)
+    return TableReport(
+        ORDERS.name,
+        described=ORDERS,
+        watermark={"commit": 42},
+        commits=(
+            41,
+            42,
+        ),
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,21 +159,27 @@ def kinds(here: Receiving) -> list[tuple[str, str]]:
     return [(one["eventType"], one["job"]["name"]) for one in found]
 
 
-def planned(table: str, slices: int) -> None:
-    events.tell(log, logging.INFO, "step_end", "planned", table=table, step="plan", slices=slices)
+def planned(table: str, slices: int) -> events.Planned:
+    return events.Planned(table, "sequential", not slices, slices=slices)
 
 
-def test_a_run_is_known_from_its_log_events_and_its_report(
+def ended(report: TableReport) -> events.Ended:
+    return events.Ended(report.table, report)
+
+
+def test_a_run_is_known_from_its_events(
     receiver: Receiving, tmp_path: Path, valid: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = log.level
     with Observer(config(tmp_path=tmp_path)) as observer:
-        observer.began(RUN)
-        planned("shop.orders", 3)
-        planned("shop.idle", 0)
+        observer(events.RunBegan("", RUN))
+        observer(planned("shop.orders", 3))
+        observer(planned("shop.idle", 0))
         failed = TableReport("shop.early", error=TransientError("no answer for s3cret-word"))
-        observer.ended(SyncReport(RUN, 1.0, (report(rows_loaded=5), TableReport("shop.idle"), failed)))
-        observer.verified(RUN, [RESULT], 7)
+        reports = (report(rows_loaded=5), TableReport("shop.idle"), failed)
+        for one in reports:
+            observer(ended(one))
+        observer(events.RunEnded("", SyncReport(RUN, 1.0, reports)))
+        observer(events.Compared("", RUN, (RESULT,), 7))
     assert kinds(receiver) == [
         ("START", "sync.shop.orders"),
         ("COMPLETE", "sync.shop.orders"),
@@ -180,24 +193,30 @@ def test_a_run_is_known_from_its_log_events_and_its_report(
     for event in sent:
         valid({**event, "outputs": event.get("outputs", []), "inputs": event.get("inputs", [])})
     assert "s3cret-word" not in "".join(body for _, body in receiver.got)
-    assert log.level == before and not log.filters
 
 
 def test_an_interrupted_run_is_aborted(receiver: Receiving, tmp_path: Path) -> None:
     with OpenLineage(config(tmp_path=tmp_path)) as lineage:
-        lineage.began(RUN)
-        planned("shop.orders", 1)
-    assert kinds(receiver) == [("START", "sync.shop.orders"), ("ABORT", "sync.shop.orders")]
+        lineage(events.RunBegan("", RUN))
+        for table in ("shop.orders", "shop.done"):
+            lineage(planned(table, 1))
+        lineage(ended(TableReport("shop.done", commits=(1,))))
+        lineage(ended(TableReport("shop.orders", error=TransientError("cancelled"), stopped=True)))
+    assert kinds(receiver) == [
+        ("START", "sync.shop.orders"),
+        ("START", "sync.shop.done"),
+        ("COMPLETE", "sync.shop.done"),
+        ("ABORT", "sync.shop.orders"),
+    ]
 
 
-def test_other_log_handlers_see_no_more_than_without_lineage(
-    receiver: Receiving, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dry_run_and_a_repair_leave_no_events(receiver: Receiving, tmp_path: Path) -> None:
     with OpenLineage(config(tmp_path=tmp_path)) as lineage:
-        lineage.began(RUN)
-        planned("shop.orders", 1)
-        log.warning("this is seen")
-    assert [record.message for record in caplog.records if record.name == "floodmark"] == ["this is seen"]
+        for begun in (events.RunBegan("", RUN, dry=True), events.RunBegan("", RUN, "verify")):
+            lineage(begun)
+            lineage(planned("shop.orders", 1))
+            lineage(ended(report()))
+    assert kinds(receiver) == []
 
 
 def test_a_receiver_that_hangs_or_is_away_delays_and_fails_nothing(
@@ -206,8 +225,8 @@ def test_a_receiver_that_hangs_or_is_away_delays_and_fails_nothing(
     monkeypatch.setattr(openlineage, "END_SECONDS", 0.2)
     receiver.hangs = True
     with OpenLineage(config(tmp_path=tmp_path)) as lineage:
-        lineage.began(RUN)
-        lineage.ended(SyncReport(RUN, 1.0, (report(),)))
+        lineage(events.RunBegan("", RUN))
+        lineage(ended(report()))
     receiver.released.set()
     assert "not all OpenLineage events were sent" in caplog.text
 
@@ -220,7 +239,7 @@ def test_without_its_environment_there_is_no_lineage_and_no_client_is_imported(
     for name in openlineage.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     with Observer(config(tmp_path=tmp_path)) as observer:
-        assert observer._lineage is None
+        assert observer._subscribers == []
 
 
 def test_a_missing_client_is_one_line_that_says_what_to_install_and_fails_no_sync(
@@ -228,8 +247,7 @@ def test_a_missing_client_is_one_line_that_says_what_to_install_and_fails_no_syn
 ) -> None:
     monkeypatch.setattr(openlineage, "find_spec", lambda name: None)
     with Observer(config(tmp_path=tmp_path)) as observer:
-        observer.began("r")
-        assert observer._lineage is None
+        assert observer._subscribers == []
     assert [one.getMessage() for one in caplog.records if "floodmark[openlineage]" in one.getMessage()]
 
 
@@ -239,6 +257,6 @@ def test_a_client_takes_no_settings_from_the_working_folder(
     hostile = HostileFolder(tmp_path / "shared")
     monkeypatch.chdir(hostile.folder)
     with OpenLineage(config(tmp_path=tmp_path)) as lineage:
-        lineage.began(RUN)
-        lineage.ended(SyncReport(RUN, 1.0, (report(),)))
+        lineage(events.RunBegan("", RUN))
+        lineage(ended(report()))
     assert kinds(receiver) and hostile.marks == []

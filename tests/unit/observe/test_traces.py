@@ -1,4 +1,4 @@
-"""Traces: log events as spans, sent to a real collector on this machine."""
+"""Traces: events as spans, sent to a real collector on this machine."""
 
 from __future__ import annotations
 
@@ -15,22 +15,13 @@ import pytest
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
-from floodmark.model.run import SyncReport, TableReport
+from floodmark.model.run import Counts, SyncReport, TableReport
+from floodmark.model.window import Slice, Window
 from floodmark.observe import traces
 from floodmark.observe.run import Observer
 from tests.support.collecting import Collecting, collecting
 
 SECRET = "hunter2secret"
-log = logging.getLogger("floodmark")
-
-
-@pytest.fixture(autouse=True)
-def all_events() -> Iterator[None]:
-    """As on the command line: every event reaches the handlers of `floodmark`."""
-    before = log.level
-    log.setLevel(logging.DEBUG)
-    yield
-    log.setLevel(before)
 
 
 @pytest.fixture
@@ -50,35 +41,40 @@ def config(tmp_path: Path) -> Config:
     )
 
 
-def told(event: str, step: str | None = None, table: str = "s.t", **more: object) -> None:
-    events.tell(log, logging.INFO, event, "said", table=table, step=step, **more)  # type: ignore[arg-type]
+ENDED = events.RunEnded("", SyncReport("r", 1.0, ()))
+DONE = TableReport("s.t", rows_extracted=30, files_written=2, seconds=1.0)
+LOW = ("alice@example.com", 1)
+PLANNED = events.Planned("s.t", "auto", False, 30, 2, 0.1, Window("w", LOW, ("bob", 2), "cursor"))
 
 
-def a_sync() -> None:
-    """The events of one table's sync, as sync/ and cli/progress log them."""
-    told("step_start", "plan")
-    told("step_end", "plan", seconds=0.1, rows=30, slices=2, low=("2026-11-17", 1))
-    told("step_start", "extract", rows=30)
+def a_sync(emit: events.Emit, run: str = "r1") -> None:
+    """The events of one table's sync."""
+    emit(events.RunBegan("", run))
+    emit(events.StageBegan("s.t", "plan"))
+    emit(events.StageEnded("s.t", "plan"))
+    emit(PLANNED)
+    emit(events.StageBegan("s.t", "extract", 30))
     for number in range(2):
-        told("slice", "extract", slice=number, kind="window", rows=15)  # the announcement
+        emit(events.SliceBegan("s.t", Slice("window", number, rows=15)))
     for number in range(2):
-        told("slice", "extract", slice=number, kind="window", rows=15, files=1, seconds=0.05)
-    told("step_start", "commit")
-    told("step_end", "commit", commit=7, rows=30, files=2, seconds=99.0)
-    told("step_end", "extract", rows=30, files=2, seconds=0.2)
-    told("step_start", "load")
-    told("step_end", "load", rows=30, files=2, seconds=0.1)
-    told("step_start", "verify")
-    told("step_end", "verify", rows=30, seconds=0.1)
-    told("table_end", rows=30, files=2, seconds=1.0, exit_code=0)
+        emit(events.SliceRead("s.t", Slice("window", number, rows=15), 15, 1, 100, 0.05))
+        emit(events.Advanced("s.t", "extract", 15, 1, 100))
+    emit(events.CommitBegan("s.t"))
+    emit(events.Committed("s.t", 7, "batch", LOW, 30, 99.0, Counts(files_written=2)))
+    emit(events.StageEnded("s.t", "extract"))
+    for stage in ("load", "verify"):
+        emit(events.StageBegan("s.t", stage))
+        emit(events.Advanced("s.t", stage, 30, 2))
+        emit(events.StageEnded("s.t", stage))
+    emit(events.Ended("s.t", DONE, LOW))
+    emit(events.RunEnded("", SyncReport(run, 1.0, (DONE,))))
 
 
 def test_a_run_is_one_trace_with_a_span_for_each_step_and_slice(
     config: Config, collector: Collecting
 ) -> None:
-    with Observer(config, run=lambda: "r1") as observer:
-        a_sync()
-        observer.ended(SyncReport("r1", 1.0, (TableReport("s.t"),)))
+    with Observer(config) as observer:
+        a_sync(observer)
     (root,), (table,), (extract,) = map(collector.named, ("sync", "table", "extract"))
     assert root.parent == b"" and {span.trace for span in collector.spans} == {root.trace}
     assert root.attributes["floodmark.run"] == "r1" and root.attributes["floodmark.exit_code"] == 0
@@ -96,8 +92,7 @@ def test_a_run_is_one_trace_with_a_span_for_each_step_and_slice(
 def test_each_cycle_of_a_resident_sync_is_a_trace_of_its_own(config: Config, collector: Collecting) -> None:
     with Observer(config) as observer:
         for run in ("r1", "r2"):
-            a_sync()
-            observer.ended(SyncReport(run, 1.0, (TableReport("s.t"),)))
+            a_sync(observer, run)
     roots = collector.named("sync")
     assert [span.attributes["floodmark.run"] for span in roots] == ["r1", "r2"]
     assert len({span.trace for span in roots}) == 2 and len(collector.named("table")) == 2
@@ -108,10 +103,11 @@ def test_an_error_is_recorded_where_it_happened_without_a_secret(
 ) -> None:
     error = TransientError(f"can't reach mysql://u:{SECRET}@db", table="s.t")
     with Observer(config) as observer:
-        told("step_start", "extract", rows=5)  # and no end
-        told("table_end", rows=0, seconds=1.0, exit_code=4)
-        told("table_end", rows=0, seconds=1.0, exit_code=0, table="s.fine")
-        observer.ended(SyncReport("r", 1.0, (TableReport("s.t", error=error), TableReport("s.fine"))))
+        observer(events.StageBegan("s.t", "extract", 5))  # and no end
+        reports = (TableReport("s.t", error=error), TableReport("s.fine"))
+        for one in reports:
+            observer(events.Ended(one.table, one))
+        observer(events.RunEnded("", SyncReport("r", 1.0, reports)))
     failed = {span.name for span in collector.spans if span.failed}
     assert failed == {"sync", "table", "extract"} and len([s for s in collector.spans if s.failed]) == 3
     (extract,) = collector.named("extract")
@@ -123,21 +119,21 @@ def test_an_error_is_recorded_where_it_happened_without_a_secret(
 def test_a_run_that_was_refused_or_interrupted_leaves_its_trace_too(
     config: Config, collector: Collecting
 ) -> None:
-    with Observer(config, run=lambda: "r9") as observer:
-        observer.ended(None, TransientError("no log-in"))
-    with pytest.raises(Interrupted), Observer(config, command="verify"):
-        told("step_start", "verify")
+    with Observer(config) as observer:
+        observer(events.RunBegan("", "r9"))
+        observer(events.RunEnded("", None, TransientError("no log-in")))
+    with pytest.raises(Interrupted), Observer(config) as observer:
+        observer(events.RunBegan("", "r10", "verify"))
+        observer(events.StageBegan("s.t", "verify"))
         raise Interrupted("stopped", code=143)
     (refused,), (stopped,) = collector.named("sync"), [s for s in collector.named("verify") if not s.parent]
     assert (refused.attributes["floodmark.run"], refused.said) == ("r9", ("no log-in",))
     assert stopped.failed and stopped.attributes["floodmark.exit_code"] == 143
 
 
-def test_positions_and_statements_stay_here(config: Config, collector: Collecting) -> None:
+def test_positions_stay_here(config: Config, collector: Collecting) -> None:
     with Observer(config) as observer:
-        told("step_end", "plan", seconds=0.1, low=("alice@example.com",), high=("bob",), position=("x",))
-        told("statement", None, sql="SELECT 'alice@example.com'")
-        observer.ended(SyncReport("r", 1.0, ()))
+        a_sync(observer)
     assert collector.named("plan") and b"alice" not in collector.raw
 
 
@@ -158,8 +154,8 @@ def test_a_dead_collector_costs_a_moment_and_one_line(
         began = time.monotonic()
         with Observer(config) as observer:
             for n in range(2_100):  # more than are kept
-                told("slice", "extract", slice=n, seconds=0.01)
-            observer.ended(SyncReport("r", 1.0, ()))
+                observer(events.SliceRead("s.t", Slice("window", n), 1, 1, 1, 0.01))
+            observer(ENDED)
         assert time.monotonic() - began < 30  # and not the minutes of its retries
     assert [r.getMessage() for r in caplog.records if "could not be sent" in r.getMessage()] != []
     # On a busy machine, threads of the tests of lineage are still trying to reach theirs.
@@ -181,8 +177,8 @@ def test_a_program_around_us_keeps_the_warnings_about_its_own_traces(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
         with Observer(config) as observer:
-            told("step_start", "plan")
-            observer.ended(SyncReport("r", 1.0, ()))
+            observer(events.StageBegan("s.t", "plan"))
+            observer(ENDED)
             OTLPSpanExporter(timeout=0.5).export([])  # a span exporter of theirs, while ours is at work
     said = [r.name for r in caplog.records if r.levelno >= logging.WARNING]
     assert said.count("floodmark") == 1 and len(said) > 1
@@ -219,11 +215,11 @@ def test_what_keeps_traces_from_being_sent_is_one_line_and_no_error(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with Observer(config) as observer:
-        observer.ended(SyncReport("r", 1.0, ()))
+        observer(ENDED)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
     monkeypatch.setattr(traces, "find_spec", lambda name: None)
     with Observer(config) as observer:
-        observer.ended(SyncReport("r", 1.0, ()))
+        observer(ENDED)
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         "no traces are sent: Floodmark supports only OTLP over http/protobuf, not grpc",
         "no traces are sent: OpenTelemetry is not installed; pip install 'floodmark[otel]'",

@@ -33,7 +33,7 @@ def test_another_table_another_code_and_work_that_was_done_are_reported() -> Non
     assert known.wanted(report(failed("s.a", ConfigError("no key"))), None, 30)
     assert known.wanted(report(failed("s.a", away), failed("s.b", away)), None, 60)
     assert not known.wanted(report(failed("s.b", away)), None, 90)
-    assert known.wanted(report(failed("s.a", away), TableReport("s.c", commits=[7])), None, 120)
+    assert known.wanted(report(failed("s.a", away), TableReport("s.c", commits=(7,))), None, 120)
     assert known.wanted(report(), away, 150) and not known.wanted(report(), away, 180)
     assert known.wanted(
         report(TableReport("s.a")), None, 210

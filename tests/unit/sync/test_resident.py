@@ -8,6 +8,7 @@ from typing import Any
 from floodmark.cli.output.sync import cycle_line
 from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.resident import failing_line, recovered_line
+from floodmark.model import events
 from floodmark.model.errors import ConfigError, ConflictError, TransientError, UnknownOutcome
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.secrets import Scrubber
@@ -52,7 +53,16 @@ def test_a_long_series_of_failures_stays_within_the_interval() -> None:
 
 
 def test_a_cycle_is_one_line() -> None:
-    busy = TableReport("shop.orders", rows_extracted=100, rows_loaded=100, files_loaded=1, commits=[4, 5])
+    busy = TableReport(
+        "shop.orders",
+        rows_extracted=100,
+        rows_loaded=100,
+        files_loaded=1,
+        commits=(
+            4,
+            5,
+        ),
+    )
     idle = TableReport("shop.items")
     down = TableReport("shop.c", error=TransientError("MySQL is away", hint="wait", table="shop.c"))
     at = "2025-08-19 15:30:00 UTC  "
@@ -66,7 +76,7 @@ def test_a_cycle_is_one_line() -> None:
 
 
 def test_the_document_of_a_cycle_has_the_tables_that_changed() -> None:
-    busy = TableReport("shop.orders", commits=[4])
+    busy = TableReport("shop.orders", commits=(4,))
     document = json.loads(json.dumps(cycle(busy, TableReport("shop.items")).as_json()))
     assert [t["table"] for t in document["tables"]] == ["shop.orders"]
     assert (document["tables_idle"], document["ok"], document["exit_code"], document["cycle"]) == (
@@ -90,10 +100,10 @@ def test_a_note_of_every_cycle_is_printed_once() -> None:
     lines: list[str] = []
     watch = PlainProgress(Scrubber(), lines.append).brief()
     for _ in range(3):
-        watch.note("shop.orders", "no index on update_at")
-        watch.begin("shop.orders", "extract", 10)
-        watch.advance("shop.orders", "extract", 10, 1, 100)
-        watch.end("shop.orders", "extract")
+        watch(events.Noted("shop.orders", "no index on update_at"))
+        watch(events.StageBegan("shop.orders", "extract", 10))
+        watch(events.Advanced("shop.orders", "extract", 10, 1, 100))
+        watch(events.StageEnded("shop.orders", "extract"))
     assert lines == ["shop.orders: no index on update_at"]
 
 

@@ -23,10 +23,12 @@ from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.load import background
 from floodmark.load.background import Loader
+from floodmark.model import events
+from floodmark.model.account import Account
 from floodmark.model.commit import Batch, Commit
 from floodmark.model.errors import DataError, FloodmarkError, Interrupted, TransientError
 from floodmark.model.ledger import Ledger, LedgerRow
-from floodmark.model.run import SyncOptions, TableReport, Unwatched
+from floodmark.model.run import SyncOptions, TableReport
 from floodmark.model.times import stamp
 from floodmark.services.run import Services
 from floodmark.services.store.store import Store
@@ -69,7 +71,7 @@ def test_a_run_with_an_unreachable_source_leaves_nothing_to_the_garbage_collecto
 
     monkeypatch.setattr(Services, "__init__", noted)
     with pytest.raises(TransientError) as caught:
-        sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
+        sync(config, [TABLE.name], False, SyncOptions(), events.ignore, RUN)
     del caught
     assert [services() for services in shared] == [None]
 
@@ -78,7 +80,7 @@ def test_a_run_that_is_refused_before_its_tables_have_their_turn_leaves_a_report
     store = Store(config.store)
     for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):  # the second: with a pipeline
         with pytest.raises(TransientError):
-            sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), run)
+            sync(config, [TABLE.name], False, SyncOptions(), events.ignore, run)
         found = json.loads(store.get(f"runs/{run}.json") or b"")
         assert (found["ok"], found["error"]["code"]) == (False, 4)
         assert [(t["table"], t["exit_code"]) for t in found["tables"]] == [(TABLE.name, 4)]
@@ -89,7 +91,7 @@ def test_a_first_sync_that_was_refused_makes_neither_a_pipeline_nor_a_folder(con
     lake = Path(config.store.url)
     for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):
         with pytest.raises(TransientError):
-            sync(config, [], True, SyncOptions(), Unwatched(), run)
+            sync(config, [], True, SyncOptions(), events.ignore, run)
         assert lake.exists() == (run[-1] == "b")
         lake.mkdir(exist_ok=True)
     assert [one.path for one in Store(config.store).list("")] == ["runs/20261117_100000_bbbb.json"]
@@ -99,7 +101,7 @@ def test_a_run_that_is_refused_leaves_no_report_in_another_pipeline_s_store(conf
     store = Store(config.store)
     pipeline.establish(store, "duckdb:///elsewhere.duckdb", stamp())
     with pytest.raises(FloodmarkError):
-        sync(config, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
+        sync(config, [TABLE.name], False, SyncOptions(), events.ignore, RUN)
     assert list(store.list("runs/")) == []
 
 
@@ -109,11 +111,11 @@ def test_a_copied_configuration_writes_nothing_about_the_tables_of_another_pipel
     Filled(store).table(TABLE.name)
     before = [(o.path, o.modified) for o in store.list("")]
     copied = replace(config, warehouse=WarehouseSpec("duckdb", "main", config.path.with_name("other.duckdb")))
-    work = Work(Services(copied, Unwatched(), RUN, None), SyncOptions(load_only=True))
+    work = Work(Services(copied, events.ignore, RUN, None), SyncOptions(load_only=True))
     report = TableRun(work, TABLE.name, 1).go()
     assert report.exit_code == 2 and report.watermark is not None
     with pytest.raises(TransientError):  # the source is away, before any table has its turn
-        sync(copied, [TABLE.name], False, SyncOptions(), Unwatched(), RUN)
+        sync(copied, [TABLE.name], False, SyncOptions(), events.ignore, RUN)
     assert [(o.path, o.modified) for o in store.list("")] == before
 
 
@@ -121,16 +123,18 @@ def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config
     reported = Reported()
     for run in ("20261117_100000_aaaa", "20261117_100000_bbbb"):
         with pytest.raises(TransientError):
-            sync(config, [TABLE.name], False, SyncOptions(repeated=True), Unwatched(), run, reported=reported)
+            sync(
+                config, [TABLE.name], False, SyncOptions(repeated=True), events.ignore, run, reported=reported
+            )
     assert [one.path for one in Store(config.store).list("runs/")] == ["runs/20261117_100000_aaaa.json"]
 
 
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:
-    with Services(config, Unwatched(), RUN) as services:
-        held, asked, report = HeldTable(services.store, TABLE.name, RUN), SyncOptions(), TableReport("")
-        work = Work(services, asked)
-        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, report)
-        extraction = Extraction(services, asked, held, loader, report, work.turns)
+    with Services(config, events.ignore, RUN) as services:
+        held, asked = HeldTable(services.store, TABLE.name, RUN), SyncOptions()
+        work, account = Work(services, asked), Account(TABLE.name, events.ignore)
+        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, account)
+        extraction = Extraction(services, asked, held, loader, account, work.turns)
         held.read()
         held.claim("sync", table=TABLE, strategy="sequential")
         first, second = (files(5, prefix=name) for name in ("first", "second"))
@@ -148,17 +152,17 @@ def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(con
         held.release()  # publishes
         shown = held.watermark.current(held.state, None)
     assert [Path(uri).name for uri in shown["pending_s3_files"]] == ["second-0.parquet"]
-    assert report.commits == [2, 3] and report.files_written == 2
+    assert account.report.commits == (2, 3) and account.report.files_written == 2
 
 
 def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "PATIENCE", 0.1)
-    with Services(config, Unwatched(), RUN) as services:
-        held, asked, report = HeldTable(services.store, TABLE.name, RUN), SyncOptions(), TableReport("")
-        work = Work(services, asked)
-        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, report)
+    with Services(config, events.ignore, RUN) as services:
+        held, asked = HeldTable(services.store, TABLE.name, RUN), SyncOptions()
+        work, account = Work(services, asked), Account(TABLE.name, events.ignore)
+        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, account)
         held.read()
         held.claim("sync", table=TABLE, strategy="sequential")
         held.append(draft(held.state, Batch, RUN, files=files(5), schema=TABLE.fingerprint))
@@ -189,7 +193,7 @@ def test_an_interrupted_run_keeps_the_errors_of_tables_that_had_failed_before(co
     cut = TableReport("s.cut", error=TransientError("closed"), stopped=True)
     retired = TableReport("s.retired", left_out=True)
     pipeline.establish(Store(config.store), config.warehouse.label, stamp())
-    with Services(config, Unwatched(), RUN) as services:
+    with Services(config, events.ignore, RUN) as services:
         work = Work(services, SyncOptions())
         names = ["s.failed", "s.cut", "s.retired", "s.waiting"]
         _stopped(work, names, [failed, cut, retired], Interrupted("interrupted"), time.monotonic())

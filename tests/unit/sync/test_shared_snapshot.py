@@ -13,8 +13,9 @@ import pytest
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.extract.shared_snapshot import Share
 from floodmark.extract.task import SliceResult
+from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
-from floodmark.model.run import Unwatched, Wait
+from floodmark.model.run import Wait
 from floodmark.model.window import Slice
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
@@ -147,14 +148,15 @@ def test_several_connections_read_only_if_all_of_them_are_on_one_server(
     assert steps == [["connect", "open", "hold"], ["connect", "open", "hold"] if one else ["connect"]]
 
 
-class Watch(Unwatched):
+class Watch:
     """Keeps which table waits for what."""
 
     def __init__(self) -> None:
         self.waits: list[tuple[str, Wait | None]] = []
 
-    def wait(self, name: str, on: Wait | None) -> None:
-        self.waits.append((name, on))
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.Waiting):
+            self.waits.append((event.table, event.on))
 
 
 def test_one_table_of_a_run_at_a_time_reads_a_shared_snapshot_and_a_stopped_run_does_not_wait(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from floodmark.cli.progress.frame import Line, frame
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.stderr import fitted, to_stderr
-from floodmark.model.run import Wait
+from floodmark.model.events import Event, StageBegan, Waiting
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import shown
 
@@ -43,13 +43,9 @@ class BarProgress(SilentProgress):
                 with suppress(OSError, ValueError):
                     live.stop()
 
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        super().begin(table, stage, rows)
-        self._start()
-
-    def wait(self, table: str, on: Wait | None) -> None:
-        super().wait(table, on)
-        if on is not None:
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, StageBegan) or (isinstance(event, Waiting) and event.on is not None):
             self._start()
 
     def _start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from floodmark.cli.progress.bars import BarProgress
-from floodmark.cli.progress.lines import LoggedProgress, PlainProgress
+from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.model.secrets import Scrubber
 
@@ -20,10 +20,6 @@ def choose(
     stopping: Callable[[], bool] = lambda: False,
 ) -> SilentProgress:
     """The progress that fits the global options and where stderr goes."""
-    if quiet:
-        return SilentProgress(scrub, stopping)
-    if json_logs:
-        return LoggedProgress(scrub, stopping)
-    if json:
-        return SilentProgress(scrub, stopping)  # the document has the notes
+    if quiet or json_logs or json:
+        return SilentProgress(scrub, stopping)  # the log, or the document, has the notes
     return BarProgress(scrub, stopping) if bars else PlainProgress(scrub, stopping=stopping)

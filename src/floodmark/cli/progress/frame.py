@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floodmark.model.run import Step, Wait
+from floodmark.model.tally import TELLING, said_step
 from floodmark.model.text import cells, count, counted, shortened, span
 
 # Below the first width, a name gets a line of its own; from the second on, numbers are written out.
 _BESIDE = 76
 _WRITTEN_OUT = 120
-TELLING = 0.01  # the share of a stage that says something about the rest
 _PATIENCE = 1.0  # seconds after which a wait is worth a line
 _ALIKE = 3  # tables that wait for the same thing share one line
 _STAGE = 7  # `extract`
@@ -115,22 +115,6 @@ def said_wait(on: Wait, seconds: float) -> str:
             "lock": f"a lock in the warehouse{f', held by {on.who}' if on.who else ''}",
         }[on.kind]
     )
-
-
-def said_step(step: Step) -> str:
-    """`copying files, 3 of 12`, `checking 1 file`."""
-    verb = {
-        "check": "checking",
-        "copy": "copying",
-        "merge": "merging rows",
-        "insert": "inserting rows",
-        "commit": "committing",
-    }[step.kind]
-    if step.kind not in ("check", "copy"):
-        return verb + (f", {step.done} of {step.total}" if step.done else "")
-    if step.done:
-        return f"{verb} files, {step.done} of {step.total}"
-    return f"{verb} {counted(step.total, 'file') if step.total else 'files'}"
 
 
 def compact(number: int, digits: int = 3) -> str:

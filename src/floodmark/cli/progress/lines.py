@@ -1,33 +1,35 @@
-"""Progress as lines: for logs, pipes and screen readers, or as events with `--json-logs`."""
+"""Progress as lines: for logs, pipes and screen readers."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from floodmark.cli.progress.frame import said_wait
 from floodmark.cli.progress.silent import SilentProgress
-from floodmark.cli.progress.tally import Tally, said_at_end, said_so_far
 from floodmark.cli.stderr import to_stderr
+from floodmark.model.events import Event, TablesChosen, Underway, Waiting
 from floodmark.model.run import Step, Wait
 from floodmark.model.secrets import Scrubber
+from floodmark.model.tally import EVERY, Tally, said_so_far
 from floodmark.model.text import shown
 
 _OF_THE_RUN = ("spark", "warehouse")  # what tables wait for together
-_EVERY = 5.0  # seconds between two lines of one table and stage
 
 
 class PlainProgress(SilentProgress):
     """Lines for logs, pipes and screen readers: one every few seconds for each table, and one when a stage is over."""
+
+    _prints_stages = True
 
     def __init__(
         self,
         scrub: Scrubber,
         write: Callable[[str], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        patience: float = _EVERY,
+        patience: float = EVERY,
     ) -> None:
         super().__init__(scrub, stopping)
         self._write = write or to_stderr
@@ -35,40 +37,44 @@ class PlainProgress(SilentProgress):
         self._timers: dict[str, threading.Timer] = {}
         self._said_waits: set[Wait] = set()
 
-    def tables(self, names: Sequence[str]) -> None:
-        super().tables(names)
-        self._said_waits.clear()
-
     def stop(self) -> None:
         with self._lock:
             timers, self._timers = list(self._timers.values()), {}
         for timer in timers:
             timer.cancel()
 
-    def wait(self, table: str, on: Wait | None) -> None:
-        """A long wait is worth a line."""
-        super().wait(table, on)
+    def __call__(self, event: Event) -> None:
+        """A long wait is worth a line, and a long step of a load too, even if nothing reports on it."""
         with self._lock:
-            if on is None:
-                if timer := self._timers.pop(table, None):
-                    timer.cancel()
-            elif table not in self._timers and self._brief is None and not self._closed:
-                self._timers[table] = timer = threading.Timer(self._patience, self._say_wait, (table,))
-                timer.daemon = True
-                timer.start()
-
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        """A long step is worth a line too, even if nothing reports on it."""
-        with self._lock:
-            tally = self._tallies.get(table, {}).get(stage)
+            tally = (
+                self._tallies.get(event.table, {}).get(event.stage) if isinstance(event, Underway) else None
+            )
             before = tally.step if tally else None
-            super().underway(table, stage, rows, step)
-            if tally is None or (before and before.kind) == (step and step.kind):
-                return
-            if timer := self._timers.pop(f"{table} {stage}", None):
-                timer.cancel()
-            if step is not None and self._brief is None and not self._closed:
-                self._say_later(table, stage, tally, step, self._patience)
+        super().__call__(event)
+        with self._lock:
+            match event:
+                case TablesChosen():
+                    self._said_waits.clear()
+                case Waiting(table, None):
+                    self._cancel(table)
+                case Waiting(table) if table not in self._timers:
+                    self._later(table, self._patience, partial(self._say_wait, table))
+                case Underway(table, stage, _, step) if tally and (before and before.kind) != (
+                    step and step.kind
+                ):
+                    self._cancel(f"{table} {stage}")
+                    if step is not None:
+                        self._say_later(table, stage, tally, step, self._patience)
+
+    def _cancel(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+
+    def _later(self, name: str, seconds: float, say: Callable[[], None]) -> None:
+        if self._brief is None and not self._closed:
+            self._timers[name] = timer = threading.Timer(seconds, say)
+            timer.daemon = True
+            timer.start()
 
     def _say_later(self, table: str, stage: str, tally: Tally, step: Step, seconds: float) -> None:
         """Says what a load is doing if it is still doing it by then, and again after twice that time."""
@@ -82,9 +88,7 @@ class PlainProgress(SilentProgress):
                 text = said_so_far(stage, tally)
             self._say(table, text)
 
-        self._timers[f"{table} {stage}"] = timer = threading.Timer(seconds, say)
-        timer.daemon = True
-        timer.start()
+        self._later(f"{table} {stage}", seconds, say)
 
     def _say_wait(self, table: str) -> None:
         with self._lock:
@@ -100,22 +104,3 @@ class PlainProgress(SilentProgress):
 
     def _say(self, table: str, text: str) -> None:
         self._write(shown(self._scrub(f"{table}: {text}" if table else text)))
-
-    def _moved(self, table: str, stage: str, tally: Tally) -> None:
-        if tally.seconds - tally.said >= _EVERY:
-            tally.said = tally.seconds
-            self._say(table, said_so_far(stage, tally))
-
-    def _ended(self, table: str, stage: str, tally: Tally) -> None:
-        if tally.rows and self._brief is None:
-            self._say(table, said_at_end(stage, tally))
-
-
-class LoggedProgress(SilentProgress):
-    """For `--json-logs`: everything is a log line, the steps in between too."""
-
-    def _moved(self, table: str, stage: str, tally: Tally) -> None:
-        if tally.seconds - tally.said >= _EVERY:
-            tally.said = tally.seconds
-            more = {"rows_expected": tally.expected, **tally.fields, "rows": tally.so_far}
-            self._log(logging.INFO, table, stage, said_so_far(stage, tally), "progress", **more)

@@ -1,28 +1,26 @@
 """Progress of a sync: bars on a terminal, plain lines otherwise, log lines with `--json-logs`, or nothing.
 
-`SilentProgress` knows how far a run has got and logs it; its subclasses in `lines` and `bars` print it. All of it goes to stderr, from any thread, and none of it can stop a run: a terminal that went away is
-ignored. What is printed is logged too (`said` keeps it from appearing twice).
+`SilentProgress` knows how far a run has got and logs it; its subclasses in `lines` and `bars` print it. All of it goes to
+stderr, from any thread, and none of it can stop a run: a terminal that went away is ignored. What is printed is logged too
+(`said` keeps it from appearing twice).
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from floodmark.cli.progress.frame import Picture, Running, Stage
-from floodmark.cli.progress.tally import DOING, UNITS, Tally, said_at_end
-from floodmark.model import events
 from floodmark.model.errors import Interrupted
-from floodmark.model.run import Step, TableReport, Wait
+from floodmark.model.events import Ended, Event, Noted, StageEnded, TablesChosen, Waiting
+from floodmark.model.log_lines import LogLines
+from floodmark.model.run import TableReport, Wait
 from floodmark.model.secrets import Scrubber
+from floodmark.model.tally import UNITS
 from floodmark.model.text import shown
-
-log = logging.getLogger("floodmark.cli.progress")
 
 
 @dataclass
@@ -31,18 +29,19 @@ class _Waiting:
     since: float = field(default_factory=time.monotonic)
 
 
-class SilentProgress:
+class SilentProgress(LogLines):
     """Prints nothing, logs everything, and knows how far the run has got; subclasses print it."""
 
+    _prints_stages = False
+
     def __init__(self, scrub: Scrubber, stopping: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
         self.reports: list[TableReport] = []  # of the tables that are done
         self.notes: dict[str, list[str]] = {}  # by table, where they are gathered
         self._scrub = scrub
         self._stopping = stopping
-        self._lock = threading.RLock()
         self._began = time.monotonic()
         self._names: tuple[str, ...] = ()
-        self._tallies: dict[str, dict[str, Tally]] = {}  # by table and stage
         self._waits: dict[str, _Waiting] = {}
         self._cut_short: set[str] = set()  # tables that an interruption ended
         self._past: dict[str, int] = {}  # rows of tables that are done, by stage
@@ -70,87 +69,40 @@ class SilentProgress:
     def stop(self) -> None:
         """Leave the terminal as it was."""
 
-    def tables(self, names: Sequence[str]) -> None:
-        """A run of these tables begins."""
+    def __call__(self, event: Event) -> None:
         with self._lock:
-            self._names, self._began = tuple(names), time.monotonic()
-            self.reports = []
-            for known in (self._tallies, self._waits, self._past, self._cut_short):
-                known.clear()
+            match event:
+                case TablesChosen(_, names):
+                    self._names, self._began, self.reports = names, time.monotonic(), []
+                    for known in (self._tallies, self._waits, self._past, self._cut_short):
+                        known.clear()
+                case Waiting(table, None):
+                    self._waits.pop(table, None)
+                case Waiting(table, Wait() as on):
+                    before = self._waits.get(table)
+                    if before is None or before.on.kind != on.kind:
+                        self._waits[table] = _Waiting(on)
+                    else:
+                        before.on = on
+                case Ended(table, report):
+                    self._end(report)
+        super().__call__(event)
+        if (
+            isinstance(event, StageEnded) and not self._names
+        ):  # nothing else will report that the table is done
+            self._tallies.get(event.table, {}).pop(event.stage, None)
 
-    def note(self, table: str, text: str) -> None:
-        """Prints a note, or keeps it."""
-        self._log(logging.INFO, table, None, text, "note")
-        if self._brief is not None:
-            known = self._brief.setdefault(table, deque(maxlen=8))
-            if text in known:
-                return
-            known.append(text)
-        if self._gathers and table:
-            with self._lock:
-                self.notes.setdefault(table, []).append(text)
+    def _end(self, report: TableReport) -> None:
+        for stage, tally in self._tallies.get(report.table, {}).items():
+            self._past[stage] = self._past.get(stage, 0) + tally.rows
+        self._waits.pop(report.table, None)
+        if report.left_out:
+            self._names = tuple(name for name in self._names if name != report.table)
             return
-        self._say(table, text)
-
-    def begin(self, table: str, stage: str, rows: int | None) -> None:
-        """A stage of a table begins; rows is an estimate."""
-        with self._lock:
-            self._tallies.setdefault(table, {})[stage] = Tally(rows)
-        self._log(logging.DEBUG, table, stage, f"{DOING.get(stage, stage)} begins", "step_start", rows=rows)
-
-    def advance(self, table: str, stage: str, rows: int, files: int, bytes: int) -> None:
-        """Counts more rows, files and bytes as done."""
-        with self._lock:
-            tally = self._tallies.setdefault(table, {}).setdefault(stage, Tally(None))
-            tally.add(rows, files, bytes)
-            self._moved(table, stage, tally)
-
-    def underway(self, table: str, stage: str, rows: int, step: Step | None = None) -> None:
-        """The rows so far of tasks that have not ended, and what a load is doing."""
-        with self._lock:
-            tally = self._tallies.get(table, {}).get(stage)
-            if tally is not None:
-                tally.at_work(rows, step)
-                self._moved(table, stage, tally)
-
-    def wait(self, table: str, on: Wait | None) -> None:
-        """The table is waiting; None: no longer."""
-        with self._lock:
-            before = self._waits.get(table)
-            if on is None:
-                self._waits.pop(table, None)
-            elif before is None or before.on.kind != on.kind:
-                self._waits[table] = _Waiting(on)
-            else:
-                before.on = on
-
-    def end(self, table: str, stage: str) -> None:
-        """The stage has ended, successfully or not."""
-        with self._lock:
-            tally = self._tallies.get(table, {}).get(stage)
-            if tally is None or tally.ended is not None:
-                return
-            tally.ended = time.monotonic()
-            tally.at_work(0, None)
-            if not self._names:  # nothing else will report that the table is done
-                del self._tallies[table][stage]
-        if stage != "plan":
-            self._log(logging.INFO, table, stage, said_at_end(stage, tally), "step_end", **tally.fields)
-            self._ended(table, stage, tally)
-
-    def finished(self, report: TableReport) -> None:
-        """The table's run is over."""
-        with self._lock:
-            for stage, tally in self._tallies.pop(report.table, {}).items():
-                self._past[stage] = self._past.get(stage, 0) + tally.rows
-            self._waits.pop(report.table, None)
-            if report.left_out:
-                self._names = tuple(name for name in self._names if name != report.table)
-            else:
-                self.reports.append(report)
-                # A library may have wrapped the interruption.
-                if report.error and (isinstance(report.error, Interrupted) or self._stopping()):
-                    self._cut_short.add(report.table)
+        self.reports.append(report)
+        # A library may have wrapped the interruption.
+        if report.error and (isinstance(report.error, Interrupted) or self._stopping()):
+            self._cut_short.add(report.table)
 
     @property
     def seconds(self) -> float:
@@ -230,11 +182,20 @@ class SilentProgress:
                 found.append(Stage(stage, rows, total, seconds, over=over))
         return tuple(found)
 
-    def _log(self, level: int, table: str, stage: str | None, text: str, event: str, **fields: Any) -> None:
-        events.tell(log, level, event, text, table=table, step=stage, said=True, **fields)
+    def _print(self, event: Event, text: str) -> None:
+        if not isinstance(event, Noted):
+            if self._prints_stages and not (self._brief is not None and isinstance(event, StageEnded)):
+                self._say(event.table, text)
+            return
+        if self._brief is not None:
+            known = self._brief.setdefault(event.table, deque(maxlen=8))
+            if text in known:
+                return
+            known.append(text)
+        if self._gathers and event.table:
+            with self._lock:
+                self.notes.setdefault(event.table, []).append(text)
+        else:
+            self._say(event.table, text)
 
     def _say(self, table: str, text: str) -> None: ...
-
-    def _moved(self, table: str, stage: str, tally: Tally) -> None: ...
-
-    def _ended(self, table: str, stage: str, tally: Tally) -> None: ...

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from floodmark.config.load import SourceSpec
-from floodmark.model import events
 from floodmark.model.errors import TransientError
+from floodmark.model.statements import statement
 from floodmark.services import ssh as tunnel
 from floodmark.services.mysql.errors import translated
 from floodmark.services.mysql.rows.small import Result
@@ -137,7 +137,7 @@ class Session:
 
     def _stored(self, sql: str) -> Result:
         """A small result as a whole."""
-        with events.statement("mysql", self._label + sql):
+        with statement("mysql", self._label + sql):
             return self._ask(sql)
 
     def _names(self, found: Result) -> list[str]:

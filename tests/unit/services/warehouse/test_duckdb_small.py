@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import StoreSpec
-from floodmark.model import events
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger, LedgerRow
+from floodmark.model.statements import STATEMENTS
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.duckdb.files import columns_of, reading
 from floodmark.services.warehouse.duckdb.ledger import Count
@@ -37,7 +37,7 @@ def test_a_small_load_reads_the_ledger_and_counts_the_rows_once_before_it_writes
     fill: Fill, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill.load(fill.window([row(1)]))
-    with caplog.at_level(logging.DEBUG, events.STATEMENTS.name):
+    with caplog.at_level(logging.DEBUG, STATEMENTS.name):
         fill.load(fill.window([row(2)]))
     said = [record.getMessage() for record in caplog.records]
     assert len([one for one in said if "floodmark_ledger" in one and " SELECT " in one]) == 1

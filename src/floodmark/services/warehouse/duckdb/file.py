@@ -20,9 +20,9 @@ from typing import Any, cast
 
 import duckdb
 
-from floodmark.model import events
 from floodmark.model.errors import ConfigError
 from floodmark.model.run import Wait
+from floodmark.model.statements import STATEMENTS, statement
 from floodmark.services.warehouse.duckdb.errors import is_lock, lock_holder, translated
 from floodmark.services.warehouse.duckdb.turnstile import TRY_EVERY, awaited, turnstile
 
@@ -93,7 +93,7 @@ class _Timed:
         self._con = con
 
     def execute(self, sql: str, *parameters: Any) -> Connection:
-        with events.statement("duckdb", sql):
+        with statement("duckdb", sql):
             return self._con.execute(sql, *parameters)
 
     def __getattr__(self, name: str) -> Any:
@@ -222,7 +222,7 @@ class DatabaseFile:
                     self._close()
                 raise
             self._users.append(thread)
-            return cast(Connection, _Timed(con)) if events.STATEMENTS.isEnabledFor(DEBUG) else con
+            return cast(Connection, _Timed(con)) if STATEMENTS.isEnabledFor(DEBUG) else con
 
     def _fit(self, read_only: bool) -> bool:
         """Whether the open database will do: DuckDB opens a file either read-only or for writing."""

@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from floodmark.model import events
 from floodmark.model.commit import WIDE_BYTES, DataFile
 from floodmark.model.errors import (
     ConfigError,
@@ -30,6 +29,7 @@ from floodmark.model.errors import (
 )
 from floodmark.model.ledger import Ledger, LoadSum, Part, TargetFiller
 from floodmark.model.run import Step, Wait
+from floodmark.model.statements import statement
 from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
@@ -210,7 +210,7 @@ class DuckDB:
             size = batch_rows(width, portion.seen if portion else 0)
             sql = words(TargetSql(DUCKDB, rows, types))
             con.execute("SET arrow_large_buffer_size = true")  # else no column of a batch may exceed 2 GiB
-            with events.statement("duckdb", sql):
+            with statement("duckdb", sql):
                 for batch in streamed(con.sql(sql).to_arrow_reader(size)):
                     widest = max(widest, batch.nbytes // max(1, batch.num_rows))
                     each(batch)

@@ -22,8 +22,8 @@ from botocore.exceptions import (
 )
 
 from floodmark.config.load import WarehouseSpec
-from floodmark.model import events
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
+from floodmark.model.statements import statement
 from floodmark.services.retry import Retries
 from floodmark.services.warehouse.redshift.errors import LOGGING_IN, Problem, detailed, failure_of, lost
 from floodmark.services.warehouse.redshift.names import literal
@@ -98,12 +98,12 @@ class DataApiSession:
         """The rows of a query; with a lock, in a transaction that changes nothing."""
         seconds = waits or seconds or self._limits.question
         if lock is None:
-            with events.statement("redshift", sql):
+            with statement("redshift", sql):
                 said = self._wait(self._submit([sql]), seconds)
             self._raise_failure(said)
             return list(self._rows(said["Id"])) if said.get("HasResultSet") else []
         first = self._opening(lock)
-        with events.statement("redshift", sql):
+        with statement("redshift", sql):
             said = self._wait(self._submit([*first, sql]), lock.seconds + seconds)
         self._raise_failure(said, len(first))
         return list(self._rows(f"{said['Id']}:{len(first) + 1}"))
@@ -111,7 +111,7 @@ class DataApiSession:
     def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """Run one statement by itself."""
         limit = self._limits.statement if seconds is None else seconds
-        with events.statement("redshift", sql):
+        with statement("redshift", sql):
             self._raise_failure(self._wait(self._submit([sql]), limit))
 
     def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
@@ -133,7 +133,7 @@ class DataApiSession:
         except Failed as failed:
             return Outcome("unknown" if failed.lost else "rolled back", failed.error, failed.again)
         try:
-            with events.statement("redshift", "; ".join(statements)):
+            with statement("redshift", "; ".join(statements)):
                 said = self._wait(batch, lock.seconds + self._limits.statement, statements, lock.at_work)
         except Failed as failed:
             return Outcome("unknown", failed.error)

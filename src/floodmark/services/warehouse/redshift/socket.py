@@ -20,9 +20,9 @@ import redshift_connector
 from redshift_connector.error import Error as DriverError
 
 from floodmark.config.load import WarehouseSpec
-from floodmark.model import events
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, TransientError
 from floodmark.model.run import Wait
+from floodmark.model.statements import statement
 from floodmark.services import ssh as tunnel
 from floodmark.services.warehouse.redshift import tls as redshift_tls
 from floodmark.services.warehouse.redshift.errors import (
@@ -375,7 +375,7 @@ class SocketSession:
         watch.start()
         try:
             cursor = self._connection.cursor()
-            with events.statement("redshift", sql):
+            with statement("redshift", sql):
                 cursor.execute(sql)
             yield cursor
         except _BROKEN as error:

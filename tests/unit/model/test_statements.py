@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.model.events import masked, place
+from floodmark.model.log_lines import place
+from floodmark.model.statements import masked
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from floodmark.cli.progress.frame import TELLING, said_step
 from floodmark.model.run import Step
 from floodmark.model.text import count, counted, duration, rate, size, span
 
@@ -24,6 +23,8 @@ _DONE = {
     "verify": "compared",
     "plan": "planned",
 }
+TELLING = 0.01  # the share of a stage that says something about the rest
+EVERY = 5.0  # seconds between two lines of one table and stage
 # What a stage is measured in; files are counted next to rows, but not next to files.
 UNITS = {"clean": "file"}
 
@@ -54,6 +55,21 @@ class Tally:
             self.step_began = time.monotonic()
         self.underway, self.step = rows, step
 
+    def due(self) -> bool:
+        """Whether it is time for a line about it; if so, the next one is due a few seconds later."""
+        if self.seconds - self.said < EVERY:
+            return False
+        self.said = self.seconds
+        return True
+
+    def end(self) -> bool:
+        """The stage has ended; returns whether that is news."""
+        if self.ended is not None:
+            return False
+        self.ended = time.monotonic()
+        self.at_work(0, None)
+        return True
+
     @property
     def so_far(self) -> int:
         return self.rows + self.underway
@@ -67,6 +83,22 @@ class Tally:
         """The same for a log event (docs/logs.md)."""
         seconds = round(self.seconds, 3)
         return {"rows": self.rows, "files": self.files, "bytes": self.bytes, "seconds": seconds}
+
+
+def said_step(step: Step) -> str:
+    """`copying files, 3 of 12`, `checking 1 file`."""
+    verb = {
+        "check": "checking",
+        "copy": "copying",
+        "merge": "merging rows",
+        "insert": "inserting rows",
+        "commit": "committing",
+    }[step.kind]
+    if step.kind not in ("check", "copy"):
+        return verb + (f", {step.done} of {step.total}" if step.done else "")
+    if step.done:
+        return f"{verb} files, {step.done} of {step.total}"
+    return f"{verb} {counted(step.total, 'file') if step.total else 'files'}"
 
 
 def said_so_far(stage: str, tally: Tally) -> str:
