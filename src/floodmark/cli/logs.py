@@ -84,28 +84,6 @@ def _scrubbed(scrub: Scrubber, value: Any) -> Any:
     return scrub(value) if isinstance(value, str) else value
 
 
-def run_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the tables of a `sync` document add up to; empty for any other document."""
-    tables = document.get("tables")
-    if "run" not in document or not isinstance(tables, list):
-        return {}
-    if not all("rows_extracted" in table and "bytes_written" in table for table in tables):
-        return {}
-
-    def total(key: str) -> int:
-        return sum(int(table[key]) for table in tables)
-
-    return {
-        "tables": len(tables),
-        "failed": sum(1 for table in tables if table.get("error")),
-        "rows": total("rows_extracted"),
-        "rows_reread": total("rows_reread"),
-        "rows_loaded": total("rows_loaded"),
-        "files": total("files_written"),
-        "bytes": total("bytes_written"),
-    }
-
-
 class _Stderr(logging.StreamHandler[Any]):
     """Writes to whatever sys.stderr is at that moment: progress bars replace it while they are up."""
 

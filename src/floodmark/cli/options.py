@@ -120,7 +120,6 @@ class Settings:
 
     def result(self, document: dict[str, Any], lines: Callable[[], list[str]]) -> None:
         """The command's result: the document with `--json`, else its lines."""
-        self.totals = logs.run_fields(document)
         if self.json:
             emit.emit_json(document, self.scrub)
         else:

@@ -20,7 +20,7 @@ from floodmark.cli.stderr import to_stderr
 from floodmark.model import log_lines
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.events import Event, RunBegan, to_all
-from floodmark.model.run import SyncOptions
+from floodmark.model.run import SyncOptions, SyncReport
 from floodmark.model.text import clock, counted, duration, shown
 from floodmark.model.times import parse_moment
 
@@ -117,9 +117,10 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
         "exit_code": 0,
     }
     line = shown(settings.scrub(cycle_line(good)))
+    totals = cycle.report or SyncReport(cycle.run, 0.0, ())
     log_lines.tell(
         logs.log, logging.INFO, "cycle_end", line, run=cycle.run, said=True, cycle=cycle.number,
-        seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **_totals(document),
+        seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **totals.log_fields,
     )  # fmt: skip
     try:
         if settings.json:
@@ -128,11 +129,6 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
             emit.emit(line)
     except FloodmarkError as unwritten:  # stdout is full or closed; the sync continues
         settings.complain(unwritten.as_json())
-
-
-def _totals(document: dict[str, Any]) -> dict[str, Any]:
-    totals = logs.run_fields(document)
-    return {**totals, "tables": totals["tables"] + document["tables_idle"]}
 
 
 def _to_stderr(settings: Settings, line: str) -> None:

@@ -199,7 +199,7 @@ def _once(
                 progress.stop()
                 _tell_unfinished(settings, progress, dry_run, verbose)
                 raise
-        document = report.as_json()
+        document, settings.totals = report.as_json(), report.log_fields
         if settings.json or not settings.quiet or dry_run:
             settings.result(document, lambda: _lines(settings, document, progress, dry_run, verbose))
         for error in emit.together([table["error"] for table in document["tables"] if table.get("error")]):

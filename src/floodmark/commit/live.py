@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from floodmark.commit.document import log
@@ -74,9 +73,7 @@ class LiveDocuments:
     def __enter__(self) -> LiveDocuments:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(GRACE)

@@ -123,9 +123,7 @@ class LogLines:
                 ended = f"ended with exit code {report.exit_code} after {duration(report.seconds)}"
                 _log(
                     logging.INFO, "table_end", f"{ended}: {read} extracted, {loaded} loaded", event,
-                    exit_code=report.exit_code, rows=report.rows_extracted, rows_reread=report.rows_reread,
-                    rows_loaded=report.rows_loaded, files=report.files_written, bytes=report.bytes_written,
-                    seconds=round(report.seconds, 3), position=position,
+                    **report.log_fields, exit_code=report.exit_code, seconds=round(report.seconds, 3), position=position,
                 )  # fmt: skip
 
     def _print(self, event: events.Event, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import reduce
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -51,6 +52,12 @@ class Counts:
     def plus(self, other: Counts) -> Self:
         """This one with the other's counts added."""
         return replace(self, **{name: getattr(self, name) + more for name, more in other.counts().items()})
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """The counts as log lines and traces name them (docs/logs.md)."""
+        rows = {"rows": self.rows_extracted, "rows_reread": self.rows_reread, "rows_loaded": self.rows_loaded}
+        return {**rows, "files": self.files_written, "bytes": self.bytes_written}
 
 
 @dataclass(frozen=True)
@@ -235,6 +242,13 @@ class SyncReport:
     @property
     def ok(self) -> bool:
         return self.exit_code == 0
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What the tables add up to, as log lines name it."""
+        failed = sum(table.error is not None for table in self.tables)
+        counts = reduce(Counts.plus, self.tables, Counts())
+        return {"tables": len(self.tables), "failed": failed, **counts.log_fields}
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -7,8 +7,7 @@ import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.health import limit_of
 from floodmark.config.load import Config
@@ -79,10 +78,8 @@ class Observer:
                 self._stack.enter_context(one)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def __call__(self, event: Event) -> None:
         for subscriber in self._subscribers:

@@ -146,11 +146,7 @@ class Traces:
             case events.Ended(table, report) if not report.left_out:
                 known = self._table(table, now - int(report.seconds * 1e9))
                 known.ended = now
-                _describe(
-                    known.span, rows=report.rows_extracted, rows_reread=report.rows_reread,
-                    rows_loaded=report.rows_loaded, files=report.files_written, bytes=report.bytes_written,
-                    exit_code=report.exit_code,
-                )  # fmt: skip
+                _describe(known.span, **report.log_fields, exit_code=report.exit_code)
             case events.RunEnded(_, report, error):
                 self._end(now, report, error, error.code if error else None)
             case events.Compared(_, _, _, code):

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from floodmark.config.load import Config
@@ -159,13 +160,14 @@ def keep_up(
     Returns an exit code only if the configuration is wrong. `stopped` reports a signal whose exception got lost.
     """
     pace, number, succeeded = Pace(time.monotonic(), every), 0, False
-    reported = Reported()
+    again = replace(options, repeated=True)
     with WarmSpark(config, "floodmark resident") as spark:
+        once = partial(sync, config, names, all_tables, again, emit, spark=spark, reported=Reported())
         while True:
             number += 1
             began = time.monotonic()
             spark.renew()
-            cycle = _cycle(config, names, all_tables, options, emit, spark, number, new_run(), reported)
+            cycle = _cycle(once, emit, number, new_run())
             if (code := stopped()) is not None:
                 raise Interrupted("stopped", code=code)
             told(cycle)
@@ -176,23 +178,12 @@ def keep_up(
             _sleep_until(pace.next(began, time.monotonic()))
 
 
-def _cycle(
-    config: Config,
-    names: Sequence[str],
-    all_tables: bool,
-    options: SyncOptions,
-    emit: Emit,
-    spark: WarmSpark,
-    number: int,
-    run: str,
-    reported: Reported,
-) -> Cycle:
+def _cycle(once: Callable[[str], SyncReport], emit: Emit, number: int, run: str) -> Cycle:
     """One sync; any error except a stop becomes part of the outcome."""
     at, began = stamp(), time.monotonic()
     report, error = None, None
     try:
-        again = replace(options, repeated=True)
-        report = sync(config, names, all_tables, again, emit, run, spark, reported)
+        report = once(run)
     except Interrupted:
         raise
     except FloodmarkError as failed:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from floodmark.cli.logs import run_fields
 from floodmark.cli.main import main
 from floodmark.cli.output import emit
 from floodmark.cli.output.watermark import list_lines
@@ -110,16 +109,6 @@ def test_the_last_log_line_of_a_sync_has_its_totals(
     assert main(["sync", "-t", "a.b", "--no-such-option", "--json-logs"]) == 2
     events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
     assert events == ["error", "run_end"]
-
-
-def test_only_the_document_of_a_sync_has_totals() -> None:
-    assert run_fields({"run": "r", "tables": []})["tables"] == 0
-    for other in (
-        {"ok": True, "tables": [{"table": "a.b", "rows_extracted": 1, "rows_reread": 0}]},  # of validate
-        {"tables": [DOCUMENT], "older_watermarks": []},
-        {"timestamp": None},
-    ):
-        assert run_fields(other) == {}
 
 
 def test_the_log_file_is_appended_to_and_has_debug_lines_and_tracebacks(

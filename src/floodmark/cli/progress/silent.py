@@ -19,7 +19,7 @@ from floodmark.model.events import Ended, Event, Noted, StageEnded, TablesChosen
 from floodmark.model.log_lines import LogLines
 from floodmark.model.run import TableReport, Wait
 from floodmark.model.secrets import Scrubber
-from floodmark.model.tally import UNITS
+from floodmark.model.tally import UNITS, Tally
 from floodmark.model.text import shown
 
 
@@ -87,9 +87,8 @@ class SilentProgress(LogLines):
                 case Ended(table, report):
                     self._end(report)
         super().__call__(event)
-        if (
-            isinstance(event, StageEnded) and not self._names
-        ):  # nothing else will report that the table is done
+        # Without tables that were chosen, nothing else will report that the table is done.
+        if isinstance(event, StageEnded) and not self._names:
             self._tallies.get(event.table, {}).pop(event.stage, None)
 
     def _end(self, report: TableReport) -> None:
@@ -146,19 +145,7 @@ class SilentProgress(LogLines):
             )
 
     def _running(self, name: str, now: float) -> Running:
-        stages = tuple(
-            Stage(
-                stage,
-                t.so_far,
-                t.expected,
-                t.seconds,
-                t.ended is not None,
-                UNITS.get(stage, "row"),
-                t.step,
-                now - t.step_began,
-            )
-            for stage, t in self._tallies[name].items()
-        )
+        stages = tuple(_stage(stage, tally, now) for stage, tally in self._tallies[name].items())
         waits = self._waits.get(name)
         return Running(shown(name), stages, waits.on if waits else None, now - waits.since if waits else 0.0)
 
@@ -199,3 +186,9 @@ class SilentProgress(LogLines):
             self._say(event.table, text)
 
     def _say(self, table: str, text: str) -> None: ...
+
+
+def _stage(name: str, tally: Tally, now: float) -> Stage:
+    over, stepped = tally.ended is not None, now - tally.step_began
+    unit = UNITS.get(name, "row")
+    return Stage(name, tally.so_far, tally.expected, tally.seconds, over, unit, tally.step, stepped)
