@@ -120,16 +120,13 @@ class TableFacts:
     mark: Mark | None = None
     status: TableStatus | None = None
     damaged: bool = False  # there is a watermark, but it can't be read
-    lease: LeaseNote | None = None  # of the run that holds the table, while it is alive
+    running: bool = False  # a live run holds the table
+    lease: LeaseNote | None = None  # that run's, if it was read
     live: Live | None = None  # how far that run has got
 
     @property
     def retired(self) -> bool:
         return self.mark is not None and self.mark.retired
-
-    @property
-    def running(self) -> bool:
-        return self.lease is not None
 
     @property
     def lag(self) -> Lag:
@@ -193,6 +190,20 @@ def judge(
     if facts.retired:
         return Health(why="retired")
     return next((one for one in _candidates(facts, limit, now, pending) if one.word in words), Health())
+
+
+def health_of(shown: Mapping[str, Any], status: TableStatus | None, limit: float, now: datetime) -> Health:
+    """The same from a table's document as `watermark get` shows it."""
+    state = shown["activity"]["state"]
+    mark = Mark(
+        shown["table_name"],
+        pending_files=len(shown["pending_s3_files"]),
+        error=shown["last_error"],
+        retired=bool(shown.get("retired")),
+        open=state != "idle",
+        document=shown,
+    )
+    return judge(TableFacts(mark.table, mark, status, running=state == "running"), limit, now)
 
 
 def _candidates(facts: TableFacts, limit: float, now: datetime, pending: int | None) -> Iterator[Health]:

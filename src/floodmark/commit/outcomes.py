@@ -123,6 +123,12 @@ class RunOutcome:
     tables: tuple[TableOutcome, ...] = ()
     error: ErrorText | None = None  # why the run failed as a whole
 
+    def __post_init__(self) -> None:
+        at = self.at
+        for one in self.tables:  # a report, from which they were just made, names the run once
+            object.__setattr__(one, "run", self.run)
+            object.__setattr__(one, "at", at)
+
     @property
     def at(self) -> str:
         """When it began."""
@@ -151,12 +157,8 @@ def parse_run(data: bytes | None, scrub: Scrub) -> RunOutcome | None:
         found = load(RunOutcome, data or b"")
     except ValueError:
         return None
-    run, at = found.run, found.at
-    return replace(
-        found,
-        tables=tuple(replace(one, run=run, at=at).masked(scrub) for one in found.tables),
-        error=found.error.masked(scrub) if found.error else None,
-    )
+    error = found.error.masked(scrub) if found.error else None
+    return replace(found, tables=tuple(one.masked(scrub) for one in found.tables), error=error)
 
 
 def run_at(run: str) -> str:

@@ -78,6 +78,7 @@ class Watermark(Result):
     last_mysql_extraction_time: Moment | None
     last_redshift_load_time: Moment | None
     last_check_time: Moment | None
+    health: str | None
     lag_seconds: float | None
     lag_ids: int | None
     backup_strategy: str | None

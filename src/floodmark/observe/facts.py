@@ -16,11 +16,10 @@ from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from floodmark.commit.document import Copy
 from floodmark.commit.health import Mark, TableFacts, mark_of
 from floodmark.commit.lease import LeaseNote, lives
 from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
-from floodmark.commit.publish import examine
+from floodmark.commit.publish import glance
 from floodmark.commit.recovery.recover import RECORDS, Recovery
 from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Live, Month, TableStatus, merged, parse
 from floodmark.model.times import compact
@@ -108,8 +107,8 @@ def _status(scrub: Scrub, name: str, data: bytes | None) -> TableStatus | None:
 
 
 def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
-    found = examine(data, name) if "." in name else None  # the older tool's names have no dot
-    if not isinstance(found, Copy):
+    found = glance(data, name) if "." in name else None  # the older tool's names have no dot
+    if found is None:
         return None
     mark = mark_of(found.checkpoint, found.saved)
     error = scrub(mark.error) if mark.error else None
@@ -160,9 +159,8 @@ class StoreFacts:
             now = live.get(name) if lease is not None else None
             now = now if now is not None and lease is not None and now.run == lease.run else None
             mark = marks.get(name)
-            found.append(
-                TableFacts(name, mark, statuses.get(name), name in marks and mark is None, lease, now)
-            )
+            damaged, running = name in marks and mark is None, lease is not None
+            found.append(TableFacts(name, mark, statuses.get(name), damaged, running, lease, now))
         return tuple(found)
 
     def history(self, now: datetime) -> tuple[tuple[TableFacts, ...], History]:

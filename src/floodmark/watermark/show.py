@@ -6,10 +6,12 @@ Only the store is needed. MySQL and the warehouse may be unreachable; whatever i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from floodmark.commit.activity import activity_now
 from floodmark.commit.fold import State
+from floodmark.commit.health import health_of, limit_of
 from floodmark.commit.log import Log, tables
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import read_status
@@ -81,6 +83,7 @@ def _documents(
             document["not_followed"] = list(not_followed(state.table, options.deletes)) if state.table else []
             document["activity"] = activity_now(store, state)
             document["last_check_time"] = status.last_check_time if status else None
+            document["health"] = health_of(document, status, limit_of(config, name), datetime.now(UTC)).word
             lag = behind.get(name)
             document["lag_seconds"] = lag.seconds if lag else None
             if lag is not None and lag.ids is not None:

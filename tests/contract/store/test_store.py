@@ -75,6 +75,37 @@ def test_create_writes_once_and_only_once(store: Store) -> None:
     assert store.create("commits/a.b/1.json", b"third") is True
 
 
+def test_a_swap_replaces_only_what_was_read(store: Store) -> None:
+    assert store.tagged("status/x.json") == (None, None)
+    assert store.swap("status/x.json", b"first", None) is True
+    data, tag = store.tagged("status/x.json")
+    assert data == b"first" and tag is not None
+    assert store.swap("status/x.json", b"other", None) is False
+    assert store.swap("status/x.json", b"second", tag) is True
+    assert store.swap("status/x.json", b"third", tag) is False
+    assert store.get("status/x.json") == b"second"
+    tag = store.tagged("status/x.json")[1]
+    store.delete(["status/x.json"])
+    assert store.swap("status/x.json", b"fourth", tag) is False
+
+
+def test_concurrent_swaps_lose_no_change(spec: StoreSpec) -> None:
+    many, rounds = (3, 3) if spec.endpoint else (4, 25)
+    stores = [Store(spec) for _ in range(many)]
+    stores[0].put("status/count", b"0")
+
+    def count(store: Store) -> None:
+        for _ in range(rounds):
+            while True:
+                data, tag = store.tagged("status/count")
+                if store.swap("status/count", b"%d" % (int(data or b"0") + 1), tag):
+                    break
+
+    with ThreadPoolExecutor(many) as pool:
+        list(pool.map(count, stores))
+    assert stores[0].get("status/count") == b"%d" % (many * rounds)
+
+
 def test_of_many_concurrent_creates_exactly_one_wins(spec: StoreSpec) -> None:
     # SeaweedFS makes those that contend for one name wait for whole seconds, so fewer rounds there.
     many, rounds = (4, 4) if spec.endpoint else (8, 100)

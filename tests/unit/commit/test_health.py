@@ -10,10 +10,8 @@ import pytest
 
 from floodmark.commit.document import Failure
 from floodmark.commit.health import DEFAULT_LIMIT, WORDS, Mark, TableFacts, judge, limit_of
-from floodmark.commit.lease import LeaseNote
 from floodmark.commit.status import Live, TableStatus, VerifyResult
 from floodmark.config.load import AlertSpec
-from floodmark.model.commit import Owner
 from floodmark.model.run import Lag
 from floodmark.model.times import stamp
 from tests.support.dashboards import config_of
@@ -28,7 +26,6 @@ def ago(seconds: float) -> str:
 
 FINE = TableStatus("s.t", "r", ago(30), exit_code=0, caught_up_at=ago(30), lag=Lag(seconds=0.0))
 SYNCED = Mark("s.t", document={"last_mysql_extraction_time": ago(30)})
-LEASE = LeaseNote("s.t", "r", "c", 1, Owner("etl-1", "", 7, ""), "sync", ago(5), ago(-60))
 DIFFERS = VerifyResult("s.t", "r", ago(60), 1.0, False, missing=3)
 AGREES = VerifyResult("s.t", "r", ago(60), 1.0, True)
 LATE = DEFAULT_LIMIT + 1
@@ -62,20 +59,20 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {"error": "the load failed"}, {}, "failing", "will be tried again: the load failed"),
     ({"failure": Failure("extract", "away", ago(9))}, {"document": {}}, {}, "failing", "will be tried again: away"),
     ({}, {"open": True}, {}, "failing", "the last run was interrupted; the next one continues from there"),
-    ({}, {"open": True}, {"lease": LEASE}, "ok", ""),
+    ({}, {"open": True}, {"running": True}, "ok", ""),
     ({"lag": Lag(seconds=LATE)}, {}, {}, "behind", "1 d 1 h behind the source, target 1 d 1 h"),
     ({"caught_up_at": ago(3 * 24 * HOUR)}, {}, {}, "behind", "no sync has looked since 2026-11-14 12:00:00 UTC, target 1 d 1 h"),
     ({"lag": Lag(seconds=LATE - 20)}, {}, {}, "behind", "no sync has looked since 2026-11-17 11:59:30 UTC, target 1 d 1 h"),
     ({"pending_since": ago(2 * 24 * HOUR)}, {}, {}, "behind", "files have waited to be loaded since 2026-11-15 12:00:00 UTC, target 1 d 1 h"),
     ({"caught_up_at": None, "last_check_time": ago(3 * 24 * HOUR)}, {}, {}, "behind", "no sync has looked since 2026-11-14 12:00:00 UTC, target 1 d 1 h"),
-    ({"caught_up_at": ago(LATE)}, {}, {"lease": LEASE, "live": live(60.0)}, "ok", ""),
-    ({}, {}, {"lease": LEASE, "live": live(LATE)}, "behind", "1 d 1 h behind the source, target 1 d 1 h"),
+    ({"caught_up_at": ago(LATE)}, {}, {"running": True, "live": live(60.0)}, "ok", ""),
+    ({}, {}, {"running": True, "live": live(LATE)}, "behind", "1 d 1 h behind the source, target 1 d 1 h"),
     ({}, {}, {"damaged": True, "mark": None}, "unknown", "its watermark can't be read"),
     ({"caught_up_at": None, "last_check_time": None, "lag": None}, {}, {}, "unknown", "no sync has recorded when it last looked"),
     ({}, {"pending_files": 2}, {}, "waiting to load", "2 files not yet in the warehouse"),
-    ({}, {"pending_files": 2}, {"lease": LEASE}, "ok", ""),
+    ({}, {"pending_files": 2}, {"running": True}, "ok", ""),
     ({}, {"document": {}}, {}, "never synced", ""),
-    ({}, {"document": {}}, {"lease": LEASE}, "never synced", "a first sync is running"),
+    ({}, {"document": {}}, {"running": True}, "never synced", "a first sync is running"),
     ({"lag": Lag(ids=12)}, {}, {}, "ok", "12 ids behind"),
     (failed(6), {"retired": True}, {}, "ok", "retired"),
 ]  # fmt: skip
