@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import DataError
+from floodmark.model.statements import STATEMENTS
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse import files
 from floodmark.services.warehouse.duckdb import merge as duckdb_rows
@@ -90,37 +93,29 @@ def test_a_load_s_settings_do_not_remain_in_the_file(fill: Fill) -> None:
     assert {name: there[name] for name, _ in untouched} == dict(untouched)
 
 
-class Searches(list[int]):
-    """Counts how often a load looks for rows to replace."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        done = duckdb_rows._delete
-
-        def counted(target: duckdb_rows.Target, staged: duckdb_rows.Staged) -> None:
-            self.append(len(staged.paths))
-            done(target, staged)
-
-        monkeypatch.setattr(duckdb_rows, "_delete", counted)
+@pytest.fixture
+def searches(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], int]]:
+    """How often loads have looked for rows to replace."""
+    with caplog.at_level(logging.DEBUG, STATEMENTS.name):
+        yield lambda: sum('DELETE FROM "main"."orders"' in record.getMessage() for record in caplog.records)
 
 
 def test_rows_with_keys_outside_the_existing_ranges_replace_nothing(
-    fill: Fill, monkeypatch: pytest.MonkeyPatch
+    fill: Fill, searches: Callable[[], int]
 ) -> None:
-    searches = Searches(monkeypatch)
     fill.load(fill.commit([row(10, "a"), row(20, "b")]))
     fill.load(fill.commit([row(1, "c"), row(9, "d")], [row(21, "e")], [row(11, "f"), row(19, "g")]))
-    assert searches == []
+    assert searches() == 0
     assert fill.rows() == [(1, "c"), (9, "d"), (10, "a"), (11, "f"), (19, "g"), (20, "b"), (21, "e")]
 
 
 @pytest.mark.parametrize("again", [[10], [5, 10], [10, 15], [20, 25], [5, 10, 15], [1, 20, 99]])
 def test_rows_whose_keys_may_exist_replace_what_exists(
-    fill: Fill, monkeypatch: pytest.MonkeyPatch, again: list[int]
+    fill: Fill, searches: Callable[[], int], again: list[int]
 ) -> None:
-    searches = Searches(monkeypatch)
     fill.load(fill.commit([row(10, "old"), row(20, "old")]))
     fill.load(fill.commit([row(1000, "apart")], [row(i, "new") for i in again]))
-    assert len(searches) == 1
+    assert searches() == 1
     expected = {10: "old", 20: "old", 1000: "apart"} | dict.fromkeys(again, "new")
     assert fill.rows() == sorted(expected.items())
 
@@ -134,12 +129,13 @@ def test_keys_of_20_digits_are_searched_by_every_digit(fill: Fill) -> None:
     assert fill.rows() == [(top - 1, "old"), (top, "new")]
 
 
-def test_many_ranges_are_searched_together(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranges_are_searched_together(
+    fill: Fill, monkeypatch: pytest.MonkeyPatch, searches: Callable[[], int]
+) -> None:
     monkeypatch.setattr(duckdb_rows, "MAX_RANGES", 2)
-    searches = Searches(monkeypatch)
     fill.load(fill.commit([row(1, "old")]))
     fill.load(fill.commit([row(2, "a")], [row(3, "b")], [row(1, "new")]))
-    assert searches == [3]
+    assert searches() == 1
     assert fill.rows() == [(1, "new"), (2, "a"), (3, "b")]
 
 

@@ -15,7 +15,7 @@ from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
 from floodmark.services.warehouse.redshift.files import UNKNOWN, Proven
 from floodmark.services.warehouse.redshift.merge import put
-from floodmark.services.warehouse.redshift.stage import Put
+from floodmark.services.warehouse.redshift.stage import RedshiftPut
 from floodmark.services.warehouse.redshift.steps import Check, Choose, Do, Step
 from tests.support.described import changed, described
 
@@ -26,15 +26,15 @@ NAME = Column("name", "varchar(20)", "varchar", characters=20, charset="utf8mb4"
 ORDERS = described("shop", "orders", (ID, DAY, BIG, NAME), ("id",), None, "upsert", "orders")
 
 
-def spec(table: Table = ORDERS, **more: Any) -> Put:
-    return Put(
+def spec(table: Table = ORDERS, **more: Any) -> RedshiftPut:
+    return RedshiftPut(
         table=table, schema="public", target="orders", side="floodmark_keys_orders", fields=fields(table),
         parsed=frozenset(), constants=(), filled=True, side_filled=True, manifest=lambda files: "s3://b/m",
         **{"iam_role": None, **more},
     )  # fmt: skip
 
 
-def as_new(made: Put) -> Put:
+def as_new(made: RedshiftPut) -> RedshiftPut:
     return replace(made, filled=False, side_filled=False, direct=True, created="CREATE …")
 
 
@@ -50,7 +50,7 @@ def said(steps: Sequence[Step]) -> Iterator[str]:
             yield from said(step.then)
 
 
-def sent(way: LoadAs, made: Put, *files: Proven) -> list[str]:
+def sent(way: LoadAs, made: RedshiftPut, *files: Proven) -> list[str]:
     return list(said(put(made, way, [files], ["2025-01-01T00:00:00Z"])))
 
 

@@ -11,7 +11,7 @@ import duckdb
 
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import Field, fields
+from floodmark.model.types import KEY_FIELD, Field, fields
 from floodmark.services.warehouse.duckdb.errors import translated
 from floodmark.services.warehouse.duckdb.file import ONLY_HERE, Connection
 from floodmark.services.warehouse.protocol import quote
@@ -37,6 +37,16 @@ FileColumns = list[tuple[str, str]]  # names and types
 def reading(paths: Sequence[Path]) -> str:
     """The rows of the files as a table expression."""
     return f"read_parquet({_listed(paths)}, {_AS_WRITTEN})"
+
+
+def rows_of(paths: Sequence[Path], fields: Sequence[Field], also: str = "", joined: str = "") -> str:
+    """The same as a query, in columns named as the target's; a key's weight is KEY_FIELD."""
+    names = [f"c{i}" for i in range(len(fields))]  # they hide nothing that DuckDB or a join adds
+    columns = ", ".join(
+        f"{_value(f's.{name}', field)} AS {quote(KEY_FIELD if field.file_only else field.target)}"
+        for name, field in zip(names, fields, strict=True)
+    )
+    return f"(SELECT {columns}{also} FROM {reading(paths)} AS s({', '.join(names)}){joined})"
 
 
 def columns_of(con: Connection, paths: Sequence[Path]) -> dict[Path, FileColumns]:
@@ -66,10 +76,8 @@ def check_itself(con: Connection, paths: Sequence[Path]) -> None:
 
 def ask(table: Table, path: Path, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]]:
     """The rows that queries about one file of a table return, in DuckDB's SQL, as if it were the target."""
-    every = [(f"c{i}", field) for i, field in enumerate(fields(table))]
-    columns = ", ".join(f"{value(name, f)} AS {quote(f.target)}" for name, f in every if not f.file_only)
-    rows = f"(SELECT {columns} FROM {reading([path])} AS s({', '.join(name for name, _ in every)}))"
-    place = TargetSql(DUCKDB, rows, {field.target: field.duckdb for _, field in every})
+    every = fields(table)
+    place = TargetSql(DUCKDB, rows_of([path], every), {field.target: field.duckdb for field in every})
     with duckdb.connect(config=ONLY_HERE) as con:
         try:
             check_itself(con, [path])
@@ -78,7 +86,7 @@ def ask(table: Table, path: Path, words: Callable[[TargetSql], Sequence[str]]) -
             raise translated(error, path) from error
 
 
-def value(name: str, field: Field) -> str:
+def _value(name: str, field: Field) -> str:
     """A file's value as the target stores it."""
     # Wall clocks are written as if UTC; a cast would shift them by the session's zone.
     return f"make_timestamp(epoch_us({name}))" if field.wall_clock else name

@@ -24,7 +24,7 @@ from floodmark.services.warehouse.column_mapping import (
 from floodmark.services.warehouse.columns import check_strangers, renamed
 from floodmark.services.warehouse.decide import Decision, count_after, decide
 from floodmark.services.warehouse.duckdb import merge as put
-from floodmark.services.warehouse.duckdb.ddl import changes, refused_rows, renamings
+from floodmark.services.warehouse.duckdb.ddl import changes, literal, refused_rows, renamings
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere
 from floodmark.services.warehouse.duckdb.file import BULKY, Connection, Volume
 from floodmark.services.warehouse.duckdb.files import FileColumns, columns_of
@@ -43,7 +43,7 @@ class Ready:
 
     request: LoadRequest
     decision: Decision
-    staged: put.Staged
+    staged: put.DuckDBPut
     loaded: tuple[LedgerRow, ...]  # the ledger rows to write
     volume: Volume
 
@@ -145,20 +145,16 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
     if kept:
         computed = target.generated()
         kept = tuple(name for name in kept if name.lower() not in computed)
-    staged = replace(staged, constants=given, kept=kept)
+    staged = replace(
+        staged,
+        constants=tuple((c.target, literal(c.duckdb, c.value)) for c in given),
+        kept=kept,
+        filled=bool(rows),
+        side_filled=staged.weighed and bool(target.weights.count()),
+    )
     target = replace(target, at_work=request.at_work)
     try:
-        match decision.way:
-            case "merge":
-                put.merge(target, staged, count, filled=bool(rows))
-            case "insert":
-                put.insert(target, staged, count)
-            case "replace":
-                put.replace(target, staged, count)
-            case "delete":
-                put.delete(target, staged)
-            case "mark":
-                put.mark(target, staged)
+        put.put(target, staged, decision.way, count)
     except AlreadyThere as error:
         with con.cursor() as beside:  # this transaction is aborted and takes no more queries
             same, said = replace(target, con=beside), str(error).partition("\n")[0]

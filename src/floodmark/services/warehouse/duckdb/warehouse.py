@@ -48,7 +48,7 @@ from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Ques
 from floodmark.services.warehouse.duckdb.transaction import Ready, small, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
-from floodmark.services.warehouse.protocol import COUNTS, LoadOutcome, LoadRequest, data_files
+from floodmark.services.warehouse.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
@@ -273,11 +273,14 @@ class DuckDB:
             paths = fetch(request.store, files, folder, request.table.name, self._fetching(request, files))
             places = {field.name: field.target for field in placed(request.table, request.now)}
             read = file_fields(request.table, decision.way)
-            staged = put.Staged(
-                request.table,
-                tuple(replace(field, target=places[field.name]) for field in read),
-                decision.staged,
-                tuple(paths),
+            staged = put.DuckDBPut(
+                table=request.table,
+                schema=self.schema,
+                target=request.target,
+                side=KEYS + request.target,
+                fields=tuple(replace(field, target=places[field.name]) for field in read),
+                commits=decision.staged,
+                paths=tuple(paths),
             )
             ready = Ready(request, decision, staged, loaded, put.volume(staged))
             failed = self._small.ask(ready) if ready.small else self._loaded([ready])[0]

@@ -14,28 +14,25 @@ from dataclasses import replace
 
 from floodmark.model.commit import LoadAs
 from floodmark.model.types import READ_FIELD
-from floodmark.services.warehouse.protocol import DELETED_AT, HASH_FIELD, quote
-from floodmark.services.warehouse.redshift.ddl import staging_type
-from floodmark.services.warehouse.redshift.files import Proven
-from floodmark.services.warehouse.redshift.match import (
-    KEPT,
-    WEIGHTS,
-    bounded,
-    kept_as,
-    match,
-    same_weight,
-    save_kept,
-    twice,
-    unweigh,
-    weigh,
-    without_doubles,
-)
-from floodmark.services.warehouse.redshift.names import literal
-from floodmark.services.warehouse.redshift.stage import (
+from floodmark.services.warehouse.merge import (
     STAGE,
     STAGED,
+    Do,
     Heap,
-    Put,
+    delete,
+    forget_weights,
+    insert,
+    insert_with_kept,
+    mark,
+    save_kept,
+    store_weights,
+)
+from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.redshift.ddl import staging_type
+from floodmark.services.warehouse.redshift.files import Proven
+from floodmark.services.warehouse.redshift.match import bounded, twice, unweigh, weigh, without_doubles
+from floodmark.services.warehouse.redshift.stage import (
+    RedshiftPut,
     copied,
     copied_or,
     copies,
@@ -47,14 +44,14 @@ from floodmark.services.warehouse.redshift.stage import (
     stage,
     staged_as,
 )
-from floodmark.services.warehouse.redshift.steps import Choose, Do, Step
+from floodmark.services.warehouse.redshift.steps import Choose, Step
 
 _LISTED = 1000  # values that a condition lists one by one
 
 Commits = Sequence[Sequence[Proven]]
 
 
-def put(spec: Put, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tuple[Step, ...]:
+def put(spec: RedshiftPut, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tuple[Step, ...]:
     """The steps that bring the files of some commits, in order, into the target; `at`: the commits' times."""
     if way == "mark":
         return tuple(
@@ -84,12 +81,12 @@ def put(spec: Put, way: LoadAs, commits: Commits, at: Sequence[str] = ()) -> tup
     return tuple(steps)
 
 
-def _inserted(spec: Put, files: Sequence[Proven]) -> list[Step]:
+def _inserted(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """All rows of the files, through the staging table."""
-    return [*proven_stage(spec, files), _insert(spec, Proven.rows(files))]
+    return [*proven_stage(spec, files), insert(spec, Proven.rows(files))]
 
 
-def _copied_again(spec: Put, files: Sequence[Proven]) -> list[Step]:
+def _copied_again(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """A snapshot into a target that has been emptied.
 
     Masking and row-level security may hide its rows from us. Then the rows are proven in the staging table
@@ -105,12 +102,12 @@ def _copied_again(spec: Put, files: Sequence[Proven]) -> list[Step]:
 # ---------------------------------------------------------------- rows that merge by key
 
 
-def _merge(spec: Put, commits: Commits) -> list[Step]:
+def _merge(spec: RedshiftPut, commits: Commits) -> list[Step]:
     """Put the newest row of each key in place of what the target has."""
     return _straight(spec, commits) if spec.direct else _staged(spec, commits)
 
 
-def _staged(spec: Put, commits: Commits) -> list[Step]:
+def _staged(spec: RedshiftPut, commits: Commits) -> list[Step]:
     """Through the staging table."""
     files = _flat(commits)
     told = is_told(files)
@@ -134,7 +131,7 @@ def _staged(spec: Put, commits: Commits) -> list[Step]:
     ]
 
 
-def _straight(spec: Put, commits: Commits) -> list[Step]:
+def _straight(spec: RedshiftPut, commits: Commits) -> list[Step]:
     """Straight into a new target, which has the file-only columns until the rows have been compared."""
     files = _flat(commits)
     target, told = Heap(spec.target, spec.into), is_told(files)
@@ -164,7 +161,7 @@ def _straight(spec: Put, commits: Commits) -> list[Step]:
 
 
 def _in_order(
-    spec: Put,
+    spec: RedshiftPut,
     heap: Heap,
     commits: Commits,
     newest: tuple[Step, ...],
@@ -181,11 +178,11 @@ def _in_order(
     return (Choose(question, 0, newest, one_by_one),)
 
 
-def _without_doubles(spec: Put, heap: Heap, commits: Commits) -> list[Step]:
+def _without_doubles(spec: RedshiftPut, heap: Heap, commits: Commits) -> list[Step]:
     return without_doubles(spec, heap, is_told(_flat(commits)), shared_reads(commits) is not None)
 
 
-def _one_by_one(spec: Put, commits: Commits) -> tuple[Step, ...]:
+def _one_by_one(spec: RedshiftPut, commits: Commits) -> tuple[Step, ...]:
     """Each commit through its own staging table: a later one replaces what an earlier one put there."""
     steps: list[Step] = []
     for i, commit in enumerate(commits):
@@ -197,18 +194,18 @@ def _one_by_one(spec: Put, commits: Commits) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _place(spec: Put, files: Sequence[Proven], rows: int | None) -> tuple[Step, ...]:
+def _place(spec: RedshiftPut, files: Sequence[Proven], rows: int | None) -> tuple[Step, ...]:
     """Put the staged rows in place of what the target has for their keys, or of all that it has."""
     if not spec.filled:
-        return (*_keep_weights(spec), _insert(spec, rows))
-    gone = _emptied(spec) if spec.whole else _delete(spec, files)
+        return (*_keep_weights(spec), insert(spec, rows))
+    gone = _emptied(spec) if spec.whole else delete(spec, bounded(spec, files))
     weights = _keep_weights(replace(spec, side_filled=False) if spec.whole else spec)
     if not spec.kept:
-        return (*gone, *weights, _insert(spec, rows))
-    return (save_kept(spec, files), *gone, *weights, *_inserted_with_kept(spec, rows))
+        return (*gone, *weights, insert(spec, rows))
+    return (save_kept(spec, bounded(spec, files)), *gone, *weights, *insert_with_kept(spec, rows))
 
 
-def _emptied(spec: Put) -> list[Step]:
+def _emptied(spec: RedshiftPut) -> list[Step]:
     """Delete all rows of the target, and all weights."""
     return [
         *([Do(f"DELETE FROM {spec.into}")] if spec.filled else []),
@@ -216,104 +213,39 @@ def _emptied(spec: Put) -> list[Step]:
     ]
 
 
-def _insert(
-    spec: Put, rows: int | None, more: Sequence[tuple[str, str]] = (), among: str = quote(STAGE)
-) -> Do:
-    """Insert staged rows; `more`: further columns of the target, and their values."""
-    values = {name: _value(spec, name) for _, name in spec.columns}
-    values |= dict((*spec.constants, *more))
-    names = ", ".join(quote(name) for name in values)
-    return Do(f"INSERT INTO {spec.into} ({names}) SELECT {', '.join(values.values())} FROM {among}", rows)
-
-
-def _inserted_with_kept(spec: Put, rows: int | None) -> list[Step]:
-    """Insert the staged rows: those of saved keys with what the target had, the others as new rows.
-
-    Two statements, because only a column that an INSERT leaves out gets its default.
-    """
-    same, (_, key) = match(spec, STAGE, KEPT), spec.keys[0]
-    values = [(name, quote(KEPT, kept_as(i))) for i, name in enumerate(spec.kept)]
-    new = f"LEFT JOIN {quote(KEPT)} ON {same} WHERE {quote(KEPT, key)} IS NULL"
-    return [
-        _insert(spec, None, values, f"{quote(STAGE)} JOIN {quote(KEPT)} ON {same}"),
-        replace(_insert(spec, rows, among=f"{quote(STAGE)} {new}"), together=True),
-        Do(f"DROP TABLE {quote(KEPT)}"),
-    ]
-
-
-def _value(spec: Put, name: str) -> str:
-    column = quote(STAGE, name)
-    if name in spec.documents:
-        return f"JSON_PARSE(CAST({column} AS VARCHAR(MAX)))"
-    return f"JSON_PARSE({column})" if name in spec.parsed else column
-
-
 # ---------------------------------------------------------------- deleted keys
 
 
-def _removed(spec: Put, files: Sequence[Proven]) -> list[Step]:
+def _removed(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """Delete the rows, and the weights, of deleted keys."""
     return [
         *proven_stage(spec, files),
         *weigh(spec, STAGED, is_told(files)),
-        *_delete(spec, files),
-        *_forget_weights(spec),
+        *delete(spec, bounded(spec, files)),
+        *forget_weights(spec),
     ]
 
 
-def _delete(spec: Put, files: Sequence[Proven]) -> list[Step]:
-    """Delete the target's rows that have the files' keys."""
-    return _by_key(spec, files, f"DELETE FROM {spec.into} USING")
-
-
-def _mark(spec: Put, commit: Sequence[Proven], at: str) -> list[Step]:
+def _mark(spec: RedshiftPut, commit: Sequence[Proven], at: str) -> list[Step]:
     """Mark the rows whose keys are in a commit's files as deleted, at the commit's time."""
     if not Proven.rows(commit):
         return []
-    moment = f"CAST({literal(at.replace('T', ' ').removesuffix('Z'))} AS TIMESTAMP)"
-    there = f" AND {quote(spec.target)}.{quote(DELETED_AT)} IS NULL"
     return [
         *proven_stage(spec, commit),
         *weigh(spec, STAGED, is_told(commit)),
-        *_by_key(spec, commit, f"UPDATE {spec.into} SET {quote(DELETED_AT)} = {moment} FROM", there),
+        *mark(spec, at, bounded(spec, commit)),
         *_dropped(spec),
     ]
 
 
-def _by_key(spec: Put, files: Sequence[Proven], statement: str, more: str = "") -> list[Step]:
-    """A statement for the target's rows with the files' keys: by weight, and by bytes.
-
-    Equal bytes are equal keys, and the weights may not cover rows that were there before.
-    """
-    more = bounded(spec, files) + more
-    steps: list[Step] = []
-    if spec.weighed and spec.side_filled:
-        stored = f"{same_weight(spec.side)} AND {match(spec, spec.target, spec.side)}"
-        steps.append(Do(f"{statement} {spec.beside}, {quote(WEIGHTS)} WHERE {stored}{more}"))
-    steps.append(Do(f"{statement} {quote(STAGE)} WHERE {match(spec, spec.target, STAGE)}{more}"))
-    return steps
-
-
-def _keep_weights(spec: Put) -> list[Step]:
+def _keep_weights(spec: RedshiftPut) -> list[Step]:
     """Store each key's weight, so that 'ABC' finds 'abc' later."""
     if not spec.weighed:
         return []
-    names = ", ".join(quote(name) for name in (HASH_FIELD, *(name for _, name in spec.keys)))
-    return [
-        *_forget_weights(spec),
-        Do(f"INSERT INTO {spec.beside} ({names}) SELECT {names} FROM {quote(WEIGHTS)}"),
-    ]
+    return [*forget_weights(spec), store_weights(spec)]
 
 
-def _forget_weights(spec: Put) -> list[Step]:
-    """Drop the stored weights of the files' keys, by weight and by bytes (a collation may have changed)."""
-    if not (spec.weighed and spec.side_filled):
-        return []
-    using = f"DELETE FROM {spec.beside} USING {quote(WEIGHTS)} WHERE"
-    return [Do(f"{using} {same_weight(spec.side)}"), Do(f"{using} {match(spec, spec.side, WEIGHTS)}")]
-
-
-def _dropped(spec: Put) -> list[Step]:
+def _dropped(spec: RedshiftPut) -> list[Step]:
     """Drop the staging table, to make way for the next one."""
     return [Do(f"DROP TABLE {quote(STAGE)}"), *unweigh(spec)]
 

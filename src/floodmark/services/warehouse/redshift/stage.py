@@ -16,77 +16,79 @@ import pyarrow as pa
 
 from floodmark.model.errors import DataError
 from floodmark.model.names import OUR_TABLES
-from floodmark.model.table import Table
 from floodmark.model.types import KEY_FIELD, READ_FIELD, SUPER, Field
-from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.merge import STAGE, STAGED, Do, Heap, Put
+from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.ddl import UNKEYABLE, staging_type
 from floodmark.services.warehouse.redshift.files import Proven, as_text, is_ranged, ranges
-from floodmark.services.warehouse.redshift.names import literal, path
-from floodmark.services.warehouse.redshift.steps import Check, Choose, Do, Step
+from floodmark.services.warehouse.redshift.names import literal
+from floodmark.services.warehouse.redshift.steps import Check, Choose, Step
 
-STAGE = f"{OUR_TABLES}stage"
-
-
-@dataclass(frozen=True)
-class Heap:
-    """The table that holds the files' rows: the staging table, or a target that was empty."""
-
-    name: str  # the qualifier of its columns
-    path: str  # the table, in statements
+WEIGHTS = f"{OUR_TABLES}weights"
+PLACE = f"_{OUR_TABLES}place"
 
 
-STAGED = Heap(STAGE, quote(STAGE))
+@dataclass(frozen=True, kw_only=True)
+class RedshiftPut(Put):
+    """A target in Redshift, and the files that COPY brings."""
 
-
-@dataclass(frozen=True)
-class Put:
-    """A target, and the files whose rows go into it."""
-
-    table: Table
-    schema: str
-    target: str  # as Redshift knows it
-    side: str  # the table beside it: MySQL's weight of a text key -> the key as stored
-    fields: tuple[Field, ...]  # of the files, in their order
-    parsed: frozenset[str]  # the target's columns that hold parsed JSON
-    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what new rows get in them
-    iam_role: str | None
-    filled: bool  # whether the target has rows
-    side_filled: bool
-    manifest: Callable[[Sequence[Proven]], str]
+    iam_role: str | None = None
+    manifest: Callable[[Sequence[Proven]], str] = lambda files: ""
+    parsed: frozenset[str] = frozenset()  # the target's columns that hold parsed JSON
     dist_key: str | None = None  # the target's
     created: str | None = None  # the statement that creates the target, if this load does
     direct: bool = False  # whether COPY may fill the target itself, once it is empty
     documents: frozenset[str] = frozenset()  # JSON columns longer than a VARCHAR: staged as SUPER
-    kept: tuple[str, ...] = ()  # columns that the files lack, in which existing rows keep their values
     whole: bool = False  # the files' rows replace all of the target's, not only those with their keys
 
-    @property
-    def columns(self) -> list[tuple[Field, str]]:
-        """The fields that the target has too, with their names there."""
-        return [(field, field.target) for field in self.fields if not field.file_only]
+    weight = HASH_FIELD
 
     @property
-    def keys(self) -> list[tuple[Field, str]]:
-        key = self.table.key
-        return [(f, name) for f, name in self.columns if f.column in key and f.name == f.column]
+    def weights(self) -> Heap:
+        return Heap(WEIGHTS, quote(WEIGHTS))
 
     @property
-    def weighed(self) -> bool:
-        """Whether keys are compared by MySQL's weights instead of their bytes."""
-        return any(field.file_only for field in self.fields)
-
-    @property
-    def into(self) -> str:
-        return path(self.schema, self.target)
-
-    @property
-    def beside(self) -> str:
-        return path(self.schema, self.side)
-
-    @property
-    def staged(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of the files' columns in the staging table, in order."""
         return [staged_as(field) for field in self.fields]
+
+    def equal(self, field: Field, one: str, other: str) -> str:
+        # To Redshift 'a' equals 'a '; with something after the spaces it does not.
+        text = f" AND {one} || '.' = {other} || '.'" if is_text(field) else ""
+        return f"{one} = {other}{text}"
+
+    def value(self, field: Field) -> str:
+        column = quote(STAGE, field.target)
+        if field.target in self.documents:
+            return f"JSON_PARSE(CAST({column} AS VARCHAR(MAX)))"
+        return f"JSON_PARSE({column})" if field.target in self.parsed else column
+
+    def one_each(self, columns: str, rows: str) -> str:
+        by = ", ".join(grouped(field).by[-1] for field in self.keys)
+        return (
+            f"SELECT {columns} FROM (SELECT {columns}, row_number() OVER (PARTITION BY {by}) AS {quote(PLACE)} "
+            f"FROM ({rows}) AS pairs) AS ranked WHERE {quote(PLACE)} = 1"
+        )
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A key column for GROUP BY, which ignores trailing spaces and can't compare VARBYTE."""
+
+    select: str
+    by: tuple[str, ...]
+
+
+def grouped(field: Field, table: str = "") -> Grouped:
+    name = field.target
+    column = quote(table, name) if table else quote(name)
+    if field.redshift.startswith("VARBYTE"):
+        return Grouped(f"FROM_HEX(TO_HEX({column})) AS {quote(name)}", (f"TO_HEX({column})",))
+    return Grouped(column, (column, f"{column} || '.'") if is_text(field) else (column,))
+
+
+def is_text(field: Field) -> bool:
+    return field.redshift.startswith("VARCHAR")
 
 
 def staged_as(field: Field) -> str:
@@ -94,7 +96,7 @@ def staged_as(field: Field) -> str:
     return KEY_FIELD if field.file_only else field.target
 
 
-def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
+def stage(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """The files in the staging table, which is distributed as the target is; not proven yet."""
     types = {
         staged_as(field): SUPER if field.target in spec.documents else staging_type(field)
@@ -113,7 +115,7 @@ def stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
     ]
 
 
-def proven_stage(spec: Put, files: Sequence[Proven]) -> list[Step]:
+def proven_stage(spec: RedshiftPut, files: Sequence[Proven]) -> list[Step]:
     """The files in the staging table, with proof."""
     return [*stage(spec, files), proof(spec, STAGED, files)]
 
@@ -123,28 +125,28 @@ def is_told(files: Sequence[Proven]) -> bool:
     return any(file.read for file in files)
 
 
-def copied(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+def copied(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
     """The files in an empty table, with proof."""
     return [*copies(spec, heap, files), proof(spec, heap, files)]
 
 
 def copied_or(
-    spec: Put, heap: Heap, files: Sequence[Proven], otherwise: Callable[[], tuple[Step, ...]]
+    spec: RedshiftPut, heap: Heap, files: Sequence[Proven], otherwise: Callable[[], tuple[Step, ...]]
 ) -> list[Step]:
     """The files in an empty table; `otherwise` if the table does not show what they hold."""
     return [*copies(spec, heap, files), Choose(_first_wrong(heap, _wrong(spec, files)), "", (), otherwise)]
 
 
-def copies(spec: Put, heap: Heap, files: Sequence[Proven]) -> list[Step]:
+def copies(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> list[Step]:
     """One COPY, or two if older files lack the read time."""
     told, untold = [f for f in files if f.read], [f for f in files if not f.read]
     return [
-        *_copy(spec, heap, told, [*spec.staged, READ_FIELD]),
-        *_copy(spec, heap, untold, spec.staged),
+        *_copy(spec, heap, told, [*spec.names, READ_FIELD]),
+        *_copy(spec, heap, untold, spec.names),
     ]
 
 
-def _copy(spec: Put, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:
+def _copy(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], columns: Sequence[str]) -> list[Step]:
     if not Proven.rows(files):
         return []
     into = f"{heap.path} ({', '.join(quote(name) for name in columns)})"
@@ -181,7 +183,7 @@ def shared_reads(commits: Sequence[Sequence[Proven]]) -> frozenset[int] | None:
 # ---------------------------------------------------------------- proof
 
 
-def proof(spec: Put, heap: Heap, files: Sequence[Proven]) -> Step:
+def proof(spec: RedshiftPut, heap: Heap, files: Sequence[Proven]) -> Step:
     """Check that the table has the files' number of rows and their lowest and highest values, in one scan."""
     rows = Proven.rows(files)
 
@@ -205,7 +207,7 @@ def proof(spec: Put, heap: Heap, files: Sequence[Proven]) -> Step:
     return Check(_first_wrong(heap, _wrong(spec, files)), "", error)
 
 
-def fine(spec: Put, heap: Heap, files: Sequence[Proven], doubles: str) -> str:
+def fine(spec: RedshiftPut, heap: Heap, files: Sequence[Proven], doubles: str) -> str:
     """The query whose answer is empty if the proof holds and the query `doubles` returns 0."""
     return _first_wrong(heap, [*_wrong(spec, files), f"WHEN ({doubles}) <> 0 THEN 'twice'"])
 
@@ -214,10 +216,10 @@ def _first_wrong(heap: Heap, cases: Sequence[str]) -> str:
     return f"SELECT CASE {' '.join(cases)} ELSE '' END FROM {heap.path}"
 
 
-def _wrong(spec: Put, files: Sequence[Proven]) -> list[str]:
+def _wrong(spec: RedshiftPut, files: Sequence[Proven]) -> list[str]:
     """The CASE branches for what differs from the files: row count, a column's lowest or highest value."""
     cases = [f"WHEN count(*) <> {Proven.rows(files)} THEN 'rows ' || CAST(count(*) AS VARCHAR)"]
-    keys = {field.name for field, _ in spec.keys}
+    keys = {field.name for field in spec.keys}
     expected = ranges(files, spec.fields)
     for field in spec.fields:
         if field.name not in expected or not (is_ranged(field) or field.name in keys):
@@ -232,7 +234,7 @@ def _wrong(spec: Put, files: Sequence[Proven]) -> list[str]:
     return cases
 
 
-def _document_check(spec: Put) -> list[Step]:
+def _document_check(spec: RedshiftPut) -> list[Step]:
     """Check that casting out of SUPER loses no long document.
 
     By default (`cast_super_null_on_error`) a cast that fails returns NULL.

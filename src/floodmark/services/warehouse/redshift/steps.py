@@ -13,20 +13,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.run import StepKind, Wait
+from floodmark.services.warehouse.merge import Do as Do
 
 Row: TypeAlias = tuple[Any, ...]
 AtWork: TypeAlias = Callable[[StepKind], None]
-
-
-@dataclass(frozen=True)
-class Do:
-    """A statement; `rows`: how many it must change, checked where the transport reports it."""
-
-    sql: str
-    rows: int | None = None
-    together: bool = False  # with those of the statement before it
-    # How long it may wait for others' locks; None: as long as any statement of a load may take.
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from floodmark.services.warehouse.redshift.lock import naming_users
 from floodmark.services.warehouse.redshift.merge import put
 from floodmark.services.warehouse.redshift.names import checked_target, folded, path
 from floodmark.services.warehouse.redshift.rights import naming_rights
-from floodmark.services.warehouse.redshift.stage import Put
+from floodmark.services.warehouse.redshift.stage import RedshiftPut
 from floodmark.services.warehouse.redshift.steps import (
     Busy,
     Check,
@@ -419,9 +419,9 @@ class Redshift:
             kept = tuple(name for name in kept if name not in unwritable)
         seconds = self._limits.lock
         instead = [statement for change in fit.before for statement in altered(session, change, seconds)]
-        spec = Put(
+        spec = RedshiftPut(
             table=table,
-            schema=self.schema,
+            schema=self.schema.lower(),
             target=target,
             side=side,
             fields=fit.fields,
