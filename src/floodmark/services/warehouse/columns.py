@@ -133,6 +133,21 @@ def renamed(
     return tuple(zip(found, names, strict=True))
 
 
+def renamings(
+    where: str, found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
+) -> tuple[Change, ...]:
+    """Renames for the columns that have a new name by now; `where`: their table, quoted."""
+    return tuple(
+        Change(
+            "rename",
+            (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",),
+            column=column.name,
+        )
+        for column, name in renamed(found, renames)
+        if column.name != name
+    )
+
+
 def differences(
     target: str,
     wanted: Sequence[Wanted],

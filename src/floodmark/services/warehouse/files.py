@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from floodmark.model.commit import DataFile, LoadAs, by_key
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import Field, fields
+from floodmark.model.types import READ_FIELD, Field, fields
 from floodmark.services.store.store import Store
 
 T = TypeVar("T")
@@ -143,6 +143,33 @@ def file_fields(table: Table, way: LoadAs) -> tuple[Field, ...]:
     """The fields of files that load this way: only the key's for a file of keys."""
     every = fields(table)
     return key_fields(table, every) if by_key(way) else every
+
+
+def has_read_time(
+    footer: pq.FileMetaData, file: DataFile, fields: Sequence[Field], uri: str, table: str
+) -> bool:
+    """Whether a file has READ_FIELD after its fields; DataError if it has other columns or rows than it should."""
+    found = footer.schema.to_arrow_schema()
+    expected = [(field.name, _in_file(field.arrow)) for field in fields]
+    told = found.names[len(expected) :] == [READ_FIELD]
+    if found.names[: len(found.names) - told] != [name for name, _ in expected]:
+        raise DataError(
+            f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
+        )
+    for (name, type_), is_type in zip(expected, found.types, strict=False):
+        if _in_file(is_type) != type_:
+            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
+    if footer.num_rows != file.rows:
+        said = f"the file {file.path} has {footer.num_rows:,} rows, but its commit says {file.rows:,}"
+        raise DataError(said, table=table)
+    return told
+
+
+def _in_file(type_: pa.DataType) -> pa.DataType:
+    """The type as a file stores it: Parquet does not record how wide Arrow's offsets are."""
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(type_) else type_
 
 
 def missing(uri: str, table: str) -> DataError:

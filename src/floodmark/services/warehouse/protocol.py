@@ -226,9 +226,3 @@ def data_files(commits: tuple[Numbered, ...]) -> tuple[DataFile, ...]:
 def quote(*names: str) -> str:
     """A name, or a path of names, quoted for SQL."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
-
-
-__all__ = [
-    "COUNTS", "DELETED_AT", "HASH_FIELD", "KEYS", "LEDGER", "TARGETS", "HandsOutRows", "LoadOutcome", "LoadRequest", "Numbered",
-    "Warehouse", "data_files", "quote",
-]  # fmt: skip

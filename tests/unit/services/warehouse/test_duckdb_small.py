@@ -6,9 +6,6 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from floodmark.config.load import StoreSpec
@@ -16,16 +13,8 @@ from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger, LedgerRow
 from floodmark.model.statements import STATEMENTS
 from floodmark.services.store.store import Store
-from floodmark.services.warehouse.duckdb.files import columns_of, reading
 from floodmark.services.warehouse.duckdb.ledger import Count
 from tests.support.warehouse_loads import DuckPlace, Fill, row
-
-TYPES = (
-    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
-    pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.decimal128(18, 0), pa.decimal128(38, 10), pa.string(),
-    pa.large_string(), pa.binary(), pa.large_binary(), pa.date32(), pa.time64("us"), pa.timestamp("us"),
-    pa.timestamp("us", tz="UTC"),
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -67,20 +56,6 @@ def test_a_file_with_other_rows_than_its_commit_says_is_refused(fill: Fill) -> N
     with pytest.raises(DataError, match="has 2 rows, but its commit says 3"):
         fill.load((replace(commit, files=(file,)), digest))
     assert not fill.place.open().rows("orders")
-
-
-def test_a_file_s_footer_shows_the_types_that_duckdb_reads(tmp_path: Path) -> None:
-    paths = []
-    for n, types in enumerate((TYPES, TYPES[::-1])):
-        schema = pa.schema([pa.field(f"c{i}", type_) for i, type_ in enumerate(types)])
-        paths.append(tmp_path / f"{n}[1].parquet")
-        pq.write_table(schema.empty_table(), paths[-1])
-    with duckdb.connect() as con:
-        found = columns_of(con, paths)
-        for path in paths:
-            described = con.execute(f"DESCRIBE SELECT * FROM {reading([path])}").fetchall()
-            assert found[path] == [(name, type_) for name, type_, *_ in described]
-            assert len(found[path]) == len(TYPES)
 
 
 def loaded(n: int, target: str = "orders", epoch: int = 0, commits: int = 1) -> LedgerRow:

@@ -18,7 +18,7 @@ from floodmark.services.warehouse.columns import (
     differences,
     parsed,
     plain,
-    renamed,
+    renamings,
 )
 from floodmark.services.warehouse.protocol import quote
 
@@ -28,21 +28,6 @@ def literal(type_: str, value: str | None) -> str:
     if value is None:
         return "NULL"
     return value if plain(type_, value) else "'" + value.replace("'", "''") + "'"
-
-
-def renamings(
-    schema: str, target: str, found: Sequence[TargetColumn], renames: Sequence[tuple[str, str]]
-) -> tuple[Change, ...]:
-    """Renames for the columns that have a new name by now."""
-    return tuple(
-        Change(
-            "rename",
-            (f"ALTER TABLE {quote(schema, target)} RENAME COLUMN {quote(c.name)} TO {quote(name)}",),
-            column=c.name,
-        )
-        for c, name in renamed(found, renames)
-        if c.name != name
-    )
 
 
 def changes(
@@ -77,7 +62,7 @@ def changes(
         packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
         columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
         return (Change("create", (f"CREATE TABLE {table} ({columns})",)),)
-    made = list(renamings(schema, target, found, renames))
+    made = list(renamings(table, found, renames))
     for d in differences(
         target,
         wanted,

@@ -31,8 +31,6 @@ _AS_WRITTEN = ", ".join(
     )
 )
 
-FileColumns = list[tuple[str, str]]  # names and types
-
 
 def reading(paths: Sequence[Path]) -> str:
     """The rows of the files as a table expression."""
@@ -47,19 +45,6 @@ def rows_of(paths: Sequence[Path], fields: Sequence[Field], also: str = "", join
         for name, field in zip(names, fields, strict=True)
     )
     return f"(SELECT {columns}{also} FROM {reading(paths)} AS s({', '.join(names)}){joined})"
-
-
-def columns_of(con: Connection, paths: Sequence[Path]) -> dict[Path, FileColumns]:
-    """The names and types of each file's columns, as DuckDB sees them."""
-    if not paths:
-        return {}
-    found = con.execute(
-        f"SELECT file_name, name, duckdb_type FROM parquet_schema({_listed(paths)})"
-    ).fetchall()
-    columns: dict[str, FileColumns] = {}
-    for file, name, type_ in found:
-        columns.setdefault(str(file), []).append((str(name), str(type_)))
-    return {path: columns.get(str(path), [])[1:] for path in paths}  # the first is the row itself
 
 
 def check_itself(con: Connection, paths: Sequence[Path]) -> None:

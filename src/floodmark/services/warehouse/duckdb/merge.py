@@ -22,14 +22,14 @@ from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS
 from floodmark.model.run import Step
 from floodmark.model.table import Table
-from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.model.types import KEY_FIELD, Field
 from floodmark.services.warehouse.column_mapping import placed
-from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted, same
+from floodmark.services.warehouse.columns import Change, TargetColumn, Wanted
 from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterable
 from floodmark.services.warehouse.duckdb.file import Connection, Volume, counting
-from floodmark.services.warehouse.duckdb.files import FileColumns, check_itself, rows_of
+from floodmark.services.warehouse.duckdb.files import rows_of
 from floodmark.services.warehouse.duckdb.ledger import kind_of
-from floodmark.services.warehouse.files import ascending, hardly_repeats, too_few
+from floodmark.services.warehouse.files import ascending, hardly_repeats, has_read_time, too_few
 from floodmark.services.warehouse.merge import (
     KEPT,
     STAGE,
@@ -191,19 +191,6 @@ def known(loaded: Table | None, newest: Table) -> dict[str, str]:
     return {w.name: w.type for w in wanted(placed(loaded, newest), {})} if loaded else {}
 
 
-def check_files(con: Connection, staged: DuckDBPut, found: FileColumns) -> None:
-    """DataError if DuckDB would not read these files, or finds other columns in them."""
-    check_itself(con, staged.paths)
-    expected = [(field.name, _file_type(field)) for field in staged.fields]
-    if found[len(expected) :] == [(READ_FIELD, "BIGINT")]:
-        found = found[:-1]  # not needed: the commits' order says as much
-    if [name for name, _ in found] != [name for name, _ in expected]:
-        raise DataError(f"the files have columns {[n for n, _ in found]}, not {[n for n, _ in expected]}")
-    for (name, is_type), (_, type_) in zip(found, expected, strict=True):
-        if not same(is_type, type_):
-            raise DataError(f"column {name} is {is_type} in the files, not {type_}")
-
-
 def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
     """The text columns that zstd packs with less work than DuckDB's own choice, at almost the same size.
 
@@ -226,14 +213,11 @@ def packed(con: Connection, staged: DuckDBPut) -> frozenset[str]:
 def volume(staged: DuckDBPut) -> Volume:
     """How much a load has; its widest rows are those of the row group with the widest ones on average.
 
-    DataError if a file does not have the rows that its commit says.
+    DataError if a file does not have the columns and rows that its commit says.
     """
     footers = [pq.read_metadata(path) for path in staged.paths]
-    for footer, file in zip(footers, data_files(staged.commits), strict=True):
-        if footer.num_rows != file.rows:
-            raise DataError(
-                f"the file {file.path} has {footer.num_rows:,} rows, but its commit says {file.rows:,}"
-            )
+    for footer, path, file in zip(footers, staged.paths, data_files(staged.commits), strict=True):
+        has_read_time(footer, file, staged.fields, str(path), staged.table.name)
     groups = [footer.row_group(i) for footer in footers for i in range(footer.num_row_groups)]
     return Volume(
         sum(group.num_rows for group in groups),
@@ -364,8 +348,3 @@ def _keep_weights(target: Target, spec: DuckDBPut, winners: DuckDBPut, first: bo
     for change in changes(spec.schema, spec.side, columns, None if first else target.weights.columns()):
         target.run(Do(change.statement))
     target.run(*forget_weights(spec), store_weights(winners))
-
-
-def _file_type(field: Field) -> str:
-    """The type that DuckDB sees in a file, where both kinds of timestamp are instants."""
-    return "TIMESTAMP WITH TIME ZONE" if pa.types.is_timestamp(field.arrow) else field.duckdb

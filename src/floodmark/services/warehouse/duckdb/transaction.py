@@ -21,13 +21,13 @@ from floodmark.services.warehouse.column_mapping import (
     placed,
     target_renames,
 )
-from floodmark.services.warehouse.columns import check_strangers, renamed
+from floodmark.services.warehouse.columns import check_strangers, renamed, renamings
 from floodmark.services.warehouse.decide import Decision, count_after, decide
 from floodmark.services.warehouse.duckdb import merge as put
-from floodmark.services.warehouse.duckdb.ddl import changes, literal, refused_rows, renamings
+from floodmark.services.warehouse.duckdb.ddl import changes, literal, refused_rows
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere
 from floodmark.services.warehouse.duckdb.file import BULKY, Connection, Volume
-from floodmark.services.warehouse.duckdb.files import FileColumns, columns_of
+from floodmark.services.warehouse.duckdb.files import check_itself
 from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables
 from floodmark.services.warehouse.protocol import LoadRequest
 
@@ -78,8 +78,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
             raise ConflictError("two loads of one table or into one target can't share a transaction")
     tables = LedgerTables(con, schema).create()
     ledgers = tables.read_each([one.request.question for one in loads])
-    columns = _columns(con, loads)
-    done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, columns, strict=True)]
+    done = [_write_rows(con, schema, *each) for each in zip(loads, ledgers, strict=True)]
     tables.record([(one.request, one.loaded) for one in loads])
     tables.keep_counts([count for _, count in done])
     tables.set_holders([
@@ -90,16 +89,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
         one.request.at_work(Step("commit"), one.rows)
 
 
-def _columns(con: Connection, loads: Sequence[Ready]) -> list[FileColumns | None]:
-    """The columns of each load's files: those of the first, which DuckDB expects in the others; None: no files."""
-    firsts = [one.staged.paths[0] if one.staged.paths else None for one in loads]
-    found = columns_of(con, [path for path in firsts if path])
-    return [found[path] if path else None for path in firsts]
-
-
-def _write_rows(
-    con: Connection, schema: str, one: Ready, ledger: Ledger, columns: FileColumns | None
-) -> tuple[Decision, Count]:
+def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tuple[Decision, Count]:
     """Put the rows of a load into its target; returns what was decided, and how many it should have from now on."""
     request, target = one.request, put.Target(con, schema, one.request.target)
     with about(request.table.name):
@@ -107,8 +97,7 @@ def _write_rows(
         decision = decide(request, ledger, rows)
         if replace(decision, set_holder=one.decision.set_holder) != one.decision:
             raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
-        if columns is not None:
-            put.check_files(con, one.staged, columns)
+        check_itself(con, one.staged.paths)
         _put(con, schema, one, rows)
         kept = count_after(request, ledger, decision, rows, target.rows())
     left = ledger.after(request.epoch, request.retake, one.loaded).last(request.target, request.epoch)
@@ -122,7 +111,7 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
     found = None if rows is None else target.columns()
     renames = target_renames(request.now)
     if by_key(decision.way) and found is not None:
-        fit = renamings(schema, request.target, found, renames)
+        fit = renamings(target.sql, found, renames)
     else:
         wanted = put.wanted(placed(request.table, request.now), fills(request.now))
         if request.keeps_rows(decision.way):
@@ -136,7 +125,7 @@ def _put(con: Connection, schema: str, one: Ready, rows: int | None) -> None:
     target.check_alterable(fit)
     if renames:
         side = target.weights
-        fit += renamings(schema, side.name, side.columns() or (), renames)
+        fit += renamings(side.sql, side.columns() or (), renames)
     for statement in (s for change in fit for s in change.statements):
         con.execute(statement)
     there = {name.lower(): name for _, name in renamed(found or (), renames)}

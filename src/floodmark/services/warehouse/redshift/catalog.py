@@ -6,13 +6,14 @@ can't query other tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from floodmark.model.errors import ConfigError
+from floodmark.model.errors import ConfigError, ConflictError
 from floodmark.services.warehouse.columns import TargetColumn
-from floodmark.services.warehouse.redshift.names import literal
-from floodmark.services.warehouse.redshift.steps import RedshiftSession, Row
+from floodmark.services.warehouse.protocol import quote
+from floodmark.services.warehouse.redshift.names import literal, path
+from floodmark.services.warehouse.redshift.steps import Failed, RedshiftSession, Row
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,27 @@ def checked_columns(relation: Relation | None, target: str) -> tuple[TargetColum
         what = {"v": "view", "m": "materialized view"}.get(relation.kind, "relation of another kind")
         raise ConfigError(f"the target {target} is a {what}, not a table", hint="set another `target`")
     return relation.columns
+
+
+def create_tables(
+    session: RedshiftSession, schema: str, wanted: Mapping[str, str], found: Collection[str], seconds: float
+) -> None:
+    """Create those of our tables that were not found, and their schema, each in a statement by itself."""
+    missing = {name: columns for name, columns in wanted.items() if name not in found}
+    schemas = f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(schema.lower())}"
+    if missing and not session.query(schemas):
+        make(session, f"CREATE SCHEMA IF NOT EXISTS {quote(schema.lower())}", seconds)
+    for name, columns in missing.items():
+        make(session, f"CREATE TABLE IF NOT EXISTS {path(schema, name)} {columns}", seconds)
+
+
+def make(session: RedshiftSession, statement: str, seconds: float) -> None:
+    """Run a statement, unless another session has come first."""
+    try:
+        session.execute(statement, seconds=seconds)
+    except Failed as failed:
+        if not isinstance(failed.error, ConflictError):
+            raise
 
 
 def _text(value: object) -> str:

@@ -24,6 +24,7 @@ from floodmark.services.warehouse.columns import (
     differences,
     plain,
     renamed,
+    renamings,
 )
 from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.names import literal, path
@@ -100,7 +101,7 @@ def shape(
     parsed = frozenset(w.name for w in wanted if have.get(w.name, w.type) == SUPER)
     keyed = frozenset(f.target for f in fields if tells_rows_apart(f, table))
     compared = [w._replace(type=_compared(w, have.get(w.name), keyed)) for w in wanted]
-    made = list(renamings(where, named))
+    made = list(renamings(where, found, renames))
 
     def adding(name: str, type_: str) -> str:
         return f"ALTER TABLE {where} ADD COLUMN {quote(name)} {type_}"
@@ -194,19 +195,6 @@ def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) 
                 f"{MAX_VARCHAR:,} bytes",
                 hint=f"remove the option, or run: {'; '.join(statements)}",
             )
-
-
-def renamings(where: str, named: Sequence[tuple[TargetColumn, str]]) -> tuple[Change, ...]:
-    """Renames for the columns that have a new name by now."""
-    return tuple(
-        Change(
-            "rename",
-            (f"ALTER TABLE {where} RENAME COLUMN {quote(column.name)} TO {quote(name)}",),
-            column=column.name,
-        )
-        for column, name in named
-        if column.name != name
-    )
 
 
 def constant(type_: str, value: str | None) -> str:

@@ -24,10 +24,10 @@ from floodmark.model.commit import DataFile
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError
 from floodmark.model.table import Table
 from floodmark.model.times import wall_clock
-from floodmark.model.types import READ_FIELD, Field
+from floodmark.model.types import Field
 from floodmark.services.store.store import Store, encode
 from floodmark.services.temp import scratched
-from floodmark.services.warehouse.files import differs, fetch, missing, parallel
+from floodmark.services.warehouse.files import differs, fetch, has_read_time, missing, parallel
 
 PARALLEL = 16
 _FOOTER = 64 << 10  # bytes at a file's end; most footers fit
@@ -77,22 +77,8 @@ def prove(
 def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:
     uri = store.uri(file.path)
     footer = _footer(store, file, uri, table)
-    found = footer.schema_arrow
-    expected = [(field.name, _in_file(field.arrow)) for field in fields]
-    told = found.names[len(expected) :] == [READ_FIELD]
-    if found.names[: len(found.names) - told] != [name for name, _ in expected]:
-        raise DataError(
-            f"the file {uri} has columns {found.names}, not {[n for n, _ in expected]}", table=table
-        )
-    for (name, type_), is_type in zip(expected, found.types, strict=False):
-        if _in_file(is_type) != type_:
-            raise DataError(f"column {name} is {is_type} in the file {uri}, not {type_}", table=table)
-    rows = footer.metadata.num_rows
-    if rows != file.rows:
-        raise DataError(
-            f"the file {file.path} has {rows:,} rows, but its commit says {file.rows:,}", table=table
-        )
-    return Proven(file, _ranges(footer.metadata, fields), _read(footer.metadata) if told and rows else None)
+    told = has_read_time(footer, file, fields, uri, table) and file.rows
+    return Proven(file, _ranges(footer, fields), _read(footer) if told else None)
 
 
 def _read(metadata: pq.FileMetaData) -> tuple[int, int]:
@@ -108,7 +94,7 @@ def _read(metadata: pq.FileMetaData) -> tuple[int, int]:
     return min(lows), max(highs)
 
 
-def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFile:
+def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.FileMetaData:
     """The file's footer, once its size has been compared; usually one small request."""
     wanted = _FOOTER
     while True:
@@ -129,7 +115,7 @@ def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.ParquetFil
             break
         wanted = length
     try:
-        return pq.ParquetFile(pa.BufferReader(end))
+        return pq.read_metadata(pa.BufferReader(end))
     except (pa.ArrowException, OSError) as error:
         raise differs(uri, table, f"a footer that can't be read: {error}") from error
 
@@ -195,13 +181,6 @@ def as_text(value: Any) -> str:
     if isinstance(value, datetime):
         return wall_clock(value)
     return value.isoformat() if isinstance(value, date) else f"{Decimal(value):f}"
-
-
-def _in_file(type_: pa.DataType) -> pa.DataType:
-    """The type as a file stores it: Parquet does not record how wide Arrow's offsets are."""
-    if pa.types.is_large_string(type_):
-        return pa.string()
-    return pa.binary() if pa.types.is_large_binary(type_) else type_
 
 
 # ---------------------------------------------------------------- manifests

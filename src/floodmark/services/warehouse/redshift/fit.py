@@ -14,46 +14,31 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.table import Table
 from floodmark.model.types import SUPER, Field
 from floodmark.services.warehouse.column_mapping import constants, left_alone, placed, target_renames
-from floodmark.services.warehouse.columns import Change, TargetColumn, fits, renamed, same
+from floodmark.services.warehouse.columns import Change, TargetColumn, fits, renamed, renamings, same
 from floodmark.services.warehouse.files import file_fields, key_fields
 from floodmark.services.warehouse.protocol import DELETED_AT, LoadRequest, quote
 from floodmark.services.warehouse.redshift.ddl import (
     Shape,
     constant,
     dist_column,
-    renamings,
     replaced,
     shape,
     staging_type,
 )
 from floodmark.services.warehouse.redshift.names import path
+from floodmark.services.warehouse.redshift.stage import RedshiftPut
 from floodmark.services.warehouse.redshift.steps import Busy, Failed, RedshiftSession
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How the tables are made to take the files' rows."""
+    """How the tables are made to take the files' rows, and how these go in."""
 
-    fields: tuple[Field, ...]  # of the files, with their names in the target
+    put: RedshiftPut
     before: tuple[Change, ...]  # each by itself, before the transaction
     inside: tuple[str, ...]
-    parsed: frozenset[str]  # the target's columns that hold parsed JSON
-    constants: tuple[tuple[str, str], ...]  # columns that the files lack, and what new rows get in them
     replaced: tuple[Change, ...] = ()  # the target's columns that are replaced by wider ones
-    created: str | None = None  # the statement that creates the target, if it does not exist
-    dist_key: str | None = None  # of the target
-    direct: bool = False  # whether COPY may fill the target itself, once it is empty
-    kept: tuple[str, ...] = ()  # columns that the files lack, in which existing rows keep their values
     after: tuple[str, ...] = ()  # each runs by itself after the load, successful or not
-
-    @property
-    def documents(self) -> frozenset[str]:
-        """The JSON columns that the target holds parsed."""
-        return frozenset(field.target for field in self.fields if field.redshift == SUPER) & self.parsed
-
-    @property
-    def weighed(self) -> bool:
-        return any(field.file_only for field in self.fields)
 
 
 def fitted(
@@ -70,7 +55,7 @@ def fitted(
     read = tuple(replace(field, target=places[field.name]) for field in file_fields(table, way))
     weighed = any(field.file_only for field in read)
     if by_key(way) and there is not None:
-        fit = Shape(renamings(path(schema, target), renamed(there, target_renames(now))))
+        fit = Shape(renamings(path(schema, target), there, target_renames(now)))
     else:
         known = placed(request.loaded, now) if request.loaded and way != "replace" else ()
         fit = shape(table, schema, target, placed(table, now), there, newest=now, known=known)
@@ -87,19 +72,24 @@ def fitted(
     kept = left_alone(names_there, read, given) if table.key and not by_key(way) else ()
     made = next((change.statement for change in fit.changes if change.kind == "create"), None)
     changed = bool(fit.changes) and made is None
-    return Fit(
-        read,
-        (*fit.before, *about.before),
-        tuple(inside),
-        fit.parsed,
-        tuple((c.target, constant(c.redshift, c.value)) for c in given),
-        replaced(fit.changes),
-        made,
-        _dist_key(table, now, there),
-        direct=not (fit.parsed or given or changed or kept) and _takes(table, way, read, there),
+    put = RedshiftPut(
+        table=table,
+        schema=schema.lower(),
+        target=target,
+        side=side,
+        fields=read,
+        constants=tuple((c.target, constant(c.redshift, c.value)) for c in given),
         kept=kept,
-        after=tuple(statement for change in fit.changes for statement in change.after),
+        filled=there is not None,
+        side_filled=beside is not None and weighed,
+        parsed=fit.parsed,
+        documents=frozenset(field.target for field in read if field.redshift == SUPER) & fit.parsed,
+        dist_key=_dist_key(table, now, there),
+        created=made,
+        direct=not (fit.parsed or given or changed or kept) and _takes(table, way, read, there),
     )
+    after = tuple(statement for change in fit.changes for statement in change.after)
+    return Fit(put, (*fit.before, *about.before), tuple(inside), replaced(fit.changes), after)
 
 
 def _dist_key(table: Table, now: Table, there: Sequence[TargetColumn] | None) -> str | None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.services.warehouse.freshness import COLUMNS, FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import quote
-from floodmark.services.warehouse.redshift.catalog import relations
+from floodmark.services.warehouse.redshift.catalog import create_tables, relations
 from floodmark.services.warehouse.redshift.names import literal, path
 from floodmark.services.warehouse.redshift.steps import Do, Limits, Lock, RedshiftSession, Step
 
@@ -27,10 +27,7 @@ def write(session: RedshiftSession, schema: str, rows: Sequence[Freshness], limi
     """Replaces the rows that are not newer; raises Failed, or the error that ended the transaction."""
     table = path(schema, FRESHNESS)
     if FRESHNESS not in relations(session, schema, (FRESHNESS,)):
-        schemas = f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(schema.lower())}"
-        if not session.query(schemas):
-            session.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(schema.lower())}", seconds=limits.lock)
-        session.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_TYPES}) DISTSTYLE ALL", seconds=limits.lock)
+        create_tables(session, schema, {FRESHNESS: f"({_TYPES}) DISTSTYLE ALL"}, (), limits.lock)
     elif not (rows := _not_older(session, table, rows)):
         return
     outcome = session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))

@@ -18,8 +18,8 @@ from floodmark.model.errors import ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
 from floodmark.model.names import OUR_TABLES
 from floodmark.model.times import parse_moment, wall_clock
-from floodmark.services.warehouse.protocol import LEDGER, TARGETS, LoadRequest, quote
-from floodmark.services.warehouse.redshift.catalog import Relation, relations
+from floodmark.services.warehouse.protocol import LEDGER, TARGETS, LoadRequest
+from floodmark.services.warehouse.redshift.catalog import Relation, create_tables, make, relations
 from floodmark.services.warehouse.redshift.names import folded, literal, path
 from floodmark.services.warehouse.redshift.steps import Check, Do, Failed, Lock, RedshiftSession, Step
 
@@ -83,29 +83,13 @@ class LedgerTables:
         """
         lock = self.lock_table(target)
         if lock in found and not found[lock].has("token"):
-            self._make(session, f"ALTER TABLE {path(self.schema, lock)} ADD COLUMN {_TOKEN}", seconds)
+            make(session, f"ALTER TABLE {path(self.schema, lock)} ADD COLUMN {_TOKEN}", seconds)
 
     def create(self, session: RedshiftSession, target: str, found: Collection[str], seconds: float) -> None:
         """Create the tables that were not found, each in a statement by itself."""
         wanted = {**_COLUMNS, self.lock_table(target): _TOKEN}
-        if wanted.keys() <= set(found):
-            return
-        schemas = (
-            f"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname = {literal(self.schema.lower())}"
-        )
-        if not session.query(schemas):
-            self._make(session, f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema.lower())}", seconds)
-        for name, columns in wanted.items():
-            if name not in found:
-                made = f"{path(self.schema, name)} ({columns}){_LAYOUT.get(name, '')}"
-                self._make(session, f"CREATE TABLE IF NOT EXISTS {made}", seconds)
-
-    def _make(self, session: RedshiftSession, statement: str, seconds: float) -> None:
-        try:
-            session.execute(statement, seconds=seconds)
-        except Failed as failed:
-            if not isinstance(failed.error, ConflictError):  # another session created it first
-                raise
+        laid_out = {name: f"({columns}){_LAYOUT.get(name, '')}" for name, columns in wanted.items()}
+        create_tables(session, self.schema, laid_out, found, seconds)
 
     def read(self, session: RedshiftSession, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger says about a log and a target; empty when there is none. Waits for no load."""

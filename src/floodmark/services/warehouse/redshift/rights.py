@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from floodmark.model.errors import ConfigError
@@ -166,11 +166,8 @@ def naming_rights(transport: Transport, schema: str, names: Sequence[str]) -> It
         yield
     except NoRights as refused:
         try:
-            session = transport.open()
-            try:
+            with closing(transport.open()) as session:
                 rights = ask_rights(session, schema.lower(), names)
-            finally:
-                session.close()
         except Failed:
             raise refused from None
         raise explained(refused, rights) from refused

@@ -50,7 +50,6 @@ from floodmark.services.warehouse.redshift.lock import naming_users
 from floodmark.services.warehouse.redshift.merge import put
 from floodmark.services.warehouse.redshift.names import checked_target, folded, path
 from floodmark.services.warehouse.redshift.rights import naming_rights
-from floodmark.services.warehouse.redshift.stage import RedshiftPut
 from floodmark.services.warehouse.redshift.steps import (
     Busy,
     Check,
@@ -409,34 +408,17 @@ class Redshift:
         if there is not None and (fit.before or fit.inside):
             check_still(session, self.schema, (target, side), found)
         self._check_replaceable(session, target, fit.replaced)
-        large = self._large_strings and bool(fit.documents)
-        if large:
+        documents = fit.put.documents if self._large_strings else frozenset()
+        if documents:
             check_large_strings(session)
         after += fit.after
-        kept, fixed = fit.kept, {c.name for c in there or () if c.default and not c.nullable}
+        kept, fixed = fit.put.kept, {c.name for c in there or () if c.default and not c.nullable}
         if fixed.intersection(kept):
             unwritable = numbered(session, self.schema, target)
             kept = tuple(name for name in kept if name not in unwritable)
+        spec = replace(fit.put, iam_role=self._iam_role, manifest=made.write, documents=documents, kept=kept)
         seconds = self._limits.lock
         instead = [statement for change in fit.before for statement in altered(session, change, seconds)]
-        spec = RedshiftPut(
-            table=table,
-            schema=self.schema.lower(),
-            target=target,
-            side=side,
-            fields=fit.fields,
-            parsed=fit.parsed,
-            constants=fit.constants,
-            iam_role=self._iam_role,
-            filled=there is not None,
-            side_filled=beside is not None and fit.weighed,
-            manifest=made.write,
-            dist_key=fit.dist_key,
-            created=fit.created,
-            direct=fit.direct,
-            documents=fit.documents if large else frozenset(),
-            kept=kept,
-        )
         steps = [
             Do(statement, seconds=seconds if statement.startswith(("ALTER", "DROP")) else None)
             for statement in (*fit.inside, *instead)
