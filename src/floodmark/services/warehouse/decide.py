@@ -145,59 +145,30 @@ def _check_plausible(request: LoadRequest, staged: Sequence[Numbered], rows: int
 
 
 def count_after(
-    request: LoadRequest, ledger: Ledger, decision: Decision, before: int | None, after: int
-) -> int:
-    """How many rows the next load expects; a difference that this load has not settled stays on record."""
-    return counting(request, ledger, decision, before).of(after)
+    request: LoadRequest, ledger: Ledger, decision: Decision, before: int | None, after: str
+) -> str:
+    """How many rows the next load expects, in SQL; `before`: the rows before this load, `after`: those it leaves.
 
-
-@dataclass(frozen=True)
-class Counting:
-    """Turns the row count that a load leaves into the count that the next load expects."""
-
-    more: int = 0  # added to the count
-    least: int | None = None  # if set, the only rule: at least this many
-    there: int | None = None  # below this, the count itself, capped at `most`
-    most: int = 0
-
-    def of(self, after: int) -> int:
-        """The expected count."""
-        if self.least is not None:
-            return max(after, self.least)
-        if self.there is not None and after < self.there:
-            return min(after, self.most)
-        return after + self.more
-
-    def sql(self, after: str) -> str:
-        """The same in SQL, for a warehouse that counts the rows itself."""
-        if self.least is not None:
-            return f"CASE WHEN {after} < {self.least} THEN {self.least} ELSE {after} END"
-        if self.there is None:
-            return f"{after} + ({self.more})"
-        return (
-            f"CASE WHEN {after} < {self.there} AND {after} < {self.most} THEN {after} "
-            f"WHEN {after} < {self.there} THEN {self.most} ELSE {after} + ({self.more}) END"
-        )
-
-
-def counting(request: LoadRequest, ledger: Ledger, decision: Decision, before: int | None) -> Counting:
-    """The rule for the count that the next load expects; `before`: the rows in the target before this load.
-
-    New rows leave a difference as it is. For rows that were read again, and keys that are deleted, there is
-    no telling whether others had deleted or added them. They count as if others had, so that a settled
-    difference is not reported.
+    New rows leave a difference as it is, which stays on record. For rows that were read again, and keys that are
+    deleted, there is no telling whether others had deleted or added them. They count as if others had, so that a
+    settled difference is not reported.
     """
-    if ledger.counted is None or decision.way == "replace" or request.adopt:
-        return Counting()
-    if before is None:  # the target was dropped: the old count says nothing of the one made now
-        return Counting()
     expected, there = ledger.counted, before
+    if expected is None or decision.way == "replace" or request.adopt:
+        return after
+    if there is None:  # the target was dropped: the old count says nothing of the one made now
+        return after
+    as_before = f"{after} + ({expected - there})"
     if _moves(decision.new) or there == expected:
-        return Counting(expected - there)
+        return as_before
     if there < expected:
         gone = sum(commit.rows for commit, _ in decision.staged) if decision.way == "delete" else 0
-        return Counting(least=expected - gone)
-    return Counting(expected - there, there=there, most=expected)
+        least = expected - gone
+        return f"CASE WHEN {after} < {least} THEN {least} ELSE {after} END"
+    return (
+        f"CASE WHEN {after} < {there} AND {after} < {expected} THEN {after} "
+        f"WHEN {after} < {there} THEN {expected} ELSE {as_before} END"
+    )
 
 
 def _moves(commits: Sequence[Numbered]) -> bool:

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from floodmark.model.commit import DataFile, LoadAs, by_key
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
-from floodmark.model.types import READ_FIELD, Field, fields
+from floodmark.model.types import READ_FIELD, Field
 from floodmark.services.store.store import Store
+from floodmark.services.warehouse.column_mapping import placed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -139,9 +140,9 @@ def key_fields(table: Table, every: Sequence[Field]) -> tuple[Field, ...]:
     return tuple(f for f in every if f.file_only or (f.column in table.key and f.name == f.column))
 
 
-def file_fields(table: Table, way: LoadAs) -> tuple[Field, ...]:
-    """The fields of files that load this way: only the key's for a file of keys."""
-    every = fields(table)
+def file_fields(table: Table, way: LoadAs, newest: Table) -> tuple[Field, ...]:
+    """The fields of files that load this way, as the newest description places them: only the key's for a file of keys."""
+    every = placed(table, newest)
     return key_fields(table, every) if by_key(way) else every
 
 

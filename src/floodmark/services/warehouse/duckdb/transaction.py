@@ -99,7 +99,8 @@ def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tup
             raise ConflictError("another load has changed the warehouse in the meantime", hint="run again")
         check_itself(con, one.staged.paths)
         _put(con, schema, one, rows)
-        kept = count_after(request, ledger, decision, rows, target.rows())
+        rule = count_after(request, ledger, decision, rows, "count(*)")
+        kept = target.number(f"SELECT {rule} FROM {target.sql}")
     left = ledger.after(request.epoch, request.retake, one.loaded).last(request.target, request.epoch)
     return decision, Count(request.target, request.log, request.epoch, *left, kept)
 

@@ -34,7 +34,7 @@ from floodmark.model.table import Table
 from floodmark.model.types import fields
 from floodmark.services.temp import scratched
 from floodmark.services.together import Together
-from floodmark.services.warehouse.column_mapping import arrived, fills, may_be_null, placed, target_renames
+from floodmark.services.warehouse.column_mapping import arrived, fills, may_be_null, target_renames
 from floodmark.services.warehouse.columns import Change, check_nullable, check_strangers
 from floodmark.services.warehouse.decide import Decision, check_new_epoch, decide
 from floodmark.services.warehouse.duckdb import freshness
@@ -271,14 +271,12 @@ class DuckDB:
         loaded = request.ledger_rows(decision.new)
         with scratched("floodmark-load-") as folder:
             paths = fetch(request.store, files, folder, request.table.name, self._fetching(request, files))
-            places = {field.name: field.target for field in placed(request.table, request.now)}
-            read = file_fields(request.table, decision.way)
             staged = put.DuckDBPut(
                 table=request.table,
                 schema=self.schema,
                 target=request.target,
                 side=KEYS + request.target,
-                fields=tuple(replace(field, target=places[field.name]) for field in read),
+                fields=file_fields(request.table, decision.way, request.now),
                 commits=decision.staged,
                 paths=tuple(paths),
             )

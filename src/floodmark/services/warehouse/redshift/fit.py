@@ -7,7 +7,7 @@ before it and is harmless on its own; the rest is part of the load's transaction
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import ConfigError
@@ -51,8 +51,7 @@ def fitted(
     """How to change the target and the table beside it, given their names and present columns."""
     table, now = request.table, request.now
     (target, side), (there, beside) = names, found
-    places = {field.name: field.target for field in placed(table, now)}
-    read = tuple(replace(field, target=places[field.name]) for field in file_fields(table, way))
+    read = file_fields(table, way, now)
     weighed = any(field.file_only for field in read)
     if by_key(way) and there is not None:
         fit = Shape(renamings(path(schema, target), there, target_renames(now)))

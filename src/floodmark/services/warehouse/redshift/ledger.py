@@ -10,7 +10,7 @@ need not read tables that loads of other targets write to. Those are only append
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
@@ -36,6 +36,7 @@ _COLUMNS = {
 # A load reads the rows of one log and epoch; a copy on every node saves network traffic.
 _LAYOUT = {LEDGER: ' DISTSTYLE ALL SORTKEY ("log_id", "epoch", "n")', TARGETS: " DISTSTYLE ALL"}
 _TOKEN = '"token" VARCHAR(64)'
+ROWS = '"rows"'  # a target's, where they are counted
 UNWRITTEN = "0/"  # the version of a target that nobody has written to
 
 # Rows of an answer: a ledger row, sums of some, a row of TARGETS, the version, the target's row count.
@@ -200,16 +201,14 @@ class LedgerTables:
         token = literal(uuid4().hex)
         return self._new_token(target, version, f"VALUES ({token})")
 
-    def recounted(
-        self, target: str, version: str, rule: Callable[[str], str], commits: int
-    ) -> tuple[Step, ...]:
+    def recounted(self, target: str, version: str, commits: int, rule: str = ROWS) -> tuple[Step, ...]:
         """Set a new version that also holds the row count for the next load, by a rule over the present one.
 
         The count is valid while the ledger has this many commits for the target: an earlier release writes no
         count, and edits to the ledger by hand are not blamed on the rows.
         """
-        counted = f'(SELECT count(*) AS "rows" FROM {path(self.schema, folded(target))}) AS counted'
-        token = f"""{literal(uuid4().hex + "/")} || CAST({rule('"rows"')} AS VARCHAR) || {literal(f"/{commits}")}"""
+        counted = f"(SELECT count(*) AS {ROWS} FROM {path(self.schema, folded(target))}) AS counted"
+        token = f"""{literal(uuid4().hex + "/")} || CAST({rule} AS VARCHAR) || {literal(f"/{commits}")}"""
         return self._new_token(target, version, f"SELECT {token} FROM {counted}")
 
     def _new_token(self, target: str, version: str, made: str) -> tuple[Step, ...]:

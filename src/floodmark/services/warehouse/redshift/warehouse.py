@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from floodmark.model.errors import FloodmarkError, about
 from floodmark.model.ledger import Ledger, LedgerRow, LoadSum, Part, TargetFiller
@@ -21,10 +22,9 @@ from floodmark.model.types import fields
 from floodmark.services.warehouse.column_mapping import arrived, may_be_null, placed
 from floodmark.services.warehouse.columns import Change, TargetColumn, check_nullable, check_strangers
 from floodmark.services.warehouse.decide import (
-    Counting,
     Decision,
     check_new_epoch,
-    counting,
+    count_after,
     decide,
     guarded,
     touched,
@@ -45,7 +45,7 @@ from floodmark.services.warehouse.redshift.ddl import (
 )
 from floodmark.services.warehouse.redshift.files import Manifests, manifests, prove
 from floodmark.services.warehouse.redshift.fit import altered, check_large_strings, fitted
-from floodmark.services.warehouse.redshift.ledger import LedgerTables, check_still, commits_of
+from floodmark.services.warehouse.redshift.ledger import ROWS, LedgerTables, check_still, commits_of
 from floodmark.services.warehouse.redshift.lock import naming_users
 from floodmark.services.warehouse.redshift.merge import put
 from floodmark.services.warehouse.redshift.names import checked_target, folded, path
@@ -65,6 +65,8 @@ from floodmark.services.warehouse.redshift.steps import (
 )
 from floodmark.services.warehouse.redshift.transaction import Tries
 from floodmark.services.warehouse.row_text import REDSHIFT, TargetSql
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,7 @@ class Redshift:
 
     def ledger(self, log: str, target: str, part: Part | None = None) -> Ledger:
         """What was loaded from a log, and who fills the target; empty while there is no ledger."""
-        with self._rights(target):
-            return self._tries.asked(lambda session: self._tables.read(session, log, target, part))
+        return self._asked(target, lambda session: self._tables.read(session, log, target, part))
 
     def ledger_sums(self, free: Callable[[], bool]) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; waits for no load."""
@@ -116,8 +117,7 @@ class Redshift:
             there = self._columns(session, name, target)
             return 0 if there is None else self._count(session, name)
 
-        with self._rights(target):
-            return self._tries.asked(ask)
+        return self._asked(target, ask)
 
     def recount(self, pipeline: str, log: str, target: str) -> None:
         """Accept the rows that the target has now: the next load expects that many."""
@@ -137,7 +137,7 @@ class Redshift:
             commits = commits_of(ledger, target, ledger.epoch)
             steps = (
                 self._tables.unchanged(target, seen.version),
-                *self._tables.recounted(target, seen.version, Counting().sql, commits),
+                *self._tables.recounted(target, seen.version, commits),
             )
             return session.transaction(lock, steps)
 
@@ -175,13 +175,12 @@ class Redshift:
                 )
             return made
 
-        with about(table.name), self._rights(table.target):
-            return self._tries.asked(ask)
+        with about(table.name):
+            return self._asked(table.target, ask)
 
     def types(self, target: str) -> Mapping[str, str] | None:
         """The types of the target's columns, by lower-case name; None: there is no target."""
-        with self._rights(target):
-            found = self._tries.asked(lambda session: self._columns(session, folded(target), target))
+        found = self._asked(target, lambda session: self._columns(session, folded(target), target))
         return None if found is None else {column.name.lower(): column.type for column in found}
 
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[Row] | None:
@@ -197,8 +196,7 @@ class Redshift:
             seconds = self._limits.statement
             return [row for sql in words(place) for row in session.query(sql, seconds=seconds)]
 
-        with self._rights(target):
-            return self._tries.asked(question)
+        return self._asked(target, question)
 
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
@@ -341,13 +339,13 @@ class Redshift:
             return _Tried(Outcome("committed"), decision, ())
         # The check that the target still has the rows of the last load runs under the lock. A load that
         # restores or removes rows needs to know beforehand how many there are.
-        left, rule = ledger.counted, Counting()
+        left, rule = ledger.counted, ROWS
         untouched: tuple[Step, ...] = ()
         if left is not None and count is not None and guarded(request, decision):
             untouched = (self._untouched(request, left),)
         elif left is not None and decision.way != "replace" and not request.adopt:
             count = self._count(session, target, self._limits.statement) if count else count
-            rule = counting(request, ledger, decision, count)
+            rule = count_after(request, ledger, decision, count, ROWS)
         loaded = request.ledger_rows(decision.new)
         self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
@@ -359,8 +357,8 @@ class Redshift:
                 *self._tables.recounted(
                     request.target,
                     seen.version,
-                    rule.sql,
                     commits_of(ledger, request.target, request.epoch) + len(loaded) - len(request.retake),
+                    rule,
                 ),
             ]
             if decision.set_holder:
@@ -392,7 +390,7 @@ class Redshift:
         def checked(number: int) -> None:
             request.at_work(Doing("check", number, len(files)), 0)
 
-        proven = iter(prove(request.store, files, file_fields(table, way), table.name, checked))
+        proven = iter(prove(request.store, files, file_fields(table, way, request.now), table.name, checked))
         commits = [[next(proven) for _ in commit.files] for commit, _ in decision.staged]
         there, beside = (found[name].columns if name in found else None for name in (target, side))
         try:
@@ -426,6 +424,11 @@ class Redshift:
         return (*steps, *put(spec, way, commits, [commit.at for commit, _ in decision.staged]))
 
     # queries
+
+    def _asked(self, target: str, question: Callable[[RedshiftSession], T]) -> T:
+        """The answer to a question about a target."""
+        with self._rights(target):
+            return self._tries.asked(question)
 
     def _rights(self, target: str) -> AbstractContextManager[None]:
         """Report missing rights with the statements that grant them."""
