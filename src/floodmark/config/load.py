@@ -32,6 +32,7 @@ from floodmark.model.errors import ConfigError, Mistake, Mistakes
 from floodmark.model.json import adapter
 from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.table import Mode
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
 
 DEFAULT_FILE = "floodmark.yaml"
 # The default of `start` in s3-redshift-backup-tool, and in Floodmark's own stores of version 0.1.0.
@@ -254,11 +255,11 @@ class WarehouseSpec:
         return f"redshift://{self.host}:{self.port}/{self.database}"
 
     @property
-    def holds(self) -> str:
-        """Which values the warehouse can hold, which determines what `overflow` changes."""
+    def can(self) -> Capabilities:
+        """What a warehouse of this kind can do and hold."""
         if self.kind == "duckdb":
-            return "any"
-        return "redshift with large strings" if self.large_strings else "redshift"
+            return DUCKDB
+        return LARGE_STRINGS if self.large_strings else REDSHIFT
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,7 @@ class Config:
                 merged.update(entry)
         merged.update(self.entries.get(name, {}))
         older = merged.get("start", OLDER_START)
-        return TableOptions(**merged, holds=self.warehouse.holds, older_start=older)
+        return TableOptions(**merged, holds=self.warehouse.can.holds, older_start=older)
 
 
 def place(path: Path | None = None) -> Path:

@@ -17,6 +17,7 @@ from floodmark.model.canonical import Digest, forms
 from floodmark.model.row_hash import Sums, hashes
 from floodmark.model.table import Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import DUCKDB
 
 
 class Fingerprint:
@@ -55,7 +56,7 @@ class SnapshotSums:
 
     def __init__(self, table: Table, key: bytes) -> None:
         names = [field.name for field in fields(table)]
-        self._columns = [names.index(form.field.name) for form in forms(table, redshift=False)]
+        self._columns = [names.index(form.field.name) for form in forms(table, DUCKDB)]
         self._key = key
         self._sums = Sums()
 

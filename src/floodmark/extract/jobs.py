@@ -12,7 +12,6 @@ from floodmark.model.origin import UNKNOWN_SOURCE
 from floodmark.model.table import Table
 from floodmark.model.window import Slice
 from floodmark.plan.decide import Plan
-from floodmark.services.mysql.convert import UNLIMITED, redshift
 from floodmark.services.run import Services
 
 # A table with this few rows to read costs less than a Spark job of its own; fewer if a row may have megabytes.
@@ -38,8 +37,8 @@ def jobs(
     services: Services, plan: Plan, pieces: Sequence[Slice], state: State, file_rows: int, repeated: bool
 ) -> list[SliceJob]:
     """The Spark tasks that read the pieces of a table under a claim."""
-    spec, table = services.config.warehouse, plan.table
-    hashed = table.mode == "full" and spec.kind == "duckdb"  # Redshift does not hand out its rows
+    can, table = services.config.warehouse.can, plan.table
+    hashed = table.mode == "full" and can.embedded
     key = snapshot_key(state) if hashed else None
     return [
         SliceJob(
@@ -54,7 +53,7 @@ def jobs(
             window=plan.window.id if plan.window else None,
             # Without an index on the cursor, it may take a full scan to reach the first row.
             read_timeout=60 if table.source.cursor_index else 600,
-            limits=redshift(spec.large_strings) if spec.kind == "redshift" else UNLIMITED,
+            limits=can,
             fingerprint=repeated and piece.kind == "snapshot",
             hash_key=key if piece.kind == "snapshot" else None,
             outside=plan.outside and piece.outside,

@@ -27,9 +27,9 @@ from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
 from floodmark.model.types import READ_FIELD, fields, file_schema, schema_of
+from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
 from floodmark.services.mysql.connections import usable
-from floodmark.services.mysql.convert import UNLIMITED, Limits
 from floodmark.services.mysql.read import record_batches
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.sources import end_read, session_on
@@ -60,7 +60,7 @@ class SliceJob:
     read_timeout: int = 60
     log: str = ""
     window: str | None = None
-    limits: Limits = UNLIMITED  # of the warehouse that the files are for
+    limits: Capabilities = DUCKDB  # of the warehouse that the files are for
     fingerprint: bool = False  # whether to compute the rows' fingerprint too
     only_look: bool = False  # compute the fingerprint only, write nothing
     hash_key: bytes | None = None  # of a snapshot's rows, if they are to be hashed

@@ -80,9 +80,8 @@ def _table(config: Config, table: Table, wanted: Wanted) -> dict[str, Any]:
                 "error_after": _after(wanted.error_after or max(warn * ERROR_AFTER, warn)),
             },
         }
-    duckdb = config.warehouse.kind == "duckdb"
     made["columns"] = [
-        {"name": f.target, "data_type": f.duckdb if duckdb else f.redshift}
+        {"name": f.target, "data_type": config.warehouse.can.type_of(f)}
         for f in fields(table)
         if not f.file_only
     ]

@@ -23,7 +23,8 @@ import pyarrow.compute
 from floodmark.model.errors import DataError
 from floodmark.model.position import Key, Position, Value
 from floodmark.model.table import Column, Table
-from floodmark.model.types import SUPER, TWIN, Field, fields, is_moment
+from floodmark.model.types import TWIN, Field, fields, is_moment
+from floodmark.model.warehouse import Capabilities
 
 pc: Any = pyarrow.compute
 
@@ -78,20 +79,15 @@ class Form:
         return min(MOST_PIECES, -(-self.field.max_bytes // PIECE))
 
 
-def form(field: Field, column: Column, *, redshift: bool, policy: bool, keyed: bool) -> Form:
-    """How a field is printed; `redshift`: under Redshift's limits. Keys are always printed in full."""
-    kind = field.arrow
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    limit = None
-    if redshift and policy:
-        limit = 65_535 if text else 16_777_216
-        limit = limit if field.max_bytes > limit else None
+def form(field: Field, column: Column, can: Capabilities, *, policy: bool, keyed: bool) -> Form:
+    """How a field is printed, under a warehouse's limits. Keys are always printed in full."""
     short = field.max_bytes <= PRINTED or keyed
-    nul = not (redshift and policy and text and column.charset)
-    return Form(field, column, _print(field, redshift, text, short), policy, limit, nul)
+    nul = can.nul or not (policy and field.is_text and column.charset)
+    limit = can.exceeded(field) if policy else None
+    return Form(field, column, _print(field, can, short), policy, limit, nul)
 
 
-def _print(field: Field, redshift: bool, text: bool, short: bool) -> Print:
+def _print(field: Field, can: Capabilities, short: bool) -> Print:
     kind = field.arrow
     if pa.types.is_boolean(kind):
         return "flag"
@@ -105,29 +101,29 @@ def _print(field: Field, redshift: bool, text: bool, short: bool) -> Print:
         return "day"
     if pa.types.is_timestamp(kind):
         return "moment" if field.wall_clock else "instant"
-    if text:
+    if field.is_text:
         return "text" if short else "text digest"
     if short:
         return "bytes"
-    return "pieces" if redshift else "bytes digest"
+    return "bytes digest" if can.hashes_bytes else "pieces"
 
 
-def forms(table: Table, *, redshift: bool, parsed: Collection[str] = ()) -> tuple[Form, ...]:
-    """The columns that can be compared; not parsed JSON, because Redshift keeps its meaning, not its text.
+def forms(table: Table, can: Capabilities, parsed: Collection[str] = ()) -> tuple[Form, ...]:
+    """The columns that can be compared; not parsed JSON, because the warehouse keeps its meaning, not its text.
 
     `parsed`: the target's columns that hold parsed JSON, whatever the source's type.
     """
     found = []
     for field in fields(table):
         column = table.column(field.column)
-        if field.file_only or not field.target or (redshift and field.redshift == SUPER):
+        if field.file_only or not field.target or can.parses(field):
             continue
         if field.target in parsed:
             continue
         keyed = field.name in table.key
         changed = (is_moment(field) or field.raw) and table.recipe.zero_dates != "error"
         policy = (changed or table.recipe.overflow != "error") and not (keyed and table.mode != "full")
-        found.append(form(field, column, redshift=redshift, policy=policy, keyed=keyed))
+        found.append(form(field, column, can, policy=policy, keyed=keyed))
     return tuple(found)
 
 

@@ -14,7 +14,8 @@ from floodmark.model.definitions import described, rewritten
 from floodmark.model.table import Column, Lineage, Table
 from floodmark.model.taken_names import Known, name_taken
 from floodmark.model.times import TEMPORAL
-from floodmark.model.types import SUPER, fields, quote
+from floodmark.model.types import fields, quote
+from floodmark.model.warehouse import SUPER
 
 # Changes of `zero_dates` that leave values alone: `error` admits no zero dates, and a raw text stays.
 _HARMLESS = (("error", "null"), ("error", "keep"), ("keep", "null"))

@@ -11,7 +11,8 @@ from typing import Literal
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import TEMPORAL
-from floodmark.model.types import SUPER, Field
+from floodmark.model.types import Field
+from floodmark.model.warehouse import SUPER
 
 
 def tells_rows_apart(field: Field, table: Table) -> bool:

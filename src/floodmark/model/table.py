@@ -101,7 +101,7 @@ class Recipe:
     where: str | None = None
     zero_dates: Literal["error", "null", "keep"] = "error"
     overflow: Literal["error", "truncate", "null"] = "error"
-    # Which values the warehouse can hold (`WarehouseSpec.holds`); None: unknown.
+    # Which values the warehouse can hold (`Capabilities.holds`); None: unknown.
     holds: str | None = None
     dist_key: str | None = None  # for a target created in Redshift; None: AUTO
     sort_key: tuple[str, ...] = ()

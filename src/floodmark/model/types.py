@@ -18,19 +18,12 @@ import pyarrow as pa
 from floodmark.model.errors import ConfigError
 from floodmark.model.names import apart, marked, target_name
 from floodmark.model.table import Column, Table
+from floodmark.model.warehouse import MAX_VARBYTE, MAX_VARCHAR, SUPER
 
 # A column that exists only in files: compares keys the way MySQL does.
 KEY_FIELD = "_floodmark_key"
 # The last column of files whose rows merge by key: of two rows with the same key, the higher was read later.
 READ_FIELD = "_floodmark_read"
-
-SUPER = "SUPER"  # Redshift's type for parsed JSON
-
-# Capacity of Redshift's columns, in bytes.
-MAX_VARCHAR = 65_535
-MAX_VARBYTE = 16_777_216
-MAX_WEIGHT = MAX_VARCHAR // 2  # of a key's weights: they are hashed as text, in hexadecimal
-MAX_LARGE_STRING = 16_000_000  # of SUPER, and of text in memory, if the cluster has large strings enabled
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -86,6 +79,10 @@ class Field:
     raw: bool = False  # the exact text of an impossible date, else NULL
     max_bytes: int = 0  # of text and binary: the longest possible value
     target: str = ""  # its name in the target
+
+    @property
+    def is_text(self) -> bool:
+        return self.arrow in (pa.string(), pa.large_string())
 
 
 def quote(name: str) -> str:

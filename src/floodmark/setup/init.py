@@ -24,6 +24,7 @@ from floodmark.model.names import OUR_TABLES, reserved
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, not_followed
 from floodmark.model.text import counted
+from floodmark.model.warehouse import DUCKDB
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import discover_with_notes, list_tables, proposed_cursor
 from floodmark.services.mysql.session import Session
@@ -188,7 +189,7 @@ def _table(session: Session, name: str, database: str | None, target: str | None
         rows = edges.table_rows(session, table)
         left = not_followed(table, options.deletes)
         notes = tuple(note for note in discovered.notes if note.kind not in left)
-        first, *others = check_table(replace(discovered, notes=notes), rows, "duckdb")
+        first, *others = check_table(replace(discovered, notes=notes), rows, DUCKDB)
     except FloodmarkError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ListedTable(name, target=target, error=" ".join(f"{error.message}{hint}".split()))

@@ -167,8 +167,8 @@ def deleted(
 
 def in_target(services: Services, table: Table, keys: pa.Table) -> pa.Table:
     """Those of the keys that the target has, as a load would find them: by their bytes, or by MySQL's weights."""
-    redshift, warehouse = services.config.warehouse.kind == "redshift", services.warehouse()
-    scope = Scope(table, tuple(f for f in forms(table, redshift=redshift) if f.field.name in table.key))
+    can, warehouse = services.config.warehouse.can, services.warehouse()
+    scope = Scope(table, tuple(f for f in forms(table, can) if f.field.name in table.key))
     weighed = next((f.name for f in fields(table) if f.file_only), None)
 
     def those_there(some: pa.Table) -> pa.Table:

@@ -22,14 +22,11 @@ from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
 from floodmark.model.types import (
     GEOMETRIES,
-    MAX_LARGE_STRING,
-    MAX_VARBYTE,
-    MAX_VARCHAR,
-    SUPER,
     Field,
     fields,
     is_moment,
 )
+from floodmark.model.warehouse import Capabilities
 from floodmark.model.window import Slice
 from floodmark.plan import decide as planning
 from floodmark.plan.decide import Plan
@@ -109,7 +106,7 @@ class Preview:
             "rows_before_start": plan.before_start,
             "held_back_by": list(plan.held),
             "notes": self.notes,
-            "columns": columns(table, self.warehouse.kind, self.warehouse.large_strings),
+            "columns": columns(table, self.warehouse.can),
             "excluded": list(self.excluded),
             **load_json(replace(self.load, refused=self.refused)),
         }
@@ -125,24 +122,22 @@ def load_json(seen: LoadPreview) -> dict[str, Any]:
     }
 
 
-def columns(table: Table, warehouse: str, large_strings: bool = False) -> list[dict[str, Any]]:
+def columns(table: Table, can: Capabilities) -> list[dict[str, Any]]:
     """Every column's type at each stage, and its name in the target."""
     return [
         {
             "column": f.name,
             "mysql": table.column(f.column).type if f.column else "",
             "parquet": str(f.arrow),
-            "warehouse": "(files only)"
-            if f.file_only
-            else (f.duckdb if warehouse == "duckdb" else f.redshift),
+            "warehouse": "(files only)" if f.file_only else can.type_of(f),
             "target": None if f.file_only else f.target,
-            "mark": mark(f, table, warehouse, large_strings),
+            "mark": mark(f, table, can),
         }
         for f in fields(table)
     ]
 
 
-def mark(column: Field, table: Table, warehouse: str, large_strings: bool = False) -> str | None:
+def mark(column: Field, table: Table, can: Capabilities) -> str | None:
     """What to know about a column: a policy that applies, or a change of form; None if it is copied as is."""
     if column.file_only:
         return "compares keys as MySQL does"
@@ -150,7 +145,7 @@ def mark(column: Field, table: Table, warehouse: str, large_strings: bool = Fals
         return "the exact text of invalid dates"
     if is_moment(column):
         return f"zero dates: {'error' if tells_rows_apart(column, table) else table.recipe.zero_dates}"
-    if (limit := exceeded(column, warehouse, large_strings)) is not None:
+    if (limit := can.exceeded(column)) is not None:
         return f"over {limit:,} bytes: {when_too_long(column, table)}"
     kind = table.column(column.column).data_type
     if kind == "decimal" and column.redshift.startswith("VARCHAR"):
@@ -160,16 +155,6 @@ def mark(column: Field, table: Table, warehouse: str, large_strings: bool = Fals
     if kind in GEOMETRIES and not column.name.endswith("__srid"):
         return "as well-known binary, with its SRID in a second column"
     return None
-
-
-def exceeded(column: Field, warehouse: str, large_strings: bool = False) -> int | None:
-    """How many bytes of a value the warehouse can hold, if the column's values may be longer."""
-    if warehouse != "redshift" or column.file_only or column.raw or is_moment(column):
-        return None
-    limit = {"VARCHAR": MAX_VARCHAR, "VARBYTE": MAX_VARBYTE}.get(column.redshift.partition("(")[0])
-    if column.redshift == SUPER:
-        limit = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
-    return limit if limit is not None and column.max_bytes > limit else None
 
 
 @dataclass(frozen=True)

@@ -212,12 +212,12 @@ def scope_of(
     kept, notes = comparable(table, state.table)
     if also or not only_keys:
         _must_fit(services, replace(table, source=replace(table.source, columns=kept)))
-    redshift = services.config.warehouse.kind == "redshift"
-    parsed = parsed_columns(services, table) if redshift else frozenset()
+    can = services.config.warehouse.can
+    parsed = frozenset() if can.embedded else parsed_columns(services, table)
     check_parsed(table, parsed)
-    every = tuple(f for f in forms(table, redshift=redshift, parsed=parsed) if f.column in kept)
+    every = tuple(f for f in forms(table, can, parsed) if f.column in kept)
     named = {f.field.name: f for f in every}
-    if redshift and (left := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
+    if not can.embedded and (left := [c.name for c in kept if c.name not in {f.column.name for f in every}]):
         notes.append(f"parsed JSON is not compared: {', '.join(left)}")
     beside = tuple(f for f in every if f.column.name in also and f.field.name not in table.key)
     chosen = (*(named[name] for name in table.key), *beside) if only_keys else every

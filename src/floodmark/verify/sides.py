@@ -17,7 +17,7 @@ from floodmark.model.origin import UNKNOWN_SOURCE, SourceId
 from floodmark.model.position import Position
 from floodmark.model.row_sketch import Sketch
 from floodmark.model.table import Table
-from floodmark.model.types import SUPER
+from floodmark.model.warehouse import SUPER
 from floodmark.services.run import Services
 from floodmark.services.spark.job import Job
 from floodmark.services.warehouse import canonical

@@ -45,12 +45,12 @@ def holds(services: Services, state: State, promised: Batch) -> bool | None:
     assert table is not None
     if isinstance(warehouse, HandsOutRows):
         assert digest is not None
-        scope = Scope(table, forms(table, redshift=False), hash_key=bytes.fromhex(digest.key))
+        scope = Scope(table, forms(table, services.config.warehouse.can), hash_key=bytes.fromhex(digest.key))
         if not canonical.same_values(scope, warehouse.types(table.target) or {}):
             return None
         [stored] = stored_digests(warehouse, scope, [Span()], ())
         return stored == Digest(promised.rows, int(digest.sum, 16))
-    scope = Scope(table, forms(table, redshift=True, parsed=parsed_columns(services, table)))
+    scope = Scope(table, forms(table, services.config.warehouse.can, parsed_columns(services, table)))
     held = staged(services, scope, promised.files)
     return None if held is None else Sides(services, scope).warehouse([Span()]) == [held]
 

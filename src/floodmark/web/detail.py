@@ -195,7 +195,7 @@ def columns(table: Table, warehouse: WarehouseSpec) -> tuple[ColumnLine, ...]:
             one["warehouse"],
             ", ".join(said for said in (_notes(table, one["column"]), one["mark"]) if said),
         )
-        for one in typed_columns(table, warehouse.kind, warehouse.large_strings)
+        for one in typed_columns(table, warehouse.can)
         if one["target"] is not None
     ]
     gone = [

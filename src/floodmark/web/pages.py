@@ -111,7 +111,7 @@ class Pages:
     def __init__(self, config: Config) -> None:
         self.places = Places.of(config)
         self._known: dict[str, tuple[Row, str, str]] = {}
-        self._redshift = config.warehouse.kind == "redshift"
+        self._warehouse = config.warehouse.can.label
         self._s3 = config.store.url.startswith("s3://")
         self._env = Environment(
             loader=PackageLoader("floodmark.web"),
@@ -133,7 +133,7 @@ class Pages:
         self._env.globals |= {
             "release": __version__, "built": built, "link": words.table_url, "linked": True, "snapshot": None,
             "pipeline": None, "api": None, "here": None, "address": None, "stage_word": lambda s: STATUS_WORDS.get(s, "unknown"),
-            "store_kind": "S3" if self._s3 else "Store", "warehouse_kind": "Redshift" if self._redshift else "DuckDB",
+            "store_kind": "S3" if self._s3 else "Store", "warehouse_kind": self._warehouse,
         }  # fmt: skip
 
     def _page(self, template: str, **values: Any) -> str:

@@ -14,6 +14,7 @@ from floodmark.model.canonical import Scope, Span, forms
 from floodmark.model.errors import ConfigError, DataError, TransientError, UnknownOutcome
 from floodmark.model.ledger import Part
 from floodmark.model.table import Column
+from floodmark.model.warehouse import REDSHIFT
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse import canonical
 from floodmark.services.warehouse.redshift.data_api import DataApiTransport
@@ -360,7 +361,7 @@ def test_rows_of_a_wide_table_are_compared_however_many_keys_and_however_long_th
     server.execute(
         f"INSERT INTO {fill.redshift.schema}.wide (id, n, {names}) SELECT {first} + g, g, {values} FROM generate_series(1, 2000) g"
     )
-    seen = Scope(table, forms(table, redshift=True))
+    seen = Scope(table, forms(table, REDSHIFT))
     keys = [(str(first + n), str(n)) for n in range(1, 2001)]
     found = fill.place.open().ask("wide", lambda place: canonical.rows(place, seen, keys))
     assert found is not None and sorted(int(row[2]) for row in found) == list(range(1, 2001))

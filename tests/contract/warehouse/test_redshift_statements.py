@@ -13,7 +13,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.commit import LoadAs
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.table import Column
-from floodmark.model.types import MAX_VARCHAR
+from floodmark.model.warehouse import MAX_VARCHAR
 from floodmark.services.store.store import Store
 from floodmark.setup.services.s3 import SeaweedFS
 from tests.support.described import changed

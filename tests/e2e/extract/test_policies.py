@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from floodmark.config.load import TableOptions
-from floodmark.services.mysql.convert import redshift as held_by_redshift
+from floodmark.model.warehouse import REDSHIFT
 from floodmark.services.mysql.describe import discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import check_lengths
@@ -232,6 +232,6 @@ def test_the_search_for_overlong_values_has_a_time_limit(workspace: Workspace) -
         table = discover_with_notes(session, name, TableOptions(), workspace.database.name).table
         slow = replace(table, recipe=replace(table.recipe, where="SLEEP(60) = 0"))
         began = time.monotonic()
-        check_lengths(session, slow, None, held_by_redshift())
+        check_lengths(session, slow, None, REDSHIFT)
         assert time.monotonic() - began < 30
         assert session.rows("SELECT 1") == [(b"1",)]

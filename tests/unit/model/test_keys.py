@@ -7,6 +7,7 @@ import pytest
 from floodmark.model.canonical import Scope, forms, key_of
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column
+from floodmark.model.warehouse import DUCKDB
 from tests.support.described import described
 
 ENUM = Column("k", r"enum('a\\b','x\ny','q''r','nul\0','cr\r','end\\','')", "enum", nullable=False)
@@ -14,9 +15,7 @@ SET = Column("k", r"set('a\\b','c','d''e')", "set", nullable=False)
 
 
 def one(column: Column) -> Scope:
-    return Scope(
-        table := described("s", "t", (column,), ("k",), None, "full", "t"), forms(table, redshift=False)
-    )
+    return Scope(table := described("s", "t", (column,), ("k",), None, "full", "t"), forms(table, DUCKDB))
 
 
 def test_members_are_as_rows_have_them_not_as_the_type_shows_them() -> None:

@@ -11,7 +11,8 @@ import pytest
 from floodmark.model.lineage import said_columns, with_lineage
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
-from floodmark.services.mysql.convert import UNLIMITED, Unfit, redshift, to_arrow
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
+from floodmark.services.mysql.convert import Unfit, to_arrow
 from floodmark.services.warehouse.column_mapping import constants, fills, placed, target_renames
 from floodmark.services.warehouse.columns import wider
 from tests.support.described import changed, described
@@ -223,7 +224,7 @@ def test_a_warehouse_that_holds_more_matters_only_to_columns_with_such_values() 
     assert not any(owed(c, "any", now, overflow="truncate") for c in (JSON, NOTE) for now in ("any", large))
 
 
-ROOM = {"redshift": redshift(), "redshift with large strings": redshift(large_strings=True), "any": UNLIMITED}
+ROOM = {can.holds: can for can in (DUCKDB, REDSHIFT, LARGE_STRINGS)}
 LONG, NUL = b"x" * 70_000, b"a\0b"
 BYTES = b"x" * 16_777_217
 VALUES = {

@@ -21,6 +21,7 @@ from floodmark.config.load import Config, SourceSpec, StoreSpec, TableOptions, T
 from floodmark.config.yaml import Tree
 from floodmark.model.errors import ConfigError, Mistake, Mistakes, TransientError
 from floodmark.model.table import Column, Table
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT
 from floodmark.plan.bound import Reading
 from floodmark.services.mysql.describe import Discovered
 from floodmark.services.mysql.open_work import Sight
@@ -229,12 +230,12 @@ def test_each_mistake_in_the_file_is_a_check_and_a_missing_variable_has_a_remedy
 def test_columns_whose_values_redshift_cannot_hold_are_named_with_their_policy() -> None:
     long = Column("long", "longtext", "longtext", characters=1 << 30, octets=1 << 32, charset="utf8mb4")
     table = changed(TABLE, columns=(*TABLE.columns, long), overflow="truncate")
-    *_, check = tables.check_table(Discovered(table, ()), 5, "redshift")
+    *_, check = tables.check_table(Discovered(table, ()), 5, REDSHIFT)
     assert check.name == "columns" and "long (longtext): values too long" in check.detail
     assert "are cut (overflow: truncate)" in check.detail
-    assert [c.name for c in tables.check_table(Discovered(table, ()), 5, "duckdb")] == ["reading"]
+    assert [c.name for c in tables.check_table(Discovered(table, ()), 5, DUCKDB)] == ["reading"]
     both = changed(table, columns=(*table.columns, Column("doc", "json", "json")))
-    *_, check = tables.check_table(Discovered(both, ()), 5, "redshift", large_strings=True)
+    *_, check = tables.check_table(Discovered(both, ()), 5, LARGE_STRINGS)
     stops, cut = check.detail.split("; ")
     assert stops == "doc (json): values too long for Redshift stop the sync"
     assert cut == "long (longtext): values too long for Redshift are cut (overflow: truncate)"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from floodmark.model.table import Column
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
 from floodmark.sync.preview import columns
 from tests.support.described import described
 
@@ -24,12 +25,12 @@ def test_each_column_shows_what_happens_to_values_that_are_too_long(
 ) -> None:
     table = described("s", "t", (ID, DOC, TEXT), ("id",), None, "full", "t", overflow=overflow)
 
-    def marks(large_strings: bool) -> list[str | None]:
-        return [one["mark"] for one in columns(table, "redshift", large_strings)]
+    def marks(can: Capabilities) -> list[str | None]:
+        return [one["mark"] for one in columns(table, can)]
 
-    assert marks(False) == [None, f"over 65,535 bytes: {doc}", f"over 65,535 bytes: {text}"]
-    assert marks(True) == [None, f"over 16,000,000 bytes: {doc}", f"over 65,535 bytes: {text}"]
-    assert [one["mark"] for one in columns(table, "duckdb")] == [None, None, None]
+    assert marks(REDSHIFT) == [None, f"over 65,535 bytes: {doc}", f"over 65,535 bytes: {text}"]
+    assert marks(LARGE_STRINGS) == [None, f"over 16,000,000 bytes: {doc}", f"over 65,535 bytes: {text}"]
+    assert marks(DUCKDB) == [None, None, None]
 
 
 def test_no_policy_applies_to_a_key() -> None:
@@ -37,7 +38,7 @@ def test_no_policy_applies_to_a_key() -> None:
     table = described(
         "s", "t", (day, TEXT), ("day", "body"), "day", "upsert", "t", zero_dates="null", overflow="null"
     )
-    assert [one["mark"] for one in columns(table, "redshift")][:2] == [
+    assert [one["mark"] for one in columns(table, REDSHIFT)][:2] == [
         "zero dates: error",
         "over 65,535 bytes: error",
     ]

@@ -16,6 +16,7 @@ import sqlglot
 from floodmark.model.canonical import GROUP, Digest, Entry, Part, Scope, Span, forms, groups, key_of
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Table
+from floodmark.model.warehouse import DUCKDB, REDSHIFT
 from floodmark.services.mysql import canonical as source
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.warehouse import canonical, row_text
@@ -39,7 +40,7 @@ TABLE = described(
 
 
 def scope(table: Table = TABLE, *, redshift: bool = False) -> Scope:
-    every = forms(table, redshift=redshift)
+    every = forms(table, REDSHIFT if redshift else DUCKDB)
     named = {f.field.name: f for f in every}
     order = tuple(named[name] for name in table.order)
     return Scope(table, every, order, ("2025-01-01 00:00:00.000000",), ("2025-02-01 00:00:00.000000", 7, 1))
@@ -58,8 +59,8 @@ def test_rows_are_hashed_in_groups_that_fit_into_one_text_of_redshift() -> None:
 
 
 def test_text_that_the_target_keeps_as_parsed_json_is_left_out() -> None:
-    every = {f.field.name for f in forms(TABLE, redshift=True)}
-    assert every - {f.field.name for f in forms(TABLE, redshift=True, parsed={"name"})} == {"name"}
+    every = {f.field.name for f in forms(TABLE, REDSHIFT)}
+    assert every - {f.field.name for f in forms(TABLE, REDSHIFT, {"name"})} == {"name"}
 
 
 def test_a_key_or_cursor_that_the_target_keeps_as_parsed_json_is_refused() -> None:

@@ -17,6 +17,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
+from floodmark.model.warehouse import DUCKDB
 from floodmark.services.warehouse import canonical, row_text
 from floodmark.services.warehouse.duckdb import handing_out
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion
@@ -60,7 +61,7 @@ EVERY = described("s", "t", (ID, *VALUES), ("id",), None, "full", "t")
 
 
 def scope(table: Table) -> Scope:
-    return Scope(table, forms(table, redshift=False), hash_key=KEY)
+    return Scope(table, forms(table, DUCKDB), hash_key=KEY)
 
 
 def filled(path: Path, table: Table, rows: Sequence[Sequence[str]]) -> DuckDB:

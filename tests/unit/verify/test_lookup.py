@@ -15,6 +15,7 @@ import pytest
 from floodmark.model.canonical import Scope, forms
 from floodmark.model.errors import DataError
 from floodmark.model.table import Column, Mode, Table
+from floodmark.model.warehouse import DUCKDB
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify.lookup import look_up
 from tests.support.described import described
@@ -55,7 +56,7 @@ def test_a_key_that_no_source_row_can_have_is_refused_before_either_side_is_quer
     table = described("s", "t", (moment,), ("k",), None, "full", "t")
     source = Source(tmp_path / "none.duckdb")
     with pytest.raises(DataError, match="a row with infinity in the key column k"):
-        look_up(source.services, Scope(table, forms(table, redshift=False)), [("infinity",)])
+        look_up(source.services, Scope(table, forms(table, DUCKDB)), [("infinity",)])
     assert not source.asked
 
 
@@ -64,7 +65,7 @@ def test_the_source_prints_only_rows_that_the_warehouse_has_too(tmp_path: Path) 
         con.execute("CREATE TABLE t (id INTEGER, n INTEGER)")
         con.execute("INSERT INTO t VALUES (2, 21), (3, 30)")
     source = Source(tmp_path / "w.duckdb")
-    scope = Scope(TABLE, forms(TABLE, redshift=False))
+    scope = Scope(TABLE, forms(TABLE, DUCKDB))
     found = look_up(source.services, scope, [("4",), ("3",), ("2",), ("1",)])
     assert (found.missing, found.extra, found.nowhere) == (((1,),), ((3,),), (("4",),))
     assert found.different == (((2,), ("n",)),)
@@ -87,7 +88,7 @@ def test_a_row_found_by_another_spelling_and_deleted_before_it_is_printed_is_ext
             return [] if "SHA2" in sql else [(b"in", b"", b"A")]
 
     source = Deleted(tmp_path / "w.duckdb")
-    found = look_up(source.services, Scope(table, forms(table, redshift=False)), [("a",), ("A",)])
+    found = look_up(source.services, Scope(table, forms(table, DUCKDB)), [("a",), ("A",)])
     assert (found.extra, found.nowhere) == ((("A",),), (("a",),))
 
 
@@ -105,7 +106,7 @@ def test_rows_that_left_the_where_since_the_watermark_are_counted_and_those_with
             places = [(b"beyond", b"", b"1"), (b"loose", b"", b"2"), (b"in", b"", b"3")]
             return [] if "id > 9" in sql else [*places]
 
-    form = forms(table, redshift=False)
+    form = forms(table, DUCKDB)
     scope = Scope(table, form, (form[1], form[0]), high=(5, 5))
     found = look_up(Moved(tmp_path / "w.duckdb").services, scope, [("1",), ("2",), ("3",), ("4",)])
     assert (found.extra, found.outside) == (((2,), (3,), (4,)), ((2,), (3,)))

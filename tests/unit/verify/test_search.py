@@ -15,6 +15,7 @@ import pytest
 from floodmark.model.canonical import Digest, Part, Scope, Span, forms
 from floodmark.model.row_hash import Sums, groups, hashes, to_hex
 from floodmark.model.table import Column, Table
+from floodmark.model.warehouse import DUCKDB
 from floodmark.services.mysql.sources import Sources
 from floodmark.services.warehouse.duckdb.warehouse import DuckDB
 from floodmark.verify import gathered, sketched
@@ -98,7 +99,7 @@ class Source:
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.table, forms(self.table, redshift=False), hash_key=KEY)
+        return Scope(self.table, forms(self.table, DUCKDB), hash_key=KEY)
 
     def sides(self) -> Sides:
         return Sides(self.services, self.scope)
@@ -230,4 +231,4 @@ def test_ranges_are_ordered_as_their_keys_are() -> None:
         ("10.0", "0000-01-01"),
     ]
     parts = [Part(Span(cut), Digest()) for cut in cuts]
-    assert in_key_order(Scope(table, forms(table, redshift=False)), [*parts[2:], *parts[:2]]) == parts
+    assert in_key_order(Scope(table, forms(table, DUCKDB)), [*parts[2:], *parts[:2]]) == parts

@@ -13,6 +13,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.row_hash import hashes, to_hex
 from floodmark.model.row_sketch import TABLES, Sketch, bytes_per_cell
 from floodmark.model.table import Column
+from floodmark.model.warehouse import DUCKDB
 from floodmark.verify.sketched import (
     MOST_BYTES,
     KeyedSketches,
@@ -40,7 +41,7 @@ def scope(*key: Column) -> Scope:
     table = described(
         "s", "t", (*key, replace(NAME, name="v")), tuple(c.name for c in key), None, "full", "t"
     )
-    return Scope(table, forms(table, redshift=False), hash_key=KEY)
+    return Scope(table, forms(table, DUCKDB), hash_key=KEY)
 
 
 def sketch(seen: Scope, *keys: Any, values: str = "v") -> Sketch:

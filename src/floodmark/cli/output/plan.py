@@ -31,7 +31,7 @@ def plan_lines(report: Preview) -> list[str]:
         lines.append(f"  Writes    about {counted(plan.rows, 'row')} in {counted(report.files, 'file')}")
     lines += _load_lines(report.load)
     lines += [f"  Note      {note}" for note in report.notes]
-    listed = columns(table, report.warehouse.kind, report.warehouse.large_strings)
+    listed = columns(table, report.warehouse.can)
     wide = [max(len(str(c[k])) for c in listed) for k in ("column", "mysql", "parquet", "warehouse")]
     lines.append("  Columns")
     for c in listed:

@@ -11,7 +11,7 @@ import datetime
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,17 +19,8 @@ import pyarrow.compute
 
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.table import Table
-from floodmark.model.types import (
-    MAX_LARGE_STRING,
-    MAX_VARBYTE,
-    MAX_VARCHAR,
-    MAX_WEIGHT,
-    SUPER,
-    TWIN,
-    Field,
-    is_moment,
-    member_text,
-)
+from floodmark.model.types import TWIN, Field, is_moment, member_text
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, MAX_LARGE_STRING, REDSHIFT, SUPER, Capabilities
 from floodmark.services.mysql.rows.text import gathered
 
 # pyarrow's stubs can't type arrays whose type is known only at run time.
@@ -43,24 +34,9 @@ _IN_KEY = "correct the value: it is part of the key, which must identify the row
 _ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the warehouse can hold: maximum bytes per value (None: any), and whether text may have U+0000."""
-
-    text: int | None = None
-    binary: int | None = None
-    document: int | None = None  # JSON, before it is parsed
-    weight: int | None = None  # of a key, in MySQL's collation
-    nul: bool = True
-
-
-UNLIMITED = Limits()
-
-
-def redshift(large_strings: bool = False) -> Limits:
-    """Redshift's limits; a cluster with large strings takes longer documents, not longer text."""
-    document = MAX_LARGE_STRING if large_strings else MAX_VARCHAR
-    return Limits(MAX_VARCHAR, MAX_VARBYTE, document, MAX_WEIGHT, nul=False)
+def redshift(large_strings: bool = False) -> Capabilities:
+    """What Redshift can hold."""
+    return LARGE_STRINGS if large_strings else REDSHIFT
 
 
 class Unfit(Exception):
@@ -88,7 +64,7 @@ class Changes:
         self.columns[of.column] += pc.sum(which).as_py() or 0
 
 
-def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> Convert:
+def converter(field: Field, table: Table, limits: Capabilities, changes: Changes) -> Convert:
     """The function from raw cells to the field's array. Made once per column, runs for every batch."""
     if field.raw:
         return _raw
@@ -96,8 +72,8 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
         table = replace(table, recipe=replace(table.recipe, zero_dates="error", overflow="error"))
     if is_moment(field):
         return _moments(field, table, changes)
-    if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
-        whole = field.redshift == SUPER
+    if field.is_text:
+        whole = limits.parses(field)
         limit = limits.document if whole else limits.text
         texts = _bounded(_texts(field), field, limit, table, changes)
         if field.name in table.key and member_text(table.column(field.name)):
@@ -112,18 +88,9 @@ def converter(field: Field, table: Table, limits: Limits, changes: Changes) -> C
     return _numbers(field)
 
 
-def refused_above(field: Field, table: Table, limits: Limits) -> int | None:
+def refused_above(field: Field, table: Table, limits: Capabilities) -> int | None:
     """The length in bytes above which a value of the field stops the read; None if no length does."""
-    if field.raw or field.file_only or is_moment(field):
-        return None
-    if pa.types.is_string(field.arrow) or pa.types.is_large_string(field.arrow):
-        limit = limits.document if field.redshift == SUPER else limits.text
-    elif pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
-        limit = limits.binary
-    else:
-        return None
-    refused = when_too_long(field, table) == "error"
-    return limit if refused and limit is not None and field.max_bytes > limit else None
+    return limits.exceeded(field) if when_too_long(field, table) == "error" else None
 
 
 def way_out(field: Field, table: Table, limit: int) -> str:
@@ -131,7 +98,7 @@ def way_out(field: Field, table: Table, limit: int) -> str:
     return _document_choices(limit) if field.redshift == SUPER else _choices(field, table)
 
 
-def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Limits = UNLIMITED) -> Array:
+def to_arrow(field: Field, cells: list[bytes | None], table: Table, limits: Capabilities = DUCKDB) -> Array:
     """Converts the cells of one column, for few values. The reader keeps its converters instead."""
     return converter(field, table, limits, Changes())(pa.array(cells, gathered(field.arrow)))
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.model.types import TWIN, Field, fields, quote, schema_of
-from floodmark.services.mysql.convert import UNLIMITED, Array, Changes, Limits, Unfit, converter
+from floodmark.model.warehouse import DUCKDB, Capabilities
+from floodmark.services.mysql.convert import Array, Changes, Unfit, converter
 from floodmark.services.mysql.errors import hint_for, meaning
 from floodmark.services.mysql.session import Session
 
@@ -33,7 +34,7 @@ def record_batches(
     sql: str,
     *,
     rows: int = ROWS,
-    limits: Limits = UNLIMITED,
+    limits: Capabilities = DUCKDB,
     chosen: Sequence[Field] | None = None,
 ) -> Batches:
     """The rows of a SELECT of the table's fields, or of those chosen, as record batches of their file schema."""
@@ -48,7 +49,13 @@ class Batches:
     """An iterator of record batches that also counts: `rows` delivered, and values `changed` by policy."""
 
     def __init__(
-        self, session: Session, table: Table, sql: str, rows: int, limits: Limits, chosen: Sequence[Field]
+        self,
+        session: Session,
+        table: Table,
+        sql: str,
+        rows: int,
+        limits: Capabilities,
+        chosen: Sequence[Field],
     ) -> None:
         self.rows = 0
         self._session, self._table, self._sql, self._limit = session, table, sql, rows

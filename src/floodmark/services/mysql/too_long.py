@@ -13,9 +13,10 @@ import pyarrow as pa
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.table import Table
 from floodmark.model.types import Field, fields
+from floodmark.model.warehouse import Capabilities
 from floodmark.model.window import Window
 from floodmark.services.mysql import sql
-from floodmark.services.mysql.convert import Limits, refused_above, way_out
+from floodmark.services.mysql.convert import refused_above, way_out
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.version import Version, version
 
@@ -23,12 +24,12 @@ from floodmark.services.mysql.version import Version, version
 LOOK_SECONDS = 2
 
 
-def bounded(table: Table, limits: Limits) -> dict[Field, int]:
+def bounded(table: Table, limits: Capabilities) -> dict[Field, int]:
     """The fields whose values may stop the read, and how many bytes of them the warehouse holds."""
     return {f: limit for f in fields(table) if (limit := refused_above(f, table, limits)) is not None}
 
 
-def check_lengths(session: Session, table: Table, window: Window | None, limits: Limits) -> None:
+def check_lengths(session: Session, table: Table, window: Window | None, limits: Capabilities) -> None:
     """Raises DataError if it finds a value that the read would stop at."""
     found = bounded(table, limits)
     question = look(table, window, found, version(session)) if found else None

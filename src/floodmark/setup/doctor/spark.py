@@ -55,10 +55,8 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     yield spark
     yield secrecy(conf)
     if local:
-        duckdb = config.warehouse.kind == "duckdb"
-        yield check_memory(
-            SECTION, available(), cores(master), conf.get("spark.driver.memory", "512m"), duckdb
-        )
+        embedded, driver = config.warehouse.can.embedded, conf.get("spark.driver.memory", "512m")
+        yield check_memory(SECTION, available(), cores(master), driver, embedded)
     else:
         yield from check_executors(SECTION, conf)
         yield from _master(master)

@@ -22,6 +22,7 @@ from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.types import fields, quote
+from floodmark.model.warehouse import Capabilities
 from floodmark.plan.bound import Reading, Settled
 from floodmark.plan.overlap import because, overlap_seconds, said_again, said_missed
 from floodmark.plan.tables import StoredTables, meant, no_table, said_new, unlisted
@@ -34,7 +35,7 @@ from floodmark.services.mysql.shared_looks import SharedLooks
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.open import open_warehouse
 from floodmark.setup.doctor.check import Check, Section, Status
-from floodmark.sync.preview import Preview, exceeded, preview
+from floodmark.sync.preview import Preview, preview
 
 SECTION = Section("tables")
 MOST = 100
@@ -121,9 +122,8 @@ def examine_table(session: Session, config: Config, name: str, previews: Preview
     yield from check_table(
         found,
         rows,
-        config.warehouse.kind,
+        config.warehouse.can,
         configured=options.mode is not None,
-        large_strings=config.warehouse.large_strings,
         left_out=left_out_by(preview) if preview is not None else None,
     )
     if trust.complete:  # otherwise the server's own checks say it for all tables
@@ -225,10 +225,9 @@ class Previews:
 def check_table(
     found: Discovered,
     rows: int,
-    warehouse: str,
+    can: Capabilities,
     *,
     configured: bool = False,
-    large_strings: bool = False,
     left_out: str | None = None,
 ) -> list[Check]:
     """A table's facts as checks: how it is read, then what needs attention."""
@@ -250,7 +249,7 @@ def check_table(
             # That deletes are ignored is a choice, not a problem.
             status: Status = "ok" if note.kind == "deletes" else "warning"
             checks.append(Check("tables", name, status, clause(note), hint(table, note), table.name))
-    if bound := [f for f in fields(table) if exceeded(f, warehouse, large_strings) is not None]:
+    if bound := [f for f in fields(table) if can.exceeded(f) is not None]:
         said = []
         for policy, done in (("error", "stop the sync"), ("truncate", "are cut"), ("null", "become NULL")):
             if such := [f for f in bound if when_too_long(f, table) == policy]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -13,11 +14,10 @@ from hypothesis import strategies as st
 
 from floodmark.model.table import Column, Table
 from floodmark.model.types import fields
-from floodmark.services.mysql.convert import UNLIMITED, Changes, Limits, Unfit, converter, redshift, to_arrow
+from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, REDSHIFT, Capabilities
+from floodmark.services.mysql.convert import Changes, Unfit, converter, to_arrow
 from floodmark.services.mysql.rows.text import gathered
 from tests.support.described import described
-
-REDSHIFT = redshift()
 
 
 def table(type_: str, *, zero_dates: Any = "error", overflow: Any = "error", **more: Any) -> Table:
@@ -25,7 +25,7 @@ def table(type_: str, *, zero_dates: Any = "error", overflow: Any = "error", **m
     return described("s", "t", (column,), (), None, "full", "t", zero_dates=zero_dates, overflow=overflow)
 
 
-def convert(t: Table, *cells: bytes | None, limits: Limits = UNLIMITED) -> list[Any]:
+def convert(t: Table, *cells: bytes | None, limits: Capabilities = DUCKDB) -> list[Any]:
     field = fields(t)[0]
     array = to_arrow(field, list(cells), t, limits)
     assert array.type == field.arrow
@@ -105,7 +105,7 @@ def test_impossible_dates_become_null_and_are_counted() -> None:
     t = table("date", zero_dates="null")
     field, changes = fields(t)[0], Changes()
     cells = pa.array([b"2020-02-29", *IMPOSSIBLE, None], gathered(field.arrow))
-    found = converter(field, t, UNLIMITED, changes)(cells).to_pylist()
+    found = converter(field, t, DUCKDB, changes)(cells).to_pylist()
     assert found == [datetime.date(2020, 2, 29), None, None, None, None, None]
     assert changes.values == 4
 
@@ -146,7 +146,7 @@ def test_text_too_long_for_the_warehouse_follows_the_policy() -> None:
 
 
 def test_a_cluster_with_large_strings_takes_longer_documents_but_no_longer_text() -> None:
-    large = redshift(large_strings=True)
+    large = LARGE_STRINGS
     assert convert(table("json"), f'"{LONG}"'.encode(), limits=large) == [f'"{LONG}"']
     with pytest.raises(Unfit, match=r"16,000,002 bytes, but the warehouse holds at most 16,000,000"):
         convert(table("json"), b'"' + b"x" * 16_000_000 + b'"', limits=large)
@@ -162,7 +162,7 @@ def test_the_longest_document_is_named_with_how_a_cluster_could_take_it() -> Non
         convert(table("json"), *cells, limits=REDSHIFT)
     assert unfit.value.index == 1 and "warehouse.large_strings: true" in unfit.value.hint
     with pytest.raises(Unfit) as unfit:
-        convert(table("json"), b'"' + b"x" * 16_000_000 + b'"', limits=redshift(large_strings=True))
+        convert(table("json"), b'"' + b"x" * 16_000_000 + b'"', limits=LARGE_STRINGS)
     assert "large_strings" not in unfit.value.hint
 
 
@@ -206,7 +206,7 @@ def test_what_the_limits_change_is_counted() -> None:
     t = table("longblob", overflow="truncate")
     field, changes = fields(t)[0], Changes()
     cells = pa.array([b"abc", b"ab", b"abcd"], gathered(field.arrow))
-    assert converter(field, t, Limits(binary=2), changes)(cells).to_pylist() == [b"ab", b"ab", b"ab"]
+    assert converter(field, t, replace(DUCKDB, binary=2), changes)(cells).to_pylist() == [b"ab", b"ab", b"ab"]
     assert changes.values == 2
 
 

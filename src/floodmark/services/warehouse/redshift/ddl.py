@@ -14,7 +14,8 @@ from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.names import OURS, marked
 from floodmark.model.policies import tells_rows_apart
 from floodmark.model.table import Table
-from floodmark.model.types import KEY_FIELD, MAX_VARCHAR, SUPER, Field
+from floodmark.model.types import KEY_FIELD, Field
+from floodmark.model.warehouse import MAX_VARCHAR, SUPER
 from floodmark.services.warehouse.column_mapping import fills, target_renames
 from floodmark.services.warehouse.columns import (
     Change,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from floodmark.model.commit import LoadAs, by_key
 from floodmark.model.errors import ConfigError
 from floodmark.model.table import Table
-from floodmark.model.types import SUPER, Field
+from floodmark.model.types import Field
+from floodmark.model.warehouse import SUPER
 from floodmark.services.warehouse.column_mapping import constants, left_alone, placed, target_renames
 from floodmark.services.warehouse.columns import Change, TargetColumn, fits, renamed, renamings, same
 from floodmark.services.warehouse.files import file_fields, key_fields

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from floodmark.model.errors import DataError
 from floodmark.model.names import OUR_TABLES
-from floodmark.model.types import KEY_FIELD, READ_FIELD, SUPER, Field
+from floodmark.model.types import KEY_FIELD, READ_FIELD, Field
+from floodmark.model.warehouse import SUPER
 from floodmark.services.warehouse.merge import STAGE, STAGED, Do, Heap, Put
 from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.ddl import UNKEYABLE, staging_type
