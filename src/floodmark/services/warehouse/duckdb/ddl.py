@@ -30,6 +30,11 @@ def literal(type_: str, value: str | None) -> str:
     return value if plain(type_, value) else "'" + value.replace("'", "''") + "'"
 
 
+def relaxing(table: str, column: str) -> str:
+    """The statement that makes a column nullable."""
+    return f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL"
+
+
 def changes(
     schema: str,
     target: str,
@@ -55,9 +60,6 @@ def changes(
     def adding(name: str, type_: str) -> str:
         return f"ALTER TABLE {table} ADD COLUMN {quote(name)} {type_}"
 
-    def relaxing(name: str) -> str:
-        return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
-
     if found is None:
         packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
         columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
@@ -70,7 +72,7 @@ def changes(
         renames=renames,
         known=known,
         widening=widening,
-        relaxing=relaxing,
+        relaxing=lambda name: relaxing(table, name),
         adding=adding,
     ):
         if d.kind == "widen":
@@ -126,9 +128,7 @@ def refused_rows(schema: str, target: str, found: Sequence[TargetColumn], held: 
     """The error for rows that violate a constraint of the target, with the statements to run."""
     table = quote(schema, target)
     free = [f"DROP INDEX {quote(schema, name)}" for name in held.indexes]
-    free += [
-        f"ALTER TABLE {table} ALTER COLUMN {quote(c.name)} DROP NOT NULL" for c in found if not c.nullable
-    ]
+    free += [relaxing(table, c.name) for c in found if not c.nullable]
     return DataError(
         f"{target} has a constraint that Floodmark did not create, and the source's rows violate it: {said}",
         hint=f"to remove it, run: {_freed(schema, target) if held.columns else '; '.join(free)}",

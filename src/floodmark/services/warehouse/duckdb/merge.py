@@ -94,10 +94,6 @@ class Target:
         if any(change.column for change in changes):
             check_alterable(self.schema, self.name, changes, self.held())
 
-    def relaxing(self, column: TargetColumn) -> str:
-        """The statement that makes a column nullable."""
-        return f"ALTER TABLE {self.sql} ALTER COLUMN {quote(column.name)} DROP NOT NULL"
-
     def held(self) -> Held:
         """The constraints and indexes that others have put on it."""
         here = [self.schema, self.name]

@@ -39,7 +39,7 @@ from floodmark.services.warehouse.columns import Change, check_nullable, check_s
 from floodmark.services.warehouse.decide import Decision, check_new_epoch, decide
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
-from floodmark.services.warehouse.duckdb.ddl import changes
+from floodmark.services.warehouse.duckdb.ddl import changes, relaxing
 from floodmark.services.warehouse.duckdb.errors import NotThere, translated
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
@@ -48,7 +48,7 @@ from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Ques
 from floodmark.services.warehouse.duckdb.transaction import Ready, small, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
-from floodmark.services.warehouse.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
+from floodmark.services.warehouse.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files, quote
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
@@ -133,12 +133,12 @@ class DuckDB:
             wanted = put.wanted(fields(table), fills(table))
             if target is not None and found is not None:
                 check_strangers(table.target, found, wanted, arrived(shaped, table), target.has)
-            known = put.known(loaded, table)
+            known, where = put.known(loaded, table), quote(self.schema, table.target)
             made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
             if target is not None and found is not None:
                 target.check_alterable(made)
                 if first_load:
-                    check_nullable(table.target, found, may_be_null(table), target.relaxing)
+                    check_nullable(table.target, found, may_be_null(table), lambda c: relaxing(where, c.name))
             return made
 
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]] | None:

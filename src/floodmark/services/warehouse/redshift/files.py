@@ -81,17 +81,13 @@ def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -
     return Proven(file, _ranges(footer, fields), _read(footer) if told else None)
 
 
-def _read(metadata: pq.FileMetaData) -> tuple[int, int]:
+def _read(metadata: pq.FileMetaData) -> Range:
     """The range of the last column, the read time; the widest possible if it is not known."""
-    lows: list[Any] = []
-    highs: list[Any] = []
-    for group in range(metadata.num_row_groups):
-        statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
-        if statistics is None or not statistics.has_min_max or statistics.null_count:
-            return (0, 2**63 - 1)
-        lows.append(statistics.min)
-        highs.append(statistics.max)
-    return min(lows), max(highs)
+    last = metadata.num_columns - 1
+    found = [metadata.row_group(i).column(last).statistics for i in range(metadata.num_row_groups)]
+    known = all(statistics is not None and not statistics.null_count for statistics in found)
+    span = _span(metadata, last) if known else None
+    return (0, 2**63 - 1) if span in (None, UNKNOWN) else span
 
 
 def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.FileMetaData:
@@ -121,30 +117,25 @@ def _footer(store: Store, file: DataFile, uri: str, table: str) -> pq.FileMetaDa
 
 
 def _ranges(metadata: pq.FileMetaData, fields: Sequence[Field]) -> dict[str, Range]:
-    """The ranges of the compared columns over all row groups; UNKNOWN if a group does not give one."""
-    found: dict[str, Range] = {}
-    for i, field in enumerate(fields):
-        if not _is_ordered(field):
-            continue
-        lows: list[Any] = []
-        highs: list[Any] = []
-        for group in range(metadata.num_row_groups):
-            statistics = metadata.row_group(group).column(i).statistics
-            rows = metadata.row_group(group).num_rows
-            if statistics is not None and statistics.has_min_max:
-                try:
-                    lows.append(statistics.min)
-                    highs.append(statistics.max)
-                except OverflowError:  # the year 0, which Python lacks
-                    break
-            elif statistics is None or statistics.null_count != rows:
-                break
-        else:
-            if lows:
-                found[field.name] = (min(lows), max(highs))
-            continue
-        found[field.name] = UNKNOWN
-    return found
+    """The ranges of the compared columns over all row groups."""
+    spans = {field.name: _span(metadata, i) for i, field in enumerate(fields) if _is_ordered(field)}
+    return {name: span for name, span in spans.items() if span is not None}
+
+
+def _span(metadata: pq.FileMetaData, column: int) -> Range | None:
+    """The range of a column over all row groups: None if all are NULL, UNKNOWN if a group does not give one."""
+    spans: list[Range] = []
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        statistics = group.column(column).statistics
+        if statistics is not None and statistics.has_min_max:
+            try:
+                spans.append((statistics.min, statistics.max))
+            except OverflowError:  # the year 0, which Python lacks
+                return UNKNOWN
+        elif statistics is None or statistics.null_count != group.num_rows:
+            return UNKNOWN
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 UNKNOWN: Range = (None, None)

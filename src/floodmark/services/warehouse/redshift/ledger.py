@@ -66,10 +66,6 @@ class LedgerTables:
         """The lock of a target."""
         return Lock(self._lock_path(target), seconds)
 
-    def kinds(self, session: RedshiftSession, names: Iterable[str]) -> dict[str, str]:
-        """Which of these names exist, and as what: r a table, v a view, and so on."""
-        return {name: found.kind for name, found in relations(session, self.schema, names).items()}
-
     def needed(self, target: str) -> tuple[str, ...]:
         """The tables that a load of a target needs."""
         return (LEDGER, TARGETS, self.lock_table(target))
@@ -94,14 +90,14 @@ class LedgerTables:
 
     def read(self, session: RedshiftSession, log: str, target: str, part: Part | None = None) -> Ledger:
         """What the ledger says about a log and a target; empty when there is none. Waits for no load."""
-        if len(self.kinds(session, (LEDGER, TARGETS))) < 2:
+        if len(relations(session, self.schema, (LEDGER, TARGETS))) < 2:
             return Ledger()
         rows = session.query(f"{self._rows_of(log, part)} UNION ALL {self._holders_of(log, target)} {_ORDER}")
         return _seen(rows, log, target, part).ledger
 
     def sums(self, session: RedshiftSession) -> list[LoadSum]:
         """The whole ledger, summed up by log and load epoch; empty when there is none. Waits for no load."""
-        if LEDGER not in self.kinds(session, (LEDGER,)):
+        if not relations(session, self.schema, (LEDGER,)):
             return []
         rows = session.query(
             f'SELECT "log_id", "epoch", count(*), sum("rows"), sum("files"), to_char(max("loaded_at"), {literal(_STAMP)}) '

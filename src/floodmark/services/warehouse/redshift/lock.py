@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.services.warehouse.protocol import LEDGER, TARGETS
 from floodmark.services.warehouse.redshift.names import literal
-from floodmark.services.warehouse.redshift.steps import Busy, Failed, RedshiftSession
+from floodmark.services.warehouse.redshift.steps import Busy, Failed, RedshiftSession, Row
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,8 @@ class Keeper:
 
 def keepers(session: RedshiftSession, schema: str, lock_table: str, label: str) -> tuple[Keeper, ...]:
     """The sessions that hold the lock, except this one."""
-    names = ", ".join(literal(name) for name in (lock_table, LEDGER, TARGETS))
-    rows = session.query(
-        "SELECT t.pid, t.txn_owner, t.granted, c.relname FROM svv_transactions AS t "
-        "JOIN pg_catalog.pg_class AS c ON c.oid = t.relation JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({names})"
-    )
     held, writers = {}, set()
-    for pid, owner, granted, table in rows:
+    for pid, owner, granted, table in _users(session, schema, (lock_table, LEDGER, TARGETS)):
         if str(table) in (LEDGER, TARGETS):
             writers.add(int(pid))
         elif str(granted).lower()[:1] == "t":
@@ -53,6 +47,16 @@ def keepers(session: RedshiftSession, schema: str, lock_table: str, label: str) 
         ours, idle, wrote = labelled.get(pid, (False, None, False))
         found.append(Keeper(pid, user, ours, idle, wrote or pid in writers))
     return tuple(found)
+
+
+def _users(session: RedshiftSession, schema: str, tables: Sequence[str]) -> list[Row]:
+    """The sessions that hold a lock on these tables, or wait for one: pid, owner, whether it is granted, table."""
+    names = ", ".join(literal(name) for name in tables)
+    return session.query(
+        "SELECT t.pid, t.txn_owner, t.granted, c.relname FROM svv_transactions AS t "
+        "JOIN pg_catalog.pg_class AS c ON c.oid = t.relation JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+        f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({names})"
+    )
 
 
 def _labelled(
@@ -84,17 +88,12 @@ def naming_users(session: RedshiftSession, schema: str, tables: Sequence[str], f
     """The failure; if a change waited too long for users of the tables, it names their sessions."""
     if not isinstance(failed.error, Busy):
         return failed
-    names = ", ".join(literal(name) for name in tables)
     try:
-        rows = session.query(
-            "SELECT DISTINCT t.pid, t.txn_owner FROM svv_transactions AS t JOIN pg_catalog.pg_class AS c ON c.oid = t.relation "
-            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-            f"WHERE n.nspname = {literal(schema.lower())} AND c.relname IN ({names})"
-        )
+        rows = _users(session, schema, tables)
     except Failed:
         rows = []
-    found = [f"session {pid} of {str(owner).strip()}" for pid, owner in rows if int(pid) != session.pid]
-    who = ", ".join(found) or "sessions that Redshift does not show to this user"
+    found = [f"session {pid} of {str(owner).strip()}" for pid, owner, *_ in rows if int(pid) != session.pid]
+    who = ", ".join(dict.fromkeys(found)) or "sessions that Redshift does not show to this user"
     return Failed(Busy(failed.error.sql, failed.error.seconds, who))
 
 
