@@ -148,9 +148,8 @@ class DuckDBPut(Put):
 
     commits: tuple[Numbered, ...]
     paths: tuple[Path, ...]
-    losers: bool = (
-        False  # whether rows that another row of their key replaces have been found, and are left out
-    )
+    # Whether rows that another row of their key replaces have been found, and are left out.
+    losers: bool = False
 
     weight = KEY_FIELD
 

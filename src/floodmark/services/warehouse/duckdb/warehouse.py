@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from floodmark.model.commit import WIDE_BYTES, DataFile
@@ -40,7 +39,7 @@ from floodmark.services.warehouse.decide import Decision, check_new_epoch, decid
 from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, relaxing
-from floodmark.services.warehouse.duckdb.errors import NotThere, translated
+from floodmark.services.warehouse.duckdb.errors import NotThere
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
 from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
@@ -354,8 +353,6 @@ class DuckDB:
         """The error of a load that was not committed."""
         if isinstance(cause, FloodmarkError):
             return _because(cause, type(cause)(cause.message, hint=cause.hint))
-        if isinstance(cause, duckdb.Error):
-            return _because(cause, translated(cause, self.path))
         return _because(
             cause, TransientError(f"the load was not committed: {cause}", hint="run again: nothing is lost")
         )
