@@ -126,11 +126,10 @@ class Lineage:
         }
 
     def _output(self, report: TableReport, table: Table) -> Document:
-        duckdb = self.config.warehouse.kind == "duckdb"
         kept = [field for field in fields(table) if not field.file_only]
         source = self._input(report.table)
         facets = _facet(
-            "schema", fields=_fields([(f.target, f.duckdb if duckdb else f.redshift) for f in kept])
+            "schema", fields=_fields([(f.target, self.config.warehouse.can.type_of(f)) for f in kept])
         )
         identity = [{"type": "DIRECT", "subtype": "IDENTITY"}]
         facets |= _facet(

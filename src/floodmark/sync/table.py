@@ -50,7 +50,6 @@ from floodmark.plan.lag import measured
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
 from floodmark.plan.takeover import watermark as legacy
-from floodmark.services.mysql.convert import redshift
 from floodmark.services.mysql.describe import discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
@@ -273,12 +272,11 @@ class TableRun:
 
     def _check_lengths(self, plan: Plan) -> None:
         """Looks for overlong values while Spark starts, since a large read would stumble over them late."""
-        spec = self._services.config.warehouse
-        limits = redshift(spec.large_strings)
+        can = self._services.config.warehouse.can
         large = plan.window is not None and not plan.resumed and len(plan.slices) > 1
-        if spec.kind == "redshift" and large and bounded(plan.table, limits):
+        if large and bounded(plan.table, can):
             with self._services.session("plan") as session:
-                check_lengths(session, plan.table, plan.window, limits)
+                check_lengths(session, plan.table, plan.window, can)
 
     def _preview(self) -> Preview:
         """What this run is going to do, as its log and the source are now."""

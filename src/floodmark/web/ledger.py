@@ -86,7 +86,7 @@ def waiting(mark: Mark, loads: Loads | None) -> int:
 
 
 def due(
-    kind: str,
+    embedded: bool,
     now: datetime,
     *,
     tried: datetime | None,
@@ -98,7 +98,7 @@ def due(
 ) -> bool:
     """Whether to query it now. `published` identifies what runs have published, `asked_of` what they had when it last answered."""
     new = published != asked_of
-    if kind == "redshift":
+    if not embedded:
         awake = published_at is not None and now - published_at < AWAKE
         return new and awake and (tried is None or now - tried >= REDSHIFT_EVERY)
     if held:
@@ -128,7 +128,7 @@ class LedgerWatch:
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
             wanted = not self._seen.off and not busy and due(
-                self._spec.kind, datetime.now(UTC), tried=self._tried, failed=self._seen.problem is not None,
+                self._spec.can.embedded, datetime.now(UTC), tried=self._tried, failed=self._seen.problem is not None,
                 asked_of=self._asked_of, published=published, published_at=published_at, held=held,
             )  # fmt: skip
             if wanted:

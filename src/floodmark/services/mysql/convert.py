@@ -20,7 +20,7 @@ import pyarrow.compute
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.table import Table
 from floodmark.model.types import TWIN, Field, is_moment, member_text
-from floodmark.model.warehouse import DUCKDB, LARGE_STRINGS, MAX_LARGE_STRING, REDSHIFT, SUPER, Capabilities
+from floodmark.model.warehouse import DUCKDB, MAX_LARGE_STRING, SUPER, Capabilities
 from floodmark.services.mysql.rows.text import gathered
 
 # pyarrow's stubs can't type arrays whose type is known only at run time.
@@ -32,11 +32,6 @@ _cast = pc.get_function("cast").call
 _TEXT = pa.string()
 _IN_KEY = "correct the value: it is part of the key, which must identify the row"
 _ZERO_PARTS = r"^\d{4}-(00-|\d\d-00)"
-
-
-def redshift(large_strings: bool = False) -> Capabilities:
-    """What Redshift can hold."""
-    return LARGE_STRINGS if large_strings else REDSHIFT
 
 
 class Unfit(Exception):

@@ -146,10 +146,10 @@ def file_fields(table: Table, way: LoadAs, newest: Table) -> tuple[Field, ...]:
     return key_fields(table, every) if by_key(way) else every
 
 
-def has_read_time(
+def check_footer(
     footer: pq.FileMetaData, file: DataFile, fields: Sequence[Field], uri: str, table: str
 ) -> bool:
-    """Whether a file has READ_FIELD after its fields; DataError if it has other columns or rows than it should."""
+    """DataError if a file has other columns or rows than it should; returns whether READ_FIELD follows its fields."""
     found = footer.schema.to_arrow_schema()
     expected = [(field.name, _in_file(field.arrow)) for field in fields]
     told = found.names[len(expected) :] == [READ_FIELD]

@@ -29,7 +29,7 @@ from floodmark.services.warehouse.duckdb.ddl import Held, changes, check_alterab
 from floodmark.services.warehouse.duckdb.file import Connection, Volume, counting
 from floodmark.services.warehouse.duckdb.files import rows_of
 from floodmark.services.warehouse.duckdb.ledger import kind_of
-from floodmark.services.warehouse.files import ascending, hardly_repeats, has_read_time, too_few
+from floodmark.services.warehouse.files import ascending, check_footer, hardly_repeats, too_few
 from floodmark.services.warehouse.merge import (
     KEPT,
     STAGE,
@@ -212,7 +212,7 @@ def volume(staged: DuckDBPut) -> Volume:
     """
     footers = [pq.read_metadata(path) for path in staged.paths]
     for footer, path, file in zip(footers, staged.paths, data_files(staged.commits), strict=True):
-        has_read_time(footer, file, staged.fields, str(path), staged.table.name)
+        check_footer(footer, file, staged.fields, str(path), staged.table.name)
     groups = [footer.row_group(i) for footer in footers for i in range(footer.num_row_groups)]
     return Volume(
         sum(group.num_rows for group in groups),

@@ -27,7 +27,7 @@ from floodmark.model.times import wall_clock
 from floodmark.model.types import Field
 from floodmark.services.store.store import Store, encode
 from floodmark.services.temp import scratched
-from floodmark.services.warehouse.files import differs, fetch, has_read_time, missing, parallel
+from floodmark.services.warehouse.files import check_footer, differs, fetch, missing, parallel
 
 PARALLEL = 16
 _FOOTER = 64 << 10  # bytes at a file's end; most footers fit
@@ -77,7 +77,7 @@ def prove(
 def _proven(store: Store, file: DataFile, fields: Sequence[Field], table: str) -> Proven:
     uri = store.uri(file.path)
     footer = _footer(store, file, uri, table)
-    told = has_read_time(footer, file, fields, uri, table) and file.rows
+    told = check_footer(footer, file, fields, uri, table) and file.rows
     return Proven(file, _ranges(footer, fields), _read(footer) if told else None)
 
 
