@@ -7,12 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, FloodmarkError, NoAnswer, TransientError
+from floodmark.services.store import store as services
 from floodmark.services.store.store import Store
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are repeated for a second, not for eight."""
+    monkeypatch.setitem(services._RETRY, "retry_timeout", timedelta(seconds=1))
 
 
 def at(endpoint: str) -> Store:
@@ -59,6 +67,7 @@ def test_a_repeated_create_after_a_lost_response_reports_the_object_as_existing(
     assert len(requests) == 3
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -98,6 +107,7 @@ def test_a_404_that_is_not_s3s_own_does_not_pass_for_an_empty_store() -> None:
                 use()
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
@@ -157,6 +167,7 @@ def test_an_endpoint_that_drops_packets_fails_within_about_ten_seconds() -> None
             link.close()
 
 
+@pytest.mark.usefixtures("hurried")
 def test_an_endpoint_whose_name_is_unknown_says_so() -> None:
     with pytest.raises(TransientError, match="name is unknown"):
         at("http://no-such-host.invalid").get("a")

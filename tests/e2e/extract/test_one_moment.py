@@ -24,6 +24,8 @@ from tests.support.transfers import LOGGED
 
 SESSIONS = 3
 SECONDS = 20.0 if PATIENT else 1.0
+# Transfers a second, by how many threads: few enough to prove one moment, and too many to.
+RATES: list[tuple[float | None, int]] = [(10.0, 2), *([(100.0, 4)] if PATIENT else []), (None, 8)]
 SEEN = f"SELECT {transfers.halves()}, SUM(CRC32(CONCAT_WS('/', id, balance, moves))) FROM d.accounts"
 
 
@@ -86,7 +88,7 @@ def test_snapshots_proven_to_be_of_one_moment_are_equal_at_every_write_rate(
 ) -> None:
     spec, mariadb = source(logged, tmp_path), logged.name == "mariadb"
     taken: dict[str, Rounds] = {}
-    for rate, threads in ((10.0, 2), (100.0, 4), (None, 8)):
+    for rate, threads in RATES:
         with transfers.writing(logged, "d", rate=rate, threads=threads, ways=ways) as writers:
             rounds = opened(spec, mariadb, SECONDS)
         assert writers.total, "nothing was written"

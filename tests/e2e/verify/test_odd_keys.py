@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.services.warehouse.duckdb import warehouse as duckdb_warehouse
 from floodmark.services.warehouse.row_text import DUCKDB
-from tests.conftest import Workspace
+from tests.conftest import PATIENT, Workspace
 from tests.support.tampered_warehouse import Verifying
 
 CURSOR = "update_at TIMESTAMP(6) NOT NULL DEFAULT '2025-03-03', KEY (update_at)"
@@ -99,6 +99,7 @@ TWINS = {
     "k ENUM('a', 'b', 'a') PRIMARY KEY": ("1", "2", "3"),
     "k SET('a', 'a', 'b') PRIMARY KEY": ("0", "1", "4", "6"),
 }
+WHOLE = (0, 3)  # those that are read whole, too: an ENUM and a SET
 
 
 # What MariaDB does differently is its SQL: rows that we hash come from one reader for both servers.
@@ -116,9 +117,8 @@ def test_key_values_with_one_text_are_refused_before_one_replaces_the_other(plac
     """In every mode, and by verify on its own: an earlier version may have merged the two."""
     workspace, tables = place.workspace, {}
     for n, (key, rows) in enumerate(TWINS.items()):
-        for table, column, value in (
-            (f"odd{n}", CURSOR, "'2025-03-01'"), (f"whole{n}", "n INT DEFAULT 7", "7"),
-        ):  # fmt: skip
+        modes = (f"odd{n}", CURSOR, "'2025-03-01'"), (f"whole{n}", "n INT DEFAULT 7", "7")
+        for table, column, value in modes if PATIENT or n in WHOLE else modes[:1]:
             *fine, twin = rows
             values = ", ".join(f"({row}, DEFAULT)" for row in fine)
             workspace.execute(
