@@ -24,7 +24,8 @@ import click
 
 from floodmark.cli import logs
 from floodmark.cli.output import emit
-from floodmark.cli.progress.choose import choose
+from floodmark.cli.progress.bars import BarProgress
+from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.stderr import to_stderr
 from floodmark.config.values import duration as seconds_of
@@ -113,10 +114,11 @@ class Settings:
 
     def progress(self) -> SilentProgress:
         """The progress that fits where stderr goes."""
-        return choose(
-            self.scrub, json=self.json, quiet=self.quiet, json_logs=self.json_logs,
-            bars=sys.stderr is not None and emit.coloured(sys.stderr), stopping=lambda: self.stopped() is not None,
-        )  # fmt: skip
+        kind: type[SilentProgress] = SilentProgress  # the log, or the document, has the notes
+        if not (self.quiet or self.json_logs or self.json):
+            bars = sys.stderr is not None and emit.coloured(sys.stderr)
+            kind = BarProgress if bars else PlainProgress
+        return kind(self.scrub, lambda: self.stopped() is not None)
 
     def result(self, document: dict[str, Any], lines: Callable[[], list[str]]) -> None:
         """The command's result: the document with `--json`, else its lines."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, dataclass_transform
 
 from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableReport, Wait
 
@@ -20,17 +20,20 @@ if TYPE_CHECKING:  # the command line needs this module before it needs the mode
     from floodmark.model.window import Slice, Window
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a table, or to the run as a whole if `table` is empty."""
+    """Something that happened to a table, or to the run as a whole if `table` is empty. Each kind is a frozen dataclass."""
 
     table: str
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
 Emit = Callable[[Event], None]
 
 
-@dataclass(frozen=True)
 class Noted(Event):
     """Something worth knowing; unless it is said aloud, it only goes into the report."""
 
@@ -38,7 +41,6 @@ class Noted(Event):
     aloud: bool = True
 
 
-@dataclass(frozen=True)
 class StageEvent(Event):
     """Something about one stage: plan, extract, load, verify, clean."""
 
@@ -49,14 +51,12 @@ class StageEnded(StageEvent):
     """The stage has ended, successfully or not."""
 
 
-@dataclass(frozen=True)
 class StageBegan(StageEvent):
     """A stage begins; `rows` is an estimate."""
 
     rows: int | None = None
 
 
-@dataclass(frozen=True)
 class Advanced(StageEvent):
     """This many more rows, files and bytes are done."""
 
@@ -65,7 +65,6 @@ class Advanced(StageEvent):
     bytes: int = 0
 
 
-@dataclass(frozen=True)
 class Underway(StageEvent):
     """Rows so far of running tasks, and what a load is doing; replaces the last ones. Rows may shrink when a task starts over."""
 
@@ -73,28 +72,24 @@ class Underway(StageEvent):
     step: Step | None = None
 
 
-@dataclass(frozen=True)
 class TimeSpent(StageEvent):
     """So many more seconds for the report's account of a stage."""
 
     seconds: float
 
 
-@dataclass(frozen=True)
 class Waiting(Event):
     """The table is waiting; None: no longer."""
 
     on: Wait | None
 
 
-@dataclass(frozen=True)
 class LagMeasured(Event):
     """How far the table was behind its source when it was planned."""
 
     lag: Lag
 
 
-@dataclass(frozen=True)
 class Planned(Event):
     """A plan was made."""
 
@@ -111,21 +106,18 @@ class Planned(Event):
     complete_at: float | None = None  # all that was committed before will be extracted
 
 
-@dataclass(frozen=True)
 class Previewed(Event):
     """What a dry run would do: the document that `plan` prints."""
 
     plan: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class SliceBegan(Event):
     """A slice is about to be read."""
 
     slice: Slice
 
 
-@dataclass(frozen=True)
 class SliceRead(Event):
     """A slice was read, and is not committed yet."""
 
@@ -140,7 +132,6 @@ class CommitBegan(Event):
     """A commit is about to be written."""
 
 
-@dataclass(frozen=True)
 class Committed(Event):
     """A commit was written; `counts` is what it adds to the report, `rows` those in its files, of whatever kind."""
 
@@ -152,7 +143,6 @@ class Committed(Event):
     counts: Counts
 
 
-@dataclass(frozen=True)
 class Loaded(Event):
     """These rows and files are in the warehouse for the first time."""
 
@@ -160,7 +150,6 @@ class Loaded(Event):
     files: int
 
 
-@dataclass(frozen=True)
 class Cleaned(Event):
     """Staged files were removed (`keep_files`)."""
 
@@ -168,14 +157,12 @@ class Cleaned(Event):
     bytes: int
 
 
-@dataclass(frozen=True)
 class Found(Event):
     """Discrepancies, or things that the user should know."""
 
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
 class Succeeded(Event):
     """Everything asked for is done, and this is what people see of it."""
 
@@ -183,7 +170,6 @@ class Succeeded(Event):
     lag: Lag | None
 
 
-@dataclass(frozen=True)
 class Failed(Event):
     """The table's run failed. `stopped`: only because the run was interrupted."""
 
@@ -192,7 +178,6 @@ class Failed(Event):
     watermark: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
 class Ended(Event):
     """The table's run has ended, successfully or not."""
 
@@ -200,7 +185,6 @@ class Ended(Event):
     position: Position | None = None
 
 
-@dataclass(frozen=True)
 class RunBegan(Event):
     """A run begins."""
 
@@ -209,14 +193,12 @@ class RunBegan(Event):
     dry: bool = False
 
 
-@dataclass(frozen=True)
 class TablesChosen(Event):
     """The run covers these tables."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class RunEnded(Event):
     """A sync has ended: with a report, or with an error before its tables had their turn."""
 
@@ -224,7 +206,6 @@ class RunEnded(Event):
     error: FloodmarkError | None = None
 
 
-@dataclass(frozen=True)
 class Compared(Event):
     """A verify has ended, with these results of its tables and this exit code."""
 

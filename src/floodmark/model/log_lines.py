@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from floodmark.model import events, text
-from floodmark.model.tally import DOING, Tally, said_at_end, said_so_far
+from floodmark.model.tally import VERBS, Tally, said_at_end, said_so_far
 from floodmark.model.text import counted, duration
 
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
@@ -86,7 +86,13 @@ class LogLines:
                 self._print(event, said)
             case events.StageBegan(_, stage, rows):
                 _log(
-                    logging.DEBUG, "step_start", f"{DOING[stage]} begins", event, stage, said=True, rows=rows
+                    logging.DEBUG,
+                    "step_start",
+                    f"{VERBS[stage][0]} begins",
+                    event,
+                    stage,
+                    said=True,
+                    rows=rows,
                 )
             case events.StageEnded(_, stage) if tally is not None and stage != "plan":
                 said = said_at_end(stage, tally)
@@ -100,15 +106,12 @@ class LogLines:
                 self._print(event, said)
             case events.Planned():
                 _log_plan(event)
-            case events.SliceBegan(_, piece) if logger.isEnabledFor(logging.DEBUG):
-                said = f"{_slice(piece)}: about {counted(piece.rows, 'row')}"
-                _log(logging.DEBUG, "slice", said, event, "extract", rows=piece.rows, **_ends(piece))
-            case events.SliceRead(_, piece, rows, files, size, seconds) if logger.isEnabledFor(logging.DEBUG):
-                read = f"{counted(rows, 'row')} in {counted(files, 'file')}, {duration(seconds)}"
-                _log(
-                    logging.DEBUG, "slice", f"{_slice(piece)}: read {read}", event, "extract", **_ends(piece),
-                    rows=rows, files=files, bytes=size, seconds=round(seconds, 3),
-                )  # fmt: skip
+            case events.SliceBegan(_, piece):
+                _log_slice(event, piece, f"about {counted(piece.rows, 'row')}", rows=piece.rows)
+            case events.SliceRead(_, piece, rows, files, size, seconds):
+                read = f"read {counted(rows, 'row')} in {counted(files, 'file')}, {duration(seconds)}"
+                more = {"rows": rows, "files": files, "bytes": size, "seconds": round(seconds, 3)}
+                _log_slice(event, piece, read, **more)
             case events.CommitBegan():
                 _log(logging.DEBUG, "step_start", "commit begins", event, "commit")
             case events.Committed(_, n, kind, position, rows, seconds, counts):
@@ -171,12 +174,10 @@ def _log_plan(plan: events.Planned) -> None:
     )  # fmt: skip
 
 
-def _ends(piece: Slice) -> dict[str, Any]:
-    low, high = piece.after or piece.low, piece.upto or piece.high
-    return {"slice": piece.number, "kind": piece.kind, "low": low, "high": high}
-
-
-def _slice(piece: Slice) -> str:
-    low, high = piece.after or piece.low, piece.upto or piece.high
-    ends = f"after {place(low, 'the first row')}, up to {place(high, 'the last')}"
-    return f"slice {piece.number} ({piece.kind}, by {piece.by}, {ends})"
+def _log_slice(event: events.Event, piece: Slice, what: str, **fields: Any) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        low, high = piece.after or piece.low, piece.upto or piece.high
+        ends = f"after {place(low, 'the first row')}, up to {place(high, 'the last')}"
+        said = f"slice {piece.number} ({piece.kind}, by {piece.by}, {ends}): {what}"
+        about = {"slice": piece.number, "kind": piece.kind, "low": low, "high": high}
+        _log(logging.DEBUG, "slice", said, event, "extract", **about, **fields)

@@ -9,19 +9,13 @@ from typing import Any
 from floodmark.model.run import Step
 from floodmark.model.text import count, counted, duration, rate, size, span
 
-DOING = {
-    "extract": "extracting",
-    "load": "loading",
-    "clean": "removing",
-    "verify": "verifying",
-    "plan": "planning",
-}
-_DONE = {
-    "extract": "extracted",
-    "load": "loaded",
-    "clean": "removed",
-    "verify": "compared",
-    "plan": "planned",
+# What is done in a stage, and what was.
+VERBS = {
+    "extract": ("extracting", "extracted"),
+    "load": ("loading", "loaded"),
+    "clean": ("removing", "removed"),
+    "verify": ("verifying", "compared"),
+    "plan": ("planning", "planned"),
 }
 TELLING = 0.01  # the share of a stage that says something about the rest
 EVERY = 5.0  # seconds between two lines of one table and stage
@@ -114,7 +108,7 @@ def said_so_far(stage: str, tally: Tally) -> str:
         parts.append(said_step(tally.step) + (f" for {span(lasted)}" if lasted >= 1 else ""))
     if tally.expected and tally.expected * TELLING <= rows < tally.expected:
         parts.append(f"about {span(tally.seconds * (tally.expected - rows) / rows)} left")
-    return f"{DOING.get(stage, stage)}: {', '.join(part for part in parts if part)}"
+    return f"{VERBS[stage][0]}: {', '.join(part for part in parts if part)}"
 
 
 def said_at_end(stage: str, tally: Tally) -> str:
@@ -122,9 +116,7 @@ def said_at_end(stage: str, tally: Tally) -> str:
     unit = UNITS.get(stage, "row")
     speed = rate(tally.rows, tally.seconds, unit)
     parts = [counted(tally.rows, unit), *_written(stage, tally)]
-    said = (
-        f"{_DONE.get(stage, stage)} {', '.join(part for part in parts if part)} in {duration(tally.seconds)}"
-    )
+    said = f"{VERBS[stage][1]} {', '.join(part for part in parts if part)} in {duration(tally.seconds)}"
     return f"{said} ({speed})" if speed else said
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
 from floodmark.cli.progress.bars import BarProgress
-from floodmark.cli.progress.choose import choose
 from floodmark.cli.progress.lines import PlainProgress
 from floodmark.cli.progress.silent import SilentProgress
 from floodmark.model import events
@@ -117,10 +117,10 @@ def test_a_long_wait_is_a_plain_line_and_a_short_one_is_not_shown() -> None:
         lines.append(line)
         said.set()
 
-    with PlainProgress(Scrubber(), write, patience=3600) as watch:
+    with PlainProgress(Scrubber(), write=write, patience=3600) as watch:
         watch(events.Waiting("s.a", Wait("settling")))
         watch(events.Waiting("s.a", None))
-    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
         watch(events.Waiting("s.a", Wait("lock", "process 7")))
         assert said.wait(10)
     assert len(lines) == 1 and lines[0].endswith("s for a lock in the warehouse, held by process 7")
@@ -135,7 +135,7 @@ def test_what_all_tables_wait_for_is_one_plain_line() -> None:
         if line.startswith("s.c"):
             said.set()
 
-    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
         watch(
             events.TablesChosen(
                 "",
@@ -163,12 +163,12 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
         lines.append(line)
         said.set()
 
-    with PlainProgress(Scrubber(), write, patience=0.01) as watch:
+    with PlainProgress(Scrubber(), write=write, patience=0.01) as watch:
         watch(events.StageBegan("s.a", "load", 1_300))
         watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
         assert said.wait(10)
     assert lines[0] == "s.a: loading: 0 of about 1,300 rows, copying files, 3 of 12"
-    with PlainProgress(Scrubber(), write, patience=3600) as watch:
+    with PlainProgress(Scrubber(), write=write, patience=3600) as watch:
         watch(events.StageBegan("s.a", "load", 1_300))
         watch(events.Underway("s.a", "load", 0, Step("copy", 3, 12)))
         watch(events.Underway("s.a", "load", 700, Step("insert")))
@@ -181,7 +181,7 @@ def test_a_step_of_a_load_that_lasts_is_a_plain_line() -> None:
 
 def test_notes_of_tables_are_kept_for_the_result_and_those_of_the_run_are_printed() -> None:
     lines: list[str] = []
-    with PlainProgress(Scrubber(), lines.append).gathering() as watch:
+    with PlainProgress(Scrubber(), write=lines.append).gathering() as watch:
         watch(events.Noted("", "starting Spark"))
         watch(events.Noted("s.a", "no index"))
     assert (lines, watch.notes) == (["starting Spark"], {"s.a": ["no index"]})
@@ -200,9 +200,9 @@ def test_no_color_and_a_dumb_terminal_get_plain_lines(
     monkeypatch.setenv("TERM", "xterm")
     if plain is not None:
         monkeypatch.setenv(*plain.split("="))
-    bars = emit.coloured(Terminal())
-    chosen = choose(Scrubber(), json=False, quiet=False, json_logs=False, bars=bars)
-    assert type(chosen) is (PlainProgress if plain else BarProgress)
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert type(Settings().progress()) is (PlainProgress if plain else BarProgress)
+    assert type(Settings(quiet=True).progress()) is type(Settings(json=True).progress()) is SilentProgress
     assert not emit.coloured(io.StringIO())
 
 

@@ -98,7 +98,7 @@ def test_only_a_configuration_error_counts_as_one() -> None:
 
 def test_a_note_of_every_cycle_is_printed_once() -> None:
     lines: list[str] = []
-    watch = PlainProgress(Scrubber(), lines.append).brief()
+    watch = PlainProgress(Scrubber(), write=lines.append).brief()
     for _ in range(3):
         watch(events.Noted("shop.orders", "no index on update_at"))
         watch(events.StageBegan("shop.orders", "extract", 10))

@@ -27,8 +27,8 @@ class PlainProgress(SilentProgress):
     def __init__(
         self,
         scrub: Scrubber,
-        write: Callable[[str], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        write: Callable[[str], None] | None = None,
         patience: float = EVERY,
     ) -> None:
         super().__init__(scrub, stopping)
