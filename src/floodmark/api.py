@@ -70,13 +70,13 @@ class SyncFailed(FloodmarkError):
     """One or more tables of a sync or a verify failed; `report` is the result with every table's outcome."""
 
     def __init__(self, report: SyncResult | VerifyResult) -> None:
-        failed = [t["error"] for t in report["tables"] if t["error"]]
-        code = exit_code([error["code"] for error in failed])
-        worst = next(error for error in failed if error["code"] == code)
-        tables = len(report["tables"])
+        failed = [table.error for table in report.tables if table.error]
+        code = exit_code([error.code for error in failed])
+        worst = next(error for error in failed if error.code == code)
+        tables = len(report.tables)
         others = f" ({len(failed)} of {tables} tables failed)" if tables > 1 else ""
-        super().__init__(f"{worst['message']}{others}", hint=worst["hint"], table=worst["table"])
-        self.code, self.kind = code, worst["kind"]
+        super().__init__(f"{worst.message}{others}", hint=worst.hint, table=worst.table)
+        self.code, self.kind = code, worst.kind
         self.report = report
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -197,7 +197,7 @@ class Pipeline:
         one = repairing(force) if repair else None
         with self._spark(spark) as running, Observer(self.config) as observer:
             emit = to_all(LogLines(), watching(progress), observer)
-            document, _ = verify(
+            result, _ = verify(
                 self.config,
                 tables,
                 emit,
@@ -207,7 +207,6 @@ class Pipeline:
                 one=one,
                 all_tables=all_tables,
             )
-        result = VerifyResult.of(document)
         if any(table.error for table in result.tables):
             raise SyncFailed(result)
         return result
@@ -240,12 +239,12 @@ class Pipeline:
     ) -> Watermark | SystemWatermark:
         """One table's watermark, or the system watermark."""
         if table is None:
-            return SystemWatermark.of(system.system_get(self.config))
-        return Watermark.of(watermarks.watermark_get(self.config, table, show_files))
+            return system.system_get(self.config)
+        return watermarks.watermark_get(self.config, table, show_files)
 
     def watermark_list(self, *tables: str) -> WatermarkList:
         """The watermarks of all tables, or of the given ones."""
-        return WatermarkList.of(watermarks.watermark_list(self.config, tables))
+        return watermarks.watermark_list(self.config, tables)
 
     @overload
     def watermark_set(
@@ -270,13 +269,13 @@ class Pipeline:
         if table is None:
             if id is not None:
                 raise ConfigError("id needs a table: the system watermark is a time")
-            return SystemWatermark.of(system.system_set(self.config, preset, timestamp))
+            return system.system_set(self.config, preset, timestamp)
         if preset is not None:
             raise ConfigError(
                 "presets are only for the system watermark; for a table, pass a timestamp", table=table
             )
         key = None if id is None else str(id)
-        return Watermark.of(moves.watermark_set(self.config, table, timestamp, key, new_run(), force))
+        return moves.watermark_set(self.config, table, timestamp, key, new_run(), force)
 
     @overload
     def watermark_reset(
@@ -298,65 +297,60 @@ class Pipeline:
     ) -> Watermark | SystemWatermark:
         """Puts a table back to the start, in one stage or both; without a table, sets the system watermark to a preset."""
         if table is None:
-            return SystemWatermark.of(system.system_set(self.config, preset))
+            return system.system_set(self.config, preset)
         if preset is not None:
             raise ConfigError("presets are only for the system watermark", table=table)
-        document = moves.watermark_reset(
+        return moves.watermark_reset(
             self.config, table, new_run(), mysql_only=mysql_only, redshift_only=redshift_only, force=force
         )
-        return Watermark.of(document)
 
     def watermark_clear(self) -> SystemWatermark:
         """Removes the system watermark: tables without a position then start at `start`."""
-        return SystemWatermark.of(system.system_clear(self.config))
+        return system.system_clear(self.config)
 
     def watermark_accept(self, table: str, *, force: bool = False) -> Watermark:
         """Continues with changes that `schema_changes: ask` asks about; if there are none, with a source that was replaced.
 
         In the second case all of it is read again, and merged by key.
         """
-        return Watermark.of(accept.watermark_accept(self.config, table, new_run(), force=force))
+        return accept.watermark_accept(self.config, table, new_run(), force=force)
 
     def watermark_retire(self, table: str) -> Watermark:
         """Leaves the table out of `sync --all`; its log, files and rows stay, and syncing it by name brings it back."""
-        return Watermark.of(moves.watermark_retire(self.config, table, new_run()))
+        return moves.watermark_retire(self.config, table, new_run())
 
     def watermark_history(self, table: str) -> History:
         """The table's commits, newest first."""
-        return History.of(history.watermark_history(self.config, table))
+        return history.watermark_history(self.config, table)
 
     def watermark_restore(
         self, table: str, *, commit: int | None = None, file: Path | str | None = None, force: bool = False
     ) -> Watermark:
         """Restores the extraction's position after an earlier commit, or from a document that `watermark get` printed."""
         path = None if file is None else Path(file)
-        return Watermark.of(
-            history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
-        )
+        return history.watermark_restore(self.config, table, new_run(), commit=commit, file=path, force=force)
 
     def watermark_backups(self, table: str) -> Backups:
         """Where the copies of a table's watermark are, which are valid, and the latest recoveries."""
-        return Backups.of(copies.watermark_backups(self.config, table))
+        return copies.watermark_backups(self.config, table)
 
     def watermark_drill(self, *tables: str, all_tables: bool = False) -> DrillResult:
         """Rehearses the recovery from lost copies, logs and stores; `ok` is False if something can't be recovered."""
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or pass all_tables=True")
-        return DrillResult.of(drill.watermark_drill(self.config, tables, all_tables=all_tables))
+        return drill.watermark_drill(self.config, tables, all_tables=all_tables)
 
     def watermark_cleanup(self, days: int = 7, *, dry_run: bool = False) -> CleanupResult:
         """Removes daily and session copies older than `days`."""
-        return CleanupResult.of(copies.watermark_cleanup(self.config, days, dry_run))
+        return copies.watermark_cleanup(self.config, days, dry_run)
 
     def watermark_validate(self, *tables: str, repair: bool = False) -> ValidateResult:
         """Checks tracked files, rows and positions against store and warehouse; `ok` is False if there are findings."""
-        return ValidateResult.of(
-            validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
-        )
+        return validate.watermark_validate(self.config, tables, repair=repair, run=new_run())
 
     def watermark_move(self) -> MoveResult:
         """Moves the store's pipeline to the configured warehouse; returns what waits to be loaded there."""
-        return MoveResult.of(moves.watermark_move(self.config, new_run()))
+        return moves.watermark_move(self.config, new_run())
 
     # staged files
 
@@ -364,9 +358,7 @@ class Pipeline:
         self, *tables: str, older_than: str | None = None, pattern: str | None = None
     ) -> StagedFiles:
         """The staged files of all tables, or of the given ones: rows, bytes, commit, and whether they are loaded."""
-        return StagedFiles.of(
-            s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
-        )
+        return s3clean.s3clean_list(self.config, tables, Wanted(_seconds(older_than), pattern))
 
     def s3clean_clean(
         self,
@@ -385,10 +377,8 @@ class Pipeline:
         if bool(tables) == all_tables:
             raise ConfigError("name the tables, or pass all_tables=True")
         wanted = Wanted(_seconds(older_than), pattern, include_pending)
-        return CleanResult.of(
-            s3clean.s3clean_clean(
-                self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
-            )
+        return s3clean.s3clean_clean(
+            self.config, tables, new_run(), wanted, all_tables=all_tables, dry_run=dry_run, force=force
         )
 
     def s3clean_orphans(
@@ -402,9 +392,7 @@ class Pipeline:
         if not tables:
             raise ConfigError("name the tables")
         wanted = Wanted(_seconds(older_than), pattern)
-        return CleanResult.of(
-            s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
-        )
+        return s3clean.s3clean_orphans(self.config, tables, new_run(), wanted, dry_run=dry_run)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from floodmark.config.load import Config, load
 from floodmark.model.errors import ConfigError
+from floodmark.model.results import Watermark
 from floodmark.services.mysql.rows import text as wire
 
 # A property's cost is not what it tests: on a busy machine, a deadline would fail true ones.
@@ -41,6 +42,11 @@ DOCUMENT: dict[str, Any] = {
     "pending_s3_files": ["s3://b/2.parquet", "s3://b/3.parquet"], "last_error": None, "metadata": {},
 }  # fmt: skip
 Step = Callable[..., Any]
+
+
+def mark(**changed: Any) -> Watermark:
+    """The same as a result, with other fields."""
+    return Watermark.of({**DOCUMENT, **changed})
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from floodmark.clean.choose import Facts, Removal, Staged, Wanted, choose, orphans, staged
 from floodmark.clean.remove import Outcome, gather, listed, loaded_at, remove
@@ -26,7 +25,9 @@ from floodmark.model.commit import Clean
 from floodmark.model.errors import DataError, FloodmarkError, exit_code
 from floodmark.model.events import Emit, ignore
 from floodmark.model.ledger import Ledger
+from floodmark.model.results import CleanedTable, CleanResult, Failure, StagedFile, StagedFiles
 from floodmark.model.text import counted, place
+from floodmark.model.typed import Moment
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.places import finish
 from floodmark.services.store.store import Store
@@ -36,11 +37,11 @@ from floodmark.services.warehouse.protocol import Warehouse
 Confirm = Callable[[Sequence[Outcome]], None]
 
 
-def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | None = None) -> dict[str, Any]:
+def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | None = None) -> StagedFiles:
     """The staged files of the tables, or of all that have a log, as far as they are `wanted`; writes nothing."""
     store, now = Store(config.store), datetime.now(UTC)
     wanted = _below_prefix(wanted or Wanted(), store)
-    files: list[dict[str, Any]] = []
+    files: list[StagedFile] = []
     notes: list[str] = []
     with Ledgers(config) as ledgers:
         for name in _names(config, store, names):
@@ -58,7 +59,7 @@ def s3clean_list(config: Config, names: Sequence[str] = (), wanted: Wanted | Non
                     f"{name}: some commits can't be read, and may name these files; run floodmark watermark validate"
                 )
             files += [_shown(store, name, f) for f in staged(facts) if wanted.fits(f.path, f.created_at, now)]
-    return {"files": files, "deleted": 0, "bytes": sum(f["bytes"] for f in files), "notes": notes}
+    return StagedFiles(files=tuple(files), deleted=0, bytes=sum(f.bytes for f in files), notes=tuple(notes))
 
 
 def s3clean_clean(
@@ -72,7 +73,7 @@ def s3clean_clean(
     force: bool = False,
     confirm: Confirm = lambda outcomes: None,
     emit: Emit = ignore,
-) -> dict[str, Any]:
+) -> CleanResult:
     """Removes the files that are loaded or superseded; `confirm` may object by raising."""
     with ExitStack() as stack:
         warehouse: Warehouse | None = None
@@ -111,7 +112,7 @@ def s3clean_orphans(
     dry_run: bool = False,
     confirm: Confirm = lambda outcomes: None,
     emit: Emit = ignore,
-) -> dict[str, Any]:
+) -> CleanResult:
     """Removes the files that no commit names and that no run can commit any more."""
 
     def decide(facts: Facts, wanted: Wanted, now: datetime) -> Removal:
@@ -150,7 +151,7 @@ class _Work:
         self._commits = commits  # whether the log names what is removed; it never named orphans
         self._emit = emit
 
-    def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> dict[str, Any]:
+    def go(self, names: Sequence[str], dry_run: bool, confirm: Confirm) -> CleanResult:
         seen: dict[str, Facts] = {}
         outcomes = [Outcome(name) for name in names]
         for outcome in outcomes:
@@ -258,27 +259,39 @@ def _notes(removal: Removal) -> list[str]:
     return notes
 
 
-def _shown(store: Store, name: str, file: Staged) -> dict[str, Any]:
-    return {
-        "table": name,
-        "uri": store.uri(file.path),
-        "rows": file.rows,
-        "bytes": file.bytes,
-        "created_at": file.created_at,
-        "commit": file.commit,
-        "state": file.state,
-    }
+def _shown(store: Store, name: str, file: Staged) -> StagedFile:
+    return StagedFile(
+        table=name,
+        uri=store.uri(file.path),
+        rows=file.rows,
+        bytes=file.bytes,
+        created_at=Moment(file.created_at),
+        commit=file.commit,
+        state=file.state,
+    )
 
 
-def _document(store: Store, outcomes: Sequence[Outcome], dry_run: bool) -> dict[str, Any]:
-    """What the command prints with `--json`; in a dry run, `files` and `bytes` are what would be removed."""
-    files = [_shown(store, o.table, f) for o in outcomes for f in o.removal.files]
-    return {
-        "ok": all(o.error is None for o in outcomes),
-        "exit_code": exit_code([o.error.code for o in outcomes if o.error]),
-        "dry_run": dry_run,
-        "files": files,
-        "deleted": sum(o.deleted for o in outcomes),
-        "bytes": sum(f["bytes"] for f in files) if dry_run else sum(o.bytes for o in outcomes),
-        "tables": [o.as_json() for o in outcomes],
-    }
+def _document(store: Store, outcomes: Sequence[Outcome], dry_run: bool) -> CleanResult:
+    """The result; in a dry run, `files` and `bytes` are what would be removed."""
+    files = tuple(_shown(store, o.table, f) for o in outcomes for f in o.removal.files)
+    tables = tuple(
+        CleanedTable(
+            table=o.table,
+            ok=o.error is None,
+            exit_code=o.error.code if o.error else 0,
+            deleted=o.deleted,
+            bytes=o.bytes,
+            notes=tuple(o.notes),
+            error=Failure.by(o.error),
+        )
+        for o in outcomes
+    )
+    return CleanResult(
+        ok=all(t.ok for t in tables),
+        exit_code=exit_code([t.exit_code for t in tables]),
+        dry_run=dry_run,
+        files=files,
+        deleted=sum(t.deleted for t in tables),
+        bytes=sum(f.bytes for f in files) if dry_run else sum(t.bytes for t in tables),
+        tables=tables,
+    )

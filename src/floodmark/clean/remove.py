@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from floodmark.clean.choose import Facts, Removal, StoredObject
 from floodmark.commit.document import commit_path
@@ -42,17 +41,6 @@ class Outcome:
     bytes: int = 0
     notes: list[str] = field(default_factory=list)
     error: FloodmarkError | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "ok": self.error is None,
-            "exit_code": self.error.code if self.error else 0,
-            "deleted": self.deleted,
-            "bytes": self.bytes,
-            "notes": self.notes,
-            "error": self.error.as_json() if self.error else None,
-        }
 
 
 def gather(log: Log, state: State, objects: dict[str, StoredObject], ledger: Ledger | None) -> Facts:

@@ -18,6 +18,7 @@ from floodmark.model.text import counted, size
 
 if TYPE_CHECKING:
     from floodmark.clean.remove import Outcome
+    from floodmark.model.results import CleanResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +114,7 @@ def list_(
 
     document = s3clean_list(config, tables, Wanted(older_than, pattern))
     with settings.progress() as progress:
-        for note in document["notes"]:
+        for note in document.notes:
             progress(Noted("", note))
     lines = output.files_lines(document, _terminal(), show_timestamps, width=emit.width(sys.stdout))
     if lines or settings.json:
@@ -249,12 +250,12 @@ def _ask(what: str, force: bool) -> Callable[[Sequence[Outcome]], None]:
     return ask
 
 
-def _told(settings: Settings, document: dict[str, Any]) -> int:
-    for found in document["tables"]:
-        if found["error"] is not None:
-            settings.complain(found["error"])
+def _told(settings: Settings, document: CleanResult) -> int:
+    for table in document.tables:
+        if table.error is not None:
+            settings.complain(table.error)
     settings.result(document, lambda: output.removed_lines(document, _terminal()))
-    return int(document["exit_code"])
+    return document.exit_code
 
 
 def _terminal() -> bool:

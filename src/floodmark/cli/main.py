@@ -148,7 +148,7 @@ def _code(given: list[str], settings: Settings, signals: Signals) -> int:
         return _failed(_told(error, signals, settings), error, settings)
     # A library may have wrapped the interruption: then the tables did not fail on their own.
     if signals.code is not None and code not in (0, signals.code):
-        settings.complain(interrupted(signals.code, settings.left()).as_json())
+        settings.complain(interrupted(signals.code, settings.left()))
         return signals.code
     return code
 
@@ -213,10 +213,10 @@ def _failed(told: FloodmarkError, error: BaseException, settings: Settings) -> i
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not (settings.json or settings.json_logs):
         click.echo(error.format_message(), err=True)
         return told.code
-    settings.complain(told.as_json(), error)
+    settings.complain(told, error)
     if settings.json:
         try:
             emit.emit_json(emit.failure(told), settings.scrub)
         except FloodmarkError as unwritten:
-            settings.complain(unwritten.as_json())
+            settings.complain(unwritten)
     return told.code

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from floodmark.cli.progress.silent import SilentProgress
 from floodmark.cli.stderr import to_stderr
 from floodmark.config.values import duration as seconds_of
 from floodmark.model import log_lines
-from floodmark.model.errors import ConfigError, Mistakes
+from floodmark.model.errors import ConfigError, FloodmarkError, Mistakes
 from floodmark.model.run import new_run
 from floodmark.model.secrets import Scrubber
 from floodmark.model.text import duration, shown
@@ -38,6 +38,7 @@ from floodmark.model.times import timestamp
 
 if TYPE_CHECKING:
     from floodmark.config.load import Config
+    from floodmark.model.results import Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,12 +121,18 @@ class Settings:
             kind = BarProgress if bars else PlainProgress
         return kind(self.scrub, lambda: self.stopped() is not None)
 
-    def result(self, document: dict[str, Any], lines: Callable[[], list[str]]) -> None:
-        """The command's result: the document with `--json`, else its lines."""
+    def result(
+        self, document: Mapping[str, Any], lines: Callable[[], list[str]], free_text: bool = False
+    ) -> None:
+        """The command's result: the document with `--json`, else its lines; `free_text`: they quote other systems."""
         if self.json:
             emit.emit_json(document, self.scrub)
         else:
-            emit.emit_lines(lines())
+            (self.say if free_text else emit.emit_lines)(lines())
+
+    def say(self, lines: Sequence[str]) -> None:
+        """A result that quotes other systems, or a part of it."""
+        emit.emit_lines([self.scrub(line) for line in lines])
 
     def end(self, code: int) -> None:
         """Logs how the command ended."""
@@ -143,15 +150,17 @@ class Settings:
             **self.totals,
         )
 
-    def complain(self, error: dict[str, Any], cause: BaseException | None = None) -> None:
+    def complain(self, error: FloodmarkError | Failure, cause: BaseException | None = None) -> None:
         """An error to stderr (one or two lines, or a JSON log line) and to the log file."""
         if not self.logging:
             with suppress(ConfigError):  # this error came first
                 self.start_logs()
-        told = emit.scrubbed(error, self.scrub)
+        from floodmark.model.results import Failure
+
+        told = Failure.of(emit.scrubbed(error.as_json(), self.scrub))
         log_lines.tell(
-            logs.log, logging.ERROR, "error", told["message"], table=told.get("table"), said=True, cause=cause,
-            exit_code=told.get("code"), kind=told.get("kind"), hint=told.get("hint"),
+            logs.log, logging.ERROR, "error", told.message, table=told.table, said=True, cause=cause,
+            exit_code=told.code, kind=told.kind, hint=told.hint,
         )  # fmt: skip
         if self.json_logs:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
@@ -45,15 +44,14 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
         settings.result(report.as_json(), lambda: folded(plan_lines(report), wide))
         if report.refused is None:
             return 0
-        settings.complain(report.refused.as_json())
+        settings.complain(report.refused)
         return report.refused.code
     done = plan_several(config, tables, all_tables, options)
 
     def lines() -> list[str]:
         return folded([line for one in done.plans for line in ("", *plan_lines(one))][1:], wide)
 
-    document: dict[str, Any] = done.as_json()
-    settings.result(document, lines)
-    for error in emit.together([error.as_json() for error in done.errors]):
+    settings.result(done.as_json(), lines)
+    for error in emit.together(done.errors):
         settings.complain(error)
     return done.exit_code

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.cli import logs
 from floodmark.cli.options import Settings
 from floodmark.cli.output import emit
-from floodmark.cli.output.sync import cycle_line
+from floodmark.cli.output.sync import cycle_line, moved
 from floodmark.cli.signals import KEPT, interrupted
 from floodmark.cli.stderr import to_stderr
 from floodmark.model import log_lines
@@ -26,6 +26,7 @@ from floodmark.model.times import parse_moment
 
 if TYPE_CHECKING:
     from floodmark.config.load import Config
+    from floodmark.model.results import Failure
     from floodmark.sync.resident import Cycle, Failing, News
 
 
@@ -67,7 +68,7 @@ def stay(
         except Interrupted as error:
             code = settings.stopped() or error.code
     said = interrupted(code, KEPT)
-    settings.complain(said.as_json())
+    settings.complain(said)
     if settings.json:
         emit.emit_json(emit.failure(said), settings.scrub, indent=None)
     return code
@@ -93,12 +94,11 @@ def _listen(
 
 def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
     """Prints one cycle: news about failures to stderr, rows to stdout; idle cycles not with --quiet."""
-    document = cycle.as_json()
-    for error in emit.together([one.error.as_json() for one in news.failing]):
+    for error in emit.together([one.error for one in news.failing]):
         line = failing_line(cycle.at, error)
         log_lines.tell(
-            logs.log, logging.ERROR, "failing", line, run=cycle.run, table=error["table"], said=True,
-            cycle=cycle.number, exit_code=error["code"], kind=error["kind"], hint=error["hint"],
+            logs.log, logging.ERROR, "failing", line, run=cycle.run, table=error.table, said=True,
+            cycle=cycle.number, exit_code=error.code, kind=error.kind, hint=error.hint,
         )  # fmt: skip
         _to_stderr(settings, line)
     if news.recovered:
@@ -110,25 +110,19 @@ def _tell(settings: Settings, cycle: Cycle, news: News) -> None:
             cycle=cycle.number, failures=failures, seconds=seconds,
         )  # fmt: skip
         _to_stderr(settings, line)
-    good = {
-        **document,
-        "tables": [t for t in document["tables"] if not t["error"]],
-        "error": None,
-        "exit_code": 0,
-    }
-    line = shown(settings.scrub(cycle_line(good)))
-    totals = cycle.report or SyncReport(cycle.run, 0.0, ())
+    report = cycle.report or SyncReport(cycle.run, 0.0, ())
+    line = shown(settings.scrub(cycle_line(cycle)))
     log_lines.tell(
         logs.log, logging.INFO, "cycle_end", line, run=cycle.run, said=True, cycle=cycle.number,
-        seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **totals.log_fields,
+        seconds=round(cycle.seconds, 3), exit_code=cycle.exit_code, **report.log_fields,
     )  # fmt: skip
     try:
         if settings.json:
-            emit.emit_json(document, settings.scrub, indent=None)
-        elif good["tables"] or (not cycle.exit_code and not settings.quiet):
+            emit.emit_json(cycle.as_json(), settings.scrub, indent=None)
+        elif moved(report.tables) or (not cycle.exit_code and not settings.quiet):
             emit.emit(line)
     except FloodmarkError as unwritten:  # stdout is full or closed; the sync continues
-        settings.complain(unwritten.as_json())
+        settings.complain(unwritten)
 
 
 def _to_stderr(settings: Settings, line: str) -> None:
@@ -136,10 +130,10 @@ def _to_stderr(settings: Settings, line: str) -> None:
         to_stderr(shown(settings.scrub(line)))
 
 
-def failing_line(at: str, error: dict[str, Any]) -> str:
+def failing_line(at: str, error: FloodmarkError | Failure) -> str:
     """`2025-08-14 16:45:33 UTC  failed, exit code 4: shop.orders: …`, once for each failure."""
     reason = "; ".join(line.strip() for line in emit.error_said(error))
-    return f"{clock(at)}  failed, exit code {error['code']}: {reason} (retrying; nothing more is printed until it recovers)"
+    return f"{clock(at)}  failed, exit code {error.code}: {reason} (retrying; nothing more is printed until it recovers)"
 
 
 def recovered_line(at: str, recovered: Sequence[Failing]) -> str:

@@ -67,7 +67,7 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
         settings.result({"command": _LIVE, "does": _LIVE_DOES}, lambda: [_LIVE_DOES, _LIVE])
         return 0
     from floodmark.cli.output.doctor import check_lines, summary_lines
-    from floodmark.setup.doctor import Check, document, examine, keep
+    from floodmark.setup.doctor import Check, examination, examine, keep
 
     began = time.monotonic()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -82,17 +82,13 @@ def doctor(settings: Settings, tables: tuple[str, ...], start_spark: bool, live:
     for checks in examine(settings.config, tables, start_spark, learn):
         found += checks
         if not settings.json:
-            lines = check_lines(
-                [check.as_json() for check in checks], min(width, 120) if width else None, paint
-            )
-            results.emit_lines(
-                [settings.scrub(line) for line in lines[0 if len(found) > len(checks) else 1 :]]
-            )
-    said = document(found, began)
+            lines = check_lines(checks, min(width, 120) if width else None, paint)
+            settings.say(lines[0 if len(found) > len(checks) else 1 :])
+    said = examination(found, began)
     if configs:
         keep(configs[0], results.scrubbed(said, settings.scrub), tables)
     settings.result(said, lambda: summary_lines(said))
-    return 0 if said["ok"] else ConfigError.code
+    return 0 if said.ok else ConfigError.code
 
 
 @click.command(cls=Command)
@@ -130,8 +126,7 @@ def init(settings: Settings, source: str | None, output: Path | None, offline: b
     # From here on the password is masked, even one that makes the URL unreadable.
     settings.scrub.add([of_url(source or "")])
     made = initial(config.place(output or settings.config), source, force, offline)
-    document = made.as_json()
-    settings.result(document, lambda: [settings.scrub(line) for line in made.lines()])
+    settings.result(made.as_json(), made.lines, free_text=True)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -199,10 +200,14 @@ def _once(
                 progress.stop()
                 _tell_unfinished(settings, progress, dry_run, verbose)
                 raise
-        document, settings.totals = report.as_json(), report.log_fields
+        settings.totals = report.log_fields
         if settings.json or not settings.quiet or dry_run:
-            settings.result(document, lambda: _lines(settings, document, progress, dry_run, verbose))
-        for error in emit.together([table["error"] for table in document["tables"] if table.get("error")]):
+            settings.result(
+                report.as_json(),
+                lambda: _lines(settings.run, report.tables, report.seconds, progress, dry_run, verbose),
+                free_text=True,
+            )
+        for error in emit.together([table.error for table in report.tables if table.error]):
             settings.complain(error)
     if report.ok:  # a failure stays one or two lines
         _warn_of_exposed_secrets(settings, config)
@@ -210,20 +215,24 @@ def _once(
 
 
 def _lines(
-    settings: Settings, document: emit.Document, progress: SilentProgress, dry_run: bool, verbose: bool
-) -> list[str]:
-    how = Shown(dry_run, verbose, emit.width(sys.stdout), emit.coloured(sys.stdout), progress.notes)
-    return [settings.scrub(line) for line in sync_lines(document, how)]
+    run: str, tables: Sequence[TableReport], seconds: float, progress: SilentProgress, dry_run: bool, verbose: bool,
+    unfinished: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    from floodmark.model.results import TableResult
+
+    how = Shown(
+        dry_run, verbose, emit.width(sys.stdout), emit.coloured(sys.stdout), progress.notes, unfinished
+    )
+    return sync_lines(run, [TableResult.of(table.as_json()) for table in tables], seconds, how)
 
 
 def _tell_unfinished(settings: Settings, progress: SilentProgress, dry_run: bool, verbose: bool) -> None:
     """Prints what was finished before Ctrl-C, and what was not; with `--json`, the error alone is the document."""
-    found = [report.as_json() for report in progress.in_order()]
-    if settings.json or settings.quiet or not any(table["ok"] or table["commits"] for table in found):
+    tables = progress.in_order()
+    if settings.json or settings.quiet or not any(not table.error or table.commits for table in tables):
         return
-    left = [TableReport(name).as_json() | {"not_started": True} for name in progress.unfinished()]
-    document = {"run": settings.run, "seconds": progress.seconds, "tables": [*found, *left]}
-    emit.emit_lines(_lines(settings, document, progress, dry_run, verbose))
+    left = progress.unfinished()
+    settings.say(_lines(settings.run, tables, progress.seconds, progress, dry_run, verbose, left))
 
 
 def _warn_of_exposed_secrets(settings: Settings, config: Config) -> None:

@@ -16,10 +16,10 @@ from floodmark.model.events import to_all
 from floodmark.model.text import counted
 
 if TYPE_CHECKING:
-    from floodmark.verify.run import Verified
+    from floodmark.model.results import VerifiedTable
 
 
-def left_behind(at_work: Sequence[str], done: Sequence[Verified], repair: bool) -> str:
+def left_behind(at_work: Sequence[str], done: Sequence[VerifiedTable], repair: bool) -> str:
     """What a verify that is stopped now leaves behind."""
     if not repair:
         where = f" while it compared {', '.join(at_work)}" if at_work else ""
@@ -77,7 +77,7 @@ def verify(
     from floodmark.sync.run import repairing
     from floodmark.verify.run import verify as run_verify
 
-    done: list[Verified] = []
+    done: list[VerifiedTable] = []
     with Observer(config) as observer:
         with settings.progress() as progress:
             settings.left = lambda: left_behind(progress.at_work(), done, repair)
@@ -90,18 +90,14 @@ def verify(
             except Interrupted:
                 progress.stop()
                 if done and not (settings.json or settings.quiet):
-                    found = {"tables": [result.as_json() for result in done]}
-                    emit.emit_lines(
-                        [settings.scrub(line) for line in verify_lines(found, repair, emit.width(sys.stdout))]
-                    )
+                    settings.say(verify_lines(done, repair, emit.width(sys.stdout)))
                 raise
         if settings.json or code or not settings.quiet:
             settings.result(
                 document,
-                lambda: [
-                    settings.scrub(line) for line in verify_lines(document, repair, emit.width(sys.stdout))
-                ],
+                lambda: verify_lines(document.tables, repair, emit.width(sys.stdout)),
+                free_text=True,
             )
-        for error in emit.together([table["error"] for table in document["tables"] if table["error"]]):
+        for error in emit.together([table.error for table in document.tables if table.error]):
             settings.complain(error)
     return code

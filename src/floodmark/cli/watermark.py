@@ -77,7 +77,7 @@ def get(settings: Settings, table: str | None, show_files: bool) -> int:
     from floodmark.watermark.show import watermark_get
 
     document = watermark_get(config, table, show_files)
-    shown = emit.scrubbed(document, settings.scrub)
+    shown = document.of(emit.scrubbed(document, settings.scrub))
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
     wide = emit.width(sys.stdout)
     settings.result(document, lambda: folded(watermark_lines(shown, show_files, paint, kind), wide))
@@ -102,9 +102,10 @@ def list_(settings: Settings, tables: tuple[str, ...]) -> int:
 
     document = watermark_list(config, tables)
     paint, kind = emit.coloured(sys.stdout), config.warehouse.kind
-    older = document.get("older_watermarks", ())
     wide = emit.width(sys.stdout)
-    settings.result(document, lambda: list_lines(document["tables"], paint, kind, older, wide))
+    settings.result(
+        document, lambda: list_lines(document.tables, paint, kind, document.older_watermarks, wide)
+    )
     return 0
 
 
@@ -169,12 +170,8 @@ def set_(
 
     document = watermark_set(config, table, timestamp, key, settings.run, force)
 
-    def lines() -> list[str]:
-        start = position(document) or "the start"
-        said = [f"{document.get('table_name', table)}: the next sync starts after {start}, set by hand"]
-        return said + ([f"To undo: {document['undo']}"] if document.get("undo") else [])
-
-    settings.result(document, lines)
+    said = f"{document.table_name}: the next sync starts after {position(document)}, set by hand"
+    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
     return 0
 
 
@@ -284,11 +281,8 @@ def retire(settings: Settings, table: str) -> int:
 
     document = watermark_retire(config, table, settings.run)
 
-    def lines() -> list[str]:
-        said = f"{document['table_name']}: retired; `sync --all` skips it, and its log, files and rows stay"
-        return [said, f"To undo: {document['undo']}"]
-
-    settings.result(document, lines)
+    said = f"{document.table_name}: retired; `sync --all` skips it, and its log, files and rows stay"
+    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
     return 0
 
 
@@ -325,9 +319,6 @@ def _system(settings: Settings, preset: str | None, timestamp: str | None, force
     confirm(f"Set the system watermark to {chosen}?", force)
     document = system_set(config, timestamp=chosen)
 
-    def lines() -> list[str]:
-        said = f"System watermark: tables without a position start after {chosen}"
-        return [said, f"To undo: {document['undo']}"]
-
-    settings.result(document, lines)
+    said = f"System watermark: tables without a position start after {chosen}"
+    settings.result(document, lambda: [said, f"To undo: {document.undo}"])
     return 0

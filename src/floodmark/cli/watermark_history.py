@@ -148,8 +148,8 @@ def validate(settings: Settings, tables: tuple[str, ...], repair: bool) -> int:
     from floodmark.watermark.validate import watermark_validate
 
     document = watermark_validate(config, tables, repair=repair, run=settings.run)
-    settings.result(document, lambda: [settings.scrub(line) for line in output.validate_lines(document)])
-    return 0 if document["ok"] else VerificationError.code
+    settings.result(document, lambda: output.validate_lines(document), free_text=True)
+    return 0 if document.ok else VerificationError.code
 
 
 @click.command(cls=Command)
@@ -194,8 +194,8 @@ def drill(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     from floodmark.watermark.drill import watermark_drill
 
     document = watermark_drill(config, tables, all_tables=all_tables)
-    settings.result(document, lambda: [settings.scrub(line) for line in output.drill_lines(document)])
-    return int(document["exit_code"])
+    settings.result(document, lambda: output.drill_lines(document), free_text=True)
+    return document.exit_code
 
 
 COMMANDS = (history, restore, backups, drill, cleanup, validate, move)

@@ -132,7 +132,7 @@ class TableFacts:
     def lag(self) -> Lag:
         """As the present run has measured it, or else at the last look."""
         if self.live is not None and (self.live.lag_seconds, self.live.lag_ids) != (None, None):
-            return Lag(self.live.lag_seconds, self.live.lag_ids)
+            return Lag(seconds=self.live.lag_seconds, ids=self.live.lag_ids)
         return (self.status.lag if self.status else None) or Lag()
 
 

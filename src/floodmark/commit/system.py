@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from floodmark.config.load import Config
 from floodmark.model import presets, times
 from floodmark.model.errors import ConfigError, DataError
+from floodmark.model.results import SystemWatermark
 from floodmark.services.store.store import Store
 
 PATH = "watermark/last_run_timestamp.txt"
@@ -64,9 +64,9 @@ class Starts:
         return Start(self._config.options(name).start, "`start` in the configuration")
 
 
-def system_get(config: Config) -> dict[str, Any]:
+def system_get(config: Config) -> SystemWatermark:
     """The system watermark as the contract's document."""
-    return {"timestamp": read(Store(config.store))}
+    return SystemWatermark(timestamp=read(Store(config.store)))
 
 
 def moment(preset: str | None, timestamp: str | None) -> str:
@@ -83,7 +83,7 @@ def moment(preset: str | None, timestamp: str | None) -> str:
         raise ConfigError(str(error)) from None
 
 
-def system_clear(config: Config, confirm: Callable[[str], None] = lambda before: None) -> dict[str, Any]:
+def system_clear(config: Config, confirm: Callable[[str], None] = lambda before: None) -> SystemWatermark:
     """Removes the system watermark unless `confirm` raises. Returns how to undo that, if there was one."""
     store = Store(config.store)
     try:
@@ -91,14 +91,14 @@ def system_clear(config: Config, confirm: Callable[[str], None] = lambda before:
     except DataError:
         before, readable = "unreadable", False
     if before is None:
-        return {"timestamp": None, "undo": None}
+        return SystemWatermark(timestamp=None, undo=None)
     confirm(before)
     store.delete([PATH])
     undo = f'floodmark watermark set --timestamp "{before}" --force' if readable else None
-    return {"timestamp": None, "undo": undo}
+    return SystemWatermark(timestamp=None, undo=undo)
 
 
-def system_set(config: Config, preset: str | None = None, timestamp: str | None = None) -> dict[str, Any]:
+def system_set(config: Config, preset: str | None = None, timestamp: str | None = None) -> SystemWatermark:
     """Sets the system watermark by a preset or a timestamp; returns its document and how to undo it."""
     chosen = moment(preset, timestamp)
     store = Store(config.store)
@@ -110,4 +110,4 @@ def system_set(config: Config, preset: str | None = None, timestamp: str | None 
     undo = "floodmark watermark clear --force"
     if before is not None:
         undo = f'floodmark watermark set --timestamp "{before}" --force'
-    return {"timestamp": chosen, "undo": undo}
+    return SystemWatermark(timestamp=chosen, undo=undo)

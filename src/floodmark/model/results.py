@@ -1,32 +1,17 @@
-"""What the library returns: the documents of docs/formats.md with their fields as attributes.
+"""What commands and the library return: the documents of docs/formats.md with their fields as attributes.
 
-A field that a document may lack is None, or empty if it is a list.
+A field with a default may be missing in the document.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar
 
+from floodmark.model.errors import FloodmarkError
+from floodmark.model.run import Finding, Lag
 from floodmark.model.typed import Moment, Result, Rows
 
-T = TypeVar("T")
 
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False)
-def _typed_result(kind: type[T]) -> type[T]:
-    return dataclass(frozen=True, kw_only=True, eq=False)(kind)
-
-
-@_typed_result
-class Lag(Result):
-    """How far a table is behind its source: in seconds of its cursor, or in ids."""
-
-    seconds: float | None
-    ids: int | None
-
-
-@_typed_result
 class Failure(Result):
     """Why something failed; `code` is the exit code."""
 
@@ -36,17 +21,12 @@ class Failure(Result):
     message: str
     hint: str | None
 
-
-@_typed_result
-class Finding(Result):
-    """One discrepancy; the document may have more fields, by its kind."""
-
-    kind: str
-    table: str
-    detail: str
+    @classmethod
+    def by(cls, error: FloodmarkError | None) -> Failure | None:
+        """The same as a document."""
+        return None if error is None else cls.of(error.as_json())
 
 
-@_typed_result
 class Activity(Result):
     """What is happening to a table: `state` is idle, running or interrupted."""
 
@@ -59,7 +39,14 @@ class Activity(Result):
     rows: int | None
 
 
-@_typed_result
+class WatermarkMetadata(Result):
+    """How a table's position came about."""
+
+    manual_watermark: bool
+    total_processing_time_seconds: float
+    average_batch_size: int
+
+
 class Watermark(Result):
     """The watermark document of a table."""
 
@@ -85,6 +72,7 @@ class Watermark(Result):
     s3_file_count: int
     processed_s3_files: tuple[str, ...]
     pending_s3_files: tuple[str, ...]
+    pending_s3_files_truncated: bool | None
     last_error: str | None
     last_error_time: Moment | None
     created_at: Moment | None
@@ -94,25 +82,45 @@ class Watermark(Result):
     next_start_by: str | None
     retired: bool | None
     activity: Activity | None
-    metadata: dict[str, Any]
+    metadata: WatermarkMetadata | None
     backup_metadata: dict[str, Any]
     # After a command that changed the table.
     undo: str | None
     notes: tuple[str, ...]
     files_to_load: int | None
+    files_to_load_by_hand: int | None
     rows_read_again: int | None
     accepted: tuple[str, ...]
 
+    @property
+    def warehouse_answered(self) -> bool:
+        """Whether the load stage is as it is now, not as it was last known."""
+        return "redshift_status_as_of" not in self
 
-@_typed_result
+    @property
+    def manual(self) -> bool:
+        """Whether its position was set by hand."""
+        return bool(self.metadata and self.metadata.manual_watermark)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every sync reads the whole table."""
+        return self.mode == "full"
+
+    @property
+    def no_rows(self) -> bool:
+        """Whether a sync has looked at the table and found no row."""
+        position = self.last_mysql_data_timestamp or self.last_mysql_data_id
+        return self.mysql_status == "success" and not position and not self.mysql_rows_extracted
+
+
 class SystemWatermark(Result):
     """Where tables without a position begin."""
 
     timestamp: str | None
-    undo: str | None
+    undo: str | None = None
 
 
-@_typed_result
 class OlderWatermark(Result):
     """A watermark of the older tool that the first sync of its table takes over."""
 
@@ -121,15 +129,13 @@ class OlderWatermark(Result):
     uri: str
 
 
-@_typed_result
 class WatermarkList(Rows):
     """The watermarks of several tables."""
 
     tables: tuple[Watermark, ...]
-    older_watermarks: tuple[OlderWatermark, ...]
+    older_watermarks: tuple[OlderWatermark, ...] = ()
 
 
-@_typed_result
 class TableResult(Result):
     """One table's part of a sync."""
 
@@ -158,7 +164,6 @@ class TableResult(Result):
     watermark: Watermark | None
 
 
-@_typed_result
 class SyncResult(Rows):
     """What a sync did."""
 
@@ -174,7 +179,6 @@ class SyncResult(Rows):
         return sum(table.rows_loaded for table in self.tables)
 
 
-@_typed_result
 class RunRow(Result):
     """One table's part of an earlier run."""
 
@@ -195,7 +199,6 @@ class RunRow(Result):
     error: Failure | None
 
 
-@_typed_result
 class RunHistory(Rows):
     """The runs that the store remembers, newest first: a row for each table of each run."""
 
@@ -203,7 +206,6 @@ class RunHistory(Rows):
     ROWS: ClassVar[str] = "runs"
 
 
-@_typed_result
 class PlanColumn(Result):
     """A column, with its type at each step."""
 
@@ -215,7 +217,20 @@ class PlanColumn(Result):
     mark: str | None
 
 
-@_typed_result
+class RowsReadAgain(Result):
+    """Rows that a sync reads beside its window."""
+
+    kind: str
+    rows: int
+
+
+class FilesToLoad(Result):
+    """Files that wait to be loaded."""
+
+    files: int
+    rows: int
+
+
 class Plan(Rows):
     """What the next sync of a table would do; its rows are the columns."""
 
@@ -233,21 +248,20 @@ class Plan(Rows):
     nothing_to_do: bool | None
     window: dict[str, Any] | None
     recipe: tuple[dict[str, Any], ...]
-    read_again: tuple[dict[str, Any], ...]
+    read_again: tuple[RowsReadAgain, ...]
     start: str | None
     rows_before_start: int | None
     held_back_by: tuple[str, ...]
     notes: tuple[str, ...]
     columns: tuple[PlanColumn, ...]
     excluded: tuple[str, ...]
-    pending: dict[str, Any] | None
+    pending: FilesToLoad | None
     ddl: tuple[str, ...]
     refused: Failure | None
     warehouse_unknown: str | None
     ROWS: ClassVar[str] = "columns"
 
 
-@_typed_result
 class VerifiedTable(Result):
     """One table, compared."""
 
@@ -262,14 +276,13 @@ class VerifiedTable(Result):
     loose: int
     rows_changed: int
     compared_with: str
-    repaired: int | None
-    seconds: float
     findings: tuple[Finding, ...]
+    repaired: int | None = None
     notes: tuple[str, ...]
+    seconds: float
     error: Failure | None
 
 
-@_typed_result
 class VerifyResult(Rows):
     """Source against warehouse; `ok` is False where rows differ."""
 
@@ -277,7 +290,6 @@ class VerifyResult(Rows):
     tables: tuple[VerifiedTable, ...]
 
 
-@_typed_result
 class CommitRow(Result):
     """One commit of a table's log."""
 
@@ -288,46 +300,80 @@ class CommitRow(Result):
     rows: int | None
     files: int | None
     position: tuple[Any, ...]
-    purpose: str | None
-    stages: tuple[str, ...]
-    removed: int | None
+    purpose: str | None = None
+    stages: tuple[str, ...] = ()
+    removed: int | None = None
 
 
-@_typed_result
 class History(Rows):
     """A table's commits, newest first."""
 
     table_name: str
+    cursor: str | None
     commits: tuple[CommitRow, ...]
     ROWS: ClassVar[str] = "commits"
 
 
-@_typed_result
+class BackupCopy(Result):
+    """One copy of a table's watermark: `status` is valid, missing, damaged or unknown."""
+
+    uri: str
+    status: str
+    bytes: int
+    commit: int | None
+    saved_at: Moment | None
+    detail: str | None = None
+
+
+class BackupPlace(Result):
+    """The copies in one place, newest first."""
+
+    status: str
+    bytes: int
+    commit: int | None
+    count: int | None = None
+    valid: int | None = None
+    copies: tuple[BackupCopy, ...]
+    places: tuple[dict[str, Any], ...] = ()
+
+
+class RecoveryRow(Result):
+    """One recovery of a table's state."""
+
+    table_name: str
+    at: Moment
+    success: bool
+    source: str
+    copy: str | None
+    commit: int | None
+    seconds: float
+    wrong: tuple[str, ...]
+    done: tuple[str, ...]
+
+
 class Backups(Result):
     """Where the copies of a table's watermark are."""
 
     table_name: str
-    backup_locations: dict[str, Any]
-    recoveries: tuple[dict[str, Any], ...]
+    backup_locations: dict[str, BackupPlace]
+    recoveries: tuple[RecoveryRow, ...]
 
 
-@_typed_result
 class Drill(Result):
     """One loss, rehearsed."""
 
     lost: tuple[str, ...]
-    left: str | None
+    left: str | None  # of several further places, the only one that was left
     recovered: bool
-    from_: str | None
+    from_: str | None  # primary, daily, session, copies_to, log, files; None: nothing was recovered
     copy: str | None
     commit: int | None
-    seconds: float | None
-    commits_put_back: int | None
-    commits_lost: int | None
+    seconds: float
+    commits_put_back: int
+    commits_lost: int  # older ones, of which the sums survive; only `history` misses them
     detail: str | None
 
 
-@_typed_result
 class DrilledTable(Result):
     """How a table would be recovered from each loss."""
 
@@ -338,7 +384,6 @@ class DrilledTable(Result):
     error: Failure | None
 
 
-@_typed_result
 class DrillResult(Rows):
     """The rehearsed recoveries; `ok` is False if something can't be recovered."""
 
@@ -347,7 +392,6 @@ class DrillResult(Rows):
     tables: tuple[DrilledTable, ...]
 
 
-@_typed_result
 class CleanupResult(Result):
     """Copies that were removed."""
 
@@ -358,7 +402,6 @@ class CleanupResult(Result):
     dry_run: bool
 
 
-@_typed_result
 class ValidatedTable(Result):
     """A table's tracked state, compared with what is there."""
 
@@ -371,7 +414,6 @@ class ValidatedTable(Result):
     repaired: tuple[str, ...]
 
 
-@_typed_result
 class ValidateResult(Rows):
     """`ok` is False when there are findings."""
 
@@ -379,7 +421,6 @@ class ValidateResult(Rows):
     tables: tuple[ValidatedTable, ...]
 
 
-@_typed_result
 class MovedTable(Result):
     """What the new warehouse lacks of a table."""
 
@@ -389,7 +430,6 @@ class MovedTable(Result):
     files_gone: int
 
 
-@_typed_result
 class MoveResult(Rows):
     """A pipeline that has moved to another warehouse."""
 
@@ -400,20 +440,18 @@ class MoveResult(Rows):
     undo: str
 
 
-@_typed_result
 class StagedFile(Result):
     """A data file in the store."""
 
     table: str
     uri: str
     rows: int | None
-    bytes: int | None
-    created_at: Moment | None
+    bytes: int
+    created_at: Moment
     commit: int | None
     state: str
 
 
-@_typed_result
 class StagedFiles(Rows):
     """The staged files of some tables."""
 
@@ -424,7 +462,6 @@ class StagedFiles(Rows):
     ROWS: ClassVar[str] = "files"
 
 
-@_typed_result
 class CleanedTable(Result):
     """One table's part of a removal."""
 
@@ -437,7 +474,6 @@ class CleanedTable(Result):
     error: Failure | None
 
 
-@_typed_result
 class CleanResult(Rows):
     """Staged files that were removed, or would be."""
 

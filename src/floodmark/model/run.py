@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.times import compact, parse_time
+from floodmark.model.typed import Result
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.column_changes import ColumnChange
@@ -23,15 +24,15 @@ EXTRACT: tuple[Stage, ...] = ("extract",)
 LOAD: tuple[Stage, ...] = ("load",)
 
 
-@dataclass(frozen=True)
-class Lag:
+@dataclass(frozen=True, init=False)
+class Lag(Result):
     """How far the source is ahead of a table's position: in seconds of its cursor, or in ids."""
 
     seconds: float | None = None
     ids: int | None = None
 
-    def as_json(self) -> dict[str, float | int | None]:
-        return {"seconds": self.seconds, "ids": self.ids}
+    def __init__(self, seconds: float | None = None, ids: int | None = None) -> None:
+        super().__init__(seconds=seconds, ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,16 +61,22 @@ class Counts:
         return {**rows, "files": self.files_written, "bytes": self.bytes_written}
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One discrepancy, or one thing that the user should know about a run."""
+@dataclass(frozen=True, init=False)
+class Finding(Result):
+    """One discrepancy, or one thing that the user should know about a run; `more` has the fields of its kind."""
 
     kind: str
     table: str
     detail: str
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
+    def __init__(
+        self, kind: str, table: str, detail: str, more: Mapping[str, Any] | None = None, **rest: Any
+    ) -> None:
+        super().__init__(kind=kind, table=table, detail=detail, more={**(more or {}), **rest})
+
+    @property
+    def given(self) -> dict[str, Any]:
         return {"kind": self.kind, "table": self.table, "detail": self.detail, **self.more}
 
 

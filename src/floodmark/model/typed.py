@@ -1,18 +1,28 @@
-"""A document with typed attributes, and as rows for notebooks: the base of all that the library returns.
+"""The base of all that commands and the library return: an immutable document with typed fields, and as rows for notebooks.
 
-A result keeps the document that it was made of, so that `as_json()` is exactly what `--json` prints. It is also
-a read-only mapping of that document: the library returned dictionaries before, and `report["tables"]` still works.
+A result has the fields that it was made with, in that order: `as_json()` is what `--json` prints. A field that it lacks is
+None, or empty if it is a list. It is also a read-only mapping: the library returned dictionaries before, and
+`report["tables"]` still works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, fields
-from functools import cache
-from html import escape
+from collections.abc import Iterator, Mapping
+from dataclasses import FrozenInstanceError
+from functools import cache, reduce
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NewType,
+    Self,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.times import parse_moment
@@ -22,47 +32,90 @@ if TYPE_CHECKING:
     import pyarrow
 
 Moment = NewType("Moment", str)  # a clock time: UTC, with Z
-R = TypeVar("R", bound="Result")
 
 MOST_SHOWN = 200  # rows of a table in a notebook
-ARROW = {str: "string", int: "int64", float: "float64", bool: "bool"}
+ARROW = {str: "string", int: "int64", float: "float64", bool: "bool_"}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+class _Null(tuple[Any, ...]):
+    """A list that is null in the document."""
+
+
+NULL = _Null()
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False)
 class Result(Mapping[str, Any]):
     """A document; subclasses name its fields."""
 
-    document: dict[str, Any] = field(repr=False)
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
 
     @classmethod
-    def of(cls: type[R], document: Mapping[str, Any]) -> R:
-        """The typed form of a document; what it lacks is None, or empty."""
-        values = {
-            name: _typed(hint, document.get(name.rstrip("_")))  # from_: a name that Python reserves
-            for name, hint in _hints(cls).items()
-        }
-        return cls(document=dict(document), **values)
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """The typed form of a document that was read, or that others still make as a dictionary."""
+        hints = _hints(cls)
+        names = {name: f"{name}_" if f"{name}_" in hints else name for name in document}
+        return cls(**{names[name]: _typed(hints.get(names[name]), v) for name, v in document.items()})
+
+    def but(self, **changed: Any) -> Self:
+        """The same with other or further fields."""
+        return type(self)(**vars(self) | changed)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that it has, by their names."""
+        return vars(self)
 
     def as_json(self) -> dict[str, Any]:
         """What the command prints with `--json`."""
-        return deepcopy(self.document)
+        return {name: self[name] for name in self}
 
     def __getitem__(self, name: str) -> Any:
-        return self.document[name]
+        given = self.given
+        return plain(
+            given[name] if name in given else given[f"{name}_"]
+        )  # from_: a name that Python reserves
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.document)
+        return (name.rstrip("_") for name in self.given)
 
     def __len__(self) -> int:
-        return len(self.document)
+        return len(self.given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _hints(type(self)):
+            raise AttributeError(f"{type(self).__name__} has no field {name}")
+        return () if get_origin(_hints(type(self))[name]) is tuple else None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        )
 
     def _repr_html_(self) -> str:
-        values = _cells(self)
-        lines = "".join(f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in values.items())
+        lines = "".join(
+            f"<tr><th>{_cell(name)}</th><td>{_cell(v)}</td></tr>" for name, v in _cells(self).items()
+        )
         return f"<table>{lines}</table>"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+def plain(value: Any) -> Any:
+    """A value as JSON has it, to change at will."""
+    if isinstance(value, _Null):
+        return None
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return value.as_json() if hasattr(value, "as_json") else value
+
+
 class Rows(Result):
     """A document whose main part is a list: a row each, for notebooks."""
 
@@ -73,18 +126,24 @@ class Rows(Result):
         """The rows."""
         return tuple(getattr(self, self.ROWS))
 
+    @property
+    def _columns(self) -> dict[str, tuple[tuple[str, ...], Any]]:
+        return _columns(get_args(_hints(type(self))[self.ROWS])[0])
+
     def to_arrow(self) -> pyarrow.Table:
         """The rows as an Arrow table: single values, one column each, clock times as timestamps."""
         import pyarrow
 
-        kind = _row(_hints(type(self))[self.ROWS])
-        assert kind is not None, type(self)
+        def kind(hint: Any) -> Any:
+            return pyarrow.timestamp("us", "UTC") if hint is Moment else getattr(pyarrow, ARROW[hint])()
+
         cells = [_cells(row) for row in self.entries]
-        columns = {name: [_value(hint, row[name]) for row in cells] for name, hint in _columns(kind).items()}
-        schema = pyarrow.schema(
-            [pyarrow.field(name, _arrow(pyarrow, hint)) for name, hint in _columns(kind).items()]
-        )
-        return pyarrow.table(columns, schema=schema)
+        values = {
+            name: [parse_moment(row[name]) if hint is Moment and row[name] else row[name] for row in cells]
+            for name, (_, hint) in self._columns.items()
+        }
+        schema = pyarrow.schema([(name, kind(hint)) for name, (_, hint) in self._columns.items()])
+        return pyarrow.table(values, schema=schema)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The same as a DataFrame; ConfigError without pandas."""
@@ -98,14 +157,9 @@ class Rows(Result):
         return self.to_arrow().to_pandas()
 
     def _repr_html_(self) -> str:
-        kind = _row(_hints(type(self))[self.ROWS])
-        assert kind is not None, type(self)
-        names = list(_columns(kind))
         shown = [_cells(row) for row in self.entries[:MOST_SHOWN]]
-        head = "".join(f"<th>{_cell(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>" for row in shown
-        )
+        head = "".join(f"<th>{_cell(name)}</th>" for name in self._columns)
+        body = "".join(f"<tr>{''.join(f'<td>{_cell(v)}</td>' for v in row.values())}</tr>" for row in shown)
         more = len(self.entries) - len(shown)
         foot = f"<p>and {more:,} more</p>" if more else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"
@@ -113,8 +167,7 @@ class Rows(Result):
 
 @cache
 def _hints(kind: type[Result]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind) if f.name != "document"}
+    return {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
 
 
 def _bare(hint: Any) -> Any:
@@ -124,68 +177,43 @@ def _bare(hint: Any) -> Any:
     return hint
 
 
-def _row(hint: Any) -> type[Result] | None:
-    """X, for tuple[X, ...] of a result; else None."""
-    if get_origin(hint) is tuple and isinstance(get_args(hint)[0], type):
-        kind = get_args(hint)[0]
-        return kind if issubclass(kind, Result) else None
-    return None
-
-
-def _plain_list(hint: Any) -> bool:
-    return get_origin(hint) is tuple
-
-
-def _nested(hint: Any) -> type[Result] | None:
-    kind = _bare(hint)
-    return kind if isinstance(kind, type) and issubclass(kind, Result) else None
+def _is_result(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Result)
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    if value is None:
-        return () if _plain_list(hint) else None
-    if (kind := _nested(hint)) is not None:
-        return kind.of(value)
-    if (kind := _row(hint)) is not None:
-        return tuple(kind.of(each) for each in value)
-    return tuple(value) if _plain_list(_bare(hint)) and isinstance(value, Sequence) else value
+    kind = _bare(hint)
+    if get_origin(kind) is tuple:
+        return NULL if value is None else tuple(_typed(get_args(kind)[0], one) for one in value)
+    return kind.of(value) if value is not None and _is_result(kind) else value
 
 
 @cache
-def _columns(kind: type[Result]) -> dict[str, Any]:
-    """The columns of a row: its single values, and those of its parts with the part's name in front."""
-    found: dict[str, Any] = {}
+def _columns(kind: type[Result]) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """The columns of a row: its single values, and those of its parts with the part's name in front; where they are, and their types."""
+    found: dict[str, tuple[tuple[str, ...], Any]] = {}
     for name, hint in _hints(kind).items():
-        if (part := _nested(hint)) is not None:
-            found |= {f"{name}_{inner}": one for inner, one in _columns(part).items()}
-        elif _bare(hint) in (*ARROW, Moment):
-            found[name] = hint
+        bare = _bare(hint)
+        if _is_result(bare):
+            found |= {
+                f"{name}_{inner}": ((name, *path), one) for inner, (path, one) in _columns(bare).items()
+            }
+        elif bare in (*ARROW, Moment):
+            found[name] = ((name,), bare)
     return found
 
 
 def _cells(row: Result) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, hint in _hints(type(row)).items():
-        value = getattr(row, name)
-        if (part := _nested(hint)) is not None:
-            inner = _cells(value) if value is not None else dict.fromkeys(_columns(part))
-            found |= {f"{name}_{each}": inner[each] for each in _columns(part)}
-        elif _bare(hint) in (*ARROW, Moment):
-            found[name] = value
-    return found
+    def at(path: tuple[str, ...]) -> Any:
+        return reduce(lambda part, name: None if part is None else getattr(part, name), path, row)
 
-
-def _value(hint: Any, value: Any) -> Any:
-    return parse_moment(value) if value is not None and _bare(hint) is Moment else value
-
-
-def _arrow(pyarrow: Any, hint: Any) -> Any:
-    bare = _bare(hint)
-    return pyarrow.timestamp("us", "UTC") if bare is Moment else pyarrow.type_for_alias(ARROW[bare])
+    return {name: at(path) for name, (path, _) in _columns(type(row)).items()}
 
 
 def _cell(value: Any) -> str:
     """A value as HTML: names and messages may hold anything."""
+    from html import escape
+
     if value is None:
         return ""
     return escape(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))

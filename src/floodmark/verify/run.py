@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from floodmark.commit import pipeline
+from floodmark.commit import pipeline, status
 from floodmark.commit.fold import State
-from floodmark.commit.status import VerifyResult, write_verify
+from floodmark.commit.status import write_verify
 from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, VerificationError, exit_code
 from floodmark.model.events import Compared, Emit, RunBegan, StageEnded
 from floodmark.model.position import Key
+from floodmark.model.results import Failure, VerifiedTable, VerifyResult
 from floodmark.model.run import Finding
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
@@ -57,27 +57,29 @@ class Verified:
             return self.error.code
         return VerificationError.code if self.differences else 0
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def result(self) -> VerifiedTable:
+        """What people and programs see of it."""
         found, known = self.differences, self.error is None
         repaired = {} if self.repaired is None else {"repaired": self.repaired}
-        return {
-            "table": self.table,
-            "ok": self.exit_code == 0,
-            "rows_source": found.rows_source if known else None,
-            "rows_warehouse": found.rows_warehouse if known else None,
-            "rows_left_out": found.left_out if known else None,
-            "missing": len(found.missing),
-            "extra": len(found.extra),
-            "different": len(found.different),
-            "loose": len(found.loose),
-            "rows_changed": found.changed,
-            "compared_with": found.compared_with,
-            "findings": [f.as_json() for f in self.findings],
+        return VerifiedTable(
+            table=self.table,
+            ok=self.exit_code == 0,
+            rows_source=found.rows_source if known else None,
+            rows_warehouse=found.rows_warehouse if known else None,
+            rows_left_out=found.left_out if known else None,
+            missing=len(found.missing),
+            extra=len(found.extra),
+            different=len(found.different),
+            loose=len(found.loose),
+            rows_changed=found.changed,
+            compared_with=found.compared_with,
+            findings=self.findings,
             **repaired,
-            "notes": list(found.notes),
-            "seconds": round(self.seconds, 3),
-            "error": self.error.as_json() if self.error else None,
-        }
+            notes=tuple(found.notes),
+            seconds=round(self.seconds, 3),
+            error=Failure.by(self.error),
+        )
 
 
 def verify(
@@ -90,9 +92,9 @@ def verify(
     spark: Spark | WarmSpark | None = None,
     one: Callable[[Services, str, int], Verified] | None = None,
     all_tables: bool = False,
-    ended: Callable[[Verified], None] = lambda result: None,
-) -> tuple[dict[str, Any], int]:
-    """The contract's document for the tables, one after the other, and the exit code.
+    ended: Callable[[VerifiedTable], None] = lambda result: None,
+) -> tuple[VerifyResult, int]:
+    """The result of the tables, one after the other, and the exit code.
 
     `all_tables` means the same tables as `sync --all`. `one` is what to do with each table if not just
     compare it: a repair. `ended` is called with each table's result as soon as there is one.
@@ -125,19 +127,19 @@ def verify(
                 wait([future], GRACE)
                 raise
             results.append(result := future.result())
-            ended(result)
+            ended(result.result)
             if result.error is None:
                 write_verify(services.store, status_of(result, run))
     code = exit_code([r.exit_code for r in results])
-    documents = [result.as_json() for result in results]
-    emit(Compared("", run, tuple(documents), code))
-    return {"ok": code == 0, "tables": documents}, code
+    compared = tuple(r.result for r in results)
+    emit(Compared("", run, compared, code))
+    return VerifyResult(ok=code == 0, tables=compared), code
 
 
-def status_of(result: Verified, run: str) -> VerifyResult:
+def status_of(result: Verified, run: str) -> status.VerifyResult:
     """The part of a result that is stored as the table's last verify."""
     found = result.differences
-    return VerifyResult(
+    return status.VerifyResult(
         result.table, run, stamp(), round(result.seconds, 3), not found,
         by="verify" if result.repaired is None else "repair",
         low=found.low, high=found.high,

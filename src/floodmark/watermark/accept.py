@@ -10,6 +10,7 @@ from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.log import Log
 from floodmark.config.load import Config, TableOptions
 from floodmark.model.errors import ConfigError
+from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions
 from floodmark.model.table import Table
 from floodmark.model.text import counted
@@ -25,7 +26,7 @@ from floodmark.watermark.set_reset import watermark_reset
 from floodmark.watermark.show import published
 
 
-def watermark_accept(config: Config, name: str, run: str, *, force: bool = False) -> dict[str, Any]:
+def watermark_accept(config: Config, name: str, run: str, *, force: bool = False) -> Watermark:
     """Accepts the open question of `schema_changes: ask`; without one, a source that was replaced.
 
     The first is a claim that resets nothing. The second is a reset of both stages, so that no file of the old source
@@ -46,21 +47,17 @@ def watermark_accept(config: Config, name: str, run: str, *, force: bool = False
         )
     if answered is not None:
         after, found = answered
-        return {**published(config, store, after, run), **found}
+        return published(config, store, after, run).but(**found)
     if table.mode == "full":
         raise ConfigError("nothing to accept: every sync reads the whole table (mode full)", table=table.name)
-    document = watermark_reset(config, log.table_name, run, force=force)
+    mark = watermark_reset(config, log.table_name, run, force=force)
     if options.deletes == "ignore":
         left = f"rows that only the old source had stay in {table.target}: floodmark verify -t {table.name} --repair removes them"
     else:
         done = "deletes" if options.deletes == "hard" else "marks as deleted"
         left = f"the next sync {done} the rows that only the old source had"
-    notes = [
-        *document["notes"],
-        f"the next sync reads about {counted(rows, 'row')} again",
-        left,
-    ]
-    return {**document, "rows_read_again": rows, "notes": notes}
+    notes = (*mark.notes, f"the next sync reads about {counted(rows, 'row')} again", left)
+    return mark.but(rows_read_again=rows, notes=notes)
 
 
 @as_discovered()
@@ -93,7 +90,7 @@ def _answered(
     elif not found.table.key and found.table.mode != "full":
         notes.append(f"Without a key, no row is read again: {table.target} changes when new rows come.")
     accepted = asked_about(now.table, found.table, found.recipe)
-    return taken.state, {"accepted": list(accepted), "rows_read_again": rows, "notes": notes}
+    return taken.state, {"accepted": tuple(accepted), "rows_read_again": rows, "notes": tuple(notes)}
 
 
 def _carried(session: Session, found: Followed, state: State) -> Window | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from floodmark.commit import pipeline
 from floodmark.commit import published_copies as copies
@@ -19,6 +18,7 @@ from floodmark.commit.log import Log, tables
 from floodmark.commit.recovery.recover import RECORDS, recoveries
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError, VerificationError, exit_code
+from floodmark.model.results import Drill, DrilledTable, DrillResult, Failure
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.store import Store, encode
@@ -37,58 +37,26 @@ class Loss:
     files_too: bool = False  # data files are lost with it
 
 
-@dataclass(frozen=True)
-class Drilled:
-    """The outcome of one loss."""
-
-    lost: tuple[str, ...]
-    recovered: bool
-    source: str | None  # primary, daily, session, copies_to, log; None: nothing was recovered
-    copy: str | None  # the copy that the table was recovered from
-    commit: int | None
-    seconds: float
-    commits_put_back: int = 0
-    commits_lost: int = 0  # older ones, of which the sums survive; only `history` misses them
-    left: str | None = None  # of several further places, the only one that was left
-    detail: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "lost": list(self.lost),
-            "left": self.left,
-            "recovered": self.recovered,
-            "from": self.source,
-            "copy": self.copy,
-            "commit": self.commit,
-            "seconds": self.seconds,
-            "commits_put_back": self.commits_put_back,
-            "commits_lost": self.commits_lost,
-            "detail": self.detail,
-        }
-
-
-def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> dict[str, Any]:
+def watermark_drill(config: Config, names: Sequence[str] = (), *, all_tables: bool = False) -> DrillResult:
     """Tries each loss for each table; `ok` means that everything could be recovered. Changes nothing."""
     store = Store(config.store)
     chosen = tables(store) if all_tables else [full_name(config, store, name) for name in names]
-    found = [_table(config, store, name) for name in chosen]
-    codes = [t["error"]["code"] for t in found if t["error"]]
-    codes += [VerificationError.code for t in found if not t["ok"] and not t["error"]]
-    return {"ok": not codes, "exit_code": exit_code(codes) if codes else 0, "tables": found}
+    found = tuple(_table(config, store, name) for name in chosen)
+    codes = [t.error.code if t.error else VerificationError.code for t in found if not t.ok]
+    return DrillResult(ok=not codes, exit_code=exit_code(codes), tables=found)
 
 
-def _table(config: Config, store: Store, name: str) -> dict[str, Any]:
-    result: dict[str, Any] = {"table": name, "ok": True, "commit": None, "drills": [], "error": None}
+def _table(config: Config, store: Store, name: str) -> DrilledTable:
+    result = DrilledTable(table=name, ok=True, commit=None, drills=(), error=None)
     try:
         state = Log(store, name, repairs=False, aloud=False).read()
         if state.n < 0:
             must_exist(config, name)
             return result  # nothing to lose yet
-        drills = [_tried(store, name, loss) for loss in losses(store, name)]
+        drills = tuple(_tried(store, name, loss) for loss in losses(store, name))
     except FloodmarkError as error:
-        return {**result, "ok": False, "error": error.of(name).as_json()}
-    ok = all(d.recovered for d in drills)
-    return {**result, "ok": ok, "commit": state.n, "drills": [d.as_json() for d in drills]}
+        return result.but(ok=False, error=Failure.by(error.of(name)))
+    return result.but(ok=all(d.recovered for d in drills), commit=state.n, drills=drills)
 
 
 def losses(store: Store, name: str) -> Iterator[Loss]:
@@ -118,11 +86,10 @@ def losses(store: Store, name: str) -> Iterator[Loss]:
         yield Loss(("store",), lambda path: True, n, files_too=True)
 
 
-def _tried(store: Store, name: str, loss: Loss) -> Drilled:
-    left = None if loss.place is None else store.places[loss.place].label
+def _tried(store: Store, name: str, loss: Loss) -> Drill:
     for attempt in range(ATTEMPTS):
         before = Log(store, name, repairs=False, aloud=False).read()
-        outcome = replace(_once(store, name, loss, before), left=left)
+        outcome = _once(store, name, loss, before)
         if outcome.recovered or attempt == ATTEMPTS - 1:
             return outcome
         if Log(store, name, repairs=False, aloud=False).read().digest == before.digest:
@@ -130,9 +97,13 @@ def _tried(store: Store, name: str, loss: Loss) -> Drilled:
     raise AssertionError("unreachable")
 
 
-def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
+def _once(store: Store, name: str, loss: Loss, expected: State) -> Drill:
     """Applies the loss, recovers, and compares: the recovered state must equal the expected one in every field."""
     places = range(len(store.places)) if loss.place is None else (loss.place,)
+    nothing = Drill(
+        lost=loss.lost, left=None if loss.place is None else store.places[loss.place].label, recovered=False, from_=None,
+        copy=None, commit=None, seconds=0.0, commits_put_back=0, commits_lost=0, detail=None,
+    )  # fmt: skip
     view = store.after_losing(lambda path: path.startswith(RECORDS) or loss.hides(path), places)
     log, real = Log(view, name, aloud=False), Log(store, name, repairs=False, aloud=False)
     left = len(log.numbers())
@@ -141,18 +112,17 @@ def _once(store: Store, name: str, loss: Loss, expected: State) -> Drilled:
         state = log.read()
         waiting = _waiting(real, log, state)
     except FloodmarkError as error:
-        return Drilled(loss.lost, False, None, None, None, _since(began), detail=error.message)
+        return nothing.but(seconds=_since(began), detail=error.message)
     seconds = _since(began)
     record = next(iter(recoveries(view, name)[-1:]), None)  # the first: it decided
     there = len(log.numbers())
     if state.n < 0:
         detail = "nothing could be recovered, and the table would start over"
-        return Drilled(loss.lost, False, None, None, None, seconds, detail=detail)
-    return Drilled(
-        lost=loss.lost,
+        return nothing.but(seconds=seconds, detail=detail)
+    return nothing.but(
         recovered=(wrong := _wrong(view, loss, state, expected, waiting)) is None,
-        source=str(record["source"]) if record else "primary",
-        copy=str(record["copy"]) if record and record["copy"] else None,
+        from_=record.source if record else "primary",
+        copy=record.copy if record else None,
         commit=state.n,
         seconds=seconds,
         commits_put_back=there - left,

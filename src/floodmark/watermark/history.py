@@ -20,9 +20,11 @@ from floodmark.model.commit import Claim, Clean, Commit, Deletes, Reset, Restore
 from floodmark.model.errors import ConfigError, DataError, TransientError
 from floodmark.model.lineage import current
 from floodmark.model.position import Position
+from floodmark.model.results import CommitRow, History, Watermark
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import cursor_value, temporal
+from floodmark.model.typed import NULL, Moment
 from floodmark.plan.recipe import same_kind
 from floodmark.plan.tables import full_name, must_exist
 from floodmark.services.store.store import MOST_COPY, Store
@@ -40,17 +42,17 @@ FIELDS = (
 )
 
 
-def watermark_history(config: Config, name: str) -> dict[str, Any]:
+def watermark_history(config: Config, name: str) -> History:
     """The table's commits, newest first, each with the extraction's position after it."""
     store = Store(config.store)
     log = Log(store, full_name(config, store, name))
     state = log.read()
     if state.n < 0 and log.table_name not in config.tables:
         must_exist(config, log.table_name)
-    entries = [_entry(commit, after) for commit, after in past(log, state)]
+    entries = tuple(_entry(commit, after) for commit, after in past(log, state))
     table = state.table
     cursor = table.cursor if table is not None and table.cursor not in table.key else None
-    return {"table_name": log.table_name, "cursor": cursor, "commits": entries[::-1]}
+    return History(table_name=log.table_name, cursor=cursor, commits=entries[::-1])
 
 
 def past(log: Log, state: State) -> Iterator[tuple[Commit, State | None]]:
@@ -64,24 +66,22 @@ def past(log: Log, state: State) -> Iterator[tuple[Commit, State | None]]:
         yield commit, state if commit.n == state.n else after
 
 
-def _entry(commit: Commit, after: State | None) -> dict[str, Any]:
+def _entry(commit: Commit, after: State | None) -> CommitRow:
     files = files_of(commit)
-    entry: dict[str, Any] = {
-        "n": commit.n,
-        "kind": commit.kind,
-        "at": commit.at,
-        "run": commit.run,
-        "rows": sum(f.rows for f in files),
-        "files": len(files),
-        "position": list(after.position) if after and after.position else None,
-    }
+    entry = CommitRow(
+        n=commit.n,
+        kind=commit.kind,
+        at=Moment(commit.at),
+        run=commit.run,
+        rows=sum(f.rows for f in files),
+        files=len(files),
+        position=tuple(after.position) if after and after.position else NULL,
+    )
     if isinstance(commit, Claim) or (isinstance(commit, Deletes) and commit.purpose):
-        entry["purpose"] = commit.purpose
+        return entry.but(purpose=commit.purpose)
     if isinstance(commit, Clean) and commit.clean is not None:
-        entry["removed"] = commit.clean.files
-    if isinstance(commit, Reset):
-        entry["stages"] = list(commit.stages)
-    return entry
+        return entry.but(removed=commit.clean.files)
+    return entry.but(stages=tuple(commit.stages)) if isinstance(commit, Reset) else entry
 
 
 def watermark_restore(
@@ -92,7 +92,7 @@ def watermark_restore(
     commit: int | None = None,
     file: Path | None = None,
     force: bool = False,
-) -> dict[str, Any]:
+) -> Watermark:
     """Restores the position after an earlier commit, or of a printed document; returns the new document."""
     if (commit is None) == (file is None):
         raise ConfigError("give a commit, or a file that `watermark get --json` printed")
@@ -128,8 +128,8 @@ def watermark_restore(
     before, after = set_position(log, run, "restore", decide)
     shown = published(config, store, after, run)
     if after.position is None:
-        shown |= next_start(config, store, after)
-    return {**shown, "undo": f"floodmark watermark restore -t {log.table_name} --commit {before.n}"}
+        shown = shown.but(**next_start(config, store, after))
+    return shown.but(undo=f"floodmark watermark restore -t {log.table_name} --commit {before.n}")
 
 
 def _goes_back(state: State, position: Position | None) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from floodmark.commit import pipeline
 from floodmark.commit.claim import Changed, claim, decide_and_claim, refuse_if_held
@@ -22,6 +21,7 @@ from floodmark.model.commit import Commit, Reset, Set, files_of
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError
 from floodmark.model.ledger import Ledger
 from floodmark.model.position import Position
+from floodmark.model.results import MovedTable, MoveResult, Watermark
 from floodmark.model.run import EXTRACT, Stage
 from floodmark.model.table import Table
 from floodmark.model.text import data_time
@@ -47,7 +47,7 @@ NAMED = 10
 
 def watermark_set(
     config: Config, name: str, timestamp: str | None, key: str | None, run: str, force: bool = False
-) -> dict[str, Any]:
+) -> Watermark:
     """Sets a table's start by hand, as a commit; returns the new document and how to undo it."""
     try:
         text = None if timestamp is None else times.timestamp(timestamp, datetime.now(UTC))
@@ -70,8 +70,7 @@ def watermark_set(
         return described, lambda claimed: draft(claimed, Set, run, position=position)
 
     before, after = set_position(log, run, "set", decide, force=force)
-    document = published(config, store, after, run)
-    return {**document, "undo": _restore(log.table_name, before.n)}
+    return published(config, store, after, run).but(undo=_restore(log.table_name, before.n))
 
 
 def watermark_reset(
@@ -82,7 +81,7 @@ def watermark_reset(
     mysql_only: bool = False,
     redshift_only: bool = False,
     force: bool = False,
-) -> dict[str, Any]:
+) -> Watermark:
     """Puts one stage of a table, or both, back to the start; returns the new document and how to undo it."""
     if mysql_only and redshift_only:
         raise ConfigError(
@@ -115,19 +114,19 @@ def watermark_reset(
             notes.extend(_tell_warehouse(config, store, state, force, answered=seen is not None))
 
     before, after = set_position(log, run, "reset", decide, tell, force)
-    document = published(config, store, after, run)
+    mark = published(config, store, after, run)
     if after.position is None:
-        document |= next_start(config, store, after)
+        mark = mark.but(**next_start(config, store, after))
         began = before.progress.began
-        if began is not None and document["next_start"] is None:
+        if began is not None and mark.next_start is None:
             left_out = f"rows at or before {data_time(str(began[0]))}, which were left out so far"
             notes.append(f"the next sync also reads {left_out}")
     if redshift_only:
-        document |= _loads_again(log, after)
-    return {**document, "notes": notes, "undo": _undo_reset(log, before, seen, stages)}
+        mark = mark.but(**_loads_again(log, after))
+    return mark.but(notes=tuple(notes), undo=_undo_reset(log, before, seen, stages))
 
 
-def watermark_move(config: Config, run: str) -> dict[str, Any]:
+def watermark_move(config: Config, run: str) -> MoveResult:
     """Moves the pipeline to the configured warehouse; returns what waits to be loaded there, and how to undo it.
 
     Its ledger says what is already loaded (it may be a restored snapshot, or a file that was moved); the next sync loads
@@ -141,7 +140,7 @@ def watermark_move(config: Config, run: str) -> dict[str, Any]:
         )
     warehouse = open_warehouse(config.warehouse)
     try:
-        waiting = [_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store)]
+        waiting = tuple(_waiting(warehouse, Log(store, name), found.id, run) for name in tables(store))
         if not waiting:
             warehouse.rows(LEDGER)  # it must answer, even so
     finally:
@@ -149,28 +148,28 @@ def watermark_move(config: Config, run: str) -> dict[str, Any]:
     if found.warehouse != label:
         pipeline.move(store, found, label)
     undo = f"set warehouse.url back to {found.warehouse}, then: floodmark watermark move"
-    return {"pipeline": found.id, "from": found.warehouse, "to": label, "tables": waiting, "undo": undo}
+    return MoveResult(pipeline=found.id, from_=found.warehouse, to=label, tables=waiting, undo=undo)
 
 
-def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> dict[str, Any]:
+def _waiting(warehouse: Warehouse, log: Log, identity: str, run: str) -> MovedTable:
     """What the warehouse still has to load of a table; raises ConflictError if a run holds the table."""
     state = log.read()
     refuse_if_held(log, state, run)
     if state.table is None:
-        return {"table": log.table_name, "files": 0, "rows": 0, "files_gone": 0}
+        return MovedTable(table=log.table_name, files=0, rows=0, files_gone=0)
     ledger = ledger_for(warehouse, state, state.table.target)
     check_holder(ledger.holder, identity, state.log, log.table_name, state.table.target)
     left = pending(log.data(state, ledger.rows), ledger, state.load_epoch)
     last = max((i for i, d in enumerate(left) if d.load_as == "replace"), default=0)
-    return {
-        "table": log.table_name,
-        "files": sum(d.files for d in left[last:]),
-        "rows": sum(d.rows for d in left[last:]),
-        "files_gone": sum(d.files for d in left[last:] if d.cleaned),
-    }
+    return MovedTable(
+        table=log.table_name,
+        files=sum(d.files for d in left[last:]),
+        rows=sum(d.rows for d in left[last:]),
+        files_gone=sum(d.files for d in left[last:] if d.cleaned),
+    )
 
 
-def watermark_retire(config: Config, name: str, run: str) -> dict[str, Any]:
+def watermark_retire(config: Config, name: str, run: str) -> Watermark:
     """Leaves the table out of `sync --all`; its log, files and rows stay. Returns the new document."""
     store = Store(config.store)
     log = Log(store, full_name(config, store, name))
@@ -192,8 +191,8 @@ def watermark_retire(config: Config, name: str, run: str) -> dict[str, Any]:
 
     state = decide_and_claim(log, log.read(), retire)
     # The source no longer shows it: from now on that is not a failure.
-    document = published(config, store, state, run, succeeded=EXTRACT)
-    return {**document, "undo": f"floodmark sync -t {log.table_name}"}
+    mark = published(config, store, state, run, succeeded=EXTRACT)
+    return mark.but(undo=f"floodmark sync -t {log.table_name}")
 
 
 def set_position(

@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from floodmark.commit import publish
 from floodmark.commit.activity import activity_now
 from floodmark.commit.fold import State
 from floodmark.commit.health import health_of, limit_of
 from floodmark.commit.log import Log, tables
-from floodmark.commit.publish import Watermark
 from floodmark.commit.status import read_status
 from floodmark.commit.system import Starts
 from floodmark.config.load import Config
@@ -21,6 +21,7 @@ from floodmark.load.ledgers import Ledgers, ledger_of
 from floodmark.model.commit import files_of
 from floodmark.model.ledger import Ledger
 from floodmark.model.notes import not_followed
+from floodmark.model.results import Activity, OlderWatermark, Watermark, WatermarkList
 from floodmark.model.run import Stage
 from floodmark.model.times import temporal
 from floodmark.plan.lag import lags
@@ -35,33 +36,33 @@ LOOK_SECONDS = 3.5
 ALL_FILES = ("processed_s3_files_truncated", "pending_s3_files_truncated")
 
 
-def watermark_get(config: Config, name: str, show_files: bool = False) -> dict[str, Any]:
+def watermark_get(config: Config, name: str, show_files: bool = False) -> Watermark:
     """One table's watermark as the contract's document, with its mode, its lag and where the next sync starts."""
     store = Store(config.store)
-    return _documents(config, store, [full_name(config, store, name)], show_files)[0]
+    return _marks(config, store, [full_name(config, store, name)], show_files)[0]
 
 
-def watermark_list(config: Config, names: Sequence[str] = ()) -> dict[str, Any]:
+def watermark_list(config: Config, names: Sequence[str] = ()) -> WatermarkList:
     """The watermarks of all tables that have a log, or of the given ones.
 
     Without names also the older tool's watermarks that the first sync of their table will take over.
     """
     store = Store(config.store)
     chosen = [full_name(config, store, n) for n in names] if names else tables(store)
-    document: dict[str, Any] = {"tables": _documents(config, store, chosen, False, named=bool(names))}
-    if not names:
-        taken = {d["table_name"] for d in document["tables"] if d["commit"] is not None}
-        document["older_watermarks"] = [
-            {"table_name": name, "timestamp": older.timestamp, "uri": store.uri(older.path)}
-            for name, older in legacy.waiting(store, taken)
-        ]
-    return document
+    marks = tuple(_marks(config, store, chosen, False, named=bool(names)))
+    if names:
+        return WatermarkList(tables=marks)
+    older = tuple(
+        OlderWatermark(table_name=name, timestamp=one.timestamp, uri=store.uri(one.path))
+        for name, one in legacy.waiting(store, {m.table_name for m in marks if m.commit is not None})
+    )
+    return WatermarkList(tables=marks, older_watermarks=older)
 
 
-def _documents(
+def _marks(
     config: Config, store: Store, names: Sequence[str], show_files: bool, named: bool = True
-) -> list[dict[str, Any]]:
-    """The documents of tables; a table without a log that the user has `named` must at least exist."""
+) -> list[Watermark]:
+    """The watermarks of tables; a table without a log that the user has `named` must at least exist."""
     logs = {name: Log(store, name) for name in names}
     states: dict[str, State] = {}
     for name, log in logs.items():
@@ -69,31 +70,34 @@ def _documents(
         if named and states[name].n < 0 and name not in config.tables:
             must_exist(config, name)
     behind = lags(config, states)
-    documents = []
+    marks = []
     with Ledgers(config, LOOK_SECONDS) as ledgers:
         for name, state in states.items():
             ledger = ledgers.of(state, whole=show_files)
             status = read_status(store, name)
             # Without a log there is no copy that could hold a failure.
             failure = status.failure if status and state.n < 0 else None
-            mark = Watermark(store, name, "", log=logs[name])
-            document = mark.current(state, ledger.rows if ledger else None, failure)
-            options = config.options(name)
-            document["mode"] = state.table.mode if state.table else options.mode
-            document["not_followed"] = list(not_followed(state.table, options.deletes)) if state.table else []
-            document["activity"] = activity_now(store, state)
-            document["last_check_time"] = status.last_check_time if status else None
-            document["health"] = health_of(document, status, limit_of(config, name), datetime.now(UTC)).word
-            lag = behind.get(name)
-            document["lag_seconds"] = lag.seconds if lag else None
-            if lag is not None and lag.ids is not None:
-                document["lag_ids"] = lag.ids
-            if state.position is None:
-                document |= next_start(config, store, state)
+            published = publish.Watermark(store, name, "", log=logs[name])
+            document = published.current(state, ledger.rows if ledger else None, failure)
             if show_files:
-                _all_files(store, Log(store, name), state, ledger, document)
-            documents.append(document)
-    return documents
+                document = {**document, **_all_files(store, Log(store, name), state, ledger)}
+                for truncated in ALL_FILES:
+                    document.pop(truncated, None)
+            options, lag = config.options(name), behind.get(name)
+            mark = Watermark.of(document).but(
+                mode=state.table.mode if state.table else options.mode,
+                not_followed=tuple(not_followed(state.table, options.deletes)) if state.table else (),
+                activity=Activity.of(activity_now(store, state)),
+                last_check_time=status.last_check_time if status else None,
+            )
+            mark = mark.but(
+                health=health_of(mark, status, limit_of(config, name), datetime.now(UTC)).word,
+                lag_seconds=lag.seconds if lag else None,
+                **({"lag_ids": lag.ids} if lag is not None and lag.ids is not None else {}),
+                **(next_start(config, store, state) if state.position is None else {}),
+            )
+            marks.append(mark)
+    return marks
 
 
 def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
@@ -109,16 +113,16 @@ def next_start(config: Config, store: Store, state: State) -> dict[str, Any]:
 
 def published(
     config: Config, store: Store, state: State, run: str, succeeded: Collection[Stage] = ()
-) -> dict[str, Any]:
-    """Publishes the watermark of a table that a command has moved; its document."""
+) -> Watermark:
+    """Publishes the watermark of a table that a command has moved."""
     ledger = ledger_of(config, state)
     rows = ledger.rows if ledger else None
-    document = Watermark(store, state.table_name, run).publish(state, rows, succeeded=succeeded)
+    document = publish.Watermark(store, state.table_name, run).publish(state, rows, succeeded=succeeded)
     finish(store.places)
-    return document
+    return Watermark.of(document)
 
 
-def _all_files(store: Store, log: Log, state: State, ledger: Ledger | None, document: dict[str, Any]) -> None:
+def _all_files(store: Store, log: Log, state: State, ledger: Ledger | None) -> dict[str, list[str]]:
     loaded = ledger.loaded(state.load_epoch) if ledger else frozenset()
     processed: list[str] = []
     waiting: list[str] = []
@@ -129,6 +133,4 @@ def _all_files(store: Store, log: Log, state: State, ledger: Ledger | None, docu
             processed += uris
         elif not data.superseded:
             waiting += uris
-    document["processed_s3_files"], document["pending_s3_files"] = processed, waiting
-    for mark in ALL_FILES:
-        document.pop(mark, None)
+    return {"processed_s3_files": processed, "pending_s3_files": waiting}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 from floodmark.commit import published_copies as copies
 from floodmark.commit.claim import Changed, claim, decide_and_claim
@@ -23,6 +21,7 @@ from floodmark.config.load import Config
 from floodmark.model.commit import Commit, files_of
 from floodmark.model.errors import DataError
 from floodmark.model.ledger import Ledger
+from floodmark.model.results import ValidatedTable, ValidateResult
 from floodmark.model.run import Finding
 from floodmark.model.text import counted
 from floodmark.plan.tables import full_name, must_exist
@@ -37,31 +36,9 @@ from floodmark.watermark.backups import flaw
 REPAIR_SECONDS = 60.0
 
 
-@dataclass
-class Table:
-    """One table's part of the result."""
-
-    table: str
-    state: State
-    rows_warehouse: int | None = None
-    findings: list[Finding] = field(default_factory=list)
-    repaired: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "rows_source": None,  # `verify` reads the source
-            "rows_warehouse": self.rows_warehouse,
-            "rows_extracted": self.state.extracted.rows,
-            "rows_reread": self.state.extracted.reread,
-            "findings": [f.as_json() for f in self.findings],
-            "repaired": self.repaired,
-        }
-
-
 def watermark_validate(
     config: Config, names: Sequence[str] = (), *, repair: bool = False, run: str
-) -> dict[str, Any]:
+) -> ValidateResult:
     """All findings for the given tables, or for all that have a log; with `repair`, what is left afterwards."""
     store = Store(config.store)
     chosen = [full_name(config, store, n) for n in names] if names else tables(store)
@@ -72,12 +49,11 @@ def watermark_validate(
             found = _Check(config, store, name, warehouse).go()
             if repair and found.findings:
                 done = _repair(store, name, warehouse, found, run)
-                found = _Check(config, store, name, warehouse).go()
-                found.repaired = done
+                found = _Check(config, store, name, warehouse).go().but(repaired=tuple(done))
             results.append(found)
     finally:
         warehouse.close()
-    return {"ok": not any(r.findings for r in results), "tables": [r.as_json() for r in results]}
+    return ValidateResult(ok=not any(r.findings for r in results), tables=tuple(results))
 
 
 class _Check:
@@ -90,19 +66,18 @@ class _Check:
         self.warehouse = warehouse
         self.log = Log(store, name, repairs=False)
 
-    def go(self) -> Table:
+    def go(self) -> ValidatedTable:
         """The table's findings."""
         stored = _stored(self.store, self.name)
         try:
             state = self.log.read()
         except DataError as error:
             detail = error.message + (f"; {error.hint}" if error.hint else "")
-            return Table(self.name, State(self.name), None, [Finding("damaged_log", self.name, detail)])
-        result = Table(self.name, state)
+            return self._table(State(self.name), [Finding("damaged_log", self.name, detail)])
         if state.n < 0:
             if self.name not in self.config.tables:
                 must_exist(self.config, self.name)
-            return result
+            return self._table(state, [])
         # In this order: the second look at the log finds what was committed in between.
         objects = {o.path: o.bytes for folder in file_folders(self.name) for o in self.store.list(folder)}
         held = holder(self.store, self.name, state.claim)
@@ -111,23 +86,32 @@ class _Check:
         later = self.log.numbers(state.n)
         newer = {f.path for c in (self.log.readable(n) for n in later) if c for f in files_of(c)}
         under_way = {p for p in objects if held and live and f"/{held.run}/" in p} | newer
-        result.findings += findings.log_findings(self.name, state, log)
-        ledger = Ledger()
+        found = [*findings.log_findings(self.name, state, log)]
+        ledger, rows = Ledger(), None
         if state.table is not None:
             ledger = self.warehouse.ledger(state.log, state.table.target)
-            result.rows_warehouse = self.warehouse.rows(state.table.target)
+            rows = self.warehouse.rows(state.table.target)
         loaded = ledger.loaded(state.load_epoch)
-        result.findings += findings.file_findings(state, log, objects, under_way, loaded)
+        found += findings.file_findings(state, log, objects, under_way, loaded)
         of_ledger = findings.ledger_findings(self.name, state, log, ledger)
-        result.findings += of_ledger or findings.count_findings(state, ledger)
-        if state.table is not None and result.rows_warehouse is not None and not live:
-            result.findings += findings.row_findings(
-                self.name, state.table, log, loaded, result.rows_warehouse
-            )
-        result.findings += _copy_findings(self.log, state, ledger, stored, live)
+        found += of_ledger or findings.count_findings(state, ledger)
+        if state.table is not None and rows is not None and not live:
+            found += findings.row_findings(self.name, state.table, log, loaded, rows)
+        found += _copy_findings(self.log, state, ledger, stored, live)
         if not live and (state.data.commits or state.progress.moved_at):
-            result.findings += _place_findings(self.log, state, ledger)
-        return result
+            found += _place_findings(self.log, state, ledger)
+        return self._table(state, found, rows)
+
+    def _table(self, state: State, found: Sequence[Finding], rows: int | None = None) -> ValidatedTable:
+        return ValidatedTable(
+            table=self.name,
+            rows_source=None,  # `verify` reads the source
+            rows_warehouse=rows,
+            rows_extracted=state.extracted.rows,
+            rows_reread=state.extracted.reread,
+            findings=tuple(found),
+            repaired=(),
+        )
 
     def _documents(self, last: int) -> Iterator[tuple[int, Commit, str] | tuple[int, None, str]]:
         """The commits as they are stored, or what is wrong with them."""
@@ -193,7 +177,7 @@ def _behind(copy: copies.Stored, state: State, ledger: Ledger) -> Flaw | None:
     return None
 
 
-def _repair(store: Store, name: str, warehouse: Warehouse, found: Table, run: str) -> list[str]:
+def _repair(store: Store, name: str, warehouse: Warehouse, found: ValidatedTable, run: str) -> list[str]:
     """Repairs what can be repaired without loss; returns what it did."""
     done: list[str] = []
     log = Log(store, name)

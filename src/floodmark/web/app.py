@@ -287,7 +287,7 @@ class Dashboard:
         if not row.document:
             return {"table_name": row.name, "commits": []}
         try:
-            return watermark_history(self.config, row.name)
+            return watermark_history(self.config, row.name).as_json()
         except FloodmarkError as error:
             raise HTTPException(503, self._looks.scrub(error.message)) from None
 

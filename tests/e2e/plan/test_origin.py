@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from floodmark.model.events import Event, SliceRead
+from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions, new_run
 from floodmark.setup.services.databases import DatabaseServer
 from floodmark.sync.run import sync
@@ -31,7 +32,7 @@ def codes(workspace: Workspace, *tables: str) -> dict[str, int]:
     return {t.table.partition(".")[2]: t.error.code if t.error else 0 for t in report.tables}
 
 
-def accepted(workspace: Workspace, table: str) -> dict[str, object]:
+def accepted(workspace: Workspace, table: str) -> Watermark:
     config = workspace.settings
     return watermark_accept(config, workspace.full_name(table), new_run())
 

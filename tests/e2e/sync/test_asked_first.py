@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from floodmark.commit.log import Log
+from floodmark.model.results import Watermark
 from floodmark.model.run import new_run
 from floodmark.services.store.store import Store
 from floodmark.watermark.accept import watermark_accept
@@ -17,7 +18,7 @@ from tests.conftest import Result, Workspace
 AT = "at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (at)"
 
 
-def accepted(workspace: Workspace, table: str) -> dict[str, Any]:
+def accepted(workspace: Workspace, table: str) -> Watermark:
     return watermark_accept(workspace.settings, workspace.full_name(table), new_run())
 
 

@@ -46,12 +46,13 @@ def test_a_log_file_that_is_a_pipe_without_a_reader_is_refused_at_once(
 PRINTING = """
 import os, sys
 from floodmark.cli.main import main
+from floodmark.model.results import WatermarkList
 from floodmark.watermark import show
 def watermark_list(config, tables):
     with open("opened", "w") as file:
         assert file.fileno() > 2, "a stream's number"
     os.write(1, b"by a library") ; os.write(2, b"by a library")
-    return {"tables": []}
+    return WatermarkList(tables=())
 show.watermark_list = watermark_list
 sys.argv[1:] = ["watermark", "list", "--config", sys.argv[1]]
 main()

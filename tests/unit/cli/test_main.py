@@ -13,7 +13,7 @@ import pytest
 from floodmark.cli.main import main
 from floodmark.model.errors import ConfigError, DataError, Interrupted, TransientError
 from floodmark.model.run import SyncOptions, SyncReport
-from tests.unit.conftest import DOCUMENT, Step, does
+from tests.unit.conftest import DOCUMENT, Step, does, mark
 
 
 def raising(error: BaseException) -> Step:
@@ -124,7 +124,7 @@ def test_global_options_are_the_same_before_between_and_after(
 ) -> None:
     elsewhere = tmp_path / "elsewhere.yaml"
     config.rename(elsewhere)
-    does(pipeline, watermark_get=lambda config, table, show_files: DOCUMENT)
+    does(pipeline, watermark_get=lambda config, table, show_files: mark())
     for line in (
         ["--config", str(elsewhere), "--json", "watermark", "get", "-t", "shop.orders"],
         ["watermark", "--json", "--config", str(elsewhere), "get", "-t", "shop.orders"],

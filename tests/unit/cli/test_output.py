@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from floodmark.cli.output import emit
 from floodmark.cli.output.watermark import list_lines
 from floodmark.model import events
 from floodmark.model.errors import ConfigError, TransientError
+from floodmark.model.results import Failure, WatermarkList
 from floodmark.model.run import SyncReport, TableReport
-from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does
+from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does, mark
 
 
 def test_no_secret_appears_in_errors_logs_notes_or_documents(
@@ -198,42 +198,10 @@ def test_plain_progress_says_a_line_at_the_end_of_each_stage_and_few_between(
     assert lines[0].startswith("a.b: extracted 1,000 rows, 0 files, 10.0 kB in ")
 
 
-def test_watermark_get_prints_the_layout_that_people_know(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    does(pipeline, watermark_get=lambda config, table, show_files: DOCUMENT)
-    assert main(["watermark", "get", "-t", "shop.orders"]) == 0
-    expected = """\
-        Current watermark for shop.orders
-          MySQL → S3
-            Status                  success
-            Rows extracted          1,250,000
-            S3 files created        250
-            Last data timestamp     2025-08-14 15:30:22
-            Last data id            1250000
-            Last extraction time    2025-08-14 16:45:33 UTC
-            Strategy                sequential
-          S3 → DuckDB
-            Status                  pending
-            Rows loaded             1,000,000
-            Last load time          2025-08-14 17:12:45 UTC
-            Files waiting           2
-          Next incremental sync
-            Will start from         2025-08-14 15:30:22 (id 1250000)
-            Manual watermark        no
-        """
-    assert capsys.readouterr().out == textwrap.dedent(expected)
-
-
 def test_an_unreachable_warehouse_shows_as_unknown_and_files_are_listed_on_request(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    away = {
-        **DOCUMENT,
-        "redshift_rows_loaded": None,
-        "redshift_status": None,
-        "last_redshift_load_time": None,
-    }
+    away = mark(redshift_rows_loaded=None, redshift_status=None, last_redshift_load_time=None)
     does(pipeline, watermark_get=lambda config, table, show_files: away)
     assert main(["watermark", "get", "-t", "shop.orders", "--show-files"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -248,10 +216,10 @@ def test_an_unreachable_warehouse_shows_as_unknown_and_files_are_listed_on_reque
 def test_a_load_stage_as_it_was_last_known_says_so(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = {**DOCUMENT, "redshift_status_as_of": "2025-08-14T17:00:00.000000Z"}
-    never = {**DOCUMENT, "redshift_status_as_of": None}
+    stale = mark(redshift_status_as_of="2025-08-14T17:00:00.000000Z")
+    never = mark(redshift_status_as_of=None)
     does(pipeline, watermark_get=lambda config, table, show_files: stale if table == "stale" else never)
-    does(pipeline, watermark_list=lambda config, tables: {"tables": [stale]})
+    does(pipeline, watermark_list=lambda config, tables: WatermarkList(tables=(stale,)))
     assert main(["watermark", "get", "-t", "stale"]) == 0
     said = capsys.readouterr().out
     assert "pending (the warehouse did not answer; as of 2025-08-14 17:00:00 UTC)" in said
@@ -266,39 +234,9 @@ def test_a_load_stage_as_it_was_last_known_says_so(
     assert said.splitlines()[-1] == "? the warehouse did not answer; shown as last known"
 
 
-def test_watermark_list_is_one_table(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    new = {"table_name": "shop.a_long_table_name", "mysql_rows_extracted": 0, "redshift_rows_loaded": 0}
-    new |= {
-        "mysql_status": "pending",
-        "redshift_status": "pending",
-        "pending_s3_files": [],
-        "lag_seconds": 7500,
-    }
-    does(pipeline, watermark_list=lambda config, tables: {"tables": [DOCUMENT, new]})
-    assert main(["watermark", "list"]) == 0
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == [
-        "TABLE",
-        "MYSQL",
-        "ROWS",
-        "DATA",
-        "UP",
-        "TO",
-        "STRATEGY",
-        "DUCKDB",
-        "ROWS",
-        "WAITING",
-        "LAG",
-    ]
-    assert first.index("success") == second.index("pending") == head.index("MYSQL")
-    assert second.endswith("2 h 5 min")
-
-
 def test_an_error_common_to_several_tables_is_printed_once() -> None:
-    def of(table: str, message: str = "no such folder") -> dict[str, Any]:
-        return {"code": 2, "kind": "config", "table": table, "message": message, "hint": "make it"}
+    def of(table: str, message: str = "no such folder") -> Failure:
+        return Failure(code=2, kind="config", table=table, message=message, hint="make it")
 
     assert emit.together([of("s.a"), of("s.b", "else"), of("s.c")]) == [
         of("s.a and s.c"),
@@ -321,13 +259,13 @@ def test_only_the_mistakes_of_a_configuration_have_a_line_each(
         "  yyy: unknown key; known keys: source, store, warehouse, spark, defaults, tables, alerts",
     ]
     # A server's message that imitates ours is still one line.
-    said = ConfigError("the server has 2 mistakes:\n  one\n  two").as_json()
+    said = ConfigError("the server has 2 mistakes:\n  one\n  two")
     assert emit.error_lines(said) == ["floodmark: the server has 2 mistakes: one two"]
 
 
 def test_a_status_has_its_colour_even_if_the_warehouse_is_unreachable() -> None:
-    known = {**DOCUMENT, "redshift_status": "success", "redshift_status_as_of": "2025-08-14T17:12:45.654321Z"}
-    unknown = {**DOCUMENT, "mysql_status": "failed", "redshift_status": None, "redshift_status_as_of": None}
+    known = mark(redshift_status="success", redshift_status_as_of="2025-08-14T17:12:45.654321Z")
+    unknown = mark(mysql_status="failed", redshift_status=None, redshift_status_as_of=None)
     _, first, second, *_ = list_lines([known, unknown], paint=True)
     assert first.count("\x1b[32m") == 2 and "\x1b[32msuccess?" in first
     assert second.count("\x1b[31m") == 1 and second.count("\x1b[") == 2 and "unknown?" in second
@@ -340,13 +278,16 @@ RUNNING = {"state": "running", "run": "20250819_153000_ab12", "host": "db1", "pi
 def test_activity_is_shown_if_there_is_any(
     pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    running = {**DOCUMENT, "activity": RUNNING, "mysql_rows_reread": 70}
-    left = {**DOCUMENT, "activity": {**RUNNING, "state": "interrupted"}, "last_check_time": None}
-    left |= {"last_error": "MySQL is away", "last_error_time": "2025-08-14T17:12:45.654321Z"}
-    retired = {**DOCUMENT, "activity": {"state": "idle"}, "retired": True}
+    running = mark(activity=RUNNING, mysql_rows_reread=70)
+    left = mark(
+        activity={**RUNNING, "state": "interrupted"},
+        last_error="MySQL is away",
+        last_error_time=RUNNING["since"],
+    )
+    retired = mark(activity={"state": "idle"}, retired=True)
     shown = {"running": running, "left": left, "retired": retired}
     does(pipeline, watermark_get=lambda config, table, show_files: shown[table])
-    does(pipeline, watermark_list=lambda config, tables: {"tables": list(shown.values())})
+    does(pipeline, watermark_list=lambda config, tables: WatermarkList(tables=tuple(shown.values())))
     assert main(["watermark", "get", "-t", "running"]) == 0
     said = capsys.readouterr().out
     who = "run 20250819_153000_ab12 on host db1 (pid 12)"
@@ -362,24 +303,3 @@ def test_activity_is_shown_if_there_is_any(
     head, *rows, note = capsys.readouterr().out.splitlines()
     assert head.endswith("NOW") and [row.split()[-1] for row in rows] == ["running", "interrupted", "retired"]
     assert "run sync again" in note
-
-
-def test_watermark_set_says_where_the_next_sync_starts_and_how_to_undo_it(
-    pipeline: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[Any] = []
-
-    def step(config: Any, table: str, timestamp: str, key: str, run: str, force: bool) -> dict[str, Any]:
-        seen.append((table, timestamp, key, force))
-        return {**DOCUMENT, "undo": "floodmark watermark set …"}
-
-    does(pipeline, watermark_set=step)
-    assert (
-        main(["watermark", "set", "-t", "shop.orders", "--timestamp", "2025-08-14T15:30:22", "--id", "7"])
-        == 0
-    )
-    assert seen == [("shop.orders", "2025-08-14 15:30:22", "7", False)]
-    assert capsys.readouterr().out.splitlines() == [
-        "shop.orders: the next sync starts after 2025-08-14 15:30:22 (id 1250000), set by hand",
-        "To undo: floodmark watermark set …",
-    ]

@@ -91,7 +91,8 @@ PRINTING = """
 import sys
 from floodmark.cli.main import main
 from floodmark.watermark import show
-show.watermark_list = lambda config, tables: {"tables": [{"table_name": "x" * 100}] * 5000}
+from floodmark.model.results import WatermarkList
+show.watermark_list = lambda config, tables: WatermarkList.of({"tables": [{"table_name": "x" * 100}] * 5000})
 sys.exit(main(["watermark", "list"]))
 """
 

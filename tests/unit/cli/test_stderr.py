@@ -10,20 +10,21 @@ import pytest
 
 from floodmark.cli.output.emit import error_lines
 from floodmark.cli.stderr import fitted, to_stderr
+from floodmark.model.errors import ConfigError
 from floodmark.model.text import cells
 
-ERROR = {
-    "message": "the source has refused the user reader: the password is wrong, or the user may not connect from here",
-    "hint": "check source.url and the environment variable it uses, then run floodmark doctor",
-    "table": "settlement_archive.settlement_normal_delivery_detail",
-}
+ERROR = ConfigError(
+    "the source has refused the user reader: the password is wrong, or the user may not connect from here",
+    hint="check source.url and the environment variable it uses, then run floodmark doctor",
+    table="settlement_archive.settlement_normal_delivery_detail",
+)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_an_error_is_broken_between_words_and_its_hint_stays_recognizable(width: int) -> None:
     said, hint = error_lines(ERROR)
     lines = fitted(f"{said}\n{hint}", width)
-    long = str(ERROR["table"]) + ":"
+    long = f"{ERROR.table}:"
     assert all(cells(line) <= width or line.strip() == long for line in lines)
     assert " ".join(" ".join(lines).split()) == " ".join(f"{said} {hint}".split())
     begins = [line for line in lines if not line.startswith("    ")]

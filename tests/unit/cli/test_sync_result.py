@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from floodmark.cli.main import main
 from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.model import events
 from floodmark.model.errors import DataError, Interrupted, TransientError
+from floodmark.model.results import TableResult
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.text import cells
 from tests.unit.conftest import DOCUMENT, does
@@ -24,8 +26,8 @@ BAD = TableReport("shop.items", error=TransientError("MySQL is away", hint="try 
 INDEX = "No index starts with updated_at: every sync scans the whole table to find changes."
 
 
-def document(*tables: TableReport) -> dict[str, Any]:
-    return SyncReport("20250819_153000_ab12", 2.0, tables).as_json()
+def lines_of(tables: Sequence[TableReport], how: Shown) -> list[str]:
+    return sync_lines("20250819_153000_ab12", [TableResult.of(one.as_json()) for one in tables], 2.0, how)
 
 
 def test_several_tables_are_one_table_and_errors_follow_on_stderr(
@@ -59,8 +61,8 @@ def test_one_table_or_verbose_is_shown_in_full() -> None:
         f"  note          {INDEX}",
     ]
     notes = {"shop.orders": [INDEX]}
-    assert sync_lines(document(GOOD), Shown(notes=notes))[:-1] == lines
-    both = sync_lines(document(GOOD, BAD), Shown(verbose=True, notes=notes))
+    assert lines_of([GOOD], Shown(notes=notes))[:-1] == lines
+    both = lines_of([GOOD, BAD], Shown(verbose=True, notes=notes))
     assert both[:-1] == [*lines, "shop.items: failed (exit code 4)"]
 
 
@@ -68,19 +70,19 @@ def test_a_table_whose_newer_rows_wait_is_not_up_to_date() -> None:
     held = TableReport(
         "shop.held", held_back_by=("transaction of connection 208 (root@127.0.0.1), open for 21 s",)
     )
-    table = document(held, TableReport("shop.idle"), replace(GOOD, held_back_by=held.held_back_by))
-    assert [line.split("  ")[-1] for line in sync_lines(table, Shown())[1:4]] == [
+    tables = (held, TableReport("shop.idle"), replace(GOOD, held_back_by=held.held_back_by))
+    assert [line.split("  ")[-1] for line in lines_of(tables, Shown())[1:4]] == [
         "held back",
         "up to date",
         "ok",
     ]
-    assert "held_back_by" in table["tables"][0] and "held_back_by" not in table["tables"][1]
+    assert "held_back_by" in tables[0].as_json() and "held_back_by" not in tables[1].as_json()
 
 
 def test_rows_that_were_only_read_again_are_counted_once_on_a_narrow_terminal() -> None:
     again = TableReport("shop.orders", rows_reread=17, rows_loaded=17, files_written=1, watermark=DOCUMENT)
     both = replace(again, rows_extracted=5, rows_loaded=22)
-    lines = sync_lines(document(again, both), Shown(width=40))
+    lines = lines_of([again, both], Shown(width=40))
     assert "  ok, 17 rows again, 1 file, 0.0 s" in lines and "  ok, 5 rows, 17 again, 1 file, 0.0 s" in lines
 
 
@@ -90,7 +92,7 @@ def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:
         t.table: [INDEX, f"{n + 1} rows at or before 2025-01-01 are left out."] for n, t in enumerate(tables)
     }
     notes["shop.t7"].append("only here")
-    lines = sync_lines(document(*tables), Shown(notes=notes))
+    lines = lines_of(tables, Shown(notes=notes))
     assert lines[62:-2] == [
         "Notes",
         f"  {INDEX}",
@@ -106,11 +108,8 @@ def test_a_note_is_printed_once_with_the_tables_that_it_concerns() -> None:
 @pytest.mark.parametrize("paint", [False, True])
 def test_a_result_fits_the_terminal_and_conveys_nothing_by_colour_alone(width: int, paint: bool) -> None:
     tables = (GOOD, BAD, TableReport("settlement.settlement_normal_delivery_detail", rows_extracted=12))
-    for report in (
-        document(*tables),
-        document(*tables, TableReport("a.b", error=Interrupted("x", code=130))),
-    ):
-        lines = sync_lines(report, Shown(width=width, paint=paint, notes={"shop.orders": [INDEX]}))
+    for reports in (tables, (*tables, TableReport("a.b", error=Interrupted("x", code=130)))):
+        lines = lines_of(reports, Shown(width=width, paint=paint, notes={"shop.orders": [INDEX]}))
         plain = [line.replace("\x1b[0m", "") for line in lines]
         for colour in ("31", "32", "33"):
             plain = [line.replace(f"\x1b[{colour}m", "") for line in plain]
@@ -141,7 +140,7 @@ def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:
     todo = TableReport("shop.orders", plan=planned(1000, 4, 2, create))
     idle = TableReport("shop.items", plan=planned(0, 0, 0))
     away = TableReport("shop.away", plan=planned(5, 1, 0, unknown="refused"))
-    assert sync_lines(document(todo, idle, away), Shown(dry_run=True)) == [
+    assert lines_of([todo, idle, away], Shown(dry_run=True)) == [
         "Table         Rows  Slices  Files  Waiting  State",
         "shop.orders  1,000       4      4  2 files  to do",
         "shop.items       0       0      0  0 files  nothing to do",
@@ -152,13 +151,13 @@ def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:
         "",
         "Run 20250819_153000_ab12: 3 tables, dry run, nothing written, 2.0 s",
     ]
-    assert sync_lines(document(todo), Shown(dry_run=True))[:-1] == [
+    assert lines_of([todo], Shown(dry_run=True))[:-1] == [
         "shop.orders: to do",
         "  would read about 1,000 rows in 4 slices, into 4 files",
         "  would load 2 files (200 rows) written earlier",
         f"  would run     {create}",
     ]
-    assert "  the warehouse could not be reached: refused" in sync_lines(document(away), Shown(dry_run=True))
+    assert "  the warehouse could not be reached: refused" in lines_of([away], Shown(dry_run=True))
 
 
 def test_ctrl_c_prints_what_was_finished_and_what_was_not(
@@ -209,4 +208,4 @@ def test_what_a_dry_run_finds_refused_is_an_error_next_to_the_plan() -> None:
     refused = TableReport(
         "shop.orders", plan=planned(5, 1, 0), error=DataError("column note", table="shop.orders")
     )
-    assert sync_lines(document(refused), Shown(dry_run=True))[0] == "shop.orders: failed (exit code 6)"
+    assert lines_of([refused], Shown(dry_run=True))[0] == "shop.orders: failed (exit code 6)"

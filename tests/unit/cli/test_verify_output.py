@@ -13,20 +13,21 @@ import pytest
 from floodmark.cli.main import main
 from floodmark.cli.output.verify import verify_lines
 from floodmark.model import events
+from floodmark.model.results import VerifiedTable
+from floodmark.model.run import Finding
 from floodmark.model.text import cells
 from floodmark.verify.compare import Differences
 from floodmark.verify.run import Verified
 from tests.unit.conftest import does
 
-TABLE = {
-    "table": "shop.orders", "ok": False, "error": None, "seconds": 1.5, "rows_source": 10, "rows_warehouse": 9,
-    "rows_left_out": 0, "missing": 0, "extra": 0, "different": 0, "loose": 0, "findings": [], "notes": [],
-    "compared_with": "source",
-}  # fmt: skip
+TABLE = VerifiedTable(
+    table="shop.orders", ok=False, error=None, seconds=1.5, rows_source=10, rows_warehouse=9, rows_left_out=0, missing=0,
+    extra=0, different=0, loose=0, rows_changed=0, findings=(), notes=(), compared_with="source",
+)  # fmt: skip
 
 
 def shown(repair: bool = False, width: int | None = None, **changed: Any) -> list[str]:
-    return verify_lines({"tables": [{**TABLE, **changed}]}, repair, width)
+    return verify_lines([TABLE.but(**changed)], repair, width)
 
 
 def test_differences_name_the_repair_and_what_it_does_to_such_rows() -> None:
@@ -60,8 +61,8 @@ def test_rows_that_may_only_have_changed_since_the_last_sync_call_for_a_sync_fir
 def test_a_result_fits_the_terminal(width: int) -> None:
     detail = "id = 99999999 is in the warehouse and not at the source"
     found = [
-        {"kind": "extra_row", "detail": detail},
-        {"kind": "different_row", "detail": "id = 43 differs in name"},
+        Finding("extra_row", "shop.orders", detail),
+        Finding("different_row", "shop.orders", "id = 43 differs in name"),
     ]
     lines = shown(width=width, extra=1, different=1, findings=found)
     assert max(cells(line) for line in lines if "floodmark verify" not in line) <= width
@@ -74,7 +75,7 @@ def stopped(repaired: int | None) -> Callable[..., Any]:
     def step(config: Any, names: Any, progress: Any, run: str, *, ended: Any, **_: Any) -> Any:
         progress(events.StageBegan("a.first", "verify", 10))
         progress(events.StageEnded("a.first", "verify"))
-        ended(Verified("a.first", Differences(), repaired=repaired))
+        ended(Verified("a.first", Differences(), repaired=repaired).result)
         progress(events.StageBegan("a.second", "verify", 10))
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)

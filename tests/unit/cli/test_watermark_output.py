@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from floodmark.cli.main import main
 from floodmark.cli.options import split_timestamp
 from floodmark.cli.output.watermark import cleared_lines, list_lines, watermark_lines
-from tests.unit.conftest import DOCUMENT
+from floodmark.model.results import OlderWatermark, SystemWatermark, Watermark
+from tests.unit.conftest import mark
 
 NO_POSITION = {"last_mysql_data_timestamp": None, "last_mysql_data_id": None, "lag_seconds": None}
-WHOLE = {**DOCUMENT, **NO_POSITION, "mode": "full", "mysql_rows_extracted": 2}
-EMPTY = {
-    **DOCUMENT, **NO_POSITION, "mode": "upsert", "mysql_rows_extracted": 0, "pending_s3_files": [],
-    "next_start": "2025-01-01 00:00:00", "next_start_by": "`start` in the configuration",
-}  # fmt: skip
+WHOLE = mark(**NO_POSITION, mode="full", mysql_rows_extracted=2)
+EMPTY = mark(
+    **NO_POSITION, mode="upsert", mysql_rows_extracted=0, pending_s3_files=[],
+    next_start="2025-01-01 00:00:00", next_start_by="`start` in the configuration",
+)  # fmt: skip
 
 
-def shown(document: dict[str, Any], warehouse: str = "duckdb") -> str:
+def shown(document: Watermark, warehouse: str = "duckdb") -> str:
     return "\n".join(watermark_lines(document, False, warehouse=warehouse))
 
 
 def test_the_load_stage_names_the_configured_warehouse() -> None:
-    assert "S3 → DuckDB" in shown(DOCUMENT) and "Redshift" not in shown(DOCUMENT)
-    assert "S3 → Redshift" in shown(DOCUMENT, "redshift")
-    assert "DUCKDB" in list_lines([DOCUMENT], warehouse="duckdb")[0]
-    assert "REDSHIFT" in list_lines([DOCUMENT], warehouse="redshift")[0]
+    assert "S3 → DuckDB" in shown(mark()) and "Redshift" not in shown(mark())
+    assert "S3 → Redshift" in shown(mark(), "redshift")
+    assert "DUCKDB" in list_lines([mark()], warehouse="duckdb")[0]
+    assert "REDSHIFT" in list_lines([mark()], warehouse="redshift")[0]
 
 
 def test_a_table_that_is_read_whole_says_so() -> None:
@@ -38,12 +38,12 @@ def test_a_table_that_is_read_whole_says_so() -> None:
     for word in ("none yet", "unknown", "Lag", "incremental"):
         assert word not in said
     assert "snapshot of 2025-08-14 16:45:33 UTC" in list_lines([WHOLE])[1]
-    assert "no snapshot yet" in list_lines([{**WHOLE, "last_mysql_extraction_time": None}])[1]
+    assert "no snapshot yet" in list_lines([WHOLE.but(last_mysql_extraction_time=None)])[1]
 
 
 @pytest.mark.parametrize("status", ["success", "pending"])
 def test_an_empty_table_that_is_up_to_date_does_not_look_pending(status: str) -> None:
-    document = {**EMPTY, "redshift_status": status}
+    document = EMPTY.but(redshift_status=status)
     said = shown(document)
     assert "Last data timestamp     none: the table had no rows" in said
     for word in ("none yet", "unknown", "pending"):
@@ -53,12 +53,12 @@ def test_an_empty_table_that_is_up_to_date_does_not_look_pending(status: str) ->
 
 
 def test_a_table_before_its_first_sync_looks_pending() -> None:
-    document = {**EMPTY, "mysql_status": "pending"}
+    document = EMPTY.but(mysql_status="pending")
     assert "Last data timestamp     none yet" in shown(document) and "pending" in shown(document)
 
 
 def test_strategy_and_manual_flag_are_shown() -> None:
-    by_hand = {**DOCUMENT, "backup_strategy": "manual_cli", "metadata": {"manual_watermark": True}}
+    by_hand = mark(backup_strategy="manual_cli", metadata={"manual_watermark": True})
     assert "Strategy                manual_cli" in shown(by_hand)
     assert "Will start from         2025-08-14 15:30:22 (id 1250000) (set by hand)" in shown(by_hand)
     assert "Manual watermark        yes, set by hand" in shown(by_hand)
@@ -66,30 +66,34 @@ def test_strategy_and_manual_flag_are_shown() -> None:
 
 
 def test_changes_that_are_not_followed_are_shown() -> None:
-    said = shown({**DOCUMENT, "not_followed": ["deletes", "updates"]})
+    said = shown(mark(not_followed=["deletes", "updates"]))
     assert "Not followed            deleted rows stay in the target\n" in said
     assert "Not followed            changes to old rows are not seen (no update column)\n" in said
-    assert "Not followed" not in shown(DOCUMENT)
+    assert "Not followed" not in shown(mark())
 
 
 def test_a_table_read_by_id_shows_its_last_id() -> None:
-    said = shown({**DOCUMENT, "last_mysql_data_timestamp": None})
+    said = shown(mark(last_mysql_data_timestamp=None))
     assert "Last data id            1250000" in said and "Last data timestamp" not in said
 
 
 def test_watermarks_of_the_older_tool_are_listed_below() -> None:
-    older = [{"table_name": "shop.old", "timestamp": "2025-08-14T15:30:22", "uri": "s3://b/shop_old.json"}]
-    for documents in ([], [DOCUMENT]):
+    older = [
+        OlderWatermark(table_name="shop.old", timestamp="2025-08-14T15:30:22", uri="s3://b/shop_old.json")
+    ]
+    for documents in ([], [mark()]):
         *_, title, head, row = list_lines(documents, older=older)
         assert "older tool" in title and head.split()[0] == "TABLE"
         assert row.split() == ["shop.old", "2025-08-14", "15:30:22", "s3://b/shop_old.json"]
 
 
 def test_clearing_the_system_watermark_says_how_to_undo_it() -> None:
-    lines = cleared_lines({"timestamp": None, "undo": "floodmark watermark set …"}, "2025-01-01 00:00:00")
+    lines = cleared_lines(
+        SystemWatermark(timestamp=None, undo="floodmark watermark set …"), "2025-01-01 00:00:00"
+    )
     assert lines[0].endswith("start after 2025-01-01 00:00:00 (`start` in the configuration)")
     assert lines[1] == "To undo: floodmark watermark set …"
-    assert cleared_lines({"timestamp": None, "undo": None}, None)[0] == "There is no system watermark."
+    assert cleared_lines(SystemWatermark(timestamp=None), None)[0] == "There is no system watermark."
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_control_characters_are_escaped_everywhere(
     settings.json = True
     settings.result({"table": STEERING}, list)
     PlainProgress(Scrubber())(events.Noted(STEERING, STEERING))
-    for line in emit.error_lines({"message": STEERING, "hint": STEERING, "table": STEERING}):
+    for line in emit.error_lines(ConfigError(STEERING, hint=STEERING, table=STEERING)):
         assert not steers(line) and "\n" not in line
     record = logging.LogRecord("floodmark", 30, "", 0, "%s", (STEERING,), None)
     record.table = STEERING
@@ -162,7 +162,7 @@ def test_only_the_colours_of_floodmark_itself_reach_a_terminal() -> None:
 
 
 def test_an_error_s_line_is_never_endless() -> None:
-    told = emit.error_lines({"message": "m" * 500_000, "hint": "h" * 500_000, "table": "t" * 500_000})
+    told = emit.error_lines(ConfigError("m" * 500_000, hint="h" * 500_000, table="t" * 500_000))
     assert len(told) == 2 and all(len(line) < 2000 for line in told)
 
 

@@ -84,10 +84,10 @@ def test_a_recovery_is_recorded_with_what_was_wrong_and_from_where(store: Store)
     store.put(primary_path(NAME), b"{}")
     Log(store, NAME).read()
     (record,) = recoveries(store, NAME)
-    assert record["success"] is True and record["source"] == "daily" and record["commit"] == state.n
-    assert record["copy"] == copies(store)["daily"] and 0 <= float(str(record["seconds"])) < 10
-    assert record["wrong"] == (f"{primary_path(NAME)}: not a watermark",)
-    assert record["done"] == ("primary copy restored",)
+    assert record.success is True and record.source == "daily" and record.commit == state.n
+    assert record.copy == copies(store)["daily"] and 0 <= record.seconds < 10
+    assert record.wrong == (f"{primary_path(NAME)}: not a watermark",)
+    assert record.done == ("primary copy restored",)
 
 
 def test_a_recovery_is_logged_but_not_shown_to_the_user(

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from floodmark.cli.main import main
-from floodmark.cli.output.document import lag
+from floodmark.cli.output.document import behind
 from floodmark.commit.claim import Claimed, claim
 from floodmark.commit.log import Log, draft
 from floodmark.config.load import load
 from floodmark.model.commit import Batch, Set
+from floodmark.model.run import Lag
 from floodmark.plan.lag import lags
 from floodmark.services.store.store import Store
 from tests.support.samples import TABLE, History, at, files, window
@@ -83,6 +84,6 @@ def test_get_and_list_answer_while_mysql_is_silent_and_say_what_is_unknown(
 
 
 def test_a_lag_is_shown_in_time_or_in_ids() -> None:
-    assert lag({"lag_seconds": 7500.0}) == "2 h 5 min"
-    assert lag({"lag_seconds": None, "lag_ids": 1250}) == "1,250 ids"
-    assert lag({"lag_seconds": None}) == "unknown"
+    assert behind(Lag(seconds=7500.0)) == "2 h 5 min"
+    assert behind(Lag(ids=1250)) == "1,250 ids"
+    assert behind(Lag()) == "unknown"

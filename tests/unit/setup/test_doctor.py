@@ -32,7 +32,7 @@ from floodmark.services.spark.jvm import settings
 from floodmark.services.store.store import Store
 from floodmark.services.warehouse.redshift.facts import DatabaseFacts, region
 from floodmark.services.warehouse.redshift.rights import Rights
-from floodmark.setup.doctor import document, keep, source, store, tables, warehouse
+from floodmark.setup.doctor import Examination, examination, keep, source, store, tables, warehouse
 from floodmark.setup.doctor.check import Check, Section, at_once
 from floodmark.setup.doctor.configuration import in_clear, mistakes
 from floodmark.setup.doctor.memory import amount, check_executors, check_memory, cores
@@ -386,7 +386,7 @@ def test_lines_fit_the_terminal_and_are_whole_where_there_is_none() -> None:
         Section("tables", "shop.orders").ok("reading", "upsert"),
         Section("tables", "shop.orders").warning("x", "y"),
     ]
-    checks = [check.as_json() for check in (long, *skipped, *table)]
+    checks = [long, *skipped, *table]
     for width in (80, 120):
         lines = check_lines(checks, width)
         assert max(len(line) for line in lines) <= width
@@ -397,13 +397,12 @@ def test_lines_fit_the_terminal_and_are_whole_where_there_is_none() -> None:
 
 
 def test_the_last_line_says_what_to_do_next() -> None:
-    counts = {"ok": 3, "warning": 1, "failure": 0, "skipped": 0}
-    assert (
-        summary_lines({"ok": True, "counts": counts})[-1]
-        == "3 ok, 1 warning, 0 failures; ready: floodmark sync --all"
-    )
-    counts = {"ok": 3, "warning": 0, "failure": 1, "skipped": 2}
-    assert "1 failure, 2 skipped; fix" in summary_lines({"ok": False, "counts": counts})[-1]
+    def last(ok: bool, warning: int, failure: int, skipped: int) -> str:
+        counts = {"ok": 3, "warning": warning, "failure": failure, "skipped": skipped}
+        return summary_lines(Examination(ok=ok, seconds=1.0, counts=counts, checks=()))[-1]
+
+    assert last(True, 1, 0, 0) == "3 ok, 1 warning, 0 failures; ready: floodmark sync --all"
+    assert "1 failure, 2 skipped; fix" in last(False, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -473,11 +472,13 @@ def test_the_result_is_left_only_in_a_sound_store_that_is_in_use(tmp_path: Path)
         WarehouseSpec("duckdb", "main", tmp_path / "w.duckdb"),
     )  # fmt: skip
     lake = Store(config.store)
-    said = document([HERE.ok("memory", "fine"), HERE.warning("java", "old", "a newer one")], time.monotonic())
+    said = examination(
+        [HERE.ok("memory", "fine"), HERE.warning("java", "old", "a newer one")], time.monotonic()
+    )
     keep(config, said, ())
     assert read_doctor(lake) is None and not (tmp_path / "lake").exists()
     pipeline.establish(lake, config.warehouse.label, "2026-11-17T10:00:00.000000Z")
-    keep(config, document([Section("store").failure("read", "no rights")], time.monotonic()), ())
+    keep(config, examination([Section("store").failure("read", "no rights")], time.monotonic()), ())
     assert read_doctor(lake) is None
     keep(config, said, ("shop.orders",))
     found = read_doctor(lake)

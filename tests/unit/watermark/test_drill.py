@@ -10,6 +10,7 @@ from floodmark.commit.document import commit_path, primary_path
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config, CopiesTo, SourceSpec, StoreSpec, WarehouseSpec
+from floodmark.model.results import DrillResult
 from floodmark.model.times import stamp
 from floodmark.services.store.places import finish
 from floodmark.services.store.store import Store
@@ -37,7 +38,7 @@ def filled(config: Config, count: int = 5) -> Store:
     return store
 
 
-def drilled(config: Config, *names: str) -> tuple[dict[str, Any], dict[tuple[str, ...], dict[str, Any]]]:
+def drilled(config: Config, *names: str) -> tuple[DrillResult, dict[tuple[str, ...], dict[str, Any]]]:
     document = watermark_drill(config, names or (NAME,))
     return document, {tuple(d["lost"]): d for d in document["tables"][0]["drills"]}
 

@@ -1,20 +1,23 @@
-"""`s3clean` for people and for pipes, from the documents of `--json`."""
+"""`s3clean` for people and for pipes."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from floodmark.cli.output.document import indented, table
-from floodmark.cli.output.emit import Document
 from floodmark.model.text import cells, clock, count, counted, duration, size
 from floodmark.model.times import parse_moment
+
+if TYPE_CHECKING:
+    from floodmark.model.results import CleanResult, StagedFile, StagedFiles
 
 # Removed files that are listed on a terminal; pipes and dry runs get all.
 SHOWN = 50
 
 
 def files_lines(
-    document: Document,
+    document: StagedFiles,
     terminal: bool,
     timestamps: bool,
     now: datetime | None = None,
@@ -22,7 +25,7 @@ def files_lines(
 ) -> list[str]:
     """The staged files: a table with header and totals on a terminal, lines with tabs in a pipe."""
     now = now or datetime.now(UTC)
-    rows = [_row(file, terminal, timestamps, now) for file in document["files"]]
+    rows = [_row(file, terminal, timestamps, now) for file in document.files]
     if not terminal:
         return ["\t".join(row) for row in rows]
     if not rows:
@@ -58,52 +61,52 @@ def _tail(uri: str, room: int) -> str:
     return uri if cells(uri) <= room else f"…{uri[-(max(room - 1, len(uri.rpartition('/')[2]))) :]}"
 
 
-def _row(file: Document, terminal: bool, timestamps: bool, now: datetime) -> tuple[str, ...]:
-    made = file["created_at"]
+def _row(file: StagedFile, terminal: bool, timestamps: bool, now: datetime) -> tuple[str, ...]:
+    made = file.created_at
     if timestamps:
         when = (clock(made) or "") if terminal else made
     else:
         when = duration((now - parse_moment(made)).total_seconds())
     number = count if terminal else str
     return (
-        file["state"],
-        "" if file["commit"] is None else str(file["commit"]),
-        "" if file["rows"] is None else number(file["rows"]),
-        size(file["bytes"]) if terminal else str(file["bytes"]),
+        file.state,
+        "" if file.commit is None else str(file.commit),
+        "" if file.rows is None else number(file.rows),
+        size(file.bytes) if terminal else str(file.bytes),
         when,
-        file["uri"],
+        file.uri,
     )
 
 
-def _sums(document: Document) -> list[str]:
+def _sums(document: StagedFiles) -> list[str]:
     """The total of each state."""
     lines = []
     for state in ("loaded", "pending", "superseded", "orphan", "unknown"):
-        files = [f for f in document["files"] if f["state"] == state]
+        files = [f for f in document.files if f.state == state]
         if files:
-            total = sum(f["rows"] or 0 for f in files)
+            total = sum(f.rows or 0 for f in files)
             rows = f", {counted(total, 'row')}" if total else ""
-            said = f"{counted(len(files), 'file')}, {size(sum(f['bytes'] for f in files))}"
+            said = f"{counted(len(files), 'file')}, {size(sum(f.bytes for f in files))}"
             lines.append(f"{state + ':':<12}{said}{rows}")
     return lines
 
 
-def removed_lines(document: Document, terminal: bool) -> list[str]:
+def removed_lines(document: CleanResult, terminal: bool) -> list[str]:
     """What a clean removed, or would remove: the files, then a line for each table."""
-    dry_run = document["dry_run"]
-    uris = [file["uri"] for file in document["files"]]
+    dry_run = document.dry_run
+    uris = [file.uri for file in document.files]
     most = SHOWN if terminal and not dry_run else len(uris)
     lines = uris[:most]
     if len(uris) > most:
         lines.append(f"… and {count(len(uris) - most)} more; --json lists all")
-    for found in document["tables"]:
-        if found["error"] is not None:
+    for found in document.tables:
+        if found.error is not None:
             continue  # printed on stderr
-        files = [f for f in document["files"] if f["table"] == found["table"]]
-        number = len(files) if dry_run else found["deleted"]
-        freed = sum(f["bytes"] for f in files) if dry_run else found["bytes"]
+        files = [f for f in document.files if f.table == found.table]
+        number = len(files) if dry_run else found.deleted
+        freed = sum(f.bytes for f in files) if dry_run else found.bytes
         verb = "would remove" if dry_run else "removed"
         said = f"{verb} {counted(number, 'file')}, {size(freed)}" if number else "nothing to remove"
-        lines.append(f"{found['table']}: {said}")
-        lines += [f"  {note}" for note in found["notes"]]
+        lines.append(f"{found.table}: {said}")
+        lines += [f"  {note}" for note in found.notes]
     return lines or ["No table has staged files."]

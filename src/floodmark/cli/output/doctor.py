@@ -3,56 +3,57 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 from floodmark.model.text import counted
+
+if TYPE_CHECKING:
+    from floodmark.setup.doctor import Check, Examination
 
 _COLOURS = {"ok": "32", "warning": "33", "failure": "31", "skipped": "2"}
 _NAME = 12
 
 
-def check_lines(checks: Sequence[Mapping[str, Any]], width: int | None, paint: bool = False) -> list[str]:
+def check_lines(checks: Sequence[Check], width: int | None, paint: bool = False) -> list[str]:
     """The checks of one or more sections, each under its heading; lines are wrapped only for a terminal."""
     lines: list[str] = []
-    for section, listed in groupby(checks, lambda check: str(check["section"])):
+    for section, listed in groupby(checks, lambda check: check.section):
         group = list(listed)
         lines += ["", section.capitalize()]
         if section == "tables":
-            for table, about in groupby(group, lambda check: check["table"]):
+            for table, about in groupby(group, lambda check: check.table):
                 lines += _table(table, list(about), width, paint)
             continue
-        for reason, same in groupby(
-            group, lambda check: check["detail"] if check["status"] == "skipped" else None
-        ):
+        for reason, same in groupby(group, lambda check: check.detail if check.status == "skipped" else None):
             if reason is None:
                 lines += [line for check in same for line in _check(check, width, paint)]
             else:
                 # One line for all checks that were skipped for the same reason.
-                names = ", ".join(str(check["name"]) for check in same)
+                names = ", ".join(check.name for check in same)
                 said = reason if names == section else f"{names}: {reason}"
                 lines += _line("skipped", "", said, None, width, paint)
     return lines
 
 
-def _table(table: str | None, checks: list[Mapping[str, Any]], width: int | None, paint: bool) -> list[str]:
+def _table(table: str | None, checks: list[Check], width: int | None, paint: bool) -> list[str]:
     if table is None:
         return [
             line
             for check in checks
-            for line in _line(check["status"], "", check["detail"], check["hint"], width, paint)
+            for line in _line(check.status, "", check.detail, check.hint, width, paint)
         ]
-    worst = next((s for s in ("failure", "warning") if any(c["status"] == s for c in checks)), "ok")
+    worst = next((s for s in ("failure", "warning") if any(c.status == s for c in checks)), "ok")
     first, *others = checks
-    lines = _line(worst, "", f"{table}: {first['detail']}", first["hint"], width, paint)
+    lines = _line(worst, "", f"{table}: {first.detail}", first.hint, width, paint)
     for check in others:
-        lines += _line("", "", check["detail"], check["hint"], width, paint)
+        lines += _line("", "", check.detail, check.hint, width, paint)
     return lines
 
 
-def _check(check: Mapping[str, Any], width: int | None, paint: bool) -> list[str]:
-    return _line(check["status"], check["name"], check["detail"], check["hint"], width, paint)
+def _check(check: Check, width: int | None, paint: bool) -> list[str]:
+    return _line(check.status, check.name, check.detail, check.hint, width, paint)
 
 
 def _line(status: str, name: str, detail: str, hint: str | None, width: int | None, paint: bool) -> list[str]:
@@ -81,14 +82,10 @@ def _broken(text: str, width: int | None, indent: int) -> list[str]:
     ]
 
 
-def summary_lines(document: Mapping[str, Any]) -> list[str]:
+def summary_lines(document: Examination) -> list[str]:
     """The result, and what to do next."""
-    counts = document["counts"]
-    said = [
-        f"{counts['ok']} ok",
-        counted(counts["warning"], "warning"),
-        counted(counts["failure"], "failure"),
-    ]
-    said += [f"{counts['skipped']} skipped"] if counts["skipped"] else []
-    then = "ready: floodmark sync --all" if document["ok"] else "fix the failures, then run doctor again"
+    number = document.counts
+    said = [f"{number['ok']} ok", *(counted(number[kind], kind) for kind in ("warning", "failure"))]
+    said += [f"{number['skipped']} skipped"] if number["skipped"] else []
+    then = "ready: floodmark sync --all" if document.ok else "fix the failures, then run doctor again"
     return ["", f"{', '.join(said)}; {then}"]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
-from floodmark.cli.output.emit import Document
+from floodmark.model.run import Lag
 from floodmark.model.text import cells, count, duration, place, shortened, shortened_alike
+
+if TYPE_CHECKING:
+    from floodmark.model.results import Watermark
 
 UNKNOWN = "unknown"
 _COLOUR = re.compile(r"\x1b\[\d*m")
@@ -15,25 +19,21 @@ _LABELLED = re.compile(r"( *(?:\S(?:.*?\S)?  +(?=\S))?)(.*)")
 LEAST_NAME = 12  # columns for tables' names; with fewer, each table has lines of its own
 
 
-def position(document: Document) -> str | None:
+def position(mark: Watermark) -> str | None:
     """`2025-08-14 15:30:22 (id 1250000)`; None before the first row."""
-    at, ids = document.get("last_mysql_data_timestamp"), document.get("last_mysql_data_id") or []
+    at, ids = mark.last_mysql_data_timestamp, mark.last_mysql_data_id
     return place([at, *ids] if at else ids) if at or ids else None
 
 
-def lag(document: Document) -> str:
+def lag(mark: Watermark) -> str:
     """How far the extraction is behind the source, if that is known."""
-    return behind(document.get("lag_seconds"), document.get("lag_ids"))
+    return behind(Lag(seconds=mark.lag_seconds, ids=mark.lag_ids))
 
 
-def behind(seconds: float | None, ids: int | None) -> str:
-    if seconds is None and ids is not None:
-        return f"{count(int(ids))} ids"
-    return UNKNOWN if seconds is None else duration(float(seconds))
-
-
-def said(label: str, value: str) -> list[str]:
-    return [f"  {label:<14}{value}"]
+def behind(lag: Lag) -> str:
+    if lag.seconds is None and lag.ids is not None:
+        return f"{count(lag.ids)} ids"
+    return UNKNOWN if lag.seconds is None else duration(lag.seconds)
 
 
 Paint = Callable[[int, int, str], str]

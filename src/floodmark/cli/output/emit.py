@@ -1,6 +1,6 @@
 """Results: documents as JSON for programs, as text for people; errors as one or two lines.
 
-The text is made from the same documents that `--json` prints, by pure functions, so the two can't disagree.
+The text is made from the same results that `--json` prints, by pure functions, so the two can't disagree.
 Only results go to stdout; its reader may go away at any time.
 """
 
@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.model.text import shown, shown_json
 
-Document = dict[str, Any]
+if TYPE_CHECKING:
+    from floodmark.model.results import Failure
+
+    Why = FloodmarkError | Failure
+
+Document = Mapping[str, Any]
 Scrub = Callable[[str], str]
 
 # Where a document can hold free text from other systems; names and numbers are left as they are.
@@ -72,27 +77,26 @@ def scrubbed(value: Any, scrub: Scrub) -> Any:
 
 
 def _scrubbed(value: Any, scrub: Scrub, free: bool) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _scrubbed(inner, scrub, key in _FREE_TEXT) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_scrubbed(inner, scrub, free) for inner in value]
     return scrub(value) if free and isinstance(value, str) else value
 
 
-def error_lines(error: Document, listed: bool = False) -> list[str]:
+def error_lines(error: Why, listed: bool = False) -> list[str]:
     """An error as people see it: what failed and for which table, then what to do; `listed`: its own lines stay."""
     said, *hint = error_said(error, listed)
     return [f"floodmark: {said}", *(f"  {line}" for line in hint)]
 
 
-def error_said(error: Document, listed: bool = False) -> list[str]:
+def error_said(error: Why, listed: bool = False) -> list[str]:
     """What failed, and what to do where something is known."""
-    message = str(error.get("message") or "failed").strip()
+    message = (error.message or "failed").strip()
     # A config's mistakes are a list; all else is one line, whatever a server or a document put into it.
     message = "\n".join(printable(line) for line in (message.split("\n") if listed else [message]))
-    table = error.get("table")
-    said = f"{table}: {message}" if table and not message.startswith(str(table)) else message
-    hint = printable(str(error.get("hint") or ""))
+    said = f"{error.table}: {message}" if error.table and not message.startswith(error.table) else message
+    hint = printable(error.hint or "")
     return [said if listed else printable(said), *([hint] if hint else [])]
 
 
@@ -105,17 +109,22 @@ def printable(line: str) -> str:
     return shown(text)
 
 
-def together(errors: Sequence[Document]) -> list[Document]:
+def together(errors: Sequence[Why]) -> list[Failure]:
     """The errors of several tables; equal ones become one that names all its tables."""
-    alike: dict[tuple[str, str, str], list[Document]] = {}
+    from floodmark.model.results import Failure
+
+    alike: dict[tuple[str, str, str | None], list[Why]] = {}
     for error in errors:
-        same = (str(error.get("kind")), str(error.get("message")), str(error.get("hint")))
-        alike.setdefault(same, []).append(error)
-    return [{**same[0], "table": _named([str(e.get("table")) for e in same])} if len(same) > 1 else same[0]
-            for same in alike.values()]  # fmt: skip
+        alike.setdefault((error.kind, error.message, error.hint), []).append(error)
+    return [
+        Failure.of(same[0].as_json()).but(table=_named([str(error.table) for error in same]))
+        for same in alike.values()
+    ]
 
 
 def _named(tables: Sequence[str]) -> str:
+    if len(tables) == 1:
+        return tables[0]
     if len(tables) <= 3:
         return f"{', '.join(tables[:-1])} and {tables[-1]}"
     return f"{', '.join(tables[:2])} and {len(tables) - 2} more tables"

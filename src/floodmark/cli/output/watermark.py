@@ -1,159 +1,158 @@
-"""`watermark get`, `list`, `set`, `reset` and `clear` for people, from the documents of `--json`."""
+"""`watermark get`, `list`, `set`, `reset` and `clear` for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from floodmark.cli.output.document import UNKNOWN, card, fitted, indented, lag, position
-from floodmark.cli.output.emit import Document, printable
+from floodmark.cli.output.emit import printable
 from floodmark.model.text import clock, count, counted, data_time
+
+if TYPE_CHECKING:
+    from floodmark.model.results import OlderWatermark, SystemWatermark, Watermark
 
 _COLOURS = {"success": "32", "pending": "33", "failed": "31"}
 WAREHOUSES = {"duckdb": "DuckDB", "redshift": "Redshift"}
 
 
 def watermark_lines(
-    document: Document, show_files: bool, paint: bool = False, warehouse: str = "redshift"
+    mark: Watermark, show_files: bool, paint: bool = False, warehouse: str = "redshift"
 ) -> list[str]:
     """`watermark get -t T` for people; `warehouse` is the configured kind."""
-    pending, processed = document.get("pending_s3_files"), document.get("processed_s3_files")
-    lines = [f"Current watermark for {document['table_name']}"]
-    lines += [f"  {line}" for line in activity_lines(document)]
-    lines += ["  MySQL → S3"]
-    lines += _entry("Status", _status(document.get("mysql_status"), paint))
-    lines += _entry(
-        "Rows extracted", _rows(document.get("mysql_rows_extracted"), document.get("mysql_rows_reread"))
-    )
-    lines += _entry("S3 files created", _number(document.get("s3_file_count")))
-    lines += _data_entries(document)
-    lines += _entry("Last extraction time", clock(document.get("last_mysql_extraction_time")) or "never")
-    if "last_check_time" in document:
-        lines += _entry("Last check", clock(document["last_check_time"]) or "never")
-    if "lag_seconds" in document and not _whole(document) and not _no_rows(document):
-        lines += _entry("Lag behind the source", lag(document))
-    lines += _entry("Strategy", _strategy(document))
-    lines += [line for said in _not_followed(document) for line in _entry("Not followed", said)]
-    lines += _load_lines(document, paint, warehouse)
-    lines += ["  Next sync" if _whole(document) else "  Next incremental sync"]
-    lines += _entry("Will start from", _next(document))
-    lines += _entry("Manual watermark", "yes, set by hand" if _manual(document) else "no")
-    if document.get("last_error"):
-        when = clock(document.get("last_error_time"))
-        lines += [
-            f"  Last error{f' ({when})' if when else ''}",
-            f"    {printable(str(document['last_error']))}",
-        ]
+    lines = [
+        f"Current watermark for {mark.table_name}",
+        *(f"  {line}" for line in activity_lines(mark)),
+        "  MySQL → S3",
+        _entry("Status", _status(mark.mysql_status, paint)),
+        _entry("Rows extracted", _rows(mark.mysql_rows_extracted, mark.mysql_rows_reread)),
+        _entry("S3 files created", _number(mark.s3_file_count)),
+        *_data_entries(mark),
+        _entry("Last extraction time", clock(mark.last_mysql_extraction_time) or "never"),
+        _entry("Last check", clock(mark.last_check_time) or "never"),
+        *([] if mark.whole or mark.no_rows else [_entry("Lag behind the source", lag(mark))]),
+        _entry("Strategy", _strategy(mark)),
+        *(_entry("Not followed", _clause(kind)) for kind in mark.not_followed),
+        *_load_lines(mark, paint, warehouse),
+        "  Next sync" if mark.whole else "  Next incremental sync",
+        _entry("Will start from", _next(mark)),
+        _entry("Manual watermark", "yes, set by hand" if mark.manual else "no"),
+    ]
+    if mark.last_error:
+        when = clock(mark.last_error_time)
+        lines += [f"  Last error{f' ({when})' if when else ''}", f"    {printable(mark.last_error)}"]
     if show_files:
-        for title, files in (("Files waiting to be loaded", pending), ("Files loaded", processed)):
-            lines += [f"  {title}", *(f"    {file}" for file in files or ["none"])]
+        lines += [
+            "  Files waiting to be loaded",
+            *(f"    {file}" for file in mark.pending_s3_files or ["none"]),
+        ]
+        lines += ["  Files loaded", *(f"    {file}" for file in mark.processed_s3_files or ["none"])]
     return lines
 
 
-def _data_entries(document: Document) -> list[str]:
+def _data_entries(mark: Watermark) -> list[str]:
     """How far the data goes: the cursor's time, the key, or what the table has instead."""
-    if _whole(document):
-        return _entry("Mode", "full: every sync reads the whole table")
-    at, ids = data_time(document.get("last_mysql_data_timestamp")), document.get("last_mysql_data_id")
-    lines = []
-    if at or not ids:
-        nothing = "none: the table had no rows" if _no_rows(document) else "none yet"
-        lines += _entry("Last data timestamp", at or nothing)
-    if ids:
-        lines += _entry("Last data id", ", ".join(map(str, ids)))
-    return lines
+    if mark.whole:
+        return [_entry("Mode", "full: every sync reads the whole table")]
+    at, ids = data_time(mark.last_mysql_data_timestamp), ", ".join(map(str, mark.last_mysql_data_id))
+    nothing = "none: the table had no rows" if mark.no_rows else "none yet"
+    lines = [_entry("Last data timestamp", at or nothing)] if at or not ids else []
+    return [*lines, _entry("Last data id", ids)] if ids else lines
 
 
-def _not_followed(document: Document) -> list[str]:
-    """The changes at the source that never reach the target."""
+def _clause(kind: Any) -> str:
+    """Which changes at the source never reach the target."""
     from floodmark.model.note_words import clause  # imports too much for `--help`
     from floodmark.model.notes import Note
 
-    return [clause(Note(kind)) for kind in document.get("not_followed") or ()]
+    return clause(Note(kind))
 
 
-def _load_lines(document: Document, paint: bool, warehouse: str) -> list[str]:
-    asked = "redshift_status_as_of" not in document  # else the load stage is as it was last known
-    as_of = clock(document.get("redshift_status_as_of"))
-    known = asked or as_of is not None
-    loaded = document.get("redshift_rows_loaded") if known else None
-    status = _status(document.get("redshift_status") if known else None, paint)
-    if known and _nothing_to_load(document):
-        status = "nothing to load"
-    status += "" if asked else f" (the warehouse did not answer{f'; as of {as_of}' if as_of else ''})"
+def _load_lines(mark: Watermark, paint: bool, warehouse: str) -> list[str]:
+    as_of = clock(mark.redshift_status_as_of)
+    known = mark.warehouse_answered or as_of is not None
+    loaded = mark.redshift_rows_loaded if known else None
+    status = (
+        "nothing to load"
+        if known and _nothing_to_load(mark)
+        else _status(mark.redshift_status if known else None, paint)
+    )
+    if not mark.warehouse_answered:
+        status += f" (the warehouse did not answer{f'; as of {as_of}' if as_of else ''})"
     never = UNKNOWN if loaded is None else "never"
-    waiting = _listed(document, "pending_s3_files") if known and "pending_s3_files" in document else UNKNOWN
     return [
         f"  S3 → {WAREHOUSES[warehouse]}",
-        *_entry("Status", status),
-        *_entry("Rows loaded", _rows(loaded, document.get("redshift_rows_reloaded") if known else None)),
-        *_entry("Last load time", clock(document.get("last_redshift_load_time")) or never),
-        *_entry("Files waiting", waiting),
+        _entry("Status", status),
+        _entry("Rows loaded", _rows(loaded, mark.redshift_rows_reloaded)),
+        _entry("Last load time", clock(mark.last_redshift_load_time) or never),
+        _entry("Files waiting", _waiting(mark) if known else UNKNOWN),
     ]
 
 
-def activity_lines(document: Document) -> list[str]:
+def activity_lines(mark: Watermark) -> list[str]:
     """What is happening to the table, if anything is."""
-    found: Document = document.get("activity") or {}
-    who = f"run {found.get('run')} on host {found.get('host')} (pid {found.get('pid')})"
-    since = clock(found.get("since"))
-    lines = ["Retired: `sync --all` skips it; `sync -t` brings it back"] if document.get("retired") else []
-    if found.get("state") == "running":
-        rows = f", {counted(found['rows'], 'row')} committed" if found.get("rows") else ""
-        lines.append(f"Running: {who}{f' since {since}' if since else ''}, {found.get('stage')}{rows}")
-    elif found.get("state") == "interrupted":
+    lines = ["Retired: `sync --all` skips it; `sync -t` brings it back"] if mark.retired else []
+    if (at_work := mark.activity) is None:
+        return lines
+    who = f"run {at_work.run} on host {at_work.host} (pid {at_work.pid})"
+    since = clock(at_work.since)
+    if at_work.state == "running":
+        rows = f", {counted(at_work.rows, 'row')} committed" if at_work.rows else ""
+        lines.append(f"Running: {who}{f' since {since}' if since else ''}, {at_work.stage}{rows}")
+    elif at_work.state == "interrupted":
         began = f" at {since}" if since else ""
         lines.append(f"Interrupted: {who} did not finish what it began{began}; run sync again")
     return lines
 
 
-def next_start(document: Document) -> str:
+def next_start(mark: Watermark) -> str:
     """Where a table without a position begins, and which setting decides that."""
-    at, by = data_time(document.get("next_start")), document.get("next_start_by")
+    at, by = data_time(mark.next_start), mark.next_start_by
     return f"{at} ({by})" if at and by else at or "the first row"
 
 
-def _next(document: Document) -> str:
-    if _whole(document):
+def _next(mark: Watermark) -> str:
+    if mark.whole:
         return "the first row: every sync reads the whole table"
-    return (position(document) or next_start(document)) + (" (set by hand)" if _manual(document) else "")
+    return (position(mark) or next_start(mark)) + (" (set by hand)" if mark.manual else "")
 
 
-def reset_lines(document: Document, stages: str, load_only: bool = False) -> list[str]:
+def reset_lines(mark: Watermark, stages: str, load_only: bool = False) -> list[str]:
     """What a reset did, for people."""
-    then = f"the next sync starts from {position(document) or next_start(document)}"
+    then = f"the next sync starts from {position(mark) or next_start(mark)}"
     if load_only:
-        then = f"the next sync loads {counted(document['files_to_load'], 'file')} again"
-        if "files_to_load_by_hand" in document:
-            by_hand = counted(document["files_to_load_by_hand"], "file")
+        then = f"the next sync loads {counted(mark.files_to_load or 0, 'file')} again"
+        if mark.files_to_load_by_hand is not None:
+            by_hand = counted(mark.files_to_load_by_hand, "file")
             then += f"; `sync --redshift-only` loads {by_hand}, because of the manual watermark"
-    lines = [f"{document['table_name']}: {stages} reset; {then}"]
-    lines += [f"  {note}" for note in document.get("notes") or []]
-    return [*lines, f"To undo: {document['undo']}"]
+    lines = [f"{mark.table_name}: {stages} reset; {then}"]
+    lines += [f"  {note}" for note in mark.notes]
+    return [*lines, f"To undo: {mark.undo}"]
 
 
-def accept_lines(document: Document) -> list[str]:
+def accept_lines(mark: Watermark) -> list[str]:
     """What `accept` did, for people."""
-    if "accepted" not in document:
-        return reset_lines(document, "the source is accepted; both stages are")
-    said = f"{document['table_name']}: accepted, and followed by the next sync: {'; '.join(document['accepted'])}"
-    return [said, *(f"  {note}" for note in document["notes"])]
+    if not mark.accepted:
+        return reset_lines(mark, "the source is accepted; both stages are")
+    said = f"{mark.table_name}: accepted, and followed by the next sync: {'; '.join(mark.accepted)}"
+    return [said, *(f"  {note}" for note in mark.notes)]
 
 
-def system_lines(document: Document, start: str | None) -> list[str]:
+def system_lines(mark: SystemWatermark, start: str | None) -> list[str]:
     """The system watermark for people."""
-    at = document.get("timestamp")
+    at = mark.timestamp
     if at:
         return [f"System watermark: {at}", "  Tables without a position start after it."]
     return ["There is no system watermark.", f"  Tables without a position start {_begin(start)}."]
 
 
-def cleared_lines(document: Document, start: str | None) -> list[str]:
+def cleared_lines(mark: SystemWatermark, start: str | None) -> list[str]:
     """What clearing the system watermark did."""
-    if not document.get("undo"):
-        return system_lines(document, start)
+    if not mark.undo:
+        return system_lines(mark, start)
     return [
         f"System watermark: removed; tables without a position start {_begin(start)}",
-        f"To undo: {document['undo']}",
+        f"To undo: {mark.undo}",
     ]
 
 
@@ -162,10 +161,10 @@ def _begin(start: str | None) -> str:
 
 
 def list_lines(
-    documents: Sequence[Document],
+    marks: Sequence[Watermark],
     paint: bool = False,
     warehouse: str = "redshift",
-    older: Sequence[Document] = (),
+    older: Sequence[OlderWatermark] = (),
     width: int | None = None,
 ) -> list[str]:
     """`watermark list` for people: one table for all, then watermarks that wait to be taken over.
@@ -173,44 +172,44 @@ def list_lines(
     On a narrow terminal positions lose their ids, then columns go, and at last each table has lines of its own.
     """
     waiting = _older_lines(older, width)
-    if not documents:
+    if not marks:
         none = "No table has a watermark yet; `floodmark sync -t schema.table` creates the first."
         return [none, *waiting]
     loads = WAREHOUSES[warehouse].upper()
     head = ("TABLE", "MYSQL", "ROWS", "DATA UP TO", "STRATEGY", loads, "ROWS", "WAITING", "LAG", "NOW")
-    idle = all(_now(document) == "idle" for document in documents)
+    idle = all(_now(mark) == "idle" for mark in marks)
     whole, brief = (
-        [row[:-1] if idle else row for row in (head, *(_list_row(document, ids) for document in documents))]
+        [row[:-1] if idle else row for row in (head, *(_list_row(mark, ids) for mark in marks))]
         for ids in (True, False)
     )
-    stages = {1: "mysql_status", 5: "redshift_status"}
 
     def colour(row: int, column: int, cell: str) -> str:
-        if not paint or not row or column not in stages or cell.startswith("-"):
+        if not paint or not row or column not in (1, 5) or cell.startswith("-"):
             return cell
-        return _painted(cell, documents[row - 1].get(stages[column]))
+        mark = marks[row - 1]
+        return _painted(cell, mark.mysql_status if column == 1 else mark.redshift_status)
 
     numbers = (2, 6, 7, 8)
     lines = (
         fitted(whole, width, numbers, drop=(4,), paint=colour)
         or fitted(brief, width, numbers, drop=(4, 6, 2, 7), paint=colour)
-        or [line for document in documents for line in _list_card(document, warehouse, width or 80)]
+        or [line for mark in marks for line in _list_card(mark, warehouse, width or 80)]
     )
-    if any((document.get("activity") or {}).get("state") == "interrupted" for document in documents):
+    if any(mark.activity and mark.activity.state == "interrupted" for mark in marks):
         lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
-    if any(map(_manual, documents)):
+    if any(mark.manual for mark in marks):
         lines += indented("", "* set by hand: the next sync starts there", width)
-    if any("redshift_status_as_of" in document for document in documents):
+    if not all(mark.warehouse_answered for mark in marks):
         lines += indented("", "? the warehouse did not answer; shown as last known", width)
     return [*lines, *waiting]
 
 
-def _older_lines(older: Sequence[Document], width: int | None) -> list[str]:
+def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str]:
     """Watermarks of the older tool whose tables have none of ours."""
     if not older:
         return []
     head = ("TABLE", "DATA UP TO", "WATERMARK")
-    rows = [head, *((o["table_name"], data_time(o["timestamp"]) or "none", o["uri"]) for o in older)]
+    rows = [head, *((o.table_name, data_time(o.timestamp) or "none", o.uri) for o in older)]
     title = "Watermarks of the older tool; the first sync of each table takes over:"
     lines = fitted(rows, None if width is None else width - 2)
     if lines is None:
@@ -218,91 +217,63 @@ def _older_lines(older: Sequence[Document], width: int | None) -> list[str]:
     return [*indented("", title, width), *(f"  {line}" for line in lines)]
 
 
-def _list_card(document: Document, warehouse: str, width: int) -> list[str]:
+def _list_card(mark: Watermark, warehouse: str, width: int) -> list[str]:
     """A table on a narrow terminal."""
-    _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(document)
+    _, mysql, rows, upto, _, load, loaded, waiting, behind, now = _list_row(mark)
     loads, late = WAREHOUSES[warehouse], "" if waiting == "0" else f", {waiting} waiting"
-    timed = position(document) is not None and not _whole(document)
+    timed = position(mark) is not None and not mark.whole
     said = [
         f"MySQL: {mysql}, {rows} rows",
         f"{loads}: nothing to load" if load == "-" else f"{loads}: {load}, {loaded} rows{late}",
         f"up to {upto}" if timed else upto,
         *([] if behind == "-" else [f"lag {behind}"]),
     ]
-    return card(document["table_name"], [*said, *([now] if now != "idle" else [])], width)
+    return card(mark.table_name, [*said, *([now] if now != "idle" else [])], width)
 
 
-def _list_row(document: Document, ids: bool = True) -> tuple[str, ...]:
-    load = (document.get("redshift_status") or UNKNOWN) + ("?" if "redshift_status_as_of" in document else "")
-    if _nothing_to_load(document):
-        load = "-"
-    pending = document.get("pending_s3_files")
-    waiting = UNKNOWN if pending is None else _listed(document, "pending_s3_files")
-    behind = "-"
-    if "lag_seconds" in document and not _whole(document) and not _no_rows(document):
-        behind = lag(document)
+def _list_row(mark: Watermark, ids: bool = True) -> tuple[str, ...]:
+    load = (mark.redshift_status or UNKNOWN) + "?" * (not mark.warehouse_answered)
     return (
-        str(document["table_name"]), document.get("mysql_status") or UNKNOWN,
-        _number(document.get("mysql_rows_extracted")), _up_to(document, ids) + "*" * _manual(document), _strategy(document, "-"),
-        load, _number(document.get("redshift_rows_loaded")), waiting, behind, _now(document),
+        mark.table_name, mark.mysql_status or UNKNOWN,
+        _number(mark.mysql_rows_extracted), _up_to(mark, ids) + "*" * mark.manual, _strategy(mark, "-"),
+        "-" if _nothing_to_load(mark) else load, _number(mark.redshift_rows_loaded), _waiting(mark),
+        "-" if mark.whole or mark.no_rows else lag(mark), _now(mark),
     )  # fmt: skip
 
 
-def _up_to(document: Document, ids: bool = True) -> str:
+def _up_to(mark: Watermark, ids: bool = True) -> str:
     """How far the data goes; without `ids`, only the time where there is one."""
-    if _whole(document):
-        read = clock(document.get("last_mysql_extraction_time"))
+    if mark.whole:
+        read = clock(mark.last_mysql_extraction_time)
         return f"snapshot of {read}" if read and ids else read or "no snapshot yet"
-    at = data_time(document.get("last_mysql_data_timestamp"))
+    at = data_time(mark.last_mysql_data_timestamp)
     if at and not ids:
         return at.partition(".")[0]
-    return position(document) or ("no rows" if _no_rows(document) else "none yet")
+    return position(mark) or ("no rows" if mark.no_rows else "none yet")
 
 
-def _whole(document: Document) -> bool:
-    """Whether every sync reads the whole table."""
-    return document.get("mode") == "full"
-
-
-def _no_rows(document: Document) -> bool:
-    """Whether a sync has looked at the table and found no row."""
-    return (
-        document.get("mysql_status") == "success"
-        and position(document) is None
-        and not document.get("mysql_rows_extracted")
-    )
-
-
-def _nothing_to_load(document: Document) -> bool:
+def _nothing_to_load(mark: Watermark) -> bool:
     """Whether the load only waits for the first row: people don't call that pending."""
     return (
-        document.get("redshift_status") == "pending"
-        and _no_rows(document)
-        and not document.get("pending_s3_files")
-        and not _manual(document)
+        mark.redshift_status == "pending" and mark.no_rows and not mark.pending_s3_files and not mark.manual
     )
 
 
-def _manual(document: Document) -> bool:
-    return bool((document.get("metadata") or {}).get("manual_watermark"))
+def _strategy(mark: Watermark, none: str = "none yet") -> str:
+    return str(mark.backup_strategy or none)
 
 
-def _strategy(document: Document, none: str = "none yet") -> str:
-    return str(document.get("backup_strategy") or none)
+def _now(mark: Watermark) -> str:
+    state = mark.activity.state if mark.activity else "idle"
+    return "retired" if mark.retired and state == "idle" else state
 
 
-def _now(document: Document) -> str:
-    state = str((document.get("activity") or {}).get("state") or "idle")
-    return "retired" if document.get("retired") and state == "idle" else state
+def _entry(label: str, value: str) -> str:
+    return f"    {label:<24}{value}"
 
 
-def _entry(label: str, value: str) -> list[str]:
-    return [f"    {label:<24}{value}"]
-
-
-def _listed(document: Document, key: str) -> str:
-    more = " or more" if document.get(f"{key}_truncated") else ""
-    return count(len(document[key])) + more
+def _waiting(mark: Watermark) -> str:
+    return count(len(mark.pending_s3_files)) + " or more" * bool(mark.pending_s3_files_truncated)
 
 
 def _number(value: int | None) -> str:

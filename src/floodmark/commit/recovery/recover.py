@@ -29,6 +29,7 @@ from floodmark.commit.recovery.rebuild import rebuilt
 from floodmark.model.commit import Commit, read_commit
 from floodmark.model.errors import DataError, FloodmarkError, TransientError
 from floodmark.model.json import digest, dump, load
+from floodmark.model.results import RecoveryRow
 from floodmark.model.run import Finding
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store, encode, file_folders
@@ -424,12 +425,12 @@ def _record(log: Log, recovery: Recovery) -> None:
         logger.info("%s: the recovery could not be recorded: %s", log.table_name, error.message)
 
 
-def recoveries(store: Store, table_name: str, last: int = 20) -> list[dict[str, object]]:
+def recoveries(store: Store, table_name: str, last: int = 20) -> list[RecoveryRow]:
     """The table's latest recoveries, newest first."""
     found = []
     for item in sorted(store.list(records(table_name)), key=lambda o: o.path, reverse=True)[:last]:
         try:
-            found.append(asdict(load(Recovery, store.get(item.path) or b"")))
+            found.append(RecoveryRow.of(asdict(load(Recovery, store.get(item.path) or b""))))
         except ValueError:
             continue
-    return sorted(found, key=lambda r: str(r["at"]), reverse=True)
+    return sorted(found, key=lambda r: r.at, reverse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.times import stamp
+from floodmark.model.typed import Result
 from floodmark.setup.doctor import configuration
 from floodmark.setup.doctor.check import STATUSES, Check, Section, at_once
 
@@ -57,17 +58,26 @@ def examine(
     )
 
 
-def document(checks: list[Check], began: float) -> dict[str, Any]:
-    """What `doctor --json` prints."""
-    return {
-        "ok": all(check.status != "failure" for check in checks),
-        "seconds": round(time.monotonic() - began, 3),
-        "counts": {status: sum(check.status == status for check in checks) for status in STATUSES},
-        "checks": [check.as_json() for check in checks],
-    }
+class Examination(Result):
+    """What `doctor` found."""
+
+    ok: bool
+    seconds: float
+    counts: dict[str, int]
+    checks: tuple[Check, ...]
 
 
-def keep(config: Config, said: dict[str, Any], tables: tuple[str, ...]) -> None:
+def examination(checks: list[Check], began: float) -> Examination:
+    """The result of these checks."""
+    return Examination(
+        ok=all(check.status != "failure" for check in checks),
+        seconds=round(time.monotonic() - began, 3),
+        counts={status: sum(check.status == status for check in checks) for status in STATUSES},
+        checks=tuple(checks),
+    )
+
+
+def keep(config: Config, said: Mapping[str, Any], tables: tuple[str, ...]) -> None:
     """Leaves the result, masked, in a store that is in use and was found sound; failing to do so stops nothing."""
     from floodmark.commit import pipeline
     from floodmark.commit.status import DoctorResult, write_doctor
@@ -90,4 +100,4 @@ def keep(config: Config, said: dict[str, Any], tables: tuple[str, ...]) -> None:
             write_doctor(store, result)
 
 
-__all__ = ["Check", "document", "examine", "keep"]
+__all__ = ["Check", "Examination", "examination", "examine", "keep"]
