@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def _listen(
     stack: ExitStack, config: Config, address: tuple[str, int], every: float
 ) -> Callable[[int], None]:
     """Serves /metrics and /healthz from now on; returns what to call when a cycle has ended."""
+    from floodmark.commit.health import limit_of
     from floodmark.observe.facts import StoreFacts
     from floodmark.observe.listen import Listener, Metrics, Pulse
     from floodmark.services.store.store import Store
@@ -86,7 +88,10 @@ def _listen(
     stack.enter_context(
         Listener(
             address,
-            {"/metrics": Metrics(StoreFacts(Store(config.store)), config).answer, "/healthz": pulse.health},
+            {
+                "/metrics": Metrics(StoreFacts(Store(config.store), partial(limit_of, config))).answer,
+                "/healthz": pulse.health,
+            },
         )
     )
     return pulse.beat

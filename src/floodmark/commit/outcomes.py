@@ -62,20 +62,8 @@ class TableOutcome(Counts):
     @classmethod
     def of(cls, report: TableReport, run: str, at: str) -> TableOutcome:
         """A run's numbers, without its texts."""
-        return cls(
-            report.table,
-            run,
-            at,
-            report.exit_code,
-            round(report.seconds, 3),
-            {stage: round(seconds, 3) for stage, seconds in report.stage_seconds.items()},
-            rows_extracted=report.rows_extracted,
-            rows_reread=report.rows_reread,
-            rows_loaded=report.rows_loaded,
-            rows_deleted=report.rows_deleted,
-            files_written=report.files_written,
-            bytes_written=report.bytes_written,
-        )
+        stages = {stage: round(seconds, 3) for stage, seconds in report.stage_seconds.items()}
+        return cls(report.table, run, at, report.exit_code, round(report.seconds, 3), stages).plus(report)
 
     @property
     def ok(self) -> bool:

@@ -160,9 +160,9 @@ class Alerts:
         """Judges every table by the store alone, and notifies; for when the scheduler itself is dead."""
         now = datetime.now(UTC)
         standings = self._all(now)
-        unknown = [n for n in self._config.tables if "*" not in n and "?" not in n and "[" not in n]
-        known = {one.table for one in standings}
         results = self._tell(standings, None)
+        known = {one.table for one in standings}
+        unknown = [Standing(n) for n in self._config.tables if not set(n) & set("*?[") and n not in known]
         tables: list[dict[str, Any]] = [
             {
                 "table": one.table,
@@ -172,13 +172,8 @@ class Alerts:
                 "behind_seconds": None if one.behind_seconds is None else round(one.behind_seconds, 1),
                 "behind_limit_seconds": limit_of(self._config, one.table),
             }
-            for one in standings
+            for one in (*standings, *unknown)
         ]
-        tables += [
-            {"table": n, "state": "unknown", "detail": "", "exit_code": None, "behind_seconds": None,
-             "behind_limit_seconds": limit_of(self._config, n)}
-            for n in unknown if n not in known
-        ]  # fmt: skip
         ok = all(t["state"] in ("ok", "unknown") for t in tables)
         return {"ok": ok, "tables": tables, "receivers": self._results(results)}
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
-from floodmark.commit.health import Mark, TableFacts, mark_of
+from floodmark.commit.health import DEFAULT_LIMIT, Mark, TableFacts, mark_of
 from floodmark.commit.lease import LeaseNote, lives
 from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
 from floodmark.commit.publish import glance
@@ -38,6 +38,7 @@ MOST_RUNS = 400
 MOST_RUN_BYTES = 64 << 20
 
 T = TypeVar("T")
+Limit = Callable[[str], float]  # how far each table may be behind its source
 
 
 @dataclass
@@ -122,8 +123,9 @@ def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
 class StoreFacts:
     """The facts of one store, kept from look to look, without secrets. May be used from several threads."""
 
-    def __init__(self, store: Store, scrub: Scrub = str) -> None:
+    def __init__(self, store: Store, limit: Limit = lambda table: DEFAULT_LIMIT, scrub: Scrub = str) -> None:
         self.store = store
+        self.limit = limit
         self._lock = threading.RLock()
         self._marks = Kept(WATERMARKS, partial(_mark, scrub))
         self._statuses = Kept(TABLES, partial(_status, scrub))
@@ -205,7 +207,7 @@ class StoreFacts:
         with self._lock:
             self._look(self._recoveries.look)
             recoveries = sorted(self._recoveries.values(), key=lambda one: one.at)
-            return Facts(self.tables(), tuple(recoveries), self._copies_bytes())
+            return Facts(self.tables(), tuple(recoveries), self._copies_bytes(), self.limit)
 
     def _copies_bytes(self) -> int:
         now = time.monotonic()
@@ -226,6 +228,7 @@ class Facts:
     tables: tuple[TableFacts, ...] = ()
     recoveries: tuple[Recovery, ...] = ()  # of the last 30 days, oldest first
     copies_bytes: int = 0  # of the daily and session copies
+    limit: Limit = field(default=lambda table: DEFAULT_LIMIT, compare=False)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from floodmark.commit.health import limit_of
-from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.model.times import stamp
 from floodmark.observe.facts import StoreFacts
@@ -62,9 +59,8 @@ class Pulse:
 class Metrics:
     """The answer of `/metrics`: the store's facts, looked up on request."""
 
-    def __init__(self, facts: StoreFacts, config: Config) -> None:
+    def __init__(self, facts: StoreFacts) -> None:
         self._facts = facts
-        self._limits = partial(limit_of, config)
         self._lock = threading.Lock()
         self._last: tuple[float, bytes] | None = None
 
@@ -73,7 +69,7 @@ class Metrics:
         with self._lock:
             if self._last is None or time.monotonic() - self._last[0] > FRESH:
                 try:
-                    self._last = time.monotonic(), exposition(self._facts.look(), self._limits)
+                    self._last = time.monotonic(), exposition(self._facts.look())
                 except FloodmarkError as error:
                     return Answer(503, "text/plain; charset=utf-8", f"{error.message}\n".encode())
             return Answer(200, CONTENT_TYPE, self._last[1])

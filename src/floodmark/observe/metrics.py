@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from floodmark import __version__
-from floodmark.commit.health import DEFAULT_LIMIT, Mark, TableFacts, judge, moment
+from floodmark.commit.health import Mark, TableFacts, judge, moment
 from floodmark.commit.status import TableStatus, VerifyResult
 from floodmark.model.errors import ConfigError
 from floodmark.observe.facts import Facts
@@ -32,13 +32,10 @@ Samples = Callable[[Facts], Iterable[tuple[tuple[str, ...], Value]]]  # the labe
 P = TypeVar("P")
 
 
-Limits = Callable[[str], float]  # how far each table may be behind its source
-
-
-def exposition(facts: Facts, limits: Limits = lambda table: DEFAULT_LIMIT) -> bytes:
+def exposition(facts: Facts) -> bytes:
     """The facts in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(facts, limits))
+    registry.register(_Collector(facts))
     return generate_latest(registry)
 
 
@@ -60,26 +57,16 @@ def write_file(path: Path, text: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, eq=False)
 class _Collector(Collector):
-    def __init__(self, facts: Facts, limits: Limits) -> None:
-        self._facts = facts
-        self._limits = limits
+    facts: Facts
 
     def collect(self) -> Iterable[Metric]:
-        yield from families(self._facts, self._limits)
+        yield from families(self.facts)
 
 
-def families(facts: Facts, limits: Limits = lambda table: DEFAULT_LIMIT) -> Iterator[Metric]:
+def families(facts: Facts) -> Iterator[Metric]:
     """Every metric with its samples; those without any are included, with their help."""
-    state = _GAUGE(
-        "floodmark_table_state",
-        "1 for the table's present state, the word that the dashboard shows.",
-        labels=("table", "state"),
-    )
-    now = datetime.now(UTC)
-    for table in facts.tables:
-        state.add_metric((table.table, judge(table, limits(table.table), now).word), 1)
-    yield state
     for one in _METRICS:
         family = one.kind(f"floodmark_{one.name}", one.help, labels=one.labels)
         for labels, value in one.samples(facts):
@@ -123,6 +110,12 @@ def _verify(value: Callable[[VerifyResult], Value]) -> Samples:
     return _by_table(lambda table: table.status.verify if table.status else None, value)
 
 
+def _states(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    now = datetime.now(UTC)
+    for table in facts.tables:
+        yield (table.table, judge(table, facts.limit(table.table), now).word), 1
+
+
 def _durations(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
     for table in facts.tables:
         if table.status is not None and (work := table.status.work) is not None:
@@ -160,6 +153,7 @@ def _recovery_seconds(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 # fmt: off
 _METRICS = (
+    _Row(_GAUGE, "table_state", "1 for the table's present state, the word that the dashboard shows.", _states, ("table", "state")),
     _Row(_GAUGE, "lag_seconds", "How far the table was behind its source when a sync last caught up.", _status(lambda c: c.lag.seconds if c.lag else None)),
     _Row(_GAUGE, "lag_ids", "The same for tables read by id: ids behind the newest row.", _status(lambda c: c.lag.ids if c.lag else None)),
     _Row(_GAUGE, "last_success_timestamp_seconds", "When a run of the table last ended with exit code 0.", _status(lambda c: _seconds(c.success_at))),

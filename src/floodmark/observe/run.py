@@ -68,8 +68,7 @@ class Observer:
         found = (_traces(config) if traces.wanted(os.environ) else None, _lineage(config))
         self._subscribers = [one for one in found if one is not None]
         self._file = metrics_file
-        self._facts = StoreFacts(Store(config.store))
-        self._limits = partial(limit_of, config)
+        self._facts = StoreFacts(Store(config.store), partial(limit_of, config))
         self._warned = False
 
     def __enter__(self) -> Observer:
@@ -97,7 +96,7 @@ class Observer:
         from floodmark.observe.metrics import exposition, write_file
 
         try:
-            write_file(file, exposition(self._facts.look(), self._limits))
+            write_file(file, exposition(self._facts.look()))
         except FloodmarkError as error:
             level = logging.INFO if self._warned else logging.WARNING
             self._warned = True

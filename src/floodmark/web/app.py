@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -120,7 +121,7 @@ class Dashboard:
         self._watch = watch
         self._details = Details(looks.store, config)
         self._counts = Counts(looks.store)
-        self._metrics = Metrics(looks.facts, config)
+        self._metrics = Metrics(looks.facts)
         self._made = Prepared()
         self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
 
@@ -233,18 +234,16 @@ class Dashboard:
 
     def _doctor(self) -> DoctorResult | None:
         """The last result of `doctor`, as far as the store has it."""
-        try:
-            found = read_doctor(self._looks.store)
-        except FloodmarkError:
-            return None
-        return replace(found, checks=masked(found.checks, self._looks.scrub)) if found else None
+        with suppress(FloodmarkError):
+            if (found := read_doctor(self._looks.store)) is not None:
+                return replace(found, checks=masked(found.checks, self._looks.scrub))
+        return None
 
     def _pipeline(self) -> str | None:
-        try:
-            found = pipeline.read(self._looks.store)
-        except FloodmarkError:
-            return None
-        return found.id if found else None
+        with suppress(FloodmarkError):
+            if (found := pipeline.read(self._looks.store)) is not None:
+                return found.id
+        return None
 
     def _row(self, snapshot: Snapshot, request: Request) -> Row:
         wanted = request.path_params["name"]
@@ -255,12 +254,10 @@ class Dashboard:
 
     def _stored_run(self, wanted: str) -> RunOutcome | None:
         """A run that is older than those kept in memory."""
-        if not run_at(wanted) or not wanted.replace("_", "").isalnum():
-            return None
-        try:
-            return parse_run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
-        except FloodmarkError:
-            return None
+        with suppress(FloodmarkError):
+            if run_at(wanted) and wanted.replace("_", "").isalnum():
+                return parse_run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
+        return None
 
     # ------------------------------------------------------------ JSON
 

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from floodmark.commit.health import TableFacts, limit_of, moment
 from floodmark.commit.outcomes import Scrub, TableOutcome
@@ -37,7 +38,7 @@ class Looks:
         self.config = config
         self.scrub = scrub
         self.store = Store(config.store)
-        self.facts = StoreFacts(self.store, scrub)
+        self.facts = StoreFacts(self.store, partial(limit_of, config), scrub)
         self.ledger = LedgerWatch(self.store, config.warehouse, scrub, ask_ledger)
         self._parts: dict[str, list[TableOutcome]] = {}
         self.snapshot = Snapshot(datetime.now(UTC), 0, read=False)
@@ -69,7 +70,7 @@ class Looks:
         rows = worst_first(
             make_row(
                 one,
-                limit_of(self.config, one.table),
+                self.facts.limit(one.table),
                 self._parts.get(one.table, []),
                 history.days.get(one.table, ()),
                 began,

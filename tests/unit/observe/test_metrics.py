@@ -24,7 +24,6 @@ from floodmark.model.run import Lag
 from floodmark.observe.facts import Facts, StoreFacts
 from floodmark.observe.listen import Listener, Metrics, Pulse
 from floodmark.observe.metrics import exposition, families, write_file
-from tests.support.dashboards import config_of
 from tests.support.samples import RUN, TABLE
 from tests.support.watermark_copies import Counting, put_status, synced
 
@@ -164,7 +163,7 @@ def test_metrics_and_health_are_answered_over_http(store: Counting, tmp_path: Pa
     pulse = Pulse(30.0)
     with Listener(
         ("127.0.0.1", 0),
-        {"/metrics": Metrics(StoreFacts(store), config_of(tmp_path)).answer, "/healthz": pulse.health},
+        {"/metrics": Metrics(StoreFacts(store)).answer, "/healthz": pulse.health},
     ) as listener:
 
         def ask(path: str) -> tuple[str | None, bytes]:
@@ -187,7 +186,7 @@ def test_metrics_and_health_are_answered_over_http(store: Counting, tmp_path: Pa
 def test_a_store_that_can_not_be_read_is_503_and_no_old_value(
     store: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = Metrics(StoreFacts(store), config_of(tmp_path))
+    metrics = Metrics(StoreFacts(store))
     assert metrics.answer().status == 200
 
     def away(prefix: str, start_after: str | None = None) -> NoReturn:
