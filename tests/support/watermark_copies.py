@@ -15,7 +15,6 @@ from floodmark.model.errors import ConfigError
 from floodmark.model.json import dump
 from floodmark.model.ledger import LedgerRow
 from floodmark.model.times import stamp
-from floodmark.services.retry import Retries
 from floodmark.services.store.store import Object, Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
 
@@ -111,7 +110,7 @@ def ledger(state: State) -> list[LedgerRow]:
 
 def published(store: Store, name: str = NAME, count: int = 5) -> tuple[Log, State]:
     """A table read up to second 42, key 7, plus some more commits, published to its three places."""
-    log = Log(store, name, retries=Retries(pause=0.001, seconds=30.0))
+    log = Log(store, name)
     table = TABLE if name == NAME else None
     span = window("w", None, (), at(42, 7))
     taken = claim(log, log.read(), run=RUN, table=table, purpose="sync", window=span)

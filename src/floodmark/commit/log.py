@@ -101,15 +101,7 @@ def _tables_elsewhere(store: Store, *, sure: bool) -> set[str]:
 class Log:
     """One table's commit log."""
 
-    def __init__(
-        self,
-        store: Store,
-        table_name: str,
-        *,
-        repairs: bool = True,
-        aloud: bool = True,
-        retries: Retries = COMMITTING,
-    ) -> None:
+    def __init__(self, store: Store, table_name: str, *, repairs: bool = True, aloud: bool = True) -> None:
         self.store = store
         self.table_name = table_name
         self.repairs = repairs  # whether a recovery also repairs the store
@@ -119,7 +111,6 @@ class Log:
         self.own: dict[int, bytes] = {}
         self.seen: tuple[Copy | None] | None = None  # the primary copy as that read found it; None: unusable
         self.over: set[str] = set()  # and claims known to be released
-        self._retries = retries
 
     def read(self, old: float = 0.0) -> State:
         """The table's current state, recovered if necessary; n = -1 if the table has no log.
@@ -182,7 +173,7 @@ class Log:
             )
         after = fold(state, commit, digest(data))
         path = commit_path(self.table_name, commit.n)
-        for _ in self._retries:  # the same number, never the next one
+        for _ in COMMITTING:  # the same number, never the next one
             try:
                 if self.store.create(path, data):
                     return self._kept(commit.n, data, after)

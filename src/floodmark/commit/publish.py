@@ -47,7 +47,7 @@ from floodmark.services.store.store import NO_DOCUMENT, Store
 if TYPE_CHECKING:
     from floodmark.commit.log import Log
 
-ATTEMPTS = 3
+WRITING = Retries(3)
 READERS = 16
 LOCATIONS = ("primary", "daily", "session")
 # Commits that a copy carries byte for byte: at most this many, and this many bytes besides the newest.
@@ -244,15 +244,12 @@ class Publication:
 class Watermark:
     """One table's published watermark, as one run sees and publishes it. Thread-safe."""
 
-    def __init__(
-        self, store: Store, table_name: str, run: str, *, pause: float = 0.2, log: Log | None = None
-    ) -> None:
+    def __init__(self, store: Store, table_name: str, run: str, *, log: Log | None = None) -> None:
         """`log` is the run's own log, which already has the primary copy and the run's commits in memory."""
         self.store = store
         self.table_name = table_name
         self.run = run
         self._log = log
-        self._pause = pause
         self._lock = threading.RLock()
         self._last: Copy | None = None
         self._asked = False
@@ -403,7 +400,7 @@ class Watermark:
         back.
         """
         why = ""
-        for _ in Retries(ATTEMPTS, self._pause):
+        for _ in WRITING:
             try:
                 if (self.store.put(path, data) or "").strip('"') == tag or self.store.get(path) == data:
                     return None

@@ -259,17 +259,16 @@ def _rows_wait(source: Source, settled: Settled) -> bool:
     return last is not None and source.nth(source.reading.low, last, 1) is not None
 
 
-def before_start(
-    session: Session, table: Table, start: Position | None, most: int = COUNT_EXACTLY_BELOW
-) -> int | None:
-    """How many rows a first sync leaves out; an estimate if that exceeds `most`."""
+def before_start(session: Session, table: Table, start: Position | None) -> int | None:
+    """How many rows a first sync leaves out; an estimate if they are too many to be counted quickly."""
     if start is None:
         return None
     conditions = [sql.upto(table, table.order, start)]
     if temporal(table) and table.recipe.zero_dates != "error":  # every sync reads rows with a zero cursor
         conditions.append(f"NOT {sql.loose(table, None, zero=True)}")
-    estimate = edges.estimate(session, table, table.source.cursor_index, conditions)
-    return estimate if estimate > most else edges.count(session, table, conditions, table.source.cursor_index)
+    index = table.source.cursor_index
+    estimate = edges.estimate(session, table, index, conditions)
+    return estimate if estimate > COUNT_EXACTLY_BELOW else edges.count(session, table, conditions, index)
 
 
 def _since(source: Source, request: SyncOptions) -> Plan:

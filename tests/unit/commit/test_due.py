@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Counting:
 
 @pytest.fixture
 def watermark(store: Store) -> Watermark:
-    return Watermark(store, TABLE.name, RUN, pause=0.001)
+    return Watermark(store, TABLE.name, RUN)
 
 
 def published(store: Store) -> int | None:

@@ -31,7 +31,7 @@ ELSEWHERE = Owner("another-host", "another-boot", 1, "1")
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    return Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name, retries=Retries(pause=0.001, seconds=30.0))
+    return Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name)
 
 
 @pytest.fixture
@@ -232,7 +232,9 @@ def test_a_release_that_the_store_did_not_receive_holds_up_no_later_run_of_the_s
     take(Log(store, TABLE.name), "run2").lease.release()
 
 
-def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_process(tmp_path: Path) -> None:
+def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Deaf(Store):
         deaf = True
 
@@ -250,13 +252,9 @@ def test_a_claim_whose_response_was_lost_holds_up_no_later_run_of_the_same_proce
     take(Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name), "run0").lease.release()
     deaf = Deaf(StoreSpec(url=str(tmp_path)))
     before = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name).read()
+    monkeypatch.setattr("floodmark.commit.log.COMMITTING", Retries(pause=0.05, seconds=0.1))
     with pytest.raises(TransientError):
-        claim(
-            Log(deaf, TABLE.name, retries=Retries(pause=0.05, seconds=0.1)),
-            before,
-            run="run1",
-            purpose="sync",
-        )
+        claim(Log(deaf, TABLE.name), before, run="run1", purpose="sync")
     log = Log(Store(StoreSpec(url=str(tmp_path))), TABLE.name)
     newest = log.read().claim
     assert newest is not None and newest.run == "run1"

@@ -56,8 +56,9 @@ def store(tmp_path: Path) -> Unreliable:
 
 
 @pytest.fixture
-def log(store: Store) -> Log:
-    return Log(store, TABLE.name, retries=Retries(pause=0.001, seconds=1.0))
+def log(store: Store, monkeypatch: pytest.MonkeyPatch) -> Log:
+    monkeypatch.setattr("floodmark.commit.log.COMMITTING", Retries(pause=0.001, seconds=1.0))
+    return Log(store, TABLE.name)
 
 
 def claimed(log: Log, run: str = RUN, **more: Any) -> State:
@@ -113,9 +114,10 @@ def test_a_create_without_an_answer_is_tried_again_under_the_same_number(log: Lo
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_without_any_answer_it_stops_and_the_next_run_checks(lost: str, tmp_path: Path) -> None:
-    store = Unreliable(StoreSpec(url=str(tmp_path)))
-    log = Log(store, TABLE.name, retries=Retries(pause=0.001, seconds=0.02))
+def test_without_any_answer_it_stops_and_the_next_run_checks(
+    lost: str, log: Log, store: Unreliable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floodmark.commit.log.COMMITTING", Retries(pause=0.001, seconds=0.02))
     state = claimed(log)
     setattr(store, lost, 1000)
     with pytest.raises(TransientError) as caught:

@@ -28,6 +28,7 @@ from floodmark.model.commit import Batch, Open, Reset
 from floodmark.model.errors import TransientError
 from floodmark.model.run import Stage
 from floodmark.model.times import stamp
+from floodmark.services.retry import Retries
 from floodmark.services.store.store import Store
 from tests.support.samples import RUN, TABLE, History, at, files, window
 from tests.support.watermark_copies import FIELDS, synced, uri
@@ -58,9 +59,14 @@ def store(tmp_path: Path) -> Recording:
     return Recording(StoreSpec(url=str(tmp_path)))
 
 
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floodmark.commit.publish.WRITING", Retries(3, 0.001))
+
+
 @pytest.fixture
 def watermark(store: Store) -> Watermark:
-    return Watermark(store, TABLE.name, RUN, pause=0.001)
+    return Watermark(store, TABLE.name, RUN)
 
 
 def stored(store: Store, path: str) -> dict[str, Any]:
@@ -130,7 +136,7 @@ def test_a_copy_that_reads_back_differently_is_written_again(tmp_path: Path) -> 
             super().put(path, data if path in self.writes else data[: len(data) // 2])
 
     store = Careless(StoreSpec(url=str(tmp_path)))
-    watermark = Watermark(store, TABLE.name, RUN, pause=0.001)
+    watermark = Watermark(store, TABLE.name, RUN)
     watermark.publish(synced().state, [])
     for item in store.list("watermark/"):
         assert parse(store.get(item.path), TABLE.name) is not None
