@@ -313,6 +313,13 @@ def test_an_id_is_held_back_while_a_smaller_one_can_still_commit(workspace: Work
     assert workspace.compare("log").equal
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync by id waits for half a second for what is open, not for three."""
+    monkeypatch.setattr("floodmark.plan.bound.ID_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_first_sync_by_id_reads_what_nobody_can_insert_below_and_fails_if_that_is_nothing(
     workspace: Workspace,
 ) -> None:
@@ -336,6 +343,7 @@ def test_a_first_sync_by_id_reads_what_nobody_can_insert_below_and_fails_if_that
     assert workspace.compare("log").equal
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_first_sync_by_id_waits_for_an_open_transaction_that_has_picked_an_id_below_the_first(
     workspace: Workspace,
 ) -> None:
