@@ -93,13 +93,13 @@ HARMS: dict[str, Harm] = {
 }
 
 
-# All kinds of harm to every place are in tests/unit/test_recover.py; here they go through the whole pipeline.
+# All kinds of harm to every place are in tests/unit/commit/test_recover.py; here they go through the whole pipeline.
 @pytest.mark.parametrize(
     ("places", "harms"),
     [
-        (("primary",), ("deleted", "another table's")),
-        (("daily",), ("truncated",)),
-        (("session",), ("random bytes",)),
+        pytest.param(("primary",), ("deleted", "another table's"), marks=pytest.mark.long),
+        pytest.param(("daily",), ("truncated",), marks=pytest.mark.long),
+        pytest.param(("session",), ("random bytes",), marks=pytest.mark.long),
         (("primary", "daily", "session"), tuple(HARMS)),
         (("commit",), tuple(HARMS)),
     ],
