@@ -68,7 +68,7 @@ class Finding(Result):
     kind: str
     table: str
     detail: str
-    more: dict[str, Any]
+    more: dict[str, Any] = field(default_factory=dict)
 
     def __init__(
         self, kind: str, table: str, detail: str, more: Mapping[str, Any] | None = None, **rest: Any
