@@ -76,20 +76,16 @@ def changes(
         reloads=state.load_epoch > state.described or not state.has_data,
         known=known,
     )
-    reading = state.read_upto is not None or (state.window is not None and state.window.by != "snapshot")
-    return (
-        found
-        if reading
-        else tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
-    )
+    if state.read_upto is not None or (state.window is not None and state.window.by != "snapshot"):
+        return found
+    return tuple(c for c in found if c.part == "target" or (c.part, c.do) == ("mode", "reread"))
 
 
 def check(table: Table, state: State, options: TableOptions) -> None:
     """Refuses a table that no longer fits the log's position or the target's rows."""
     refused = recipe.refusal(changes(table, state, options), table)
-    if refused is not None:
-        raise refused
-    refused = recipe.unfit(state.table, table) if state.has_data else None
+    if refused is None and state.has_data:
+        refused = recipe.unfit(state.table, table)
     if refused is not None:
         raise refused
 
@@ -139,9 +135,7 @@ def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
         whole = table.mode != "full"
     else:
         loaded = _has_rows(state) and state.read_upto is None and state.window is None
-        copied = (
-            bool(state.data.commits) and state.data.commits[-1].load_as == "replace" and table.mode != "full"
-        )
+        copied = table.mode != "full" and any(d.load_as == "replace" for d in state.data.commits[-1:])
         unlike = state.table is not None and recipe.begins_whole(state.table, table)
         whole = loaded and (copied or unlike)
     if whole and request.most is not None:
@@ -155,11 +149,7 @@ def begins_whole(state: State, table: Table, request: SyncOptions) -> bool:
 
 def follows_a_copy(state: State) -> bool:
     """Whether the target holds a whole copy: its replacement must include the rows before the start."""
-    return (
-        bool(state.data.commits)
-        and state.data.commits[-1].load_as == "replace"
-        and not state.data.commits[-1].superseded
-    )
+    return any(d.load_as == "replace" and not d.superseded for d in state.data.commits[-1:])
 
 
 def _has_rows(state: State) -> bool:
@@ -168,7 +158,7 @@ def _has_rows(state: State) -> bool:
     first = max(replaced, default=None)
     if first is not None:
         return any(d.rows for d in state.data.commits[first:])
-    return state.data.older.upto > 0 or any(d.rows for d in state.data.commits)
+    return state.has_had_rows
 
 
 def follow(
