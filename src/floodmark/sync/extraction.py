@@ -75,7 +75,9 @@ class Extraction:
         self._loader = loader
         self._account = account
         self._turns = turns
-        self._name = held.log.table_name
+        self._name = name = held.log.table_name
+        # Not a method: Spark's reports may keep it for a moment after the run, and with it the run's connections.
+        self._underway = lambda rows: account(events.Underway(name, "extract", rows))
         self._slice_rows = services.config.options(self._name).slice_rows
         self.changed: Counter[str] = Counter()  # values changed by policies, per column
         self.left = 0  # rows that no longer match `where`
@@ -188,9 +190,6 @@ class Extraction:
             for result in results:
                 self._took(plan, result)
                 yield result
-
-    def _underway(self, rows: int) -> None:
-        self._account(events.Underway(self._name, "extract", rows))
 
     def _took(self, plan: Plan, result: SliceResult) -> None:
         """A slice has been read, of the source that was planned for."""

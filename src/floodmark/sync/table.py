@@ -280,6 +280,7 @@ class TableRun:
 
     def _preview(self) -> Preview:
         """What this run is going to do, as its log and the source are now."""
+        account, name = self._account, self._name
         with self._services.session("plan") as session:
             database = self._services.config.source.database
             found = discover_with_notes(session, self._name, self._options, database)
@@ -295,7 +296,7 @@ class TableRun:
                 self._work.starts,
                 expected=partial(self._warm_up, self._held.state),
                 looks=self._services.looks(session),
-                waiting=lambda on: self._account(events.Waiting(self._name, on)),
+                waiting=lambda on: account(events.Waiting(name, on)),
                 doubted=self._services.sources.doubted(self._name),
                 old=self._glance,
             )
