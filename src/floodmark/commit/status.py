@@ -401,6 +401,8 @@ def write_run(
     now, days = stamp(), list[Day]()
 
     def change(status: TableStatus) -> TableStatus:
+        if (status.run, status.at) == (run, now):
+            return status  # written before: only the answer was lost
         after, days[:] = status.after_run(report, run, now, looked=looked, failure=failure, killed=killed)
         return after
 

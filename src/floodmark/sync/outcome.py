@@ -15,10 +15,10 @@ from floodmark.commit.activity import activity
 from floodmark.commit.document import Failure
 from floodmark.commit.held import HeldTable
 from floodmark.commit.lease import holder
-from floodmark.commit.status import read_status, write_run
+from floodmark.commit.status import read_status
 from floodmark.load.background import Loader
 from floodmark.model.errors import ConflictError, FloodmarkError
-from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions, TableReport
+from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions
 from floodmark.model.times import parse_moment, stamp
 
 log = logging.getLogger("floodmark")
@@ -86,13 +86,6 @@ def failed(
         name = held.log.table_name
         log.info("the failure could not be published: %s", other.message, extra={"table": name})
         return Told(None, ours=False)
-
-
-def leave_status(
-    held: HeldTable, report: TableReport, looked: str | None, failure: Failure | None, old: float = 0.0
-) -> None:
-    """Adds the run to the table's status and its days; that there are none yet may be `old` seconds old."""
-    write_run(held.log.store, report, held.run, looked=looked, failure=failure, killed=held.killed, old=old)
 
 
 def _may_speak(held: HeldTable, loader: Loader) -> bool:

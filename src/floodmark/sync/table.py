@@ -21,7 +21,7 @@ from floodmark.commit.document import Failure
 from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
-from floodmark.commit.status import write_verify
+from floodmark.commit.status import write_run, write_verify
 from floodmark.config.load import TableOptions
 from floodmark.load.background import Loader
 from floodmark.load.pending import ledger_for
@@ -531,7 +531,10 @@ class TableRun:
     def _leave_status(self, report: TableReport) -> None:
         """Records in the store how the run ended, if that is up to us."""
         if self._ours and not self._services.interrupted:
-            outcome.leave_status(self._held, report, self._looked, self._unlogged, self._glance)
+            write_run(
+                self._held.log.store, report, self._held.run,
+                looked=self._looked, failure=self._unlogged, killed=self._held.killed, old=self._glance,
+            )  # fmt: skip
 
     def _verify(self) -> None:
         """`--verify-data`: differences become the report's findings and its error."""

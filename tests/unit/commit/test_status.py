@@ -133,6 +133,23 @@ class Interleaved(Counting):
         return super().swap(path, data, tag)
 
 
+def test_a_run_whose_write_was_not_answered_counts_once(tmp_path: Path) -> None:
+    store = Unanswered(StoreSpec(url=str(tmp_path)))
+    write_run(store, busy(7), RUN)
+    write_run(store, busy(7), "r2")
+    status = read_status(store, "s.t")
+    assert status is not None and (status.run, status.total.runs) == ("r2", 2)
+    (day,) = days(store, (status.at or "")[:7].replace("-", ""))
+    assert (day.runs, day.rows_extracted) == (2, 14)
+
+
+class Unanswered(Counting):
+    """A store that writes a status and then, when the client tries again, finds it changed."""
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        return super().swap(path, data, tag) and path != status_path("s.t")
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_verify_beside_a_sync_loses_nothing(tmp_path: Path, begun: bool) -> None:
     store = Interleaved(StoreSpec(url=str(tmp_path)))
