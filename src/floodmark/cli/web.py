@@ -79,7 +79,7 @@ def serve(
     """
     needs_extra()
     config = settings.load()
-    from floodmark.web.serve import Asked, serve
+    from floodmark.web.serve import ServeOptions, serve
 
     def ready(address: str) -> None:
         if settings.json:
@@ -88,7 +88,7 @@ def serve(
             to_stderr(f"The dashboard is at {address} (Ctrl-C to stop).")
 
     try:
-        serve(config, Asked(host, port, token_file, names, ledger), settings.scrub, ready)
+        serve(config, ServeOptions(host, port, token_file, names, ledger), settings.scrub, ready)
     except Interrupted as stopped:  # the usual end
         raise Interrupted("the dashboard was stopped", code=stopped.code) from None
     return 0

@@ -137,7 +137,7 @@ class TableFacts:
 
 
 @dataclass(frozen=True)
-class Health:
+class TableHealth:
     """The word, and the reason in a few more."""
 
     word: Word = "ok"
@@ -182,17 +182,19 @@ def judge(
     *,
     pending: int | None = None,
     words: Collection[str] = WORDS,
-) -> Health:
+) -> TableHealth:
     """The worst of these words that is true of a table; a retired table is always fine.
 
     `pending`: files that wait to be loaded, if the ledger knows better than the published watermark.
     """
     if facts.retired:
-        return Health(why="retired")
-    return next((one for one in _candidates(facts, limit, now, pending) if one.word in words), Health())
+        return TableHealth(why="retired")
+    return next((one for one in _candidates(facts, limit, now, pending) if one.word in words), TableHealth())
 
 
-def health_of(shown: Mapping[str, Any], status: TableStatus | None, limit: float, now: datetime) -> Health:
+def health_of(
+    shown: Mapping[str, Any], status: TableStatus | None, limit: float, now: datetime
+) -> TableHealth:
     """The same from a table's document as `watermark get` shows it."""
     state = shown["activity"]["state"]
     mark = Mark(
@@ -206,35 +208,35 @@ def health_of(shown: Mapping[str, Any], status: TableStatus | None, limit: float
     return judge(TableFacts(mark.table, mark, status, running=state == "running"), limit, now)
 
 
-def _candidates(facts: TableFacts, limit: float, now: datetime, pending: int | None) -> Iterator[Health]:
+def _candidates(facts: TableFacts, limit: float, now: datetime, pending: int | None) -> Iterator[TableHealth]:
     """Every word that is true of a table, and why; the worst first."""
     status, mark = facts.status or TableStatus(facts.table), facts.mark or Mark(facts.table)
     error = status.error if status.exit_code not in NO_FAILURE else None
     if status.exit_code in FAILED:
-        yield Health("failed", error or "")
+        yield TableHealth("failed", error or "")
     if status.verify is not None and not status.verify.ok:
-        yield Health("differs", _differences(status))
+        yield TableHealth("differs", _differences(status))
     elif status.exit_code == DIFFERS:
-        yield Health("differs", status.error or "")
+        yield TableHealth("differs", status.error or "")
     if (behind := behind_seconds(facts, now)) is not None and behind > limit:
-        yield Health("behind", error or _late(facts, status, limit, now))
+        yield TableHealth("behind", error or _late(facts, status, limit, now))
     error = error or (status.failure.message if status.failure else mark.error)
     if error is not None:
-        yield Health("failing", f"will be tried again: {error}")
+        yield TableHealth("failing", f"will be tried again: {error}")
     if mark.open and not facts.running:
-        yield Health("failing", "the last run was interrupted; the next one continues from there")
+        yield TableHealth("failing", "the last run was interrupted; the next one continues from there")
     if facts.damaged:
-        yield Health("unknown", "its watermark can't be read")
+        yield TableHealth("unknown", "its watermark can't be read")
     lag, shown = facts.lag, mark.document
     if not shown.get("last_mysql_extraction_time") and not shown.get("last_mysql_data_id"):
-        yield Health("never synced", "a first sync is running" if facts.running else "")
+        yield TableHealth("never synced", "a first sync is running" if facts.running else "")
     elif not facts.running:
         if _looked(status) is None and lag.seconds is None:
-            yield Health("unknown", "no sync has recorded when it last looked")
+            yield TableHealth("unknown", "no sync has recorded when it last looked")
         if waiting := mark.pending_files if pending is None else pending:
-            yield Health("waiting to load", f"{counted(waiting, 'file')} not yet in the warehouse")
+            yield TableHealth("waiting to load", f"{counted(waiting, 'file')} not yet in the warehouse")
     if lag.ids:
-        yield Health("ok", f"{count(lag.ids)} ids behind")
+        yield TableHealth("ok", f"{count(lag.ids)} ids behind")
 
 
 def _differences(status: TableStatus) -> str:

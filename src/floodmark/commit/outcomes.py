@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field
 
 from floodmark.model.errors import exit_code
 from floodmark.model.json import Seconds, load
-from floodmark.model.run import Counts, Finding, Lag, TableReport
+from floodmark.model.run import Counts, Lag, TableReport
 
 Scrub = Callable[[str], str]
 MOST_TEXT = 2000  # characters of a message
@@ -31,6 +31,14 @@ class ErrorText:
         """The same without secrets."""
         hint = scrub(self.hint)[:MOST_TEXT] if self.hint else None
         return replace(self, message=scrub(self.message)[:MOST_TEXT], hint=hint)
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """A finding of a run, as far as it is shown."""
+
+    kind: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class TableOutcome(Counts):
     strategy: str | None = None
     error: ErrorText | None = None
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[FindingText, ...] = ()
 
     @classmethod
     def of(cls, report: TableReport, run: str, at: str) -> TableOutcome:

@@ -25,7 +25,7 @@ from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.times import parse_moment, stamp
 from floodmark.observe.facts import StoreFacts
 from floodmark.observe.notices import (
-    Event,
+    AlertEvent,
     Standing,
     TableSaid,
     after_saying,
@@ -282,7 +282,7 @@ class Alerts:
         self,
         state: AlertState,
         standings: Sequence[Standing],
-        wanted: Mapping[str, Mapping[str, tuple[Event, ...]]],
+        wanted: Mapping[str, Mapping[str, tuple[AlertEvent, ...]]],
         results: Mapping[str, str | None],
         now: datetime,
     ) -> AlertState:

@@ -165,7 +165,7 @@ class StoreFacts:
             found.append(TableFacts(name, mark, statuses.get(name), damaged, running, lease, now))
         return tuple(found)
 
-    def history(self, now: datetime) -> tuple[tuple[TableFacts, ...], History]:
+    def history(self, now: datetime) -> tuple[tuple[TableFacts, ...], Past]:
         """Every table, and what happened to them: the runs of the last days, and the days of this month and the last."""
         months = {f"{day:%Y%m}" for day in (now, now.replace(day=1) - timedelta(days=1))}
         with self._lock:
@@ -180,7 +180,7 @@ class StoreFacts:
                 *(kept.look for kept in self._months.values()),
             )
             tables = self._known()
-            return tables, History(
+            return tables, Past(
                 tuple(reversed(self._runs.values())), self._days(tables), tuple(self._dead_leases())
             )
 
@@ -202,12 +202,12 @@ class StoreFacts:
                 last = live.get(name)
                 yield note, last if last is not None and last.run == note.run else None
 
-    def look(self) -> Facts:
+    def look(self) -> AllFacts:
         """Every table, the recoveries on record, and the copies."""
         with self._lock:
             self._look(self._recoveries.look)
             recoveries = sorted(self._recoveries.values(), key=lambda one: one.at)
-            return Facts(self.tables(), tuple(recoveries), self._copies_bytes(), self.limit)
+            return AllFacts(self.tables(), tuple(recoveries), self._copies_bytes(), self.limit)
 
     def _copies_bytes(self) -> int:
         now = time.monotonic()
@@ -222,7 +222,7 @@ class StoreFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class AllFacts:
     """All tables, by name, and what belongs to no table."""
 
     tables: tuple[TableFacts, ...] = ()
@@ -232,7 +232,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class History:
+class Past:
     """What happened to the tables."""
 
     runs: tuple[RunOutcome, ...] = ()  # newest first

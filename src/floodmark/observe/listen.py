@@ -23,7 +23,7 @@ CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What a path answers."""
 
     status: int
@@ -45,7 +45,7 @@ class Pulse:
         with self._lock:
             self._last = self._clock(), stamp(), exit_code
 
-    def health(self) -> Answer:
+    def health(self) -> HttpAnswer:
         """Always 200: a probe that restarts the process would not help a failed table."""
         with self._lock:
             last = self._last
@@ -53,7 +53,7 @@ class Pulse:
         if last is not None:
             ago = round(self._clock() - last[0], 3)
             body["last_cycle"] = {"at": last[1], "seconds_ago": ago, "exit_code": last[2]}
-        return Answer(200, "application/json", json.dumps(body).encode())
+        return HttpAnswer(200, "application/json", json.dumps(body).encode())
 
 
 class Metrics:
@@ -64,21 +64,21 @@ class Metrics:
         self._lock = threading.Lock()
         self._last: tuple[float, bytes] | None = None
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpAnswer:
         """The metrics; 503 while the store can't be read: no value is better than an old one."""
         with self._lock:
             if self._last is None or time.monotonic() - self._last[0] > FRESH:
                 try:
                     self._last = time.monotonic(), exposition(self._facts.look())
                 except FloodmarkError as error:
-                    return Answer(503, "text/plain; charset=utf-8", f"{error.message}\n".encode())
-            return Answer(200, CONTENT_TYPE, self._last[1])
+                    return HttpAnswer(503, "text/plain; charset=utf-8", f"{error.message}\n".encode())
+            return HttpAnswer(200, CONTENT_TYPE, self._last[1])
 
 
 class Listener:
     """An HTTP server of two paths. A context manager."""
 
-    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], Answer]]) -> None:
+    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], HttpAnswer]]) -> None:
         host, port = address
         try:
             self._server = _Server((host, port), paths)
@@ -104,7 +104,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], Answer]]) -> None:
+    def __init__(self, address: tuple[str, int], paths: dict[str, Callable[[], HttpAnswer]]) -> None:
         self.paths = paths
         self.slots = threading.BoundedSemaphore(CONNECTIONS)
         if ":" in address[0]:
@@ -138,7 +138,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         found = self.server.paths.get(path)
-        answer = found() if found else Answer(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
+        answer = (
+            found() if found else HttpAnswer(404, "text/plain; charset=utf-8", b"try /metrics or /healthz\n")
+        )
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))

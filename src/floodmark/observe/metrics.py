@@ -23,16 +23,18 @@ from floodmark import __version__
 from floodmark.commit.health import Mark, TableFacts, judge, moment
 from floodmark.commit.status import TableStatus, VerifyResult
 from floodmark.model.errors import ConfigError
-from floodmark.observe.facts import Facts
+from floodmark.observe.facts import AllFacts
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 Value = float | None
-Samples = Callable[[Facts], Iterable[tuple[tuple[str, ...], Value]]]  # the labels' values, and the sample's
+Samples = Callable[
+    [AllFacts], Iterable[tuple[tuple[str, ...], Value]]
+]  # the labels' values, and the sample's
 P = TypeVar("P")
 
 
-def exposition(facts: Facts) -> bytes:
+def exposition(facts: AllFacts) -> bytes:
     """The facts in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(facts))
@@ -59,13 +61,13 @@ def write_file(path: Path, text: bytes) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Collector(Collector):
-    facts: Facts
+    facts: AllFacts
 
     def collect(self) -> Iterable[Metric]:
         yield from families(self.facts)
 
 
-def families(facts: Facts) -> Iterator[Metric]:
+def families(facts: AllFacts) -> Iterator[Metric]:
     """Every metric with its samples; those without any are included, with their help."""
     for one in _METRICS:
         family = one.kind(f"floodmark_{one.name}", one.help, labels=one.labels)
@@ -90,7 +92,7 @@ class _Row:
 def _by_table(part: Callable[[TableFacts], P | None], value: Callable[[P], Value]) -> Samples:
     """One sample for each table of which the store has this part."""
 
-    def samples(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+    def samples(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
         for table in facts.tables:
             if (known := part(table)) is not None:
                 yield (table.table,), value(known)
@@ -110,20 +112,20 @@ def _verify(value: Callable[[VerifyResult], Value]) -> Samples:
     return _by_table(lambda table: table.status.verify if table.status else None, value)
 
 
-def _states(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _states(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     now = datetime.now(UTC)
     for table in facts.tables:
         yield (table.table, judge(table, facts.limit(table.table), now).word), 1
 
 
-def _durations(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _durations(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     for table in facts.tables:
         if table.status is not None and (work := table.status.work) is not None:
             for stage, seconds in sorted({**work.stage_seconds, "total": work.seconds}.items()):
                 yield (table.table, stage), seconds
 
 
-def _runs(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _runs(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     for table in facts.tables:
         for code, count in sorted(table.status.total.exit_codes.items()) if table.status else ():
             yield (table.table, code), count
@@ -135,17 +137,17 @@ def _seconds(at: str | None) -> Value:
     return None if found is None else found.timestamp()
 
 
-def _recoveries(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _recoveries(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     counts = Counter((one.source or "nothing", "yes" if one.success else "no") for one in facts.recoveries)
     yield from sorted(counts.items())
 
 
-def _last_recoveries(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _last_recoveries(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     latest = {one.source or "nothing": _seconds(one.at) for one in facts.recoveries}  # the oldest come first
     yield from (((source,), at) for source, at in sorted(latest.items()))
 
 
-def _recovery_seconds(facts: Facts) -> Iterator[tuple[tuple[str, ...], Value]]:
+def _recovery_seconds(facts: AllFacts) -> Iterator[tuple[tuple[str, ...], Value]]:
     if took := [one.seconds for one in facts.recoveries]:
         yield from ((("average",), sum(took) / len(took)), (("latest",), took[-1]), (("worst",), max(took)))
 

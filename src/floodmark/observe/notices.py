@@ -52,7 +52,7 @@ class TableSaid:
 
 
 @dataclass(frozen=True)
-class Event:
+class AlertEvent:
     """One event to report about a table."""
 
     kind: EventKind
@@ -101,13 +101,13 @@ def to_say(
     receivers: Iterable[str],
     on: Collection[str],
     now: datetime,
-) -> dict[str, tuple[Event, ...]]:
+) -> dict[str, tuple[AlertEvent, ...]]:
     """The events to send each receiver about a table now."""
-    found: dict[str, tuple[Event, ...]] = {}
+    found: dict[str, tuple[AlertEvent, ...]] = {}
     since = since_when(before, now_stands, now)
     for receiver in receivers:
         last = before.said.get(receiver) if before else None
-        events: list[Event] = []
+        events: list[AlertEvent] = []
         if now_stands.word == "ok":
             if last is not None and last.word != "ok" and "recovered" in on:
                 events.append(_event("recovered", now_stands, last.at))
@@ -125,7 +125,7 @@ def to_say(
 
 
 def after_saying(
-    before: TableSaid | None, now_stands: Standing, heard: Mapping[str, tuple[Event, ...]], now: datetime
+    before: TableSaid | None, now_stands: Standing, heard: Mapping[str, tuple[AlertEvent, ...]], now: datetime
 ) -> TableSaid | None:
     """The record of a table after these receivers got these events; None: there is nothing left to record."""
     said = dict(before.said) if before else {}
@@ -154,8 +154,8 @@ def since_when(before: TableSaid | None, now_stands: Standing, now: datetime) ->
     return before.since if before and now_stands.word in words else stamp(now)
 
 
-def _event(kind: EventKind, stands: Standing, since: str) -> Event:
-    return Event(
+def _event(kind: EventKind, stands: Standing, since: str) -> AlertEvent:
+    return AlertEvent(
         kind, stands.table, stands.detail, since, exit_code=stands.exit_code, behind_seconds=stands.behind_seconds
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from floodmark.config.load import AlertSpec
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, duration
 from floodmark.model.times import stamp
-from floodmark.observe.notices import Event
+from floodmark.observe.notices import AlertEvent
 
 # How long a receiver may take for one message.
 PATIENCE = 5.0
@@ -37,7 +37,7 @@ class Message:
 
     title: str
     lines: tuple[str, ...]
-    events: tuple[Event, ...] = ()
+    events: tuple[AlertEvent, ...] = ()
     run: str | None = None
 
     @property
@@ -56,7 +56,7 @@ class Message:
         }
 
 
-def message(events: Sequence[Event], run: str | None = None) -> Message:
+def message(events: Sequence[AlertEvent], run: str | None = None) -> Message:
     """The events in words."""
     lines = [_line(event) for event in events[:NAMED]]
     if len(events) > NAMED:
@@ -77,7 +77,7 @@ _WORDS = {
 }
 
 
-def _line(event: Event) -> str:
+def _line(event: AlertEvent) -> str:
     still = "still " if event.again else ""
     since = f" (since {event.since[:16].replace('T', ' ')} UTC)" if event.again else ""
     detail = f": {event.detail}" if event.detail else ""

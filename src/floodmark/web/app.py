@@ -38,10 +38,10 @@ from floodmark.model.times import stamp
 from floodmark.observe.listen import Metrics
 from floodmark.watermark.history import watermark_history
 from floodmark.web import documents
-from floodmark.web.choose import Asked
+from floodmark.web.choose import View
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import HEADERS, Gate, Token
-from floodmark.web.house import Counts
+from floodmark.web.house import StoreCounts
 from floodmark.web.look import Looks, Watch
 from floodmark.web.pages import Pages
 from floodmark.web.seen import Row, Snapshot
@@ -120,7 +120,7 @@ class Dashboard:
         self._looks = looks
         self._watch = watch
         self._details = Details(looks.store, config)
-        self._counts = Counts(looks.store)
+        self._counts = StoreCounts(looks.store)
         self._metrics = Metrics(looks.facts)
         self._made = Prepared()
         self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
@@ -196,7 +196,7 @@ class Dashboard:
     # ------------------------------------------------------------ pages
 
     def _overview(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.overview(snapshot, Asked.of(request.query_params), now)
+        return HTML, self.pages.overview(snapshot, View.of(request.query_params), now)
 
     def _table(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
         row = self._row(snapshot, request)

@@ -135,7 +135,7 @@ STAGES = ("extract", "load", "verify")
 
 
 @dataclass(frozen=True)
-class Span:
+class ChartSpan:
     """One table's part of one run on the timeline."""
 
     table: str
@@ -147,7 +147,7 @@ class Span:
     stages: Mapping[str, float] = field(default_factory=dict)  # seconds of each
 
 
-def timeline(spans: Sequence[Span], now: datetime | None) -> Markup:
+def timeline(spans: Sequence[ChartSpan], now: datetime | None) -> Markup:
     """Tables from top to bottom, time from left to right, up to now or, without that, to the last end.
 
     A bar has the extraction above and the load below, which run side by side, and the verify at its end. A failed
@@ -190,7 +190,7 @@ def timeline(spans: Sequence[Span], now: datetime | None) -> Markup:
     )
 
 
-def _bar(span: Span, x: float, y: float, width: float) -> str:
+def _bar(span: ChartSpan, x: float, y: float, width: float) -> str:
     """One bar: by stages where they are known and there is room for them."""
     if width < 8 or span.outcome != "ok" or not set(span.stages) & set(STAGES):
         return (

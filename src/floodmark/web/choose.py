@@ -14,7 +14,7 @@ SORTS = ("health", "name", "lag", "rows", "looked", "pending", "verified")
 
 
 @dataclass(frozen=True)
-class Asked:
+class View:
     """The view that the address requests; anything invalid in it means the default."""
 
     search: str = ""
@@ -23,7 +23,7 @@ class Asked:
     page: int = 1
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Asked:
+    def of(cls, query: Mapping[str, str]) -> View:
         health, sort, page = query.get("health", ""), query.get("sort", ""), query.get("page", "")
         return cls(
             query.get("q", "").strip()[:200],
@@ -41,7 +41,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenRows:
     """The rows of one page, and how many there are in all."""
 
     rows: Sequence[Row]
@@ -49,7 +49,7 @@ class Chosen:
     pages: int
 
 
-def choose(rows: Sequence[Row], asked: Asked) -> Chosen:
+def choose(rows: Sequence[Row], asked: View) -> ChosenRows:
     """The requested rows, in the requested order."""
     wanted = asked.search.casefold()
     found = [
@@ -65,7 +65,7 @@ def choose(rows: Sequence[Row], asked: Asked) -> Chosen:
     ordered = _ordered(found, asked.sort)
     pages = max(1, -(-len(ordered) // PAGE))
     page = min(asked.page, pages)
-    return Chosen(ordered[(page - 1) * PAGE : page * PAGE], len(ordered), pages)
+    return ChosenRows(ordered[(page - 1) * PAGE : page * PAGE], len(ordered), pages)
 
 
 def _ordered(rows: list[Row], sort: str) -> list[Row]:

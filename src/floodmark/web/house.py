@@ -110,7 +110,7 @@ def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, lis
     return found
 
 
-class Counts:
+class StoreCounts:
     """The last count, and a thread that makes the next one."""
 
     def __init__(self, store: Store) -> None:

@@ -22,9 +22,9 @@ from floodmark.model.note_words import clause
 from floodmark.model.notes import Note
 from floodmark.model.text import data_time
 from floodmark.web import charts, words
-from floodmark.web.choose import Asked, choose
+from floodmark.web.choose import View, choose
 from floodmark.web.detail import Detail
-from floodmark.web.seen import Holder, Row, Snapshot, worst_lag
+from floodmark.web.seen import Row, Snapshot, TableHolder, worst_lag
 
 RUNS_ON_A_PAGE = 50
 TABLES_ON_THE_TIMELINE = 30
@@ -65,29 +65,29 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Job:
+class TableJob:
     """What runs, and how fast."""
 
-    holder: Holder
+    holder: TableHolder
     share: int | None = None  # percent
     speed: int | None = None
     left: float | None = None  # seconds
 
 
-def job(holder: Holder, now: datetime) -> Job:
+def job(holder: TableHolder, now: datetime) -> TableJob:
     """How far and how fast a run is; empty if it has not said."""
     rows, total = holder.rows, holder.total
     if rows is None:
-        return Job(holder)
+        return TableJob(holder)
     share = min(99, int(100 * rows / total)) if total else None
     begun = age(holder.stage_since or holder.since, now)
     told = age(holder.told, now) or 0.0
     seconds = None if begun is None else begun - told
     if not rows or not seconds or seconds < 1:
-        return Job(holder, share)
+        return TableJob(holder, share)
     speed = rows / seconds
     left = max(0.0, (total - rows) / speed - told) if total and total > rows else None
-    return Job(holder, share, round(speed), left)
+    return TableJob(holder, share, round(speed), left)
 
 
 def totals(rows: Sequence[Row]) -> list[tuple[str, int]]:
@@ -150,7 +150,7 @@ class Pages:
             made.append(known[2])
         return Markup("".join(made))  # made by a template, which has escaped it
 
-    def overview(self, snapshot: Snapshot, asked: Asked, now: datetime) -> str:
+    def overview(self, snapshot: Snapshot, asked: View, now: datetime) -> str:
         chosen = choose(snapshot.rows, asked)
         return self._page(
             "overview.html", title="Overview", here="/", address=asked.url(), api="/api/overview", snapshot=snapshot, asked=asked,
@@ -353,9 +353,9 @@ def _stages_of(parts: Sequence[TableOutcome]) -> list[str]:
     return [stage for stage in charts.STAGES if stage in known]
 
 
-def _span(part: TableOutcome, link: str | None = None) -> charts.Span:
+def _span(part: TableOutcome, link: str | None = None) -> charts.ChartSpan:
     said = f"{part.table}, {_clock(part.at)}: {words.ended(part.exit_code)}, {words.count(part.rows_extracted)} rows in {words.duration(part.seconds)}"
-    return charts.Span(
+    return charts.ChartSpan(
         part.table,
         part.at,
         part.seconds,

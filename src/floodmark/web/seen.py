@@ -9,9 +9,9 @@ from typing import Any
 
 from floodmark.commit.health import (
     DEFAULT_LIMIT,
-    Health,
     Mark,
     TableFacts,
+    TableHealth,
     behind_seconds,
     judge,
     moment,
@@ -19,14 +19,14 @@ from floodmark.commit.health import (
 from floodmark.commit.lease import LEASE_SECONDS
 from floodmark.commit.outcomes import ErrorText, RunOutcome, TableOutcome, run_at
 from floodmark.commit.status import Day, TableStatus, VerifyResult
-from floodmark.observe.facts import History
+from floodmark.observe.facts import Past
 from floodmark.web.ledger import NOT_ASKED, LedgerSeen, Loads, loads_of, waiting
 
 POINTS = 30  # of a sparkline
 
 
 @dataclass(frozen=True)
-class Holder:
+class TableHolder:
     """The run that holds a table, and how far it has got."""
 
     table: str
@@ -46,16 +46,16 @@ class Holder:
     lag_ids: int | None = None
 
 
-def holder_of(facts: TableFacts) -> Holder | None:
+def holder_of(facts: TableFacts) -> TableHolder | None:
     """Who holds the table, while its lease is alive, and how far it has got, if it says so."""
     lease, live = facts.lease, facts.live
     if lease is None:
         return None
     if live is None:
         since = run_at(lease.run) or None
-        return Holder(facts.table, lease.run, lease.owner.host, lease.owner.pid, lease.purpose, since)
+        return TableHolder(facts.table, lease.run, lease.owner.host, lease.owner.pid, lease.purpose, since)
     stage_since = next((one.since for one in live.stages if not one.ended), None)
-    return Holder(
+    return TableHolder(
         facts.table, live.run, live.host, live.pid, lease.purpose, live.since, live.stage, stage_since,
         live.rows, live.expected, live.files, live.bytes, live.updated_at, live.lag_seconds, live.lag_ids,
     )  # fmt: skip
@@ -66,7 +66,7 @@ class Row:
     """One table as the overview shows it."""
 
     name: str
-    health: Health
+    health: TableHealth
     lag: float | None = None
     lag_ids: int | None = None
     looked: str | None = None
@@ -75,7 +75,7 @@ class Row:
     last_success: str | None = None
     pending: int = 0
     verified: VerifyResult | None = None
-    holder: Holder | None = None
+    holder: TableHolder | None = None
     mark: Mark | None = None
     target: float = DEFAULT_LIMIT
     loads: Loads | None = None  # as the ledger has them; None: not known
@@ -135,7 +135,7 @@ class Snapshot:
         return last
 
     @property
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[TableHolder]:
         return [row.holder for row in self.rows if row.holder is not None]
 
 
@@ -187,7 +187,7 @@ def _last_success(mark: Mark, status: TableStatus, parts: list[TableOutcome]) ->
     return latest(*(part.at for part in parts if part.ok), loaded)
 
 
-def killed_runs(tables: Iterable[TableFacts], history: History, since: str) -> list[RunOutcome]:
+def killed_runs(tables: Iterable[TableFacts], history: Past, since: str) -> list[RunOutcome]:
     """The runs since then that were killed: of which another run, or only the lease, tells."""
     killed = [
         _killed(table.table, one.run, one.until, one.rows, one.stage, one.host)

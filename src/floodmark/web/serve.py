@@ -33,7 +33,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServeOptions:
     """Where to listen, and for whom."""
 
     host: str = "127.0.0.1"
@@ -90,7 +90,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(config: Config, asked: Asked, scrub: Scrub, ready: Callable[[str], None]) -> None:
+def serve(config: Config, asked: ServeOptions, scrub: Scrub, ready: Callable[[str], None]) -> None:
     """Serves until a signal arrives; calls `ready` with the address once it listens."""
     if not is_loopback(asked.host) and asked.token_file is None:
         raise ConfigError(

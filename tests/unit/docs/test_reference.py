@@ -14,7 +14,7 @@ from floodmark.commit.document import document, observe
 from floodmark.commit.fold import State
 from floodmark.model.errors import FloodmarkError, Interrupted
 from floodmark.model.run import SyncReport, TableReport
-from floodmark.observe.facts import Facts
+from floodmark.observe.facts import AllFacts
 from floodmark.observe.metrics import exposition
 from tests.support.pages import ROOT, text_of
 
@@ -41,7 +41,7 @@ def test_exit_codes_are_those_of_the_code() -> None:
 def test_metrics_are_those_of_the_code_and_each_is_explained() -> None:
     rows = re.findall(r"(?m)^\| (`floodmark_.+?) \|(.+?)\|(.+?)\|$", text_of("docs/monitoring.md"))
     told = [name for cell, _, _ in rows for name in re.findall(r"`(\w+)`", cell)]
-    made = re.findall(r"(?m)^# HELP (\S+) ", exposition(Facts()).decode())
+    made = re.findall(r"(?m)^# HELP (\S+) ", exposition(AllFacts()).decode())
     assert sorted(told) == sorted(made)
     assert all(meaning.strip() for _, _, meaning in rows)
 

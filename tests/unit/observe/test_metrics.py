@@ -21,7 +21,7 @@ from floodmark.commit.status import Day, TableStatus, VerifyResult, status_path,
 from floodmark.config.load import StoreSpec
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.run import Lag
-from floodmark.observe.facts import Facts, StoreFacts
+from floodmark.observe.facts import AllFacts, StoreFacts
 from floodmark.observe.listen import Listener, Metrics, Pulse
 from floodmark.observe.metrics import exposition, families, write_file
 from tests.support.samples import RUN, TABLE
@@ -84,7 +84,7 @@ def promtool(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess
 
 
 def test_every_metric_of_the_contract_is_there_also_of_an_empty_store() -> None:
-    described = re.findall(r"^# HELP (\S+) ", exposition(Facts()).decode(), re.MULTILINE)
+    described = re.findall(r"^# HELP (\S+) ", exposition(AllFacts()).decode(), re.MULTILINE)
     assert set(described) == NAMES
 
 
@@ -204,7 +204,7 @@ def _named(text: str) -> set[str]:
 def test_the_dashboard_and_the_rules_name_only_metrics_that_exist() -> None:
     made = {
         m.name + ("_total" if m.type == "counter" else "_info" if m.type == "info" else "")
-        for m in families(Facts())
+        for m in families(AllFacts())
     }
     assert made == NAMES
     board = json.loads((DOCS / "grafana.json").read_text())

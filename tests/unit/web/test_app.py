@@ -13,7 +13,7 @@ import pytest
 from floodmark.commit.status import DoctorResult, read_doctor, write_doctor
 from floodmark.config.load import Config
 from floodmark.model.times import stamp
-from floodmark.observe.facts import Facts
+from floodmark.observe.facts import AllFacts
 from floodmark.observe.metrics import exposition
 from floodmark.web.look import Looks
 from tests.support.dashboards import HOSTILE, Filled, every_health, seen
@@ -230,7 +230,7 @@ def test_prometheus_can_scrape_it(client: Client) -> None:
         "text/plain; version=0.0.4"
     )
     assert set(re.findall(r"^# HELP (\S+) ", answer.text, re.MULTILINE)) == set(
-        re.findall(r"^# HELP (\S+) ", exposition(Facts()).decode(), re.MULTILINE)
+        re.findall(r"^# HELP (\S+) ", exposition(AllFacts()).decode(), re.MULTILINE)
     )
     assert client("a-token-of-enough-length").get("/metrics").status_code == 401
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from floodmark.web.charts import STAGES, WIDTH, Point, Span, bars, line, sparkline, timeline
+from floodmark.web.charts import STAGES, WIDTH, ChartSpan, Point, bars, line, sparkline, timeline
 
 VALUES = some.lists(some.none() | some.floats(0, 1e15), max_size=40)
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
@@ -34,7 +34,7 @@ def test_any_values_make_sound_charts(values: list[float | None]) -> None:
 
 def test_a_bar_shows_its_stages_and_the_axis_round_times() -> None:
     stages = {"extract": 300.0, "load": 200.0, "verify": 60.0}
-    span = Span("s.t", "2026-11-17T10:00:30Z", 600.0, "ok", "", "/", stages)
+    span = ChartSpan("s.t", "2026-11-17T10:00:30Z", 600.0, "ok", "", "/", stages)
     svg = str(timeline([span], None))
     assert [svg.count(f'class="{stage}"') for stage in STAGES] == [1, 1, 1]
     assert re.findall(r">([\d: -]+)</text>", svg) == ["11-17 10:02", "10:04", "10:06", "10:08"]
@@ -69,6 +69,6 @@ def test_a_gap_is_left_where_a_value_is_not_known() -> None:
 
 @pytest.mark.parametrize(("outcome", "shape"), [("failed", "diamond"), ("held", "ring"), ("ok", None)])
 def test_outcomes_have_distinct_shapes(outcome: str, shape: str | None) -> None:
-    span = Span("shop.<orders>", "2026-11-17T11:00:00Z", 60.0, outcome, "said", "/runs/x")  # type: ignore[arg-type]
+    span = ChartSpan("shop.<orders>", "2026-11-17T11:00:00Z", 60.0, outcome, "said", "/runs/x")  # type: ignore[arg-type]
     classes = {node.get("class") for node in drawn(timeline([span], NOW)).iter()}
     assert (classes & {"diamond", "ring"}) == ({shape} if shape else set())

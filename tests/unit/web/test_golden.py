@@ -57,7 +57,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     scrub.learn(config)
     with pytest.MonkeyPatch.context() as patch:
         freeze(patch, NOW)
-        patch.setattr(house.Counts, "_count", lambda self: None)
+        patch.setattr(house.StoreCounts, "_count", lambda self: None)
         with every_state(filled):
             check: dict[str, str | None] = {
                 "section": "source",

@@ -22,7 +22,7 @@ from floodmark.model.errors import TransientError
 from floodmark.model.ledger import LoadSum
 from floodmark.services.warehouse.duckdb import glance
 from floodmark.web import documents
-from floodmark.web.choose import Asked
+from floodmark.web.choose import View
 from floodmark.web.ledger import LedgerSeen, due, loads_of, waiting
 from floodmark.web.look import Looks
 from floodmark.web.pages import Pages
@@ -179,6 +179,6 @@ def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(
     ]
     away = replace(seen, ledger=replace(seen.ledger, problem="it is <away>"))
     pages, now = Pages(config), datetime.now(UTC)
-    assert "the ledger can’t be read right now" in pages.overview(away, Asked(), now)
+    assert "the ledger can’t be read right now" in pages.overview(away, View(), now)
     text = pages.house(away, None, None, None, now)
     assert "it is &lt;away&gt;" in text and "0 commits, 1 published" in text
