@@ -136,30 +136,35 @@ class WatermarkList(Rows):
     older_watermarks: tuple[OlderWatermark, ...] = ()
 
 
-class TableResult(Result):
-    """One table's part of a sync."""
+class TableOutcome(Result):
+    """What a run did to a table."""
 
     table: str
     ok: bool
     exit_code: int
-    strategy: str | None
     rows_extracted: int
     rows_reread: int
     rows_deleted: int
     rows_loaded: int
     files_written: int
     bytes_written: int
-    files_loaded: int
-    files_cleaned: int
-    bytes_cleaned: int
     seconds: float
     lag_before: Lag | None
     lag_after: Lag | None
+    error: Failure | None
+
+
+class TableResult(TableOutcome):
+    """One table's part of a sync."""
+
+    strategy: str | None
+    files_loaded: int
+    files_cleaned: int
+    bytes_cleaned: int
     commits: tuple[int, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     held_back_by: tuple[str, ...]
-    error: Failure | None
     plan: Plan | None
     watermark: Watermark | None
 
@@ -179,24 +184,11 @@ class SyncResult(Rows):
         return sum(table.rows_loaded for table in self.tables)
 
 
-class RunRow(Result):
+class RunRow(TableOutcome):
     """One table's part of an earlier run."""
 
     run: str
     at: Moment
-    table: str
-    ok: bool
-    exit_code: int
-    rows_extracted: int
-    rows_reread: int
-    rows_deleted: int
-    rows_loaded: int
-    files_written: int
-    bytes_written: int
-    seconds: float
-    lag_before: Lag | None
-    lag_after: Lag | None
-    error: Failure | None
 
 
 class RunHistory(Rows):

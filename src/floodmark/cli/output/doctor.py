@@ -28,7 +28,8 @@ def check_lines(checks: Sequence[Check], width: int | None, paint: bool = False)
             continue
         for reason, same in groupby(group, lambda check: check.detail if check.status == "skipped" else None):
             if reason is None:
-                lines += [line for check in same for line in _check(check, width, paint)]
+                for check in same:
+                    lines += _line(check.status, check.name, check.detail, check.hint, width, paint)
             else:
                 # One line for all checks that were skipped for the same reason.
                 names = ", ".join(check.name for check in same)
@@ -50,10 +51,6 @@ def _table(table: str | None, checks: list[Check], width: int | None, paint: boo
     for check in others:
         lines += _line("", "", check.detail, check.hint, width, paint)
     return lines
-
-
-def _check(check: Check, width: int | None, paint: bool) -> list[str]:
-    return _line(check.status, check.name, check.detail, check.hint, width, paint)
 
 
 def _line(status: str, name: str, detail: str, hint: str | None, width: int | None, paint: bool) -> list[str]:

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from floodmark.cli.output.document import LEAST_NAME, behind, indented, position, table
+from floodmark.cli.output.document import behind, fitted, indented, position
 from floodmark.model.text import (
-    cells,
     clock,
     count,
     counted,
@@ -21,7 +20,6 @@ from floodmark.model.text import (
     duration,
     rate,
     shortened,
-    shortened_alike,
     size,
 )
 
@@ -127,28 +125,18 @@ def _listed(tables: Sequence[TableResult], how: Shown) -> list[str]:
         "Table", "Rows", "Files", "Time", "Watermark", "Lag", "State")  # fmt: skip
     states = [_state(one, how) for one in tables]
     body = [
-        (*(_planned_cells(one) if how.dry_run else _cells(one)), state)
-        for one, (state, _) in zip(tables, states, strict=True)
+        (
+            *(_planned_cells(one) if how.dry_run else _cells(one)),
+            f"{_SIGNS[sign][0]} {state}" if how.paint else state,
+        )
+        for one, (state, sign) in zip(tables, states, strict=True)
     ]
-    rest = sum(max(cells(row[i]) for row in (head, *body)) + 2 for i in range(1, len(head)))
-    rest += 2 if how.paint else 0
-    above: dict[int, str] = {}  # names that are too long for their column, by the number of their line
-    if how.width is not None:
-        room = how.width - rest
-        if room < min(LEAST_NAME, max(cells(one.table) for one in tables)):
-            return [line for one in tables for line in _card(one, how)]
-        names = shortened_alike([row[0] for row in body], room)
-        above = {n: body[n - 1][0] for n, name in enumerate(names, 1) if name is None}
-        body = [(name or "", *row[1:]) for name, row in zip(names, body, strict=True)]
-    lines: list[str] = []
-    for number, line in enumerate(table([head, *body], {1, 2, 3, 4} if how.dry_run else {1, 2, 3})):
-        if number in above:
-            lines.append(shortened(above[number], how.width or 80) or above[number])
-        if number and how.paint:  # colours come last, after everything has been measured
-            state, sign = states[number - 1]
-            line = line[: -len(state)] + _signed(state, sign, how)
-        lines.append(line)
-    return lines
+
+    def colour(row: int, column: int, cell: str) -> str:
+        return _signed(*states[row - 1], how) if how.paint and row and column == len(head) - 1 else cell
+
+    lines = fitted([head, *body], how.width, {1, 2, 3, 4} if how.dry_run else {1, 2, 3}, paint=colour)
+    return lines or [line for one in tables for line in _card(one, how)]
 
 
 def _cells(one: TableResult) -> tuple[str, ...]:
