@@ -161,7 +161,7 @@ def _sample(scope: Scope, columns: Sequence[Any]) -> tuple[Printed, ...]:
 
 def beyond(session: Session, scope: Scope, span: Span, most: int) -> list[str]:
     """The hashed keys of up to so many left-out rows."""
-    sql = source_sql.fetched_beyond(scope, span, most)
+    sql = source_sql.beyond(scope, span, most, fetched=True)
     found = _batches(session, scope, sql, scope.keys) if sql is not None else ()
     return [text for batch in found for text in to_hex(hashes(batch.columns, _key(scope)))]
 

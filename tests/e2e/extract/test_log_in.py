@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def ask(spec: SourceSpec, sql: str = "SELECT 1") -> bool:
     """Whether the session is encrypted, by the server's own word; rows and questions share the connection."""
     with Session(spec) as session:
         session.rows(sql)
-        with session.columns("SELECT 1", 10, [pa.int64()]) as blocks:
+        with closing(session.columns("SELECT 1", 10, [pa.int64()])) as blocks:
             assert [column.to_pylist() for block in blocks for column in block] == [[1]]
         return bool(session.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
 

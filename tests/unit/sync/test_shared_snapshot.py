@@ -17,6 +17,7 @@ from floodmark.model import events
 from floodmark.model.errors import Interrupted, TransientError
 from floodmark.model.run import Wait
 from floodmark.model.window import Slice
+from floodmark.services.mysql.one_moment import Proof
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.spark.meeting import Guest, Meeting, MeetingOver
@@ -140,7 +141,7 @@ def test_several_connections_read_only_if_all_of_them_are_on_one_server(
         tasks = [pool.submit(follows, meeting, n, name) for n, name in enumerate(("a", second))]
         came = _open_all(
             meeting, meeting.begin(lambda: 2, 5.0, lambda: False), cast(Session, Server(proof)),
-            cast(Session, Server(holder)), proving, TABLE, 5.0, outcome, threading.Event(),
+            cast(Session, Server(holder)), cast(Proof, proving), TABLE, 5.0, outcome, threading.Event(),
         )  # fmt: skip
         steps = [task.result(5) for task in tasks]
     assert [member.number for member in came] == ([0, 1] if one else [0])

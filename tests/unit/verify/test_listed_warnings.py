@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -25,9 +24,8 @@ class Warned:
     def __init__(self, code: int) -> None:
         self.code = str(code).encode()
 
-    @contextmanager
-    def columns(self, sql: str, limit: int, kinds: list[Any]) -> Iterator[Iterator[list[Any]]]:
-        yield iter([[pa.array([1, 2], pa.int32()), pa.array([b"a", b"b"]), pa.array([1, 0], pa.int64())]])
+    def columns(self, sql: str, limit: int, kinds: list[Any]) -> Iterator[list[Any]]:
+        yield [pa.array([1, 2], pa.int32()), pa.array([b"a", b"b"]), pa.array([1, 0], pa.int64())]
 
     def warnings(self) -> int:
         return 1000

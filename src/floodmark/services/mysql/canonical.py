@@ -184,13 +184,18 @@ def digest(scope: Scope, span: Span, digits: int = 0) -> str:
     return f"SELECT LEFT({key_hash(scope)}, {digits}) AS part, COUNT(*), {number} {rows} GROUP BY part"
 
 
-def beyond(scope: Scope, span: Span, most: int | None) -> str | None:
-    """The hashed keys of a range's left-out rows, or their count if `most` is None; None if impossible."""
+def beyond(scope: Scope, span: Span, most: int | None, *, fetched: bool = False) -> str | None:
+    """The hashed keys of a range's left-out rows, or their count if `most` is None; None if there can't be any.
+
+    `fetched`: the columns of their keys instead, for workers that hash them.
+    """
     condition = _beyond(scope)
     if condition is None or not scope.table.key:
         return None
     rows = f"FROM {sql.source(scope.table)}{_conditions(scope, span, [condition])}"
-    return f"SELECT COUNT(*) {rows}" if most is None else f"SELECT {key_hash(scope)} {rows} LIMIT {int(most)}"
+    if most is None:
+        return f"SELECT COUNT(*) {rows}"
+    return f"SELECT {_selected(scope.keys) if fetched else key_hash(scope)} {rows} LIMIT {int(most)}"
 
 
 def fetched(scope: Scope, span: Span) -> str:
@@ -202,15 +207,6 @@ def fetched_places(scope: Scope, span: Span) -> str:
     """The same of all rows that `entries` would list, and then whether the row is in the scope: 1 or 0."""
     place = f"IF({_place(scope)} IN ('in', 'loose'), 1, 0)"
     return f"SELECT {_selected(scope.forms)}, {place} {_from(scope, span, _listed(scope))}"
-
-
-def fetched_beyond(scope: Scope, span: Span, most: int) -> str | None:
-    """The key columns of a range's left-out rows; None if there can't be any."""
-    condition = _beyond(scope)
-    if condition is None or not scope.table.key:
-        return None
-    rows = f"FROM {sql.source(scope.table)}{_conditions(scope, span, [condition])}"
-    return f"SELECT {_selected(scope.keys)} {rows} LIMIT {int(most)}"
 
 
 def _selected(chosen: Sequence[Form]) -> str:
@@ -251,7 +247,7 @@ def places(scope: Scope, keys: Sequence[Key]) -> str:
 
 
 def _with_keys(scope: Scope, keys: Sequence[Key]) -> str:
-    return f"FROM {sql.source(scope.table)}{_conditions(scope, Span(), [_is_one_of(scope.table, keys)])}"
+    return f"FROM {sql.source(scope.table)}{_conditions(scope, Span(), [sql.any_of(scope.table, keys)])}"
 
 
 def _keys(scope: Scope) -> str:
@@ -263,21 +259,6 @@ def _place(scope: Scope) -> str:
     places = [(_loose(scope), "loose"), (_beyond(scope), "beyond"), (inside, "in")]
     arms = (f"WHEN {condition} THEN '{place}'" for condition, place in places if condition)
     return f"CASE {' '.join(arms)} ELSE 'before' END"
-
-
-def _is_one_of(table: Table, keys: Sequence[Key]) -> str:
-    columns = [table.column(name) for name in table.key]
-    if len(columns) == 1 and all(key[0] is not None for key in keys):
-        values = ", ".join(sql.literal(columns[0], key[0]) for key in keys if key[0] is not None)
-        return f"{sql.expression(columns[0])} IN ({values})"
-
-    def term(key: Key) -> str:
-        return " AND ".join(
-            f"{sql.expression(c)} = {sql.literal(c, v)}" if v is not None else f"{quote(c.name)} IS NULL"
-            for c, v in zip(columns, key, strict=True)
-        )
-
-    return " OR ".join(f"({term(key)})" for key in keys)
 
 
 def _hex(text: str) -> str:

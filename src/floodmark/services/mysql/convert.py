@@ -129,7 +129,8 @@ def _numbers(field: Field) -> Convert:
         try:
             return _cast([_readable(cells)], options)
         except pa.ArrowInvalid:
-            index = next(i for i in range(len(cells)) if not _casts(cells[i : i + 1], options))
+            one_by_one = (_readable(cells[i : i + 1]) for i in range(len(cells)))
+            index = next(i for i, cell in enumerate(one_by_one) if _fails(_cast, [cell], options))
             what = f"{cells[index].as_py()!r}, which is not a valid {field.arrow}"
             raise Unfit(index, what, "check the column's type, or exclude the column") from None
 
@@ -141,12 +142,13 @@ def _readable(cells: Array) -> Array:
     return cells.view(_TEXT) if pa.types.is_binary(cells.type) else cells
 
 
-def _casts(cell: Array, options: Any) -> bool:
+def _fails(convert: Callable[..., object], *arguments: object) -> bool:
+    """Whether a conversion refuses a value."""
     try:
-        _cast([_readable(cell)], options)
-    except pa.ArrowInvalid:
-        return False
-    return True
+        convert(*arguments)
+    except ValueError:
+        return True
+    return False
 
 
 def _texts(field: Field) -> Convert:
@@ -157,7 +159,7 @@ def _texts(field: Field) -> Convert:
             return _cast([cells], options)  # checks UTF-8, copies nothing
         except pa.ArrowInvalid:
             index, value = next(
-                (i, v) for i, v in enumerate(cells.to_pylist()) if v is not None and not _is_utf8(v)
+                (i, v) for i, v in enumerate(cells.to_pylist()) if v is not None and _fails(v.decode)
             )
             shown = value[:32].hex() + ("…" if len(value) > 32 else "")
             raise Unfit(
@@ -181,14 +183,6 @@ def _unlike_others(inner: Convert) -> Convert:
         return values
 
     return convert
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- zero_dates
@@ -233,18 +227,11 @@ def _impossible(text: Array) -> Array:
     try:
         rest.cast(pa.date32())
     except pa.ArrowInvalid:  # days that don't exist in their month, stored under ALLOW_INVALID_DATES
-        wrong = [v is not None and not _is_date(v) for v in rest.to_pylist()]
+        # Arrow and the warehouses know a year 0, Python doesn't; it has the same days as 2000.
+        days = (v and v.replace("0000-", "2000-", 1) for v in rest.to_pylist())
+        wrong = [v is not None and _fails(datetime.date.fromisoformat, v) for v in days]
         return pc.or_(zero, pa.array(wrong, pa.bool_()))
     return zero
-
-
-def _is_date(text: str) -> bool:
-    try:
-        # Arrow and the warehouses know a year 0, Python doesn't; it has the same days as 2000.
-        datetime.date.fromisoformat(text.replace("0000-", "2000-", 1))
-    except ValueError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- overflow

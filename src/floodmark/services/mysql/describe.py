@@ -20,10 +20,10 @@ from floodmark.model.notes import Note, not_followed
 from floodmark.model.table import Column, Mode, Recipe, SourceTable, Table
 from floodmark.model.types import comparison, fields, quote
 from floodmark.services.mysql import cascades as cascading
+from floodmark.services.mysql import sql
 from floodmark.services.mysql.indexes import Index, Keys, cursor_index, indexes, needs_sorting
 from floodmark.services.mysql.likely import likely_cursor
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sql import unsteady
+from floodmark.services.mysql.session import Session, as_text
 from floodmark.services.mysql.version import version
 
 CURSORS = ("update_at", "updated_at", "update_time", "modified_at", "last_modified", "last_update")
@@ -135,7 +135,7 @@ _Shown = tuple[str, str, str, str]
 
 
 def _visible(session: Session, database: str | None) -> list[_Shown]:
-    condition = f"TABLE_SCHEMA = {_text(database)}" if database else f"TABLE_SCHEMA NOT IN {_SYSTEM}"
+    condition = f"TABLE_SCHEMA = {sql.text(database)}" if database else f"TABLE_SCHEMA NOT IN {_SYSTEM}"
     return _shown(session, f"{_LISTED} {condition} ORDER BY TABLE_SCHEMA, TABLE_NAME")
 
 
@@ -145,7 +145,7 @@ def _visible_by_name(session: Session, meant: set[tuple[str, str]]) -> list[_Sho
     The server looks them up one by one: listing all tables for each of 1,000 would take a million rows.
     """
     questions = (
-        f"{_LISTED} TABLE_SCHEMA NOT IN {_SYSTEM} AND TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)}"
+        f"{_LISTED} TABLE_SCHEMA NOT IN {_SYSTEM} AND TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)}"
         for schema, table in sorted(meant)
     )
     # The server may ignore case here, and show a table twice.
@@ -153,10 +153,10 @@ def _visible_by_name(session: Session, meant: set[tuple[str, str]]) -> list[_Sho
     return [one for one in found if one[:2] in meant]
 
 
-def _shown(session: Session, sql: str) -> list[_Shown]:
+def _shown(session: Session, question: str) -> list[_Shown]:
     return [
-        (_str(schema), _str(table), _str(kind).upper(), _str(engine))
-        for schema, table, kind, engine in session.rows(sql)
+        (as_text(schema), as_text(table), as_text(kind).upper(), as_text(engine))
+        for schema, table, kind, engine in session.rows(question)
     ]
 
 
@@ -227,24 +227,24 @@ def _columns(session: Session, schema: str, table: str) -> list[Column]:
         "SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE, CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH,"
         " NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME, COLUMN_DEFAULT,"
         f" EXTRA, {expression} FROM information_schema.COLUMNS"
-        f" WHERE TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)} ORDER BY ORDINAL_POSITION"
+        f" WHERE TABLE_SCHEMA = {sql.text(schema)} AND TABLE_NAME = {sql.text(table)} ORDER BY ORDINAL_POSITION"
     )
     return [
         Column(
-            name=_str(r[0]),
-            type=_str(r[1]),
-            data_type=_str(r[2]).lower(),
+            name=as_text(r[0]),
+            type=as_text(r[1]),
+            data_type=as_text(r[2]).lower(),
             nullable=r[3] == b"YES",
             characters=_int(r[4]),
             octets=_int(r[5]),
             precision=_int(r[6]),
             scale=_int(r[7]),
             fraction=_int(r[8]),
-            charset=_str(r[9]) or None,
-            collation=_str(r[10]) or None,
-            default=None if r[11] is None else _str(r[11]),
-            extra=_str(r[12]),
-            generated=_str(r[13]) if expression != "NULL" else None,
+            charset=as_text(r[9]) or None,
+            collation=as_text(r[10]) or None,
+            default=None if r[11] is None else as_text(r[11]),
+            extra=as_text(r[12]),
+            generated=as_text(r[13]) if expression != "NULL" else None,
         )
         for r in rows
     ]
@@ -377,17 +377,9 @@ def _notes(table: Table) -> list[Note]:
     notes += [Note(kind) for kind in not_followed(table, table.recipe.deletes)]
     if any(comparison(table.column(k)) == "unknown" for k in table.key) and table.mode != "upsert":
         notes.append(Note("unknown_collation"))
-    if table.recipe.where and (why := unsteady(table.recipe.where)):
+    if table.recipe.where and (why := sql.unsteady(table.recipe.where)):
         notes.append(Note("unsteady_where", columns=why))
     return notes
-
-
-def _text(value: str) -> str:
-    return f"_utf8mb4 X'{value.encode().hex()}'" if value else "''"
-
-
-def _str(cell: bytes | None) -> str:
-    return (cell or b"").decode()
 
 
 def _int(cell: bytes | None) -> int | None:

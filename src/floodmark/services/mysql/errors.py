@@ -83,7 +83,7 @@ def as_discovered() -> Iterator[None]:
 
 def translated(error: MySQLError, spec: SourceSpec) -> FloodmarkError:
     """The error as one of ours. MySQL's messages never contain a password."""
-    code, text = _parts(error)
+    code, text = parts(error)
     where = f"MySQL at {spec.socket or f'{spec.host}:{spec.port}'}"
     if spec.ssh is not None:
         where += f" through {spec.ssh.host}"
@@ -103,39 +103,30 @@ _CLASSES: dict[Meaning, type[FloodmarkError]] = {
 }  # all others: ConfigError
 
 
+# What to do about each; `also`: what else may be wrong.
+_HINTS: dict[Meaning, str] = {
+    "log-in": "check the user and the password in source.url, or in the environment variable that it names{also}",
+    "expired": "give {user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url",
+    "locked": "ALTER USER '{user}'@'…' ACCOUNT UNLOCK",
+    "blocked": "too many log-ins failed: check source.url, then have the server unblock this client",
+    "plain": "set source.tls.mode: verify_identity with the server's ca, or required",
+    "rights": "check the names, or GRANT SELECT on the tables to {user} (rights of a role count only after SET DEFAULT ROLE)",
+    "execute": "GRANT EXECUTE on it to {user}",  # a function in a `where`
+    "name": "check the names and the `where` in the configuration",
+    "statement": "check the names and the `where` in the configuration",
+    "packet": "raise max_allowed_packet on the source, or exclude the column",
+    "text": "a text in the `where`, or in a key of the warehouse, has characters that the column can't hold: correct it there",
+    "unreachable": "check source.url and that the server is running, then try again",
+    "cut": "the connection was cut; try again: nothing is lost",
+    "time limit": "the server's time limit for statements was exceeded; use smaller slices",
+    "busy": "try again: nothing is lost",
+    "value": "trying again will not help: correct the value or the definition at the source, or exclude the column",
+}
+
+
 def hint_for(kind: Meaning, spec: SourceSpec) -> str:
     """What to do about it."""
-    match kind:
-        case "log-in":
-            return f"check the user and the password in source.url, or in the environment variable that it names{_also(spec)}"
-        case "expired":
-            return f"give {spec.user} a new password (ALTER USER … IDENTIFIED BY …), and update source.url"
-        case "locked":
-            return f"ALTER USER '{spec.user}'@'…' ACCOUNT UNLOCK"
-        case "blocked":
-            return "too many log-ins failed: check source.url, then have the server unblock this client"
-        case "plain":
-            return "set source.tls.mode: verify_identity with the server's ca, or required"
-        case "rights":
-            return f"check the names, or GRANT SELECT on the tables to {spec.user} (rights of a role count only after SET DEFAULT ROLE)"
-        case "execute":  # a function in a `where`
-            return f"GRANT EXECUTE on it to {spec.user}"
-        case "name" | "statement":
-            return "check the names and the `where` in the configuration"
-        case "packet":
-            return "raise max_allowed_packet on the source, or exclude the column"
-        case "text":
-            return "a text in the `where`, or in a key of the warehouse, has characters that the column can't hold: correct it there"
-        case "unreachable":
-            return "check source.url and that the server is running, then try again"
-        case "cut":
-            return "the connection was cut; try again: nothing is lost"
-        case "time limit":
-            return "the server's time limit for statements was exceeded; use smaller slices"
-        case "busy":
-            return "try again: nothing is lost"
-        case "value":
-            return "trying again will not help: correct the value or the definition at the source, or exclude the column"
+    return _HINTS[kind].format(user=spec.user, also=_also(spec))
 
 
 def _also(spec: SourceSpec) -> str:
@@ -147,7 +138,8 @@ def _also(spec: SourceSpec) -> str:
     return ""
 
 
-def _parts(error: Exception) -> tuple[int, str]:
+def parts(error: Exception) -> tuple[int, str]:
+    """The number and the text of a driver's error."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[-1]) if error.args else type(error).__name__
     return code, text.strip()

@@ -9,7 +9,7 @@ from floodmark.model.notes import Note, Unfit
 from floodmark.model.table import Column
 from floodmark.model.types import comparison
 from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.sql import NUMBERED
+from floodmark.services.mysql.sql import NUMBERED, text
 
 LONGEST_KEY = 3072  # bytes in a B-tree of InnoDB
 
@@ -45,7 +45,7 @@ def indexes(session: Session, schema: str, table: str) -> list[Index]:
     usable = {b"IGNORED": " AND IGNORED = 'NO'", b"IS_VISIBLE": " AND IS_VISIBLE = 'YES'"}
     rows = session.rows(
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION FROM information_schema.STATISTICS"
-        f" WHERE TABLE_SCHEMA = {_text(schema)} AND TABLE_NAME = {_text(table)}"
+        f" WHERE TABLE_SCHEMA = {text(schema)} AND TABLE_NAME = {text(table)}"
         f"{''.join(usable[(name or b'').upper()] for (name,) in switches)}"
         " ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX"
     )
@@ -141,7 +141,3 @@ class Keys:
             (i for i in self._rest if i.whole and i.ordered and i.columns[: len(key)] == key), None
         )
         return key, leading.name if leading else None
-
-
-def _text(value: str) -> str:
-    return f"_utf8mb4 X'{value.encode().hex()}'"

@@ -21,6 +21,7 @@ from typing import Any
 from floodmark.config.load import SourceSpec, Tls
 from floodmark.model.errors import ConfigError, FloodmarkError, TlsError, causes
 from floodmark.services.hidden_imports import hidden
+from floodmark.services.mysql.errors import parts
 from floodmark.services.mysql.rows import small
 from floodmark.services.mysql.rows import text as wire
 
@@ -72,7 +73,7 @@ class Link:
         self.socket = socket  # free for others once a statement is answered, until the next statement
         self.closed = False
         self._connection = connection
-        self._warnings = 0
+        self.warnings = 0  # that the last statement has left
 
     def ask(self, sql: bytes) -> small.Result:
         """The whole answer to a statement with a small result, or with none; raises MySQLError."""
@@ -83,12 +84,8 @@ class Link:
         except wire.MySQLError:
             self.close()
             raise
-        self._warnings = result.warnings
+        self.warnings = result.warnings
         return result
-
-    def warnings(self) -> int:
-        """How many warnings the last statement left."""
-        return self._warnings
 
     @property
     def number(self) -> int:
@@ -330,8 +327,8 @@ def _meaning(error: Exception) -> Exception:
     """What a failed log-in means: our error, the server's refusal or certificate, no answer, or a cut."""
     if isinstance(error, (FloodmarkError, wire.MySQLError)):
         return error
-    code, text = _parts(error) if isinstance(error, pymysql.MySQLError) else (0, "")
-    if _is_servers(code):
+    code, text = parts(error) if isinstance(error, pymysql.MySQLError) else (0, "")
+    if code >= 1000 and not 2000 <= code < 3000:  # the server's own; the others are the client's
         return wire.MySQLError(code, text)
     found = list(causes(error))
     for cause in found:
@@ -353,13 +350,3 @@ def _meaning(error: Exception) -> Exception:
 
 def _silent() -> wire.MySQLError:
     return wire.MySQLError(2003, "no answer")
-
-
-def _is_servers(code: int) -> bool:
-    """Whether the error code is the server's; the others are the client's own."""
-    return code >= 1000 and not 2000 <= code < 3000
-
-
-def _parts(error: Exception) -> tuple[int, str]:
-    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    return code, str(error.args[-1]) if error.args else type(error).__name__

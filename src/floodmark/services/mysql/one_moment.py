@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from contextlib import suppress
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.notes import Obstacle
 from floodmark.model.table import Table
 from floodmark.services.mysql import sql
-from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.session import Session, as_text
 from floodmark.services.mysql.trust import Trust
 from floodmark.services.mysql.version import version
 
@@ -48,24 +48,21 @@ def unfit(table: Table) -> Obstacle | None:
 
 def obstacle(session: Session, table: Table, trust: Trust) -> Obstacle | None:
     """Why snapshots of this table can't be proven to be of one moment on this server; None if they can."""
-    variables = {
-        (key or b"").decode().lower(): (value or b"").decode().upper()
-        for key, value in session.rows(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
-            " 'log_replica_updates', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
-        )
-    }
-    try:
-        status: list[dict[str, bytes | None]] | None = session.records(_show_status(session))
-    except ConfigError:
-        status = None
-    return unprovable(variables, trust, status, with_clock=bool(table.recipe.where))
+    variables = session.variables(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'gtid_mode', 'log_slave_updates',"
+        " 'log_replica_updates', 'binlog_optimize_thread_scheduling', 'secure_timestamp')"
+    )
+    status: list[dict[str, str | None]] | None = None
+    with suppress(ConfigError):
+        status = session.records(_show_status(session))
+    upper = {name: value.upper() for name, value in variables.items()}
+    return unprovable(upper, trust, status, with_clock=bool(table.recipe.where))
 
 
 def unprovable(
     variables: Mapping[str, str],
     trust: Trust,
-    status: Sequence[Mapping[str, bytes | None]] | None,
+    status: Sequence[Mapping[str, str | None]] | None,
     *,
     with_clock: bool = False,
 ) -> Obstacle | None:
@@ -130,26 +127,13 @@ def at_moment(session: Session, moment: str) -> None:
 # ---------------------------------------------------------------- the proof
 
 
-class Proof(Protocol):
-    """What is known of the source's log around the opening of snapshots, in a session of its own."""
-
-    def before(self) -> bool:
-        """Whether everything logged so far is visible; to be called before the first snapshot is opened."""
-
-    def meanwhile(self) -> None:
-        """To be called while the others open their snapshots."""
-
-    def after(self) -> bool:
-        """Whether nothing was logged since `before`, nor became visible; to be called after the last one."""
-
-
 def same_end(before: str, after: str) -> bool:
     """Whether two looks at the log saw the same end; empty: there is no log. Pure."""
     return bool(before) and before == after
 
 
 class MySQLProof:
-    """For Oracle's MySQL with GTIDs.
+    """For Oracle's MySQL with GTIDs, in a session of its own.
 
     A transaction owns its GTID from before it is written to the log until after it has become visible. So if
     no GTID is owned, everything logged by then is visible.
@@ -161,23 +145,25 @@ class MySQLProof:
         self._before = ""
 
     def before(self) -> bool:
+        """Whether everything logged so far is visible; to be called before the first snapshot is opened."""
         self._before = self._end()
         return not (self._session.rows("SELECT @@GLOBAL.gtid_owned")[0][0] or b"").strip()
 
     def meanwhile(self) -> None:
-        pass
+        """To be called while the others open their snapshots."""
 
     def after(self) -> bool:
+        """Whether nothing was logged since `before`, nor became visible; to be called after the last one."""
         return same_end(self._before, self._end())
 
     def _end(self) -> str:
         for file, position, *_ in self._session.rows(self._show):
-            return f"{(file or b'').decode()}:{(position or b'').decode()}"
+            return f"{as_text(file)}:{as_text(position)}"
         return ""  # the log was closed
 
 
 class MariaDBProof:
-    """For MariaDB, where commits become visible and move the log under one mutex, and a snapshot knows its place.
+    """The same for MariaDB, where commits become visible and move the log under one mutex, and a snapshot knows its place.
 
     Only prepared XA transactions commit in two steps, in the log and in InnoDB; they are listed as prepared until
     both are done.
@@ -202,15 +188,15 @@ class MariaDBProof:
 
     def _place(self) -> str:
         """The exact place of the session's snapshot in the log: everything visible is before it."""
-        found = {
-            (name or b"").decode().lower(): (value or b"").decode()
-            for name, value in self._session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
-        }
+        found = self._session.variables("SHOW STATUS LIKE 'binlog_snapshot_%'")
         file, position = found.get("binlog_snapshot_file"), found.get("binlog_snapshot_position")
         return f"{file}:{position}" if file and position else ""
 
     def _prepared(self) -> bool:
         return bool(self._session.rows("XA RECOVER"))
+
+
+Proof = MySQLProof | MariaDBProof
 
 
 def proof(session: Session, mariadb: bool) -> Proof:

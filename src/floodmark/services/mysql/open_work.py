@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.services.mysql.session import LABEL, Row, Session
+from floodmark.services.mysql.session import LABEL, Row, Session, as_text
 
 # trx_started has whole seconds and is set a moment after the statement's NOW().
 TRX_SLACK = 1.0
@@ -189,11 +189,11 @@ def _transactions(session: Session) -> list[Transaction]:
         Transaction(
             float(start or 0),
             int(thread or 0),
-            _text(trx),
+            as_text(trx),
             _who(user, host),
             bool(int(modified or 0)),
             bool(int(read_only or 0)),
-            _text(isolation),
+            as_text(isolation),
         )
         for start, thread, trx, user, host, modified, read_only, isolation in rows
     ]
@@ -240,7 +240,7 @@ def _write_locks(session: Session) -> dict[int, frozenset[Name]]:
     )
     found: dict[int, set[Name]] = {}
     for thread, schema, name in rows:
-        found.setdefault(int(thread or 0), set()).add((_text(schema).lower(), _text(name).lower()))
+        found.setdefault(int(thread or 0), set()).add((as_text(schema).lower(), as_text(name).lower()))
     return {thread: frozenset(names) for thread, names in found.items()}
 
 
@@ -279,9 +279,5 @@ def now(session: Session) -> float:
     return float(session.rows(f"SELECT {CLOCK}")[0][0] or 0)
 
 
-def _text(cell: bytes | None) -> str:
-    return (cell or b"").decode(errors="replace")
-
-
 def _who(user: bytes | None, host: bytes | None) -> str:
-    return f"{_text(user) or 'unknown'}@{_text(host).rpartition(':')[0] or _text(host) or 'unknown'}"
+    return f"{as_text(user) or 'unknown'}@{as_text(host).rpartition(':')[0] or as_text(host) or 'unknown'}"

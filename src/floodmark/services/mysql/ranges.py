@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -179,7 +179,7 @@ def _every(session: Session, query: str, columns: int, step: int) -> list[Row]:
     """Every `step`-th row. All rows travel: old servers number rows only by variables, in no sure order."""
     found: list[Row] = []
     seen = 0
-    with session.columns(query, LISTED, [pa.binary()] * columns) as blocks:
+    with closing(session.columns(query, LISTED, [pa.binary()] * columns)) as blocks:
         for block in blocks:
             which = pa.array(range((step - 1 - seen) % step, len(block[0]), step), pa.int64())
             found += zip(*(column.take(which).to_pylist() for column in block), strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -88,7 +89,8 @@ class Batches:
         collecting = gc.isenabled()
         gc.disable()  # many short-lived objects, never a cycle among them
         try:
-            with self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields]) as blocks:
+            blocks = self._session.columns(self._sql, self._limit, [f.arrow for f in self._fields])
+            with closing(blocks):
                 yield from self._join(blocks)
             self._check_warnings()
         finally:

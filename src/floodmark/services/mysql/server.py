@@ -11,7 +11,7 @@ from floodmark.model.errors import ConfigError
 from floodmark.services.mysql import open_work, time_zones
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.server_load import channels
-from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.session import Session, as_text
 from floodmark.services.mysql.trust import Trust, trust_in
 from floodmark.services.mysql.version import parsed
 
@@ -83,7 +83,7 @@ def look(session: Session) -> Server:
         _number(variables.get("max_statement_time")) or _number(variables.get("max_execution_time")) / 1000
     )
     trust = trust_in(session)
-    own = _number(_text(session.rows("SELECT @@session.max_user_connections")[0][0]))
+    own = _number(as_text(session.rows("SELECT @@session.max_user_connections")[0][0]))
     return Server(
         version=variables.get("version", ""),
         zone=zone,
@@ -120,8 +120,7 @@ def _longest(session: Session, sight: Sight) -> LongestTransaction | None:
 
 def _named(session: Session, show: str, names: Sequence[str]) -> dict[str, str]:
     listed = ", ".join(f"'{name}'" for name in names)
-    rows = session.rows(f"{show} WHERE Variable_name IN ({listed})")
-    return {_text(name).lower(): _text(value) for name, value in rows}
+    return session.variables(f"{show} WHERE Variable_name IN ({listed})")
 
 
 def _skew(session: Session) -> tuple[float, float]:
@@ -161,7 +160,3 @@ def _number(text: str | None) -> float:
         return float(text or 0)
     except ValueError:
         return 0.0
-
-
-def _text(cell: bytes | None) -> str:
-    return (cell or b"").decode(errors="replace")

@@ -25,10 +25,12 @@ def channels(session: Session) -> list[dict[str, str | None]]:
     Empty if it isn't a replica; raises ConfigError without the privilege.
     """
     try:
-        rows = session.named("SHOW ALL SLAVES STATUS" if version(session).mariadb else "SHOW REPLICA STATUS")
+        rows = session.records(
+            "SHOW ALL SLAVES STATUS" if version(session).mariadb else "SHOW REPLICA STATUS"
+        )
     except ConfigError as refused:
         try:
-            rows = session.named("SHOW SLAVE STATUS")  # before MySQL 8.0.22
+            rows = session.records("SHOW SLAVE STATUS")  # before MySQL 8.0.22
         except ConfigError:
             raise refused from None
     return [in_newer_words(row) for row in rows]

@@ -10,8 +10,9 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,6 +35,11 @@ Row = tuple[bytes | None, ...]
 CONNECT_SECONDS = 5
 # Prefix of our statements: identifies them to anyone reading the process list, and to ourselves.
 LABEL = "/* floodmark: "
+
+
+def as_text(cell: bytes | None) -> str:
+    """A cell as text; empty for NULL."""
+    return (cell or b"").decode(errors="replace")
 
 
 class Session:
@@ -117,35 +123,25 @@ class Session:
             self._once[sql] = self.rows(sql)
         return self._once[sql]
 
-    def named(self, sql: str) -> list[dict[str, str | None]]:
-        """All rows of a small result, as text by column name."""
+    def records(self, sql: str) -> list[dict[str, str | None]]:
+        """All rows of a small result, as text by lower-case column name: for results whose columns differ between servers."""
         found = self._stored(sql)
-        names = self._names(found)
-        return [
-            {
-                n: None if cell is None else cell.decode(errors="replace")
-                for n, cell in zip(names, row, strict=True)
-            }
-            for row in found.rows
-        ]
+        try:
+            names = [name.lower() for name in found.names()]
+        except MySQLError as error:
+            self.close()
+            raise translated(error, self.spec) from error
+        texts = ([None if cell is None else as_text(cell) for cell in row] for row in found.rows)
+        return [dict(zip(names, row, strict=True)) for row in texts]
 
-    def records(self, sql: str) -> list[dict[str, bytes | None]]:
-        """The same by lower-case column name, as bytes: for results whose columns differ between servers."""
-        found = self._stored(sql)
-        names = [name.lower() for name in self._names(found)]
-        return [dict(zip(names, row, strict=True)) for row in found.rows]
+    def variables(self, sql: str) -> dict[str, str]:
+        """The answer to a SHOW of variables or of status: the values, by their names in lower case."""
+        return {as_text(name).lower(): as_text(value) for name, value in self.rows(sql)}
 
     def _stored(self, sql: str) -> Result:
         """A small result as a whole."""
         with statement("mysql", self._label + sql):
             return self._ask(sql)
-
-    def _names(self, found: Result) -> list[str]:
-        try:
-            return found.names()
-        except MySQLError as error:
-            self.close()
-            raise translated(error, self.spec) from error
 
     def _ask(self, sql: str) -> Result:
         self._answer = None
@@ -154,23 +150,30 @@ class Session:
         except MySQLError as error:
             raise translated(error, self.spec) from error
 
-    def columns(self, sql: str, size: int, wanted: Sequence[pa.DataType]) -> Stream:
-        """The columns of a large result, `size` rows at a time. The session is busy until it has ended.
+    def columns(
+        self, sql: str, size: int, wanted: Sequence[pa.DataType]
+    ) -> Generator[list[Array], None, None]:
+        """The columns of a large result, `size` rows at a time; it was complete only if the iteration ends normally.
 
-        `wanted` holds the types that the columns will become; numbers and times may arrive in theirs already.
+        `wanted` holds the types that the columns will become; numbers and times may arrive in theirs already. The session
+        is busy until the end. Closing the generator earlier closes the connection: dropping a half-read result would mean
+        reading it to its end.
         """
-        self._answer = Answer(self._link.socket, wanted, self.read_timeout)
+        answer = self._answer = Answer(self._link.socket, wanted, self.read_timeout)
         try:
-            self._answer.ask((self._label + sql).encode())
+            answer.ask((self._label + sql).encode())
+            yield from iter(partial(answer.fetch_row, size), [])  # holds no block while the next one arrives
         except MySQLError as error:
-            if not self._answer.refused:
+            if not answer.refused:
                 self.close()
             raise translated(error, self.spec) from error
-        return Stream(self, size, self._answer)
+        except GeneratorExit:
+            self.close()
+            raise
 
     def warnings(self) -> int:
         """How many warnings the last statement left; for a stream, only after its end."""
-        return self._answer.warnings if self._answer is not None else self._link.warnings()
+        return self._answer.warnings if self._answer is not None else self._link.warnings
 
     def abort(self) -> None:
         """Aborts, from any thread, whatever the connection is waiting for; its caller gets an error."""
@@ -195,45 +198,6 @@ class Session:
                 self.close()
         finally:
             closed()
-
-
-class Stream:
-    """The blocks of a result as they arrive. The result was complete only if the iteration ends normally.
-
-    Leaving early closes the connection: dropping a half-read result would mean reading it to its end.
-    """
-
-    def __init__(self, session: Session, size: int, answer: Answer) -> None:
-        self._size = size
-        self._session = session
-        self._answer: Answer | None = answer
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> list[Array]:
-        if self._answer is None:
-            raise StopIteration
-        try:
-            columns = self._answer.fetch_row(self._size)
-        except MySQLError as error:
-            self._session.close()
-            raise translated(error, self._session.spec) from error
-        if not columns:
-            self._answer = None
-            raise StopIteration
-        return columns
-
-    def close(self) -> None:
-        if self._answer is not None:
-            self._session.close()
-        self._answer = None
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 # ---------------------------------------------------------------- connecting

@@ -17,8 +17,8 @@ from floodmark.model.origin import SourceId
 from floodmark.model.table import Table
 from floodmark.services.mysql import sql
 from floodmark.services.mysql.identity import creation_time
-from floodmark.services.mysql.session import Session
-from floodmark.services.mysql.trust import as_text, first_server, server_of, server_parts, server_sql
+from floodmark.services.mysql.session import Session, as_text
+from floodmark.services.mysql.trust import first_server, server_of, server_parts, server_sql
 from floodmark.services.mysql.version import parsed
 
 # Seconds that the question for a table's id may take: a restarted MySQL 9.7 may never answer such questions, nor end them.
@@ -132,7 +132,8 @@ class Sources:
         if what := known.differs(found):
             del self._known[table]
             self._doubted.add(table)
-            raise _changed(table, known, found) if what == "server" else exchanged(table)
+            why, servers = ", and one run must read from one of them", [known.server, found.server]
+            raise several_servers(table, servers, why) if what == "server" else exchanged(table)
 
     def twice(self, table: str, go: Callable[[], T], again: Callable[[], T] | None = None) -> T:
         """The same once more, or what to do instead, if something else was read."""
@@ -151,10 +152,6 @@ def several_servers(table: str, servers: Sequence[str], why: str = "") -> Transi
         "load balancer keep the connections of one client on one server",
         table=table,
     )
-
-
-def _changed(table: str, known: SourceId, found: SourceId) -> TransientError:
-    return several_servers(table, [known.server, found.server], ", and one run must read from one of them")
 
 
 def exchanged(table: str) -> TransientError:

@@ -11,7 +11,7 @@ from floodmark.model.errors import ConfigError
 from floodmark.services.mysql import open_work
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.server_load import channels
-from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.session import Session, as_text
 from floodmark.services.mysql.version import parsed
 
 # What a server may be part of, with members that it shows nothing of.
@@ -87,10 +87,8 @@ def server_sql(session: Session, like: str = "") -> str:
 
     `like` is the answer of a server that has the same variables: this one need not be asked which it has.
     """
-    known = set(server_parts(like)) or {
-        (name or b"").decode()
-        for name, _ in session.once(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})")
-    }
+    asked = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_IDENTITY})"
+    known = set(server_parts(like)) or {as_text(name) for name, _ in session.once(asked)}
     parts = ", '/', ".join(f"'{name}=', @@global.{name}" for name in _NAMES if name in known)
     return f"CONCAT({parts or repr('')})"
 
@@ -110,10 +108,6 @@ def first_server(session: Session) -> str:
     return as_text(session.once(f"SELECT {server_sql(session)}")[0][0])
 
 
-def as_text(cell: bytes | None) -> str:
-    return (cell or b"").decode(errors="replace")
-
-
 def trust_in(session: Session) -> Trust:
     """Checks whether this server shows every transaction that can still commit."""
     process = True
@@ -123,14 +117,12 @@ def trust_in(session: Session) -> Trust:
         session.rows("SELECT 1 FROM information_schema.innodb_cmp LIMIT 1")
     except ConfigError:
         process = False
-    variables = {
-        (name or b"").decode().lower(): (value or b"").decode().upper()
-        for name, value in session.rows(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'aurora\\_%' OR Variable_name IN"
-            " ('wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'gtid_executed',"
-            f" 'gtid_binlog_state', {_IDENTITY}, {_MODES})"
-        )
-    }
+    shown = session.variables(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'aurora\\_%' OR Variable_name IN"
+        " ('wsrep_on', 'wsrep_provider', 'group_replication_group_name', 'gtid_executed',"
+        f" 'gtid_binlog_state', {_IDENTITY}, {_MODES})"
+    )
+    variables = {name: value.upper() for name, value in shown.items()}
     replica = not can_write(variables) or _replicates(session)
     member_of = membership(variables, _direct(session))
     version = parsed(variables.get("version", ""))

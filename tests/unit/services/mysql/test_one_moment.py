@@ -18,7 +18,7 @@ from tests.support.samples import TABLE as ORDERS
 TABLE = changed(ORDERS, where=None, key_index="PRIMARY", mode="full")
 MYSQL = {"log_bin": "ON", "gtid_mode": "ON", "log_replica_updates": "ON"}
 MARIADB = {"log_bin": "ON", "log_slave_updates": "OFF"}
-STATUS = [{"file": b"b.000001", "position": b"4", "binlog_do_db": b"", "binlog_ignore_db": b""}]
+STATUS = [{"file": "b.000001", "position": "4", "binlog_do_db": "", "binlog_ignore_db": ""}]
 PRIMARY = Trust(Sight(process=True), numbers=(9, 7))
 MARIADB_PRIMARY = Trust(Sight(process=True, mariadb=True))
 
@@ -54,8 +54,8 @@ def test_a_server_that_logs_every_change_can_prove_one_moment(
         ("no_binlog", MYSQL, PRIMARY, []),
         ("no_gtids", {**MYSQL, "gtid_mode": "ON_PERMISSIVE"}, PRIMARY, STATUS),
         ("no_gtids", {**MYSQL, "gtid_mode": "OFF"}, PRIMARY, STATUS),
-        ("filters", MYSQL, PRIMARY, [{**STATUS[0], "binlog_do_db": b"shop"}]),
-        ("filters", MARIADB, MARIADB_PRIMARY, [{**STATUS[0], "binlog_ignore_db": b"x"}]),
+        ("filters", MYSQL, PRIMARY, [{**STATUS[0], "binlog_do_db": "shop"}]),
+        ("filters", MARIADB, MARIADB_PRIMARY, [{**STATUS[0], "binlog_ignore_db": "x"}]),
         ("replica", MARIADB, replace(MARIADB_PRIMARY, replica=True), STATUS),
         ("cluster", MYSQL, replace(PRIMARY, member_of="galera"), STATUS),
         ("cluster", MYSQL, replace(PRIMARY, member_of="aurora"), STATUS),
@@ -75,7 +75,7 @@ def test_a_server_with_changes_that_its_log_does_not_show_proves_nothing(
     found: Obstacle,
     variables: dict[str, str],
     trust: Trust,
-    status: list[dict[str, bytes | None]] | None,
+    status: list[dict[str, str | None]] | None,
 ) -> None:
     assert unprovable(variables, trust, status) == found
 
@@ -114,6 +114,9 @@ class Server:
 
     def once(self, sql: str) -> list[tuple[bytes | None, ...]]:
         return self.rows(sql)
+
+    def variables(self, sql: str) -> dict[str, str]:
+        return Session.variables(cast(Session, self), sql)
 
     def rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
         self.asked.append(sql)

@@ -137,9 +137,17 @@ class _Packets:
 
 def _cells(packet: bytes, columns: int) -> Cells:
     """The cells of a row, which must fill its packet exactly."""
+    found, end = _texts(packet, columns)
+    if end != len(packet):
+        raise malformed()
+    return tuple(found)
+
+
+def _texts(packet: bytes, count: int) -> tuple[list[bytes | None], int]:
+    """So many texts from the beginning of a packet, and where the last one ends, perhaps beyond the packet."""
     found: list[bytes | None] = []
     at, size = 0, len(packet)
-    for _ in range(columns):
+    for _ in range(count):
         if at >= size:
             raise malformed()
         length = packet[at]
@@ -148,34 +156,20 @@ def _cells(packet: bytes, columns: int) -> Cells:
             if length == _NULL:
                 found.append(None)
                 continue
-            count = _LENGTHS.get(length)
-            if count is None:
+            more = _LENGTHS.get(length)
+            if more is None:
                 raise malformed()
-            length = int.from_bytes(packet[at : at + count], "little")
-            at += count
+            length = int.from_bytes(packet[at : at + more], "little")
+            at += more
         end = at + length
         found.append(packet[at:end])
         at = end
-    if at != size:
-        raise malformed()
-    return tuple(found)
+    return found, at
 
 
 def _name(packet: bytes) -> bytes:
     """The name in the description of a column: its fifth text, after catalog, schema, table and its alias."""
-    at = 0
-    found = b""
-    for _ in range(5):
-        if at >= len(packet) or (packet[at] >= _NULL and packet[at] not in _LENGTHS):
-            raise malformed()
-        length = packet[at]
-        at += 1
-        if length >= _NULL:
-            count = _LENGTHS[length]
-            length = int.from_bytes(packet[at : at + count], "little")
-            at += count
-        found = packet[at : at + length]
-        if len(found) != length:
-            raise malformed()
-        at += length
-    return found
+    texts, end = _texts(packet, 5)
+    if None in texts or end > len(packet):
+        raise malformed()
+    return texts[4] or b""
