@@ -43,7 +43,7 @@ from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import HEADERS, Gate, Token
 from floodmark.web.house import StoreCounts
 from floodmark.web.look import Looks, Watch
-from floodmark.web.pages import Pages
+from floodmark.web.pages import Pages, totals
 from floodmark.web.seen import Row, Snapshot
 
 log = logging.getLogger("floodmark")
@@ -322,7 +322,8 @@ class Dashboard:
         """Always 200: a probe that restarts the process would not repair a store."""
         snapshot = self._looks.snapshot
         store = "unread" if not snapshot.read else "unreadable" if snapshot.problem else "ok"
-        return JSONResponse({"ok": True, "store": store, "seen_at": stamp(snapshot.at)})
+        tables = dict(totals(snapshot.rows)) if snapshot.read else None  # by health, without names
+        return JSONResponse({"ok": True, "store": store, "seen_at": stamp(snapshot.at), "tables": tables})
 
     async def metrics(self, request: Request) -> Response:
         """The metrics for Prometheus; 503 while the store can't be read."""

@@ -77,6 +77,15 @@ def test_a_table_read_by_id_shows_its_last_id() -> None:
     assert "Last data id            1250000" in said and "Last data timestamp" not in said
 
 
+def test_tables_whose_health_is_not_ok_are_named_below_the_worst_first() -> None:
+    words = {"a.late": "behind", "a.fine": "ok", "a.broken": "failed", "a.later": "behind"}
+    marks = [mark(table_name=name, health=word) for name, word in words.items()]
+    assert list_lines(marks)[-2:] == ["failed: a.broken", "behind: a.late, a.later"]
+    many = [mark(table_name=f"a.t{n}", health="differs") for n in range(20)]
+    assert list_lines(many)[-1].endswith(", a.t8 and 11 more tables")
+    assert all(len(line) <= 80 for line in list_lines(many, width=80))
+
+
 def test_watermarks_of_the_older_tool_are_listed_below() -> None:
     older = [
         OlderWatermark(table_name="shop.old", timestamp="2025-08-14T15:30:22", uri="s3://b/shop_old.json")

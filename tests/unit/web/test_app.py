@@ -224,6 +224,20 @@ def test_an_unreadable_store_is_reported_on_every_page(client: Client, filled: F
     assert browser.get("/healthz").json()["store"] == "unreadable"
 
 
+def test_healthz_counts_the_tables_by_health_without_their_names(
+    client: Client, filled: Filled, looks: Looks
+) -> None:
+    browser = client()
+    assert browser.get("/healthz").json()["tables"] is None
+    filled.table("shop.orders")
+    filled.table("shop.lines")
+    looks.look()
+    answer = browser.get("/healthz")
+    assert answer.status_code == 200 and "shop" not in answer.text
+    counts = {word: number for word, number in answer.json()["tables"].items() if number}
+    assert counts == {"behind": 2, "never synced": 1}
+
+
 def test_prometheus_can_scrape_it(client: Client) -> None:
     answer = client().get("/metrics")
     assert answer.status_code == 200 and answer.headers["content-type"].startswith(

@@ -134,6 +134,13 @@ def folded(lines: Sequence[str], width: int | None) -> list[str]:
     return found
 
 
+def named(names: Sequence[str], most: int = 4) -> str:
+    """The names of tables, and how many more there are beyond the first ones."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {count(len(names) - most + 1)} more tables"
+
+
 def card(name: str, said: Sequence[str], width: int) -> list[str]:
     """A row on a narrow terminal: its name, and its values below."""
     lines = [shortened(name, width) or name]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from floodmark.cli.output.document import behind, fitted, indented, position
+from floodmark.cli.output.document import behind, fitted, indented, named, position
 from floodmark.model.text import (
     clock,
     count,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = (130, 143)
 _VALUES = re.compile(r"[0-9][0-9,.:+-]*")
-_NAMED = 4  # tables that are named with a note, without -v
 # How a table ended: its symbol and its colour, where they are shown.
 _SIGNS = {"ok": ("✓", "32"), "idle": ("·", ""), "bad": ("✗", "31"), "stopped": ("!", "33"), "todo": ("→", "")}
 
@@ -55,7 +54,7 @@ def sync_lines(run: str, tables: Sequence[TableResult], seconds: float, how: Sho
         lines = [*_listed(tables, how), *_statements(tables, how), *_worth_knowing(tables, how)]
         lines += [""] if lines and len(lines) > len(tables) + 1 else []
     if how.unfinished:
-        lines += indented("", f"Not started: {_named(how.unfinished)}", how.width)
+        lines += indented("", f"Not started: {named(how.unfinished)}", how.width)
     return [*lines, *indented("", _last_line(run, tables, seconds, how), how.width)]
 
 
@@ -229,7 +228,7 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
         names = list(dict.fromkeys(name for _, name in group))
         if len(texts) == 1:
             lines += indented("  ", texts[0], how.width)
-            lines += indented("      ", _named(names), how.width)
+            lines += indented("      ", named(names), how.width)
         elif len(names) <= 2:
             for text, name in group:
                 lines += indented("  ", text, how.width) + indented("      ", name, how.width)
@@ -237,15 +236,9 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
             lines += indented("  ", texts[0], how.width)
             others = [name for name in names if name != group[0][1]]
             lines += indented(
-                "      ", f"{group[0][1]}; the same, with other numbers: {_named(others)}", how.width
+                "      ", f"{group[0][1]}; the same, with other numbers: {named(others)}", how.width
             )
     return lines
-
-
-def _named(names: Sequence[str]) -> str:
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more tables"
 
 
 def _waiting(one: TableResult) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from floodmark.cli.output.document import UNKNOWN, card, fitted, indented, lag, position
+from floodmark.cli.output.document import UNKNOWN, card, fitted, indented, lag, named, position
 from floodmark.cli.output.emit import printable
 from floodmark.model.text import clock, count, counted, data_time
 
@@ -195,6 +195,7 @@ def list_lines(
         or fitted(brief, width, numbers, drop=(4, 6, 2, 7), paint=colour)
         or [line for mark in marks for line in _list_card(mark, warehouse, width or 80)]
     )
+    lines += _health_lines(marks, width)
     if any(mark.activity and mark.activity.state == "interrupted" for mark in marks):
         lines += indented("", "interrupted: a run did not finish what it began; run sync again", width)
     if any(mark.manual for mark in marks):
@@ -202,6 +203,19 @@ def list_lines(
     if not all(mark.warehouse_answered for mark in marks):
         lines += indented("", "? the warehouse did not answer; shown as last known", width)
     return [*lines, *waiting]
+
+
+def _health_lines(marks: Sequence[Watermark], width: int | None) -> list[str]:
+    """The tables whose health is not ok by its word, the worst first."""
+    from floodmark.commit.health import WORDS  # imports too much for `--help`
+
+    by_word = {word: [mark.table_name for mark in marks if mark.health == word] for word in WORDS[:-1]}
+    return [
+        line
+        for word, names in by_word.items()
+        if names
+        for line in indented(f"{word}: ", named(names, 10), width)
+    ]
 
 
 def _older_lines(older: Sequence[OlderWatermark], width: int | None) -> list[str]:
