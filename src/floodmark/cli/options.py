@@ -182,7 +182,7 @@ def _global_options() -> list[click.Option]:
 
     path = click.Path(path_type=Path)
     return [
-        option("--config", type=path, metavar="FILE",
+        option("-c", "--config", type=path, metavar="FILE",
                help="The configuration file. Default: $FLOODMARK_CONFIG, then ./floodmark.yaml."),
         option("--json", is_flag=True, help="Print one JSON document on stdout, and nothing else there."),
         option("--debug", is_flag=True, help="Log everything to stderr, with tracebacks."),

@@ -163,9 +163,9 @@ def _leave_failed(work: Work, report: SyncReport, error: FloodmarkError | None) 
 
 
 def _leave(work: Work, report: SyncReport) -> None:
-    """Writes the run's report to the store, unless nothing changed or the store can't be read."""
+    """Writes the run's report to the store, unless nothing changed, or the store is another pipeline's or can't be read."""
     busy = [t for t in report.tables if not t.idle]
-    if work.options.dry_run or not busy:
+    if work.options.dry_run or not busy or not work.pipeline.ours():
         return
     if all(t.watermark is None for t in busy):  # none of them is in the store
         _leave_failed(work, report, None)

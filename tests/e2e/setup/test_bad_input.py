@@ -329,6 +329,14 @@ def test_a_mistyped_warehouse_does_not_claim_the_store(
 
 def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(orders: Workspace) -> None:
     before = orders.synced("orders")["watermark"]
+
+    def known_of_runs() -> dict[Path, bytes]:
+        found = (
+            path for kind in ("status", "runs") for path in (orders.folder / "lake" / kind).rglob("*.json")
+        )
+        return {path: path.read_bytes() for path in found}
+
+    runs = known_of_runs()
     orders.write(warehouse={"url": "duckdb:///other.duckdb"})
     refused(orders, 2, "belongs to a pipeline into")  # also with nothing to read
     orders.execute("UPDATE orders SET note = 'new' WHERE id = 7")
@@ -336,6 +344,7 @@ def test_another_warehouse_on_the_same_prefix_is_refused_and_changes_nothing(ord
         orders, 2, "belongs to a pipeline into duckdb:///", "needs its own store prefix", "watermark move"
     )
     assert not (orders.folder / "other.duckdb").exists()
+    assert runs and known_of_runs() == runs
     # Its empty ledger is not mistaken for this pipeline's.
     document = orders.run("watermark", "get", "-t", "orders", "--json").ok().json
     assert document["redshift_rows_loaded"] == before["redshift_rows_loaded"] == 100

@@ -128,7 +128,7 @@ def test_global_options_are_the_same_before_between_and_after(
     for line in (
         ["--config", str(elsewhere), "--json", "watermark", "get", "-t", "shop.orders"],
         ["watermark", "--json", "--config", str(elsewhere), "get", "-t", "shop.orders"],
-        ["watermark", "get", "--config", str(elsewhere), "-t", "shop.orders", "--json"],
+        ["watermark", "get", "-c", str(elsewhere), "-t", "shop.orders", "--json"],
     ):
         assert main(line) == 0
         assert json.loads(capsys.readouterr().out) == DOCUMENT
