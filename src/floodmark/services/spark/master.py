@@ -22,7 +22,7 @@ _VERSION = re.compile(r'class="version[^"]*"[^>]*>\s*(\d+\.\d+[\w.-]*)')
 
 def refusal(url: str, ours: str, page_port: int = PAGE_PORT) -> ConfigError | None:
     """Why a master that was called unresponsive doesn't accept our application; None if it is down."""
-    for host, port in _places(url):
+    for host, port in places(url):
         with suppress(OSError), socket.create_connection((host, port), SECONDS):
             theirs = _version(host, page_port)
             runs = f"it runs Spark {theirs}" if theirs else "its web UI shows its version"
@@ -34,7 +34,7 @@ def refusal(url: str, ours: str, page_port: int = PAGE_PORT) -> ConfigError | No
     return None
 
 
-def _places(url: str) -> list[tuple[str, int]]:
+def places(url: str) -> list[tuple[str, int]]:
     """The masters that a URL names: `spark://one:7077,two:7077`."""
     found = []
     for one in url.removeprefix("spark://").split(","):

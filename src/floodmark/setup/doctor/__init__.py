@@ -85,15 +85,7 @@ def keep(config: Config, said: Mapping[str, Any], tables: tuple[str, ...]) -> No
 
     if any(one["section"] == "store" and one["status"] == "failure" for one in said["checks"]):
         return
-    result = DoctorResult(
-        stamp(),
-        socket.gethostname(),
-        said["ok"],
-        said["seconds"],
-        said["counts"],
-        tuple(said["checks"]),
-        tables=tables,
-    )
+    result = DoctorResult(at=stamp(), host=socket.gethostname(), tables=tables, **said)
     with suppress(FloodmarkError):
         store = Store(config.store)
         if pipeline.check(store, config.warehouse.label) is not None:

@@ -13,23 +13,17 @@ import socket
 import sys
 from typing import Any
 
-# The packages that tasks need, by the module that each of them is.
-PACKAGES = {
-    "floodmark": "floodmark",
-    "pyspark": "pyspark",
-    "pyarrow": "pyarrow",
-    "obstore": "obstore",
-    "pymysql": "pymysql",
-}
+# What tasks need; each package is a module of the same name.
+PACKAGES = ("floodmark", "pyspark", "pyarrow", "obstore", "pymysql")
 
 
 def tell() -> dict[str, Any]:
     """The host, the parent process (an executor's workers share one), Python's version, each package's version or why it can't be imported, and whether the row reader is compiled."""
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
-    for name, module in PACKAGES.items():
+    for name in PACKAGES:
         try:
-            code = importlib.import_module(module)
+            code = importlib.import_module(name)
             # PyMySQL's __version__ is the one of another driver, for which it can stand in.
             version = getattr(code, "VERSION_STRING", None) or getattr(code, "__version__", None)
             found[name] = str(version or importlib.metadata.version(name))

@@ -25,6 +25,7 @@ from floodmark.model.text import counted
 from floodmark.services.children import child_environment
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings
+from floodmark.services.spark.master import places
 from floodmark.services.spark.pyspark_internals import check_installed, version_text
 from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section
@@ -80,19 +81,18 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
 def _java() -> Check:
     try:
         program = find_java()
-        done = subprocess.run(
-            [program, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=JAVA_SECONDS,
-            check=False,
-            env=child_environment(),
-        )
+        done = _ran(program, "-version")
     except FloodmarkError as error:
         return SECTION.failed("Java", error)
     except (OSError, subprocess.TimeoutExpired) as error:
         return SECTION.failure("Java", f"java can't be run: {error}", JAVA_HINT)
     return java(done.stderr or done.stdout, program)
+
+
+def _ran(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=False, env=child_environment()
+    )
 
 
 def java(said: str, program: str) -> Check:
@@ -161,9 +161,8 @@ def secrecy(conf: Mapping[str, str]) -> Check:
 def _master(master: str) -> Iterator[Check]:
     """Whether a standalone master can be reached; where YARN's or Kubernetes' is, only Spark knows."""
     if master.startswith("spark://"):
-        host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
-        if host and port.isdigit():
-            yield from reach(SECTION, host.strip("[]"), int(port), "master")
+        for host, port in places(master)[:1]:
+            yield from reach(SECTION, host, port, "master")
 
 
 def space(folder: Path) -> Check:
@@ -226,14 +225,8 @@ def _packages_here(conf: Mapping[str, str]) -> Iterator[Check]:
     theirs = packages.tell()
     if shutil.which(named) != shutil.which(sys.executable):
         try:
-            done = subprocess.run(
-                [named, packages.__file__],
-                capture_output=True,
-                text=True,
-                timeout=JAVA_SECONDS,
-                check=True,
-                env=child_environment(),
-            )
+            done = _ran(named, packages.__file__)
+            done.check_returncode()
             theirs = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             yield SECTION.failure(

@@ -90,14 +90,8 @@ class _Lake:
 @contextmanager
 def _opened(warehouse: Path | StandIn) -> Iterator[_Lake]:
     if not isinstance(warehouse, Path):
-        number = "('x' || left({}, 15))::bit(60)::bigint"
-        yield _Lake(
-            warehouse,
-            "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
-            "sha2({}, 256)",
-            number,
-            "json_serialize({})",
-        )
+        time, number = "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')", "('x' || left({}, 15))::bit(60)::bigint"
+        yield _Lake(warehouse, time, "sha2({}, 256)", number, "json_serialize({})")
         return
     with duckdb.connect(str(warehouse), read_only=True) as lake:
         lake.execute("SET TimeZone = 'UTC'")
@@ -116,13 +110,12 @@ def _texts(db: DatabaseServer, schema: str, name: str, lake: _Lake) -> tuple[str
         raise ConfigError(f"{schema}.{name} is not in the source")
     values, lengths = [], []
     for column, kind, nullable, digits, characters in columns:
-        left, right = f"`{column}`", f'CAST("{column.lower()}" AS VARCHAR)'
+        quoted = f'"{column.lower()}"'
+        left, right = f"`{column}`", f"CAST({quoted} AS VARCHAR)"
         if kind in ("datetime", "timestamp"):
             width = 20 + digits if digits else 19
-            quoted = f'"{column.lower()}"'
             right = f"left({lake.time.format(quoted)}, {width})"
         elif kind == "json":  # MySQL only; on MariaDB, JSON is text
-            quoted = f'"{column.lower()}"'
             left, right = (_close(text) for text in (f"CAST(`{column}` AS CHAR)", lake.json.format(quoted)))
         elif kind not in _SAME_TEXT:
             raise ConfigError(f"{schema}.{name}.{column}: {kind} has no common text to compare")

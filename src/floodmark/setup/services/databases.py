@@ -69,6 +69,7 @@ class DatabaseServer(Server):
     user = "root"
     password = "root-secret"
     env: Mapping[str, str] = {}
+    drop_others = ""  # the statements that leave only `root@'%'` of the users
 
     def __init__(
         self,
@@ -112,7 +113,10 @@ class DatabaseServer(Server):
 
     def _secure(self) -> None:
         """Give root its password, for connections over TCP and the socket alike, and drop every other user."""
-        raise NotImplementedError
+        self._as_first_root(
+            f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
+            f"GRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION; {self.drop_others}"
+        )
 
     def _run(self, zone: str | None) -> None:
         command = [
@@ -233,6 +237,9 @@ class MariaDB(DatabaseServer):
     """The system's MariaDB."""
 
     name = "mariadb"
+    drop_others = (
+        "DELETE FROM mysql.global_priv WHERE Host <> '%' AND User NOT IN ('mariadb.sys'); FLUSH PRIVILEGES"
+    )
 
     def __init__(self, **options: Any) -> None:
         self._mariadbd = binary(("mariadbd", "mysqld"), _SETUP)
@@ -256,13 +263,6 @@ class MariaDB(DatabaseServer):
     def _command(self) -> list[str]:
         return [self._mariadbd, "--no-defaults", "--performance-schema=OFF", "--innodb-log-file-size=256M"]
 
-    def _secure(self) -> None:
-        self._as_first_root(
-            f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
-            "GRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION; "
-            "DELETE FROM mysql.global_priv WHERE Host <> '%' AND User NOT IN ('mariadb.sys'); FLUSH PRIVILEGES"
-        )
-
 
 class MySQL(DatabaseServer):
     """Oracle's MySQL from `scripts/fetch-server mysql`, run by the dynamic loader that came with it.
@@ -272,24 +272,12 @@ class MySQL(DatabaseServer):
     """
 
     name = "mysql"
+    drop_others = "DROP USER root@localhost"
 
     def __init__(self, *, initialized: Sequence[str] = (), **options: Any) -> None:
         self._root = there("mysql")
         self.initialized = list(initialized)
         super().__init__(**options)
-
-    def start(self) -> None:
-        """Start the server; the first time, copy or create its data first."""
-        template = self._root / "template"
-        if not self.initialized and not (self.folder / "data").exists():
-            if not template.exists():
-                make_template(template)
-            shutil.copytree(template, self.folder / "data")
-            if self.default_time_zone is not None and "/" in self.default_time_zone:
-                self._run(zone=None)
-                self.load_time_zone(self.default_time_zone)
-                self.stop()
-        super().start()
 
     def program(self, path: str) -> list[str]:
         """The command line of one of its programs."""
@@ -308,6 +296,12 @@ class MySQL(DatabaseServer):
         ]
 
     def _create(self) -> None:
+        if not self.initialized:
+            template = self._root / "template"
+            if not template.exists():
+                make_template(template)
+            shutil.copytree(template, self.folder / "data")
+            return
         initialize(
             [
                 *self._mysqld(),
@@ -323,10 +317,8 @@ class MySQL(DatabaseServer):
         return [*self._mysqld(), "--secure-file-priv=NULL", "--mysqlx=OFF", "--innodb-redo-log-capacity=64M"]
 
     def _secure(self) -> None:
-        self._as_first_root(
-            f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
-            "GRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION; DROP USER root@localhost"
-        )
+        if self.initialized:  # a template has been secured already
+            super()._secure()
 
     def _zone_rules(self, zone: str) -> list[str]:
         return self.program("bin/mysql_tzinfo_to_sql")

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -33,20 +33,14 @@ _dice = random.SystemRandom()
 
 def free_ports(count: int) -> list[int]:
     """Free ports; all are held while choosing, so that they differ."""
-    held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            probe = socket.socket()
-            try:
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            probe = held.enter_context(socket.socket())
+            with suppress(OSError):
                 probe.bind((HOST, _dice.choice(_PORTS)))
-            except OSError:
-                probe.close()
-            else:
-                held.append(probe)
-        return [int(probe.getsockname()[1]) for probe in held]
-    finally:
-        for probe in held:
-            probe.close()
+                found.append(int(probe.getsockname()[1]))
+    return found
 
 
 def binary(names: tuple[str, ...], hint: str) -> str:

@@ -20,9 +20,6 @@ class StandIn(Protocol):
     port: int
     role: str
 
-    def start(self) -> object:
-        """Start it; entering the context does so, too."""
-
     def execute(self, sql: str) -> list[Row]:
         """Run a query and return its rows."""
 
