@@ -108,9 +108,9 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         told = self._told(context)
         events = context["outlet_events"][_alias(self.pipeline)]
         last = None if told is None else lambda table: told.get(asset(table, self.pipeline).uri)
-        for one in moved(document, last):
-            events.add(asset(one.table, self.pipeline), extra=one.extra)
-            self.log.info("%s: %s rows loaded", one.table, one.extra["rows"])
+        for table, extra in moved(document, last).items():
+            events.add(asset(table, self.pipeline), extra=extra)
+            self.log.info("%s: %s rows loaded", table, extra["rows"])
 
     def _told(self, context: Any) -> dict[str, str] | None:
         """For each asset, the load that its last event was about; None if nobody knows."""

@@ -7,6 +7,7 @@ the command may live in an environment of its own.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from floodmark.services.children import child_environment
 
@@ -87,7 +88,7 @@ class Command:
         assert process.stdout is not None
         try:
             printed = process.stdout.read()
-            code = _ended(process)
+            _has_ended(process)
         except BaseException:  # a timeout of the orchestrator, or somebody stopped the task
             self.stop()
             raise
@@ -96,7 +97,7 @@ class Command:
         with suppress(ValueError):
             found = json.loads(printed)
             document = found if isinstance(found, dict) else None
-        return Ended(code, document, tuple(lines[-20:]))
+        return Ended(process.returncode, document, tuple(lines[-20:]))
 
     def stop(self) -> None:
         """Sends SIGTERM, so that the command ends cleanly; SIGKILL after `stop_seconds`."""
@@ -104,9 +105,9 @@ class Command:
         if process is None or process.poll() is not None:
             return
         process.send_signal(signal.SIGTERM)
-        if _ended(process, self.stop_seconds) is None:
+        if not _has_ended(process, self.stop_seconds):
             process.kill()
-            _ended(process)
+            _has_ended(process)
 
     def _relay(self, process: subprocess.Popen[str], lines: list[str]) -> None:
         assert process.stderr is not None
@@ -117,21 +118,17 @@ class Command:
                 self.say(lines[-1])
 
 
-@overload
-def _ended(process: subprocess.Popen[str]) -> int: ...
-@overload
-def _ended(process: subprocess.Popen[str], seconds: float) -> int | None: ...
-def _ended(process: subprocess.Popen[str], seconds: float | None = None) -> int | None:
-    """The exit code, once there is one; None if there is none within this many seconds.
+def _has_ended(process: subprocess.Popen[str], seconds: float = math.inf) -> bool:
+    """Waits for the process to end, at most this many seconds; whether it has.
 
     Not `wait()`, which holds a lock: `stop` may run in a signal handler, on top of a `run` that waits.
     """
-    until = None if seconds is None else time.monotonic() + seconds
-    while (code := process.poll()) is None:
-        if until is not None and time.monotonic() > until:
-            return None
+    until = time.monotonic() + seconds
+    while process.poll() is None:
+        if time.monotonic() > until:
+            return False
         time.sleep(0.02)
-    return code
+    return True
 
 
 def sync_arguments(
@@ -166,20 +163,14 @@ def short(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "tables": tables} if "tables" in document else dict(document)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Rows of one table that a run has brought into the target."""
-
-    table: str
-    extra: dict[str, Any]
-
-
-def moved(document: Mapping[str, Any], told: Callable[[str], str | None] | None = None) -> list[Moved]:
-    """The tables of a sync whose targets have changed: in this run, or since the load last reported (`told`).
+def moved(
+    document: Mapping[str, Any], told: Callable[[str], str | None] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Of each table of a sync whose target has changed, in this run or since the load last reported (`told`): how.
 
     An attempt may load rows and fail afterwards; the next one then finds nothing to do, and must report them.
     """
-    found = []
+    found = {}
     for table in document.get("tables", ()):
         watermark = table.get("watermark") or {}
         loaded_at = watermark.get("last_redshift_load_time")
@@ -187,7 +178,7 @@ def moved(document: Mapping[str, Any], told: Callable[[str], str | None] | None 
         late = bool(told and loaded_at and (not before or loaded_at > before))
         if not table.get("ok") or not (table["files_loaded"] or table["rows_deleted"] or late):
             continue
-        extra = {
+        found[table["table"]] = {
             "run": document.get("run"),
             "rows": table["rows_loaded"],
             "rows_deleted": table["rows_deleted"],
@@ -196,5 +187,4 @@ def moved(document: Mapping[str, Any], told: Callable[[str], str | None] | None 
             "commit": watermark.get("commit"),
             "loaded_at": loaded_at,
         }
-        found.append(Moved(table["table"], extra))
     return found

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Literal
 
@@ -95,12 +96,12 @@ class Tunnel:
                 return self._child.local
             if self._failed is not None and self._failed[0] >= asked:
                 # This thread waited while another's attempt failed; it need not wait for a second one.
-                raise _copy(self._failed[1])
+                raise copy(self._failed[1])
             self._drop()
             try:
                 self._child = self._opened()
             except FloodmarkError as error:
-                self._failed = (time.monotonic(), error)
+                self._failed = (time.monotonic(), copy(error))
                 raise
             return self._child.local
 
@@ -349,10 +350,6 @@ def meaning(said: list[str], ssh: Ssh) -> FloodmarkError:
 def _reason(line: str) -> str:
     """`ssh: connect to host b port 22: Connection refused` without the part that our message repeats."""
     return re.sub(r"^ssh: connect to host .* port \d+: ", "", line).rstrip(".")
-
-
-def _copy(error: FloodmarkError) -> FloodmarkError:
-    return type(error)(error.message, hint=error.hint)
 
 
 # Module state, because tunnels belong to the process and nothing could pass them to the tasks of a Spark worker.

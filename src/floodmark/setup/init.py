@@ -142,18 +142,16 @@ def _read(given: Given) -> tuple[ListedTable, ...]:
 
 def understood(url: str) -> Given:
     """The URL split into what connects and what may be written: a password becomes a variable."""
-    spec = source_from(url)
-    scheme, _, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, _, password = login.partition(":")
+    given = Given(source_from(url), url, None)
+    password = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
     if re.fullmatch(r"\$\{[^}]*\}", url) or "${" in password.replace("$${", ""):
         used = re.findall(r"(?<!\$)\$\{(\w+)\}", url)
-        return Given(spec, url, used[-1] if used else None)
-    if not password and VARIABLE in os.environ:
-        return _with_variable(Given(replace(spec, password=expand(f"${{{VARIABLE}}}")), url, None))
+        return replace(given, variable=used[-1] if used else None)
+    if not password and VARIABLE not in os.environ:
+        return given
     if not password:
-        return Given(spec, url, None)
-    return Given(spec, f"{scheme}://{user}:${{{VARIABLE}}}{at}{place}", VARIABLE)
+        given = replace(given, spec=replace(given.spec, password=expand(f"${{{VARIABLE}}}")))
+    return _with_variable(given)
 
 
 def _with_variable(given: Given) -> Given:

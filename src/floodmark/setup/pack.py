@@ -20,7 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -118,18 +118,9 @@ class Packed:
     job: Path
 
     def as_json(self) -> dict[str, Any]:
-        target = self.target
-        return {
-            "ok": True,
-            "archive": str(self.archive),
-            "bytes": self.bytes,
-            "python": target.python if target else None,
-            "system": target.system if target else None,
-            "machine": target.machine if target else None,
-            "packages": dict(self.packages),
-            "compiled": self.compiled,
-            "job": str(self.job),
-        }
+        target = asdict(self.target) if self.target else dict.fromkeys(("python", "system", "machine"))
+        rest = {"packages": dict(self.packages), "compiled": self.compiled, "job": str(self.job)}
+        return {"ok": True, "archive": str(self.archive), "bytes": self.bytes, **target, **rest}
 
     def lines(self) -> list[str]:
         """What the user sees: what was made, and the options of spark-submit for it."""

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -51,13 +50,6 @@ LOOK_EVERY = 2.0
 ASKING = 60.0
 # Seconds that a foreign context, which is not ours to kill, may take to release our jobs.
 LETTING_GO = 20.0
-
-
-@dataclass(frozen=True)
-class _Lost:
-    """What kept Spark from running a task."""
-
-    error: FloodmarkError
 
 
 class Spark:
@@ -223,7 +215,9 @@ class Spark:
             piece = Piece(job, own, job.title(len(jobs)), reports)
             return self._patiently(piece, ended, throttle, small), reports
 
-        most = min(len(jobs), self._at_once(jobs[0].source.max_connections))
+        # A cluster's number of cores can change at any time.
+        at_once = self.parallelism * AHEAD if is_local(self.settings) else jobs[0].source.max_connections
+        most = min(len(jobs), at_once)
         pool = ThreadPoolExecutor(most, thread_name_prefix="slice")
         waiting: set[Future[tuple[R, Address | None]]] = {pool.submit(run, job) for job in jobs}
         self._groups.add(own)
@@ -294,10 +288,6 @@ class Spark:
             time.sleep(0.1)
         pool.shutdown()
 
-    def _at_once(self, connections: int) -> int:
-        """How many slices Spark may have at once; a cluster's number of cores can change at any time."""
-        return self.parallelism * AHEAD if is_local(self.settings) else connections
-
     def _patiently(self, piece: Piece[R], ended: threading.Event, throttle: Throttle, small: bool) -> R:
         """Runs one slice, with retries where they can help; a small one at first together with others."""
         cores = self.parallelism if is_local(self.settings) else None
@@ -312,8 +302,6 @@ class Spark:
         def attempt(first: bool) -> R | FloodmarkError:
             if small and first:
                 shared = self._gathering(throttle).ask(piece, self.cores(), room, stopped)
-                if isinstance(shared, _Lost):
-                    raise shared.error
                 if shared is not None:
                     return cast(R | FloodmarkError, shared)
             with room():
@@ -335,13 +323,13 @@ class Spark:
             return self._gatherings.setdefault(throttle, Gathering(self._together))
 
     def _together(self, pieces: Sequence[Piece[Any]]) -> Sequence[Any]:
-        """Runs small slices of several tables as one task; none of them if Spark fails, so that each runs alone."""
+        """Runs small slices of several tables as one task; none of them if Spark fails, so that each runs alone.
+
+        One that nobody shares with raises Spark's error: its thread gets it.
+        """
         first, others = pieces[0], len(pieces) - 1
         if not others:
-            try:
-                return self._run(pieces, first.group, first.title)
-            except FloodmarkError as error:
-                return [_Lost(error)]
+            return self._run(pieces, first.group, first.title)
         group = f"small slices #{next(self._numbers)}"
         self._groups.add(group)
         self._within.update({piece.group: group for piece in pieces})

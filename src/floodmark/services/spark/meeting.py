@@ -85,12 +85,9 @@ class Guest:
     def told(self) -> Message:
         """What the driver says next."""
         try:
-            message = self._line.receive()
+            return self._line.receive()
         except (OSError, ValueError) as error:
             raise _over("the driver has ended it") from error
-        if message is None:
-            raise _over("the driver has ended it")
-        return message
 
     @contextmanager
     def showing_life(self) -> Iterator[None]:
@@ -125,12 +122,13 @@ def _over(why: str) -> MeetingOver:
 # ---------------------------------------------------------------- the driver's side
 
 
+@dataclass(frozen=True)
 class Member:
     """A task that takes part, as the driver sees it."""
 
-    def __init__(self, line: _Line, number: int, attempt: str) -> None:
-        self.number, self.attempt = number, attempt
-        self.line = line
+    line: _Line
+    number: int
+    attempt: str
 
 
 class Meeting:
@@ -184,8 +182,7 @@ class Meeting:
             meanwhile()
             answers = []
             for member in members:
-                member.line.socket.settimeout(STEP)
-                answers.append(_some(member.line.receive()))
+                answers.append(member.line.receive(STEP))
                 member.line.socket.settimeout(None)
             return answers
         except (OSError, ValueError) as error:
@@ -214,7 +211,7 @@ class Meeting:
                 if self._closed:
                     raise _over("the driver has ended it")
                 for member in _speaking(here, LOOK_EVERY):
-                    said = _some(member.line.receive())
+                    said = member.line.receive()
                     heard[member.number] = time.monotonic()
                     if said.get("do") == "live":
                         continue
@@ -281,7 +278,10 @@ class Meeting:
     def _arrive(self, arrived: socket.socket) -> None:
         try:
             line = _Line(arrived)
-            number, attempt = self._introduced(line)
+            said = line.receive(WELCOME)
+            if not secrets.compare_digest(str(said["token"]).encode(), self._token.encode()):
+                raise ValueError("a stranger")
+            number, attempt = int(said["number"]), str(said["attempt"])
             arrived.settimeout(None)
         except Exception:  # a stranger may send anything
             arrived.close()
@@ -289,13 +289,6 @@ class Meeting:
         finally:
             self._arrivals.release()
         self._welcome(line, number, attempt)
-
-    def _introduced(self, line: _Line) -> tuple[int, str]:
-        """Who has arrived; raises something if that is not said in time, or wrong."""
-        said = _some(line.receive(WELCOME))
-        if not secrets.compare_digest(str(said["token"]).encode(), self._token.encode()):
-            raise ValueError("a stranger")
-        return int(said["number"]), str(said["attempt"])
 
     def _welcome(self, line: _Line, number: int, attempt: str) -> None:
         with self._change:
@@ -349,8 +342,8 @@ class _Line:
     def send(self, message: Message) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
-    def receive(self, within: float | None = None) -> Message | None:
-        """The next message, `within` so many seconds; None once the other side has closed. Raises OSError, ValueError."""
+    def receive(self, within: float | None = None) -> Message:
+        """The next message, `within` so many seconds. Raises OSError, also once the other side has closed; ValueError."""
         deadline = None if within is None else time.monotonic() + within
         while b"\n" not in self._rest:
             if len(self._rest) > _LONGEST:
@@ -359,7 +352,7 @@ class _Line:
                 self.socket.settimeout(max(0.001, deadline - time.monotonic()))
             part = self.socket.recv(4096)
             if not part:
-                return None
+                raise ConnectionResetError
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         message = json.loads(line)
@@ -397,21 +390,7 @@ def _speaking(members: Sequence[Member], within: float) -> list[Member]:
         return [key.data for key, _ in ready.select(within)]
 
 
-def _some(message: Message | None) -> Message:
-    if message is None:
-        raise ConnectionResetError
-    return message
-
-
 def _listening(bind: str) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(
-        bind, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.bind(place)
-        made.listen(64)
-        return made
-    except OSError:
-        made.close()
-        raise
+    found = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, place = found[0]
+    return socket.create_server(place, family=family, backlog=64)

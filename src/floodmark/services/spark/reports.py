@@ -133,32 +133,30 @@ def driver_address(conf: Any, local: bool) -> tuple[str, str]:
 
 
 def _listening(bind: str, port: int) -> socket.socket:
-    for wanted in (port, 0):
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            bind, wanted, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.bind(place)
-            return made
-        except OSError:
-            made.close()
-            if not wanted:
-                raise
-    raise AssertionError
+    found = socket.getaddrinfo(bind, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, place = found[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.bind(place)
+        return made
+    except OSError:
+        made.close()
+        if not port:
+            raise
+        return _listening(bind, 0)
 
 
 class RowsUnderway:
     """The total rows of those tasks of a group that have not ended."""
 
     def __init__(self, reports: Reports | None, told: Callable[[int], None] | None) -> None:
-        self._reports, self._told = reports, told
+        self._reports, self._told = reports if told else None, told or (lambda rows: None)
         self._lock = threading.Lock()
         self._rows: dict[int, int] = {}
 
     def begin(self) -> Address | None:
         """Registers a task; returns the address for its reports, if they are wanted and possible."""
-        if self._reports is None or self._told is None:
+        if self._reports is None:
             return None
         address = self._reports.expect(lambda rows: self._put(address.number, rows))
         with self._lock:
@@ -171,17 +169,13 @@ class RowsUnderway:
             self._reports.forget(address.number)
             with self._lock:
                 if self._rows.pop(address.number, 0):
-                    self._tell()
+                    self._told(sum(self._rows.values()))
 
     def _put(self, number: int, rows: int) -> None:
         with self._lock:
             if number in self._rows:  # otherwise it has ended meanwhile
                 self._rows[number] = rows
-                self._tell()
-
-    def _tell(self) -> None:
-        if self._told is not None:
-            self._told(sum(self._rows.values()))
+                self._told(sum(self._rows.values()))
 
     def close(self) -> None:
         """Unregisters all tasks."""

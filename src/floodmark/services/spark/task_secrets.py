@@ -15,7 +15,7 @@ import pickle
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,17 +99,14 @@ def _fetched(place: tuple[str, str]) -> object:
 
 
 def _named(*blocks: Tls | Ssh | None) -> Iterator[Path]:
-    for block in blocks:
-        if block is not None:
-            values = (getattr(block, each.name) for each in fields(block))
-            yield from (value for value in values if isinstance(value, Path))
+    for block in filter(None, blocks):
+        yield from (value for value in vars(block).values() if isinstance(value, Path))
 
 
 def _with(block: Block | None, here: Mapping[Path, Path]) -> Block | None:
     if block is None:
         return None
-    named = {each.name: getattr(block, each.name) for each in fields(block)}
-    moved: dict[str, Any] = {name: here[path] for name, path in named.items() if path in here}
+    moved: dict[str, Any] = {name: here[path] for name, path in vars(block).items() if path in here}
     return replace(block, **moved)
 
 

@@ -39,7 +39,7 @@ def start_early(folder: Path) -> subprocess.Popen[bytes] | None:
     try:
         # Its own process group: pyspark's daemon makes one for itself and its workers, and Ctrl-C is not for
         # them.
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", MODULE, _EARLY, place(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -49,7 +49,6 @@ def start_early(folder: Path) -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
-    return process
 
 
 def single_threaded(environment: Mapping[str, str]) -> dict[str, str]:

@@ -53,7 +53,8 @@ def compare(
     target = target or name.lower()
     with _opened(warehouse) as lake, ThreadPoolExecutor(1) as aside:
         mine, theirs = _texts(db, schema, name, lake)
-        asked = aside.submit(_ask, db, _buckets_mysql(table, key, mine))
+        number = f"CAST(CONV(LEFT(SHA2({mine}, 256), 15), 16, 10) AS UNSIGNED)"
+        asked = aside.submit(_ask, db, _buckets(table, key, number))
         copied = _by_bucket(lake.ask(_buckets(target, key, lake.number.format(lake.hash.format(theirs)))))
         source = _by_bucket(asked.result())
         differences: list[str] = []
@@ -134,17 +135,8 @@ def _close(json: str) -> str:
     return f"REPLACE(REPLACE({json}, ': ', ':'), ', ', ',')"
 
 
-def _buckets_mysql(table: str, key: str, text: str) -> str:
-    return (
-        f"SELECT FLOOR({key} / {_BUCKET}), COUNT(*), "
-        f"SUM(CAST(CONV(LEFT(SHA2({text}, 256), 15), 16, 10) AS UNSIGNED)) FROM {table} GROUP BY 1"
-    )
-
-
-def _buckets(target: str, key: str, number: str) -> str:
-    return (
-        f"SELECT CAST(floor({key} / {_BUCKET}) AS BIGINT), count(*), sum({number}) FROM {target} GROUP BY 1"
-    )
+def _buckets(table: str, key: str, number: str) -> str:
+    return f"SELECT FLOOR({key} / {_BUCKET}), COUNT(*), SUM({number}) FROM {table} GROUP BY 1"
 
 
 def _by_bucket(rows: list[Row]) -> dict[int, tuple[int, int]]:
