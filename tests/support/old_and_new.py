@@ -75,7 +75,8 @@ class OldMySQL(DatabaseServer):
             "--innodb-log-file-size=16M",
         ]
 
-    def _secure(self) -> None:
+    def secure(self) -> None:
+        """The same, in 5.6's syntax."""
         self._as_first_root(
             "DELETE FROM mysql.user WHERE User = '' OR Host <> 'localhost'; FLUSH PRIVILEGES; "
             f"GRANT ALL PRIVILEGES ON *.* TO root@'%' IDENTIFIED BY '{self.password}' WITH GRANT OPTION; "

@@ -14,12 +14,12 @@ from floodmark.integrations.command import (
     STOP_SECONDS,
     Command,
     Ended,
+    Missing,
     moved,
     short,
     sync_arguments,
     verdict,
 )
-from floodmark.integrations.missing import Missing
 
 try:
     from airflow.sdk import Asset, AssetAlias, BaseOperator

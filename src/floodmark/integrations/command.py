@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any, Literal
 
+from floodmark.model.errors import ConfigError
 from floodmark.services.children import child_environment
 
 PROGRAM = (sys.executable, "-m", "floodmark")
@@ -188,3 +190,20 @@ def moved(
             "loaded_at": loaded_at,
         }
     return found
+
+
+class Missing(ConfigError, ImportError):
+    """A package that an integration needs; an ImportError, too, because it is raised by an import."""
+
+    @classmethod
+    def extra(cls, what: str, package: str, extra: str, least: str, error: ImportError) -> Missing:
+        """`what` needs `least`, which the extra brings; the error says what could not be imported."""
+        hint = f"pip install 'floodmark[{extra}]'"
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return cls(f"{what} needs {least} or newer, which is not installed", hint=hint)
+        return cls(f"{what} needs {least} or newer, and {version} is installed ({error})", hint=hint)
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}"

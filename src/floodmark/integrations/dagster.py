@@ -13,8 +13,7 @@ from typing import Any
 
 from floodmark.config import load as configuration
 from floodmark.config.load import AlertSpec, Config
-from floodmark.integrations.command import PROGRAM, Command, Ended, sync_arguments, verdict
-from floodmark.integrations.missing import Missing
+from floodmark.integrations.command import PROGRAM, Command, Ended, Missing, sync_arguments, verdict
 from floodmark.model.errors import ConfigError
 
 try:

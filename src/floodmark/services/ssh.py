@@ -342,14 +342,11 @@ def meaning(said: list[str], ssh: Ssh) -> FloodmarkError:
         return ConfigError(
             f"ssh to {name}: {last}", hint="check ssh in the configuration, and OpenSSH's client"
         )
+    # `ssh: connect to host b port 22: Connection refused` without the part that our message repeats.
+    why = re.sub(r"^ssh: connect to host .* port \d+: ", "", last).rstrip(".")
     return TransientError(
-        f"{name} can't be reached: {_reason(last)}", hint="check ssh.host and the network, then try again"
+        f"{name} can't be reached: {why}", hint="check ssh.host and the network, then try again"
     )
-
-
-def _reason(line: str) -> str:
-    """`ssh: connect to host b port 22: Connection refused` without the part that our message repeats."""
-    return re.sub(r"^ssh: connect to host .* port \d+: ", "", line).rstrip(".")
 
 
 # Module state, because tunnels belong to the process and nothing could pass them to the tasks of a Spark worker.

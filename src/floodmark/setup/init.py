@@ -23,6 +23,7 @@ from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted
 from floodmark.model.names import OUR_TABLES, reserved
 from floodmark.model.note_words import clause
 from floodmark.model.notes import Kind, Note, not_followed
+from floodmark.model.secrets import of_url
 from floodmark.model.text import counted
 from floodmark.model.warehouse import DUCKDB
 from floodmark.services.mysql import ranges as edges
@@ -143,7 +144,7 @@ def _read(given: Given) -> tuple[ListedTable, ...]:
 def understood(url: str) -> Given:
     """The URL split into what connects and what may be written: a password becomes a variable."""
     given = Given(source_from(url), url, None)
-    password = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    password = of_url(url)
     if re.fullmatch(r"\$\{[^}]*\}", url) or "${" in password.replace("$${", ""):
         used = re.findall(r"(?<!\$)\$\{(\w+)\}", url)
         return replace(given, variable=used[-1] if used else None)

@@ -173,6 +173,6 @@ def test_an_airflow_that_is_too_old_is_one_line(tmp_path: Path) -> None:
     env = {"PYTHONPATH": f"{SOURCE}:{tmp_path}"}
     done = run("dagster", "-c", "import floodmark.airflow", cwd=tmp_path, env=env)
     assert done.stderr.splitlines()[-1] == (
-        "floodmark.integrations.missing.Missing: FloodmarkOperator needs Airflow 3.0 or newer, and 2.10.5 is installed "
+        "floodmark.integrations.command.Missing: FloodmarkOperator needs Airflow 3.0 or newer, and 2.10.5 is installed "
         "(No module named 'airflow.sdk'): pip install 'floodmark[airflow]'"
     )

@@ -121,13 +121,13 @@ class Services:
         """How to reach the shared JVM, for experiments' plans; those with their own JVM don't use it."""
         own = Jvm(spark_settings("local[2]", {}, "floodmark laboratory"), self.scratch / "spark.log")
         self._stack.callback(own.stop)
-        where = own.start()
+        port, secret = own.start()
         # After every task the JVM sends accumulator updates to its driver and blocks until it answers: a stopped or
         # dead driver would hold up all others. So the laboratory answers for them.
         ear = self.scratch / "accumulators"
         threading.Thread(target=_Ear(str(ear), UpdateRequestHandler).serve_forever, daemon=True).start()
         conf = {"spark.local.dir": str(own.folder), "spark.python.unix.domain.socket.dir": str(own.folder)}
-        return {"port": where.port, "secret": where.secret, "conf": conf, "ear": str(ear)}
+        return {"port": port, "secret": secret, "conf": conf, "ear": str(ear)}
 
     def keep_open(self, thing: AbstractContextManager[Any]) -> None:
         """Enter a context that is left when the laboratory ends."""

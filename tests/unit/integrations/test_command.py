@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.integrations.command import Command, Ended, moved, short, sync_arguments, verdict
-from floodmark.integrations.missing import Missing
+from floodmark.integrations.command import Command, Ended, Missing, moved, short, sync_arguments, verdict
 from floodmark.model.errors import PRECEDENCE, ConfigError
 
 

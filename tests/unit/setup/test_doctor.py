@@ -35,10 +35,17 @@ from floodmark.services.warehouse.redshift.rights import Rights
 from floodmark.setup.doctor import Examination, examination, keep, source, store, tables, warehouse
 from floodmark.setup.doctor.check import Check, Section, at_once
 from floodmark.setup.doctor.configuration import in_clear, mistakes
-from floodmark.setup.doctor.memory import amount, check_executors, check_memory, cores
-from floodmark.setup.doctor.reach import nearby, reach
-from floodmark.setup.doctor.s3_head import _skew
-from floodmark.setup.doctor.spark import check_packages, check_tasks, java, secrecy
+from floodmark.setup.doctor.reach import _skew, nearby, reach
+from floodmark.setup.doctor.spark import (
+    amount,
+    check_executors,
+    check_memory,
+    check_packages,
+    check_tasks,
+    cores,
+    java,
+    secrecy,
+)
 from tests.support.described import changed
 from tests.support.samples import AT, ID, TABLE
 
@@ -301,12 +308,12 @@ def test_every_format_of_java_s_version_is_parsed(said: str, status: str) -> Non
 def test_memory_is_what_tasks_take_against_what_is_free() -> None:
     assert (amount("512m"), amount("2G"), amount("1024"), amount("x")) == (512 << 20, 2 << 30, 1024, None)
     assert (cores("local[3,4]"), cores("local")) == (3, 1)
-    assert check_memory(HERE, 8 << 30, 4, "512m", duckdb=True).status == "ok"
-    assert check_memory(HERE, 1 << 30, 4, "512m", duckdb=True).status == "warning"
+    assert check_memory(8 << 30, 4, "512m", duckdb=True).status == "ok"
+    assert check_memory(1 << 30, 4, "512m", duckdb=True).status == "warning"
     conf = {"spark.master": "yarn", "spark.executor.memory": "2g", "spark.executor.cores": "4"}
-    [check] = check_executors(HERE, conf)
+    [check] = check_executors(conf)
     assert check.status == "warning" and "800m" in (check.hint or "")
-    [check] = check_executors(HERE, {**conf, "spark.executor.memoryOverhead": "1g"})
+    [check] = check_executors({**conf, "spark.executor.memoryOverhead": "1g"})
     assert check.status == "ok"
 
 

@@ -6,6 +6,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -95,22 +96,15 @@ def attempts(
     done: list[R | FloodmarkError | None] = []
     try:
         for piece in pieces:
-            late = done and time.monotonic() - began > patience
-            done.append(None if late else _attempted(piece.job, files, piece.reports, relay))
+            if done and time.monotonic() - began > patience:
+                done.append(None)
+                continue
+            with closing(Teller(piece.reports)) as teller:
+                done.append(attempt(piece.job, files, teller.tell, relay))
     finally:
         if (left := relay.taken()) is not None:
             left.close()
     return done
-
-
-def _attempted(
-    job: Job[R], files: tuple[SentFile, ...], reports: Address | None, relay: Relay
-) -> R | FloodmarkError:
-    teller = Teller(reports)
-    try:
-        return attempt(job, files, teller.tell, relay)
-    finally:
-        teller.close()
 
 
 def preload() -> None:
@@ -143,17 +137,11 @@ def attempt(
     `files` are the ones that the source's settings name, for a machine that lacks them.
     """
     try:
-        return _at_hand(job, files).go(told, relay)
+        if files:  # jobs are dataclasses
+            job = cast(Job[R], replace(cast(Any, job), source=at_hand(job.source, files)))
+        return job.go(told, relay)
     except FloodmarkError as error:
         return error.of(job.table.name)
     except Exception as error:
         traceback.print_exc()  # a worker's stderr goes to Spark's log
         return FloodmarkError(f"{type(error).__name__}: {error}", table=job.table.name)
-
-
-def _at_hand(job: Job[R], files: tuple[SentFile, ...]) -> Job[R]:
-    source = at_hand(job.source, files)
-    moved: Any = (
-        job if source is job.source else replace(cast(Any, job), source=source)
-    )  # jobs are dataclasses
-    return cast(Job[R], moved)

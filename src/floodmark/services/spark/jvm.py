@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -78,14 +77,6 @@ _OPENED = [
 _LOGGING = f"-Dlog4j2.configurationFile={(Path(__file__).absolute().parent / 'log4j2.properties').as_uri()}"
 
 
-@dataclass(frozen=True)
-class Gateway:
-    """Where the JVM listens for Py4J."""
-
-    port: int
-    secret: str
-
-
 class Jvm:
     """One JVM process. `start` may be interrupted by `stop` from another thread."""
 
@@ -101,8 +92,8 @@ class Jvm:
         self._workers: subprocess.Popen[bytes] | None = None  # the parent of the Python workers
         self._stopped = threading.Event()
 
-    def start(self, meanwhile: Callable[[], None] = lambda: None) -> Gateway:
-        """Starts the JVM and waits until it listens; raises ConfigError if it can't."""
+    def start(self, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, str]:
+        """Starts the JVM and waits until it listens for Py4J: at this port, with this secret; raises ConfigError if it can't."""
         java = find_java()
         allow_files()
         self.folder = scratch(FOLDER)
@@ -138,7 +129,7 @@ class Jvm:
                 daemon.end(self._workers)
         return found
 
-    def _wait(self, where: Path) -> Gateway:
+    def _wait(self, where: Path) -> tuple[int, str]:
         assert self.process is not None
         for _ in Retries(pause=0.01, factor=1, seconds=START_SECONDS):
             if where.exists():
@@ -153,7 +144,7 @@ class Jvm:
             raise TransientError(f"Spark did not start within {START_SECONDS} s", hint=f"see {self.log_path}")
         data = where.read_bytes()
         port, length = struct.unpack("!ii", data[:8])
-        return Gateway(port, data[8 : 8 + length].decode())
+        return port, data[8 : 8 + length].decode()
 
     def _died(self) -> FloodmarkError:
         if why := self.shortage():

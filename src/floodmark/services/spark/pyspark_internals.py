@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from floodmark.model.errors import ConfigError
-from floodmark.services.spark.jvm import Gateway, pyspark_folder
+from floodmark.services.spark.jvm import pyspark_folder
 
 KNOWN = ((4, 0), (4, 3))  # the oldest and the newest version whose internals we know
 WANTED = (
@@ -92,12 +92,12 @@ def active_context() -> Any:
     return getattr(SparkContext, "_active_spark_context", None)
 
 
-def connected(where: Gateway) -> Any:
+def connected(port: int, secret: str) -> Any:
     """Py4J's gateway to a listening JVM; pyspark's own takes port and token only from the environment."""
     from py4j.clientserver import ClientServer, JavaParameters, PythonParameters  # type: ignore[import-untyped]
     from py4j.java_gateway import java_import  # type: ignore[import-untyped]
 
-    java = JavaParameters(port=where.port, auth_token=where.secret, auto_convert=True)
+    java = JavaParameters(port=port, auth_token=secret, auto_convert=True)
     gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
     gateway.proc = None
     spare_numpy(gateway)

@@ -81,7 +81,7 @@ def leave(context: Any, way: Way, settings: Mapping[str, str]) -> None:
 def _in_own_jvm(jvm: Jvm) -> Started:
     # Py4J would report a connection that ends with the JVM as an error.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    gateway = internals.connected(jvm.start(meanwhile=_import_pyspark))
+    gateway = internals.connected(*jvm.start(meanwhile=_import_pyspark))
     try:
         return Started(_context(jvm, gateway), gateway, "own JVM")
     except Exception as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,31 +92,26 @@ def _mode(path: Path) -> int:
 
 def in_clear(tree: Tree) -> list[str]:
     """The keys whose value holds a secret that is not a `${NAME}`."""
-    found = []
-    for section, key in (("source", "url"), ("warehouse", "url"), ("store", "secret_access_key")):
-        block = tree.get(section) if isinstance(tree, dict) else None
-        value = block.get(key) if isinstance(block, dict) else None
-        if not isinstance(value, str):
-            continue
-        if key == "url":
-            value = of_url(value)
-        if value and not _varied(value):
-            found.append(f"{section}.{key}")
-    store = tree.get("store") if isinstance(tree, dict) else None
-    places = store.get("copies_to") if isinstance(store, dict) else None
-    for n, place in enumerate(places if isinstance(places, list) else ()):
-        secret = place.get("secret_access_key") if isinstance(place, dict) else None
-        if isinstance(secret, str) and secret and not _varied(secret):
-            found.append(f"store.copies_to.{n}.secret_access_key")
-    spark = tree.get("spark") if isinstance(tree, dict) else None
-    conf = spark.get("conf") if isinstance(spark, dict) else None
-    for key, value in conf.items() if isinstance(conf, dict) else ():
-        if isinstance(value, str) and any(
-            secret and not _varied(secret) for secret in in_setting(key, value)
-        ):
-            found.append(f"spark.conf.{key}")
-    return found
+    return [
+        place
+        for place, text in _texts(tree)
+        if any(secret and "${" not in secret.replace("$${", "") for secret in _secrets(place, text))
+    ]
 
 
-def _varied(value: str) -> bool:
-    return "${" in value.replace("$${", "")
+def _texts(tree: Tree, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of the file, and the keys that lead to it: `store.copies_to.0.url`."""
+    if isinstance(tree, str):
+        yield place.removeprefix("."), tree
+    elif tree is not None:
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _texts(value, f"{place}.{key}")
+
+
+def _secrets(place: str, text: str) -> Iterable[str]:
+    if place in ("source.url", "warehouse.url"):
+        return [of_url(text)]
+    if re.fullmatch(r"store\.(copies_to\.\d+\.)?secret_access_key", place):
+        return [text]
+    section, _, setting = place.partition(".conf.")
+    return in_setting(setting, text) if section == "spark" else []

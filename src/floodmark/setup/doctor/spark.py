@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
-from floodmark.model.text import counted
+from floodmark.model.text import counted, size
 from floodmark.services.children import child_environment
 from floodmark.services.spark.context import Spark
 from floodmark.services.spark.jvm import JAVA_HINT, find_java, is_local, settings
@@ -29,7 +30,6 @@ from floodmark.services.spark.master import places
 from floodmark.services.spark.pyspark_internals import check_installed, version_text
 from floodmark.setup.doctor import packages
 from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.memory import available, check_executors, check_memory, cores
 from floodmark.setup.doctor.reach import reach
 
 SECTION = Section("spark")
@@ -37,6 +37,10 @@ LEAST_JAVA = 17
 JAVA_SECONDS = 10
 SPARK_SECONDS = 150.0
 ASK_SECONDS = 0.3
+# Of one Python worker over any number of rows; rows of a megabyte take more.
+WORKER = 200 << 20
+DUCKDB = 500 << 20  # what a load of ordinary rows takes; its limit is higher, and it spills
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # Each of them encrypts what goes from driver to executors.
 _ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -57,9 +61,9 @@ def examine_engine(config: Config, start: bool) -> Iterator[Check]:
     yield secrecy(conf)
     if local:
         embedded, driver = config.warehouse.can.embedded, conf.get("spark.driver.memory", "512m")
-        yield check_memory(SECTION, available(), cores(master), driver, embedded)
+        yield check_memory(available(), cores(master), driver, embedded)
     else:
-        yield from check_executors(SECTION, conf)
+        yield from check_executors(conf)
         yield from _master(master)
     yield space(Path(conf.get("spark.local.dir", "").split(",")[0] or tempfile.gettempdir()))
     broken = next((one for one in ((java, spark) if start else (spark,)) if one.status == "failure"), None)
@@ -163,6 +167,69 @@ def _master(master: str) -> Iterator[Check]:
     if master.startswith("spark://"):
         for host, port in places(master)[:1]:
             yield from reach(SECTION, host, port, "master")
+
+
+# ---------------------------------------------------------------- memory and space
+
+
+def amount(text: str) -> int | None:
+    """Spark's `512m` or `2g` in bytes."""
+    found = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)b?\s*", text.lower())
+    return int(found[1]) * _UNITS[found[2]] if found else None
+
+
+def available() -> int | None:
+    """Free memory of this machine, or of the container that this process runs in."""
+    free: list[int] = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) << 10)
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(free, default=None)
+
+
+def cores(master: str) -> int:
+    """How many tasks a local master runs at once."""
+    found = re.match(r"local\[(\d+|\*)", master)
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(found[1]) if found and found[1] != "*" else here if found else 1
+
+
+def check_memory(free: int | None, tasks: int, driver: str, duckdb: bool) -> Check:
+    """This machine's free memory against what a sync needs here."""
+    need = (amount(driver) or 512 << 20) + tasks * WORKER + (DUCKDB if duckdb else 0)
+    what = f"about {size(need)} for {counted(tasks, 'parallel task')}"
+    if free is None:
+        return SECTION.ok("memory", f"{what}; free memory unknown")
+    if free < need:
+        return SECTION.warning(
+            "memory",
+            f"{what}, but only {size(free)} is free",
+            "use fewer tasks (spark: {master: local[1]}), or free some memory",
+        )
+    return SECTION.ok("memory", f"{what}; {size(free)} free")
+
+
+def check_executors(conf: Mapping[str, str]) -> Iterator[Check]:
+    """An executor's memory for Python workers, which run outside its JVM."""
+    heap = amount(conf.get("spark.executor.memory", "1g")) or 1 << 30
+    factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
+    beside = amount(conf.get("spark.executor.memoryOverhead", "")) or max(384 << 20, int(heap * factor))
+    beside += amount(conf.get("spark.executor.pyspark.memory", "")) or 0
+    tasks = int(conf.get("spark.executor.cores", "1") or 1)
+    need = tasks * WORKER
+    what = f"about {size(need)} outside the JVM for {counted(tasks, 'task')} per executor"
+    enforced = conf["spark.master"].startswith(("yarn", "k8s"))
+    if enforced and beside < need:
+        yield SECTION.warning(
+            "memory",
+            f"{what}, but an executor has only {size(beside)}: it would be killed",
+            f"set spark.executor.memoryOverhead: {need >> 20}m in spark.conf",
+        )
+    else:
+        yield SECTION.ok("memory", f"{what}; an executor has {size(beside)}")
 
 
 def space(folder: Path) -> Check:

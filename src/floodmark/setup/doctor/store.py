@@ -25,8 +25,7 @@ from floodmark.services.store.folder import PARTS
 from floodmark.services.store.places import Place
 from floodmark.services.store.store import Store
 from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import nearby, reach
-from floodmark.setup.doctor.s3_head import bucket_head
+from floodmark.setup.doctor.reach import bucket_head, nearby, reach
 
 SECTION = Section("store")
 PROBES = "probe/"

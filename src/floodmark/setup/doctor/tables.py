@@ -245,10 +245,11 @@ def check_table(
     for note in notes:
         # Positions are (cursor, key): equal cursors cost nothing but a moment's wait.
         if note.kind != "whole_seconds":
-            name, hint = _ABOUT[note.kind]
+            name, advice = _ABOUT[note.kind]
+            hint = advice(table, note) if callable(advice) else advice
             # That deletes are ignored is a choice, not a problem.
             status: Status = "ok" if note.kind == "deletes" else "warning"
-            checks.append(Check("tables", name, status, clause(note), hint(table, note), table.name))
+            checks.append(Check("tables", name, status, clause(note), hint, table.name))
     if bound := [f for f in fields(table) if can.exceeded(f) is not None]:
         said = []
         for policy, done in (("error", "stop the sync"), ("truncate", "are cut"), ("null", "become NULL")):
@@ -288,15 +289,11 @@ def _chosen(table: Table, note: Note) -> str | None:
     return f"set {where}.cursor: {note.column.name} and {where}.mode: upsert" if note.column else None
 
 
-def _text(hint: str | None) -> Callable[[Table, Note], str | None]:
-    return lambda table, note: hint
-
-
 def _not_null(table: Table, note: Note) -> str:
     return f"make {table.cursor} NOT NULL, with DEFAULT CURRENT_TIMESTAMP"
 
 
-_ADD_KEY = _text("add a primary key, or name a unique `key` in the configuration")
+_ADD_KEY = "add a primary key, or name a unique `key` in the configuration"
 # What lets several connections prove that they see one moment.
 _PROVE: dict[Obstacle, str] = {
     "no_binlog": "start the source with --log-bin",
@@ -306,33 +303,33 @@ _PROVE: dict[Obstacle, str] = {
     "subquery": "a `where` without SELECT would do",
 }
 # The check that a note belongs to, and what can be done about it.
-_ABOUT: dict[Kind, tuple[str, Callable[[Table, Note], str | None]]] = {
+_ABOUT: dict[Kind, tuple[str, str | Callable[[Table, Note], str | None] | None]] = {
     "unfit_index": ("key", _ADD_KEY),
     "no_key": ("key", _ADD_KEY),
     "no_key_and_no_cursor": ("key", _ADD_KEY),
     "no_unique_index": ("key", lambda t, _: f"add a unique index on ({', '.join(t.key)})"),
-    "unknown_collation": ("note", _text(None)),
-    "no_cursor": ("cursor", _text("add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`")),
+    "unknown_collation": ("note", None),
+    "no_cursor": ("cursor", "add updated_at … ON UPDATE CURRENT_TIMESTAMP, or name a `cursor`"),
     "likely_cursor": ("cursor", _chosen),
-    "not_a_time": ("cursor", _text("name it as `cursor` if it grows with every change")),
+    "not_a_time": ("cursor", "name it as `cursor` if it grows with every change"),
     "unmaintained_cursor": (
         "cursor",
         lambda t, _: (
             f"add ON UPDATE CURRENT_TIMESTAMP to {t.cursor}, or make sure that the application sets it"
         ),
     ),
-    "deletes": ("deletes", _text(None)),
-    "updates": ("cursor", _text("add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change")),
+    "deletes": ("deletes", None),
+    "updates": ("cursor", "add updated_at … ON UPDATE CURRENT_TIMESTAMP if rows change"),
     "unindexed_cursor": ("index", _index),
     "nullable_cursor": ("nullable", _not_null),
     "nullable_cursor_without_key": ("nullable", _not_null),
     "unsteady_where": (
         "where",
-        _text("set `deletes`, whose search finds them, or run verify --repair now and then"),
+        "set `deletes`, whose search finds them, or run verify --repair now and then",
     ),
     "cascades": ("cascades", lambda t, _: f"set tables.{t.name}.cascades: follow"),
     "one_connection": ("snapshot", lambda _, note: _PROVE.get(note.obstacle or "lost")),
-    "unseen_excludes": ("columns", _text("check the names")),
+    "unseen_excludes": ("columns", "check the names"),
     "hidden_columns": (
         "privileges",
         lambda t, _: f"GRANT SELECT ON {quote(t.source.schema)}.{quote(t.source.table)}",

@@ -17,8 +17,7 @@ from floodmark.services.warehouse.protocol import LEDGER, quote
 from floodmark.services.warehouse.redshift.facts import DatabaseFacts, look, region
 from floodmark.services.warehouse.redshift.rights import Rights, assuming, table_grants, taking_over
 from floodmark.setup.doctor.check import Check, Section
-from floodmark.setup.doctor.reach import nearby, reach
-from floodmark.setup.doctor.s3_head import bucket_head
+from floodmark.setup.doctor.reach import bucket_head, nearby, reach
 from floodmark.setup.doctor.source import bastion
 
 SECTION = Section("warehouse")

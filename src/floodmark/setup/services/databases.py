@@ -98,7 +98,7 @@ class DatabaseServer(Server):
         named = self.default_time_zone is not None and "/" in self.default_time_zone
         self._run(zone=None if fresh and named else self.default_time_zone)
         if fresh:
-            self._secure()
+            self.secure()
             if named and self.default_time_zone is not None:
                 self.load_time_zone(self.default_time_zone)
                 self.restart()
@@ -111,7 +111,7 @@ class DatabaseServer(Server):
         """The program and the options that this kind of server needs."""
         raise NotImplementedError
 
-    def _secure(self) -> None:
+    def secure(self) -> None:
         """Give root its password, for connections over TCP and the socket alike, and drop every other user."""
         self._as_first_root(
             f"CREATE USER root@'%' IDENTIFIED BY '{self.password}'; "
@@ -316,9 +316,10 @@ class MySQL(DatabaseServer):
     def _command(self) -> list[str]:
         return [*self._mysqld(), "--secure-file-priv=NULL", "--mysqlx=OFF", "--innodb-redo-log-capacity=64M"]
 
-    def _secure(self) -> None:
-        if self.initialized:  # a template has been secured already
-            super()._secure()
+    def secure(self) -> None:
+        """The same, unless the data comes from a template, which was secured already."""
+        if self.initialized:
+            super().secure()
 
     def _zone_rules(self, zone: str) -> list[str]:
         return self.program("bin/mysql_tzinfo_to_sql")

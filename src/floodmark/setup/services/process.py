@@ -104,9 +104,7 @@ class Server:
             env=child_environment(env),
             start_new_session=True,  # Ctrl-C reaches only the parent, which then stops the server
         )
-        self._until(ready, seconds * self.patience)
-
-    def _until(self, ready: Callable[[], bool], seconds: float) -> None:
+        seconds *= self.patience
         for _ in Retries(pause=0.02, factor=1, seconds=seconds):
             if ready():
                 return

@@ -50,11 +50,10 @@ def _attach(self: Any) -> None:
     """Wrap the SparkContext of the laboratory's JVM in one of this process."""
     from pyspark import SparkConf, SparkContext
 
-    from floodmark.services.spark.jvm import Gateway
     from floodmark.services.spark.pyspark_internals import connected, own_environment
 
     assert PLAN.spark is not None
-    gateway = connected(Gateway(PLAN.spark["port"], PLAN.spark["secret"]))
+    gateway = connected(PLAN.spark["port"], PLAN.spark["secret"])
     jvm = gateway.jvm
     settings = jvm.org.apache.spark.SparkConf(False)
     for name, value in {**self.settings, **PLAN.spark["conf"]}.items():
