@@ -55,7 +55,7 @@ def test_a_bad_question_fails_its_own_thread_and_no_other() -> None:
         first = pool.submit(shared.ask, "first")
         assert begun.wait(10)
         bad, *good = [pool.submit(shared.ask, question) for question in ("bad", "good", "better")]
-        while len(shared._waiting) < 3:
+        while len(shared._gathering._waiting) < 3:
             time.sleep(0.001)
         go_on.set()
         assert first.result(10) == "FIRST"
@@ -75,28 +75,32 @@ def test_threads_with_the_same_question_share_an_answer_that_is_young_enough() -
         time.sleep(0.01)
         return len(asked)
 
-    recent = Recent(answer)
+    recent = Recent()
+
+    def ask(question: str, old: float) -> int:
+        return recent.ask(question, old, lambda: answer(question))
+
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: recent.ask("a", 600.0), range(50))) == {1}
-    assert recent.ask("b", 600.0) == 2 and recent.ask("a", 0.0) == 3 and recent.ask("a", 600.0) == 3
+        assert set(pool.map(lambda _: ask("a", 600.0), range(50))) == {1}
+    assert ask("b", 600.0) == 2 and ask("a", 0.0) == 3 and ask("a", 600.0) == 3
 
 
 def test_those_who_wait_get_an_answer_that_was_asked_after_they_came_however_young_it_must_be() -> None:
     begun, go_on = threading.Event(), threading.Event()
     asked: list[float] = []
 
-    def answer(question: str) -> float:
+    def answer() -> float:
         asked.append(time.monotonic())
         begun.set()
         assert go_on.wait(10)
         return asked[-1]
 
-    recent = Recent(answer)
+    recent = Recent()
     with ThreadPoolExecutor(8) as pool:
-        pool.submit(recent.ask, "a", 0.0)
+        pool.submit(recent.ask, "a", 0.0, answer)
         assert begun.wait(10)
         came = time.monotonic()
-        waiting = [pool.submit(recent.ask, "a", 0.0) for _ in range(5)]
+        waiting = [pool.submit(recent.ask, "a", 0.0, answer) for _ in range(5)]
         time.sleep(0.1)
         go_on.set()
         assert all(one.result(10) > came for one in waiting)
@@ -106,16 +110,16 @@ def test_those_who_wait_get_an_answer_that_was_asked_after_they_came_however_you
 def test_an_error_is_shared_like_an_answer_and_each_thread_has_its_own() -> None:
     asked: list[str] = []
 
-    def answer(question: str) -> int:
-        asked.append(question)
+    def answer() -> int:
+        asked.append("a")
         time.sleep(0.05)
         raise TransientError("the store is away", hint="run again")
 
-    recent = Recent(answer)
+    recent = Recent()
 
     def ask(n: int) -> TransientError:
         with pytest.raises(TransientError) as failed:
-            recent.ask("a", 1.0)
+            recent.ask("a", 1.0, answer)
         return cast(TransientError, failed.value.of(f"s.t{n}"))
 
     with ThreadPoolExecutor(8) as pool:

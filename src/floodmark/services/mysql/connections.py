@@ -16,6 +16,7 @@ from floodmark.model.errors import ConfigError, Interrupted, TransientError
 from floodmark.model.text import duration
 from floodmark.services.mysql.server_load import replica_lag, threads_running
 from floodmark.services.mysql.session import Session
+from floodmark.services.together import Recent
 
 # Seconds between checks whether the server is busy.
 LOOK_EVERY = 1.0
@@ -39,9 +40,7 @@ class Throttle:
         self._sessions = 0
         self._asking = 0
         self._mine = threading.local()
-        self._looking = threading.Lock()
-        self._looked = float("-inf")
-        self._answer: str | None = None
+        self._recent = Recent(shares_errors=False)
         self._paused: float | None = None  # start of the pause
         self._idle: list[Session] = []  # sessions without work
         self._timer: threading.Timer | None = None  # set while there are some
@@ -57,7 +56,8 @@ class Throttle:
             nested = getattr(self._mine, "count", 0) > 0
             self._asking += count
             if not nested:
-                self._change.wait_for(lambda: self._room_to_ask(count), PATIENCE)
+                room = self._source.max_connections - count
+                self._change.wait_for(lambda: self._tasks + self._sessions <= room, PATIENCE)
             self._asking -= count
             self._sessions += count
         self._mine.count = getattr(self._mine, "count", 0) + count
@@ -134,9 +134,6 @@ class Throttle:
             if self._idle:
                 self._look_later()
 
-    def _room_to_ask(self, count: int) -> bool:
-        return self._tasks + self._sessions + count <= self._source.max_connections
-
     @contextmanager
     def task(self, cores: int | None, stopped: Callable[[], bool], attempts: int = 1) -> Iterator[None]:
         """Room for one more slice in Spark; waits until there is some, and while the source is busy.
@@ -175,7 +172,10 @@ class Throttle:
     def _wait_until_calm(self, stopped: Callable[[], bool]) -> None:
         """Returns once the source is not busy, as defined by `pause_when`."""
         when = self._source.pause_when
-        while when is not None and (busy := self._look(when)) is not None:
+        # One check at a time serves all tasks.
+        while when is not None and (
+            busy := self._recent.ask("busy", LOOK_EVERY / 2, lambda: self._look(when))
+        ):
             if stopped():
                 raise Interrupted("stopped")
             if self._paused is not None and time.monotonic() - self._paused > LONGEST_PAUSE:
@@ -185,25 +185,21 @@ class Throttle:
                 )
             time.sleep(LOOK_EVERY)
 
-    def _look(self, when: PauseWhen) -> str | None:
-        """Why the source counts as busy now, or None; one check at a time serves all tasks."""
-        with self._looking:
-            if time.monotonic() - self._looked < LOOK_EVERY / 2:
-                return self._answer
-            busy = None
-            # If the server is down, the task itself finds out and is retried.
-            with suppress(TransientError), Session(self._source, purpose="check the load") as session:
-                busy = self._busy(session, when)
-            self._looked, self._answer = time.monotonic(), busy
-            if busy is not None and self._paused is None:
-                self._paused = time.monotonic()
-                self._said(f"paused: {busy}")
-            elif busy is None and self._paused is not None:
-                self._said(f"resuming after a pause of {duration(time.monotonic() - self._paused)}")
-                self._paused = None
-            return busy
+    def _look(self, when: PauseWhen) -> str:
+        """Why the source counts as busy now; empty if it doesn't."""
+        busy = ""
+        # If the server is down, the task itself finds out and is retried.
+        with suppress(TransientError), Session(self._source, purpose="check the load") as session:
+            busy = self._busy(session, when)
+        if busy and self._paused is None:
+            self._paused = time.monotonic()
+            self._said(f"paused: {busy}")
+        elif not busy and self._paused is not None:
+            self._said(f"resuming after a pause of {duration(time.monotonic() - self._paused)}")
+            self._paused = None
+        return busy
 
-    def _busy(self, session: Session, when: PauseWhen) -> str | None:
+    def _busy(self, session: Session, when: PauseWhen) -> str:
         if when.threads_running is not None:
             running = threads_running(session)
             if running > when.threads_running:
@@ -219,7 +215,7 @@ class Throttle:
             if lag is not None and lag > when.replica_lag:
                 behind, most = duration(lag), duration(when.replica_lag)
                 return f"the source is a replica that is {behind} behind, more than {most}"
-        return None
+        return ""
 
 
 def usable(session: Session) -> bool:

@@ -26,7 +26,6 @@ from floodmark.services.retry import patiently
 from floodmark.services.spark import pyspark_internals as internals
 from floodmark.services.spark.errors import MISSING, telling
 from floodmark.services.spark.executors import Executors, attempts_at_once
-from floodmark.services.spark.gathering import Gathering
 from floodmark.services.spark.job import Job, Piece, imports, task
 from floodmark.services.spark.jvm import Jvm, is_local, settings
 from floodmark.services.spark.meeting import Meeting
@@ -34,6 +33,7 @@ from floodmark.services.spark.reports import Address, Reports, RowsUnderway, dri
 from floodmark.services.spark.start import Way, context_of, java_text, leave, refused, started
 from floodmark.services.spark.task_secrets import files_to_send
 from floodmark.services.temp import cache_folder
+from floodmark.services.together import Gathering
 
 if TYPE_CHECKING:
     from floodmark.services.mysql.connections import Throttle

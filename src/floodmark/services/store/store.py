@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,16 +90,9 @@ class Store:
 
     def __init__(self, spec: StoreSpec) -> None:
         self.spec = spec
-        self._use(_Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url)))
+        self._at: Objects = _Bucket(spec) if spec.url.startswith("s3://") else Folder(Path(spec.url))
+        self._recent = Recent()
         self.places = tuple(Place(Store(each.store), each.log) for each in spec.copies_to)
-
-    def _use(self, objects: Objects) -> None:
-        self._at = objects
-        # No reference to self: a cycle would keep connections open for long.
-        self._folders: Recent[tuple[str, ...], tuple[tuple[str, ...], ...]] = Recent(
-            partial(_folders, objects)
-        )
-        self._paths: Recent[str, list[str] | None] = Recent(partial(_paths, objects))
 
     def after_losing(self, lost: Callable[[str], bool], places: Sequence[int] = ()) -> Store:
         """The store as it would be without the `lost` objects, and with only these of its additional places.
@@ -108,7 +100,7 @@ class Store:
         Writes to it stay in memory; neither the store nor a place changes.
         """
         other = Store(replace(self.spec, copies_to=()))
-        other._use(Overlay(self._at, lost))
+        other._at = Overlay(self._at, lost)
         other.places = tuple(
             Place(self.places[n].store.after_losing(lambda path: False), self.places[n].with_log)
             for n in places
@@ -172,7 +164,11 @@ class Store:
         """The same for several folders, listed one after the other, or as they were at most `old` seconds ago."""
         for prefix in prefixes:
             _checked(prefix.removesuffix("/"))
-        return self._folders.ask(prefixes, old)
+
+        def names() -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(sorted(self._at.folders(prefix))) for prefix in prefixes)
+
+        return self._recent.ask(prefixes, old, names)
 
     def lacked(self, start: str, old: float) -> bool:
         """Whether, at most `old` seconds ago, no object's path began like this; False if that is not known.
@@ -182,7 +178,7 @@ class Store:
         if old <= 0:
             return False
         folder = _checked(start).rpartition("/")[0] + "/"
-        paths = self._paths.ask(folder, old)
+        paths = self._recent.ask(folder, old, lambda: _paths(self._at, folder))
         if paths is None:
             return False
         at = bisect_left(paths, start)
@@ -237,10 +233,6 @@ class Store:
             raise folder.translate(error, "write to", str(to.parent)) from None
         finally:
             part.unlink(missing_ok=True)
-
-
-def _folders(objects: Objects, prefixes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(sorted(objects.folders(prefix))) for prefix in prefixes)
 
 
 def _paths(objects: Objects, folder: str) -> list[str] | None:

@@ -36,7 +36,7 @@ class Counted(Folder):
 @pytest.fixture
 def counted(tmp_path: Path) -> tuple[Store, Counted]:
     store, objects = Store(StoreSpec(url=str(tmp_path))), Counted(tmp_path)
-    store._use(objects)
+    store._at = objects
     return store, objects
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import pytest
 
 from floodmark.model.errors import Interrupted
-from floodmark.services.spark.gathering import MOST, Gathering, share
+from floodmark.services.together import MOST, Gathering, share
 
 
 def never() -> bool:
