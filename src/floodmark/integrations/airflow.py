@@ -96,7 +96,8 @@ class FloodmarkOperator(BaseOperator):  # type: ignore[misc]
         document = ended.document or {}
         if self.command == "sync":
             self._tell(context, document)
-        return short(document)
+        report: dict[str, Any] = short(document)
+        return report
 
     def on_kill(self) -> None:
         """Ends the sync as SIGTERM does."""

@@ -149,20 +149,14 @@ def sync_arguments(
     return found
 
 
-def short(document: Mapping[str, Any]) -> dict[str, Any]:
+def short(document: Any) -> Any:
     """The document without its lists of files, which may be thousands: small enough to pass between tasks."""
     lists = ("processed_s3_files", "pending_s3_files")
-
-    def less(watermark: Any) -> Any:
-        if not isinstance(watermark, dict):
-            return watermark
-        return {name: value for name, value in watermark.items() if name not in lists}
-
-    tables = [
-        {**table, "watermark": less(table["watermark"])} if "watermark" in table else table
-        for table in document.get("tables", ())
-    ]
-    return {**document, "tables": tables} if "tables" in document else dict(document)
+    if isinstance(document, list):
+        return [short(one) for one in document]
+    if isinstance(document, dict):
+        return {name: short(value) for name, value in document.items() if name not in lists}
+    return document
 
 
 def moved(

@@ -92,7 +92,7 @@ def test_a_glance_at_the_ledger_imports_nothing_from_the_working_folder(
 def test_the_parent_of_the_workers_imports_nothing_from_the_working_folder(
     hostile: HostileFolder, tmp_path: Path
 ) -> None:
-    process = worker_daemon.start_early(tmp_path)
+    process = worker_daemon.start_early(str(tmp_path / "daemon"))
     assert process is not None and process.stdin is not None
     process.stdin.close()  # so it ends once it is prepared
     assert process.wait(60) == 0 and hostile.marks == []

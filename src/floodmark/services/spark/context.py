@@ -233,10 +233,11 @@ class Spark:
                     raise self._lost(RuntimeError(), jobs[0].table.name)
                 if not done and (error := failed()) is not None:
                     raise error
-                watched = self._executors
-                alone = None if done else watched.alone(self._context, self.settings, alone, note)
-                if alone is not None:
-                    watched.give_up(alone, self.settings["spark.master"], jobs[0].table.name)
+                if done:
+                    alone = None
+                else:
+                    table = jobs[0].table.name
+                    alone = self._executors.alone(self._context, self.settings, alone, note, table)
         finally:
             ended.set()
             rows.close()
@@ -370,9 +371,9 @@ class Spark:
             try:
                 while not asked.done():
                     wait([asked], LOOK_EVERY)
-                    alone = self._executors.alone(self._context, self.settings, alone, log.warning)
-                    if alone is not None and not asked.done():
-                        self._executors.give_up(alone, self.settings["spark.master"], None, ASKING)
+                    alone = self._executors.alone(
+                        self._context, self.settings, alone, log.warning, patience=ASKING
+                    )
             except BaseException:
                 self.cancel()
                 raise

@@ -34,26 +34,25 @@ class Executors:
         settings: Mapping[str, str],
         since: float | None,
         note: Callable[[str], None],
+        table: str | None = None,
+        patience: float = DESERTED,
     ) -> float | None:
-        """Since when the cluster has had no executor for this run; None if it has one, or if unknown."""
-        if is_local(settings):
-            return None
-        found = internals.executors(context)
-        if found is None:
-            return since
-        if lost := sorted(self._ids - found):
-            note(f"Spark lost {len(lost)} of {len(self._ids)} executors; their slices run again")
-        self._ids, self._had_some = found, self._had_some or bool(found)
-        return None if found else since or time.monotonic()
+        """Since when the cluster has had no executor for this run; None if it has one, or if unknown.
 
-    def give_up(self, since: float, master: str, table: str | None, patience: float | None = None) -> None:
-        """Raises TransientError once a run has been without executors for too long."""
-        seconds = FORSAKEN if self._had_some else patience or DESERTED
-        if time.monotonic() - since <= seconds:
-            return
+        Raises TransientError once that is too long ago; `patience` is for a run that never had any.
+        """
+        found = None if is_local(settings) else internals.executors(context)
+        if found is not None:
+            if lost := self._ids - found:
+                note(f"Spark lost {len(lost)} of {len(self._ids)} executors; their slices run again")
+            self._ids, self._had_some = found, self._had_some or bool(found)
+            since = None if found else since or time.monotonic()
+        seconds = FORSAKEN if self._had_some else patience
+        if since is None or time.monotonic() - since <= seconds:
+            return since
         self.gone = True  # a resident sync then starts a new context
         raise TransientError(
-            f"{master} has had no executor for this run for {seconds:.0f} s",
+            f"{settings['spark.master']} has had no executor for this run for {seconds:.0f} s",
             hint="check its workers, their free cores and memory, and that they can reach this machine"
             " (spark.driver.host); then run again",
             table=table,

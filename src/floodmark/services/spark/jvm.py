@@ -106,7 +106,7 @@ class Jvm:
             self.training = self.training or (self._archive.wanted() and not self._stopped.is_set())
             command = direct_command(java, self.settings, self._archive, self.training)
             if self.settings.get(DAEMON) == daemon.MODULE:
-                env[daemon.WHERE] = daemon.place(self.folder)
+                env[daemon.WHERE] = str(self.folder / "daemon")
         else:
             command = submit_command(self.settings, self.folder)
         with open_log(self.log_path) as log:
@@ -122,9 +122,9 @@ class Jvm:
         meanwhile()
         found = self._wait(where)
         self._listens = True
-        if daemon.WHERE in env:
+        if early := env.get(daemon.WHERE):
             # Not sooner: Spark's own start has half a second of work left, as long as the daemon's imports take.
-            self._workers = daemon.start_early(self.folder)
+            self._workers = daemon.start_early(early)
             if self._workers is not None and self._stopped.is_set():
                 daemon.end(self._workers)
         return found

@@ -105,14 +105,11 @@ class Guest:
         finally:
             over.set()
 
-    def close(self) -> None:
-        self._line.close()
-
     def __enter__(self) -> Guest:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._line.close()
 
 
 def _over(why: str) -> MeetingOver:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from floodmark.services.children import child_environment
 
@@ -29,18 +28,13 @@ _WORKER = "pyspark.worker"
 _LENGTH = 8
 
 
-def place(folder: Path) -> str:
-    """Where the early process of a JVM with this folder listens: for the JVM's environment (`WHERE`)."""
-    return str(folder / "daemon")
-
-
-def start_early(folder: Path) -> subprocess.Popen[bytes] | None:
-    """Starts the daemon beside the JVM, until this process ends. If it can't be started, that only costs time."""
+def start_early(where: str) -> subprocess.Popen[bytes] | None:
+    """Starts the daemon beside the JVM, listening at this path, until this process ends. If it can't be started, that only costs time."""
     try:
         # Its own process group: pyspark's daemon makes one for itself and its workers, and Ctrl-C is not for
         # them.
         return subprocess.Popen(
-            [sys.executable, "-m", MODULE, _EARLY, place(folder)],
+            [sys.executable, "-m", MODULE, _EARLY, where],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -86,51 +86,43 @@ class Section:
         return [Check(self.name, name, "skipped", because, None, self.table) for name in listed]
 
 
-class Lane:
-    """Checks that run one after another in a thread of their own."""
+def _begun(section: str, checks: Iterable[Check], seconds: float) -> Callable[[], list[Check]]:
+    """Runs a lane in a thread: a function that waits for what it finds in time, and raises a bug in a check."""
+    until, made, bugs = time.monotonic() + seconds, list[Check](), list[BaseException]()
 
-    def __init__(self, section: str, checks: Iterable[Check], seconds: float) -> None:
-        self._section = section
-        self._until = time.monotonic() + seconds
-        self._seconds = seconds
-        self._found: list[Check] = []
-        self._bug: BaseException | None = None
-        # A daemon: a driver that waits for a silent service can't be stopped, only abandoned.
-        self._thread = threading.Thread(
-            target=self._run, args=(checks,), name=f"check {section}", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, checks: Iterable[Check]) -> None:
+    def run() -> None:
         try:
             for check in checks:
-                self._found.append(check)
+                made.append(check)  # seen at once by whoever stops waiting
         except FloodmarkError as error:
-            self._found.append(Section(self._section).failed("answer", error))
+            made.append(Section(section).failed("answer", error))
         except BaseException as error:
-            self._bug = error
+            bugs.append(error)
 
-    def wait(self) -> list[Check]:
-        """What was found once the lane has ended or its time is up; raises a bug in a check."""
-        self._thread.join(max(0.0, self._until - time.monotonic()))
-        found = list(self._found)
-        if self._bug is not None:
-            raise self._bug
-        if self._thread.is_alive():
-            section = found[-1].section if found else self._section
+    # A daemon: a driver that waits for a silent service can't be stopped, only abandoned.
+    thread = threading.Thread(target=run, name=f"check {section}", daemon=True)
+    thread.start()
+
+    def wait() -> list[Check]:
+        thread.join(max(0.0, until - time.monotonic()))
+        found = list(made)
+        for bug in bugs:
+            raise bug
+        if thread.is_alive():
             after = f" (last answer: {found[-1].name})" if found else ""
-            found.append(
-                Section(section).failure(
-                    "time",
-                    f"did not finish within {self._seconds:g} s{after}",
-                    "the service is silent or very slow: check it, the network, and any firewalls in between",
-                )
+            late = Section(found[-1].section if found else section).failure(
+                "time",
+                f"did not finish within {seconds:g} s{after}",
+                "the service is silent or very slow: check it, the network, and any firewalls in between",
             )
+            found.append(late)
         return found
+
+    return wait
 
 
 def at_once(lanes: Iterable[tuple[str, Iterable[Check], float]]) -> Iterator[list[Check]]:
     """The checks of each lane in order, as soon as it has ended; all lanes start at once."""
-    begun = [Lane(*lane) for lane in lanes]
-    for lane in begun:
-        yield lane.wait()
+    waits = [_begun(*lane) for lane in lanes]
+    for wait in waits:
+        yield wait()

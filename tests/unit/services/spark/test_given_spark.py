@@ -150,15 +150,15 @@ def test_a_cluster_without_executors_is_abandoned_sooner_once_it_has_lost_them_a
     executors = Executors()
     clock = [1000.0]
     monkeypatch.setattr("floodmark.services.spark.executors.time.monotonic", lambda: clock[0])
-    answers += [frozenset({"0"}) if seen else frozenset(), frozenset()]
+    answers += [frozenset({"0"}) if seen else frozenset(), *[frozenset[str]()] * 3]
     since = executors.alone(None, CLUSTER, None, lambda _: None)
     since = executors.alone(None, CLUSTER, since, lambda _: None)
     assert since is not None
     clock[0] += FORSAKEN if seen else DESERTED
-    executors.give_up(since, "spark://there:7077", "s.t")
+    assert executors.alone(None, CLUSTER, since, lambda _: None) == since
     clock[0] += 1
     with pytest.raises(TransientError, match="no executor") as caught:
-        executors.give_up(since, "spark://there:7077", "s.t")
+        executors.alone(None, CLUSTER, since, lambda _: None, "s.t")
     assert "spark.driver.host" in str(caught.value.hint)
     assert executors.gone
 

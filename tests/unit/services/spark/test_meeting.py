@@ -212,9 +212,8 @@ def test_both_sides_notice_a_peer_that_is_gone_without_a_word(meeting: Meeting) 
 
 def test_a_lost_member_ends_it(meeting: Meeting, pool: ThreadPoolExecutor) -> None:
     other = pool.submit(obedient, meeting.invitation(0))
-    lost = Guest(meeting.invitation(1))
-    members = meeting.begin(lambda: 2, 5.0, never)
-    lost.close()
+    with Guest(meeting.invitation(1)):
+        members = meeting.begin(lambda: 2, 5.0, never)
     with pytest.raises(MeetingOver):
         meeting.all_do(members, {"do": "open"})
     with pytest.raises(MeetingOver):
