@@ -99,12 +99,9 @@ class Services:
         """A connection to the source, for queries: one that another table has done with, or a new one."""
         leave = self.throttle.enter()
         try:
-            session = self.throttle.kept()
-            return (
-                session.use_for(purpose, leave)
-                if session
-                else self._opened(purpose, leave, self.throttle.keep)
-            )
+            if session := self.throttle.kept():
+                return session.use_for(purpose, leave)
+            return self._opened(purpose, leave, self.throttle.keep)
         except BaseException:
             leave()
             raise

@@ -49,6 +49,29 @@ def scratched(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def whole_file(path: Path, replaces: bool, hint: str | None = None) -> Iterator[Path]:
+    """A file to write that takes its place only when it is whole. Raises ConfigError.
+
+    Unless it `replaces` one: FileExistsError if there is one by now.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as folder:
+            part = Path(folder) / path.name
+            yield part
+            if not replaces:
+                try:
+                    os.link(part, path)  # fails if there is one by now
+                    return
+                except (PermissionError, NotImplementedError):  # a file system without links
+                    pass
+            part.replace(path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
+
+
 def cache_folder() -> Path:
     """This user's cache folder; under the temporary folder if the one at home can't be used.
 

@@ -29,6 +29,7 @@ from floodmark.model.warehouse import DUCKDB
 from floodmark.services.mysql import ranges as edges
 from floodmark.services.mysql.describe import discover_with_notes, list_tables, proposed_cursor
 from floodmark.services.mysql.session import Session
+from floodmark.services.temp import whole_file
 from floodmark.setup.doctor.tables import check_table
 
 VARIABLE = "MYSQL_PASSWORD"
@@ -102,7 +103,8 @@ class Initial:
 
 def initial(path: Path, url: str | None, force: bool, offline: bool = False) -> Initial:
     """Reads the source's tables, if a source is given, and writes the file; nothing if the source can't be read."""
-    _check(path, force)
+    if path.exists() and not force:
+        raise _refused(path)
     if url is None:
         _write(path, text(EXAMPLE, (), None), force)
         return Initial(path, None, (), None if VARIABLE in os.environ else VARIABLE)
@@ -173,11 +175,10 @@ def _tables(session: Session, database: str | None) -> Iterator[ListedTable]:
     for name in names:
         own = name.partition(".")[2].lower()
         target = name.replace(".", "_").lower() if taken[own] > 1 or reserved(own) else None
-        yield (
-            _table(session, name, database, target)
-            if time.monotonic() < until
-            else ListedTable(name, target=target)
-        )
+        if time.monotonic() < until:
+            yield _table(session, name, database, target)
+        else:
+            yield ListedTable(name, target=target)
 
 
 def _table(session: Session, name: str, database: str | None, target: str | None) -> ListedTable:
@@ -274,11 +275,9 @@ def _entry(found: ListedTable) -> str:
     lines += [f"  #   ! {remark}" for remark in found.remarks]
     lines.append(f"  {_scalar(found.table)}:")
     if found.target is not None:
-        why = (
-            f"{OUR_TABLES}… is reserved for Floodmark's own tables"
-            if reserved(found.table.partition(".")[2])
-            else "another schema has a table of the same name"
-        )
+        why = "another schema has a table of the same name"
+        if reserved(found.table.partition(".")[2]):
+            why = f"{OUR_TABLES}… is reserved for Floodmark's own tables"
         lines.append(f"    target: {_scalar(found.target)}  # {why}")
     lines += [
         f"    {_CHOICES[kind][0]}  # {clause(Note(kind))}{_CHOICES[kind][1]}" for kind in found.not_followed
@@ -292,37 +291,21 @@ def _entry(found: ListedTable) -> str:
 
 def _scalar(value: str) -> str:
     """A text as a YAML scalar, quoted where necessary."""
-    return (
-        value
-        if re.fullmatch(r"[A-Za-z_][\w.$/:@{}?=%+&~-]*\w", value)
-        else json.dumps(value, ensure_ascii=False)
+    plain = re.fullmatch(r"[A-Za-z_][\w.$/:@{}?=%+&~-]*\w", value)
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+def _refused(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} already exists and was not changed",
+        hint="--force overwrites it; --output FILE writes another file",
     )
-
-
-def _check(path: Path, force: bool) -> None:
-    if path.exists() and not force:
-        raise ConfigError(
-            f"{path} already exists and was not changed",
-            hint="--force overwrites it; --output FILE writes another file",
-        )
 
 
 def _write(path: Path, content: str, force: bool) -> None:
     """Writes the whole file or nothing; without `force`, only if there is none."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if not force:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(content)
-            return
-        draft.write_text(content, encoding="utf-8")
-        draft.replace(path)
+        with whole_file(path, force, "name a file in a folder that exists: --output FILE") as part:
+            part.write_text(content, encoding="utf-8")
     except FileExistsError:
-        _check(path, force)
-        raise
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ConfigError(
-            f"{path} can't be written: {error.strerror}",
-            hint="name a file in a folder that exists: --output FILE",
-        ) from None
+        raise _refused(path) from None

@@ -15,7 +15,6 @@ import platform
 import re
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from typing import Any
 import floodmark
 from floodmark.model.errors import ConfigError
 from floodmark.model.text import counted, size
-from floodmark.services.temp import is_own
+from floodmark.services.temp import is_own, whole_file
 
 JOB = "floodmark_job.py"
 # Extras that a sync on a cluster may need; the others are for other machines.
@@ -277,25 +276,12 @@ def _refused(path: Path) -> ConfigError:
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """A file to write that takes its place only when it is whole, and only that of our own archive; raises ConfigError."""
-    replaces = os.path.lexists(path)
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as folder:
-            part = Path(folder) / path.name
+        with whole_file(path, os.path.lexists(path), "-o names the file to write") as part:
             yield part
             part.chmod(0o644)  # the cluster's users read it, and it holds no secret
-            if replaces:
-                part.replace(path)
-            else:
-                try:
-                    os.link(part, path)  # fails if there is one by now
-                except (PermissionError, NotImplementedError):  # a file system without links
-                    part.replace(path)
     except FileExistsError:
         raise _refused(path) from None
-    except OSError as error:
-        raise ConfigError(
-            f"{path} can't be written: {error.strerror or error}", hint="-o names the file to write"
-        ) from None
 
 
 def _contents(members: Mapping[str, Path | str]) -> Iterator[tuple[str, bytes, int]]:

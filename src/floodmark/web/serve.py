@@ -6,9 +6,7 @@ Whatever would keep it from serving is reported before it listens; nothing is le
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from floodmark.config.load import Config
 from floodmark.model.errors import ConfigError, FloodmarkError
 from floodmark.observe.alerts import guarding
 from floodmark.services.store.store import Store
+from floodmark.services.temp import whole_file
 from floodmark.web.app import Dashboard
 from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import Token, is_loopback
@@ -137,18 +136,7 @@ def report(config: Config, file: Path, scrub: Scrub, ledger: bool = True) -> dic
                 found[row.name] = detail
     text = Pages(config).report(snapshot, found, datetime.now(UTC))
     data = text.encode("utf-8", "backslashreplace")
-    _write(file, data)
+    with whole_file(file, replaces=True) as part:
+        part.touch(0o600)
+        part.write_bytes(data)
     return {"file": str(file), "tables": len(snapshot.rows), "bytes": len(data)}
-
-
-def _write(file: Path, data: bytes) -> None:
-    try:
-        handle, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            os.replace(draft, file)
-        finally:
-            Path(draft).unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{file} can't be written: {error.strerror}") from None

@@ -403,14 +403,11 @@ class Spark:
         if ended and (why := self._jvm.shortage()) is not None:
             return why.of(table) if table else why
         if ended or not said:
-            master = self.settings["spark.master"]
             if why := refused(self._jvm):
                 return why.of(table) if table else why
-            said = (
-                "Spark's JVM has ended"
-                if is_local(self.settings)
-                else f"{master} is unreachable, or has ended the application"
-            )
+            said = f"{self.settings['spark.master']} is unreachable, or has ended the application"
+            if is_local(self.settings):
+                said = "Spark's JVM has ended"
         return TransientError(
             f"Spark lost a task: {said}", hint=f"run the command again; see {self.log_path}", table=table
         )

@@ -9,6 +9,7 @@ a change frees.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -168,9 +169,6 @@ def start_error(error: Exception, master: str, log_path: Path) -> FloodmarkError
     except Exception:  # the JVM is gone, and its message with it
         line = last_words(log_path)
     hint = f"check spark.master ({master}) and spark.conf; see {log_path}"
-    if any(
-        word in line.lower()
-        for word in ("unresponsive", "connect", "timed out", "refused", "stopped", "starthook")
-    ):
+    if re.search("unresponsive|connect|timed out|refused|stopped|starthook", line.lower()):
         return TransientError(f"Spark did not start: {line[:300]}", hint=hint)
     return ConfigError(f"Spark did not start: {line[:300]}", hint=hint)

@@ -34,9 +34,12 @@ def examine_warehouse(config: Config, file_lock: threading.Lock) -> Iterator[Che
         yield from SECTION.in_order(_duckdb(path, schema, file_lock), ("file", "ledger"))
     else:
         facts = list[DatabaseFacts]()
-        failed = yield from SECTION.in_order(_way(config, facts), _REDSHIFT)
-        if failed is None:
-            yield from _redshift(config, facts[0])
+        if (yield from SECTION.in_order(_way(config, facts), _REDSHIFT)) is not None:
+            return
+        yield _encryption(config.warehouse)
+        yield from check_database(facts[0], config.warehouse)
+        if config.store.endpoint is None:
+            yield regions(region(config.warehouse), bucket_head(config.store.url, None).region)
 
 
 # ---------------------------------------------------------------- DuckDB
@@ -75,13 +78,6 @@ def _ledger(commits: int | None) -> Check:
 
 
 # ---------------------------------------------------------------- Redshift
-
-
-def _redshift(config: Config, facts: DatabaseFacts) -> Iterator[Check]:
-    yield _encryption(config.warehouse)
-    yield from check_database(facts, config.warehouse)
-    if config.store.endpoint is None:
-        yield regions(region(config.warehouse), bucket_head(config.store.url, None).region)
 
 
 def _way(config: Config, facts: list[DatabaseFacts]) -> Iterator[Check]:

@@ -279,14 +279,10 @@ class MySQL(DatabaseServer):
         self.initialized = list(initialized)
         super().__init__(**options)
 
-    def program(self, path: str) -> list[str]:
-        """The command line of one of its programs."""
-        return under_its_loader(self._root, path)
-
     def _mysqld(self) -> list[str]:
         usr = self._root / "usr"
         return [
-            *self.program("sbin/mysqld"),
+            *under_its_loader(self._root, "sbin/mysqld"),
             "--no-defaults",
             f"--basedir={usr}",
             f"--lc-messages-dir={usr}/share/mysql",
@@ -322,7 +318,7 @@ class MySQL(DatabaseServer):
             super().secure()
 
     def _zone_rules(self, zone: str) -> list[str]:
-        return self.program("bin/mysql_tzinfo_to_sql")
+        return under_its_loader(self._root, "bin/mysql_tzinfo_to_sql")
 
     def spelled(self, statement: str) -> str:
         """The same, with MariaDB's sequence tables (`seq_1_to_9`) replaced by what MySQL has."""
