@@ -175,7 +175,7 @@ class Pipeline:
 
     def plan(self, table: str, **options: Any) -> Plan:
         """What the next sync of a table would do; writes nothing."""
-        return Plan.of(planview.plan(self.config, table, _options({"dry_run": True, **options})).as_json())
+        return planview.plan(self.config, table, _options({"dry_run": True, **options})).result
 
     def verify(
         self,

@@ -46,7 +46,7 @@ class Orders:
     def plan(self) -> dict[str, Any]:
         config = self.workspace.settings
         name = self.workspace.full_name("orders")
-        return plan(config, name, SyncOptions(dry_run=True)).as_json()
+        return plan(config, name, SyncOptions(dry_run=True)).result.as_json()
 
     def run(self, sql: str) -> None:
         """A statement of a person in the warehouse."""

@@ -41,7 +41,7 @@ def plan(settings: Settings, tables: tuple[str, ...], all_tables: bool) -> int:
     options, wide = SyncOptions(dry_run=True), emit.width(sys.stdout)
     if len(tables) == 1:
         report = plan_one(config, tables[0], options)
-        settings.result(report.as_json(), lambda: folded(plan_lines(report), wide))
+        settings.result(report.result, lambda: folded(plan_lines(report), wide))
         if report.refused is None:
             return 0
         settings.complain(report.refused)

@@ -218,12 +218,10 @@ def _lines(
     run: str, tables: Sequence[TableReport], seconds: float, progress: SilentProgress, dry_run: bool, verbose: bool,
     unfinished: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    from floodmark.model.results import TableResult
-
     how = Shown(
         dry_run, verbose, emit.width(sys.stdout), emit.coloured(sys.stdout), progress.notes, unfinished
     )
-    return sync_lines(run, [TableResult.of(table.as_json()) for table in tables], seconds, how)
+    return sync_lines(run, tables, seconds, how)
 
 
 def _tell_unfinished(settings: Settings, progress: SilentProgress, dry_run: bool, verbose: bool) -> None:

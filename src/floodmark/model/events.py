@@ -17,6 +17,7 @@ from floodmark.model.run import Counts, Finding, Lag, Step, SyncReport, TableRep
 if TYPE_CHECKING:  # the command line needs this module before it needs the model
     from floodmark.model.errors import FloodmarkError
     from floodmark.model.position import Position
+    from floodmark.model.results import Plan, Watermark
     from floodmark.model.window import Slice, Window
 
 
@@ -109,7 +110,7 @@ class Planned(Event):
 class Previewed(Event):
     """What a dry run would do: the document that `plan` prints."""
 
-    plan: Mapping[str, Any]
+    plan: Plan
 
 
 class SliceBegan(Event):
@@ -166,7 +167,7 @@ class Found(Event):
 class Succeeded(Event):
     """Everything asked for is done, and this is what people see of it."""
 
-    watermark: dict[str, Any]
+    watermark: Watermark
     lag: Lag | None
 
 
@@ -175,7 +176,7 @@ class Failed(Event):
 
     error: FloodmarkError
     stopped: bool = False
-    watermark: dict[str, Any] | None = None
+    watermark: Watermark | None = None
 
 
 class Ended(Event):

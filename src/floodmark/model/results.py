@@ -136,6 +136,13 @@ class WatermarkList(Rows):
     older_watermarks: tuple[OlderWatermark, ...] = ()
 
 
+class RunMoment(Result):
+    """A run, and when it began."""
+
+    run: str
+    at: Moment
+
+
 class TableOutcome(Result):
     """What a run did to a table."""
 
@@ -184,11 +191,8 @@ class SyncResult(Rows):
         return sum(table.rows_loaded for table in self.tables)
 
 
-class RunRow(TableOutcome):
+class RunRow(TableOutcome, RunMoment):
     """One table's part of an earlier run."""
-
-    run: str
-    at: Moment
 
 
 class RunHistory(Rows):
@@ -202,9 +206,9 @@ class PlanColumn(Result):
     """A column, with its type at each step."""
 
     column: str
-    mysql: str | None
-    parquet: str | None
-    warehouse: str | None
+    mysql: str
+    parquet: str
+    warehouse: str
     target: str | None
     mark: str | None
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from floodmark.model.errors import FloodmarkError, exit_code
 from floodmark.model.plausible import MOST_ROWS
 from floodmark.model.times import compact, parse_time
-from floodmark.model.typed import Result
+from floodmark.model.typed import Result, plain
 
 if TYPE_CHECKING:  # the command line imports this module before it needs the model
     from floodmark.model.column_changes import ColumnChange
+    from floodmark.model.results import Plan, Watermark
     from floodmark.model.table import Table
 
 Strategy = Literal["sequential", "inter-table", "intra-table"]
@@ -169,6 +170,14 @@ class Step:
     total: int = 0
 
 
+# What a table's document has, in this order; the last two only where there is something.
+_SHOWN = (
+    "table", "ok", "exit_code", "strategy", "rows_extracted", "rows_reread", "bytes_written", "files_written",
+    "rows_deleted", "rows_loaded", "files_loaded", "files_cleaned", "bytes_cleaned", "commits", "seconds",
+    "stage_seconds", "lag_before", "lag_after", "watermark", "findings", "notes", "error", "held_back_by", "plan",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class TableReport(Counts):
     """One table's part of a run: the fold of its events (`model/account.py`)."""
@@ -179,7 +188,7 @@ class TableReport(Counts):
     files_cleaned: int = 0  # by `keep_files`
     bytes_cleaned: int = 0
     commits: tuple[int, ...] = ()
-    watermark: dict[str, Any] | None = None
+    watermark: Watermark | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     held_back_by: tuple[str, ...] = ()  # open work that newer rows wait for
@@ -188,12 +197,16 @@ class TableReport(Counts):
     stage_seconds: Mapping[str, float] = field(default_factory=dict)  # for extract, load, verify
     schema_changes: tuple[ColumnChange, ...] = ()  # in the source, since the previous run
     described: Table | None = None  # the table as the newest claim describes it
-    plan: Mapping[str, Any] | None = None  # in a dry run: the document that `plan` prints
+    plan: Plan | None = None  # in a dry run
     left_out: bool = False  # retired, and not named on the command line
     lag_before: Lag | None = None  # lag behind the source when the run began, and when it ended
     lag_after: Lag | None = None
     complete_at: float | None = None  # all that was committed before is extracted; None if unknown
     stopped: bool = False  # its error is only that the run was interrupted
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
 
     @property
     def exit_code(self) -> int:
@@ -205,32 +218,10 @@ class TableReport(Counts):
         return not self.commits and not self.files_loaded and self.error is None
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "ok": self.error is None,
-            "exit_code": self.exit_code,
-            "strategy": self.strategy,
-            "rows_extracted": self.rows_extracted,
-            "rows_reread": self.rows_reread,
-            "bytes_written": self.bytes_written,
-            "files_written": self.files_written,
-            "rows_deleted": self.rows_deleted,
-            "rows_loaded": self.rows_loaded,
-            "files_loaded": self.files_loaded,
-            "files_cleaned": self.files_cleaned,
-            "bytes_cleaned": self.bytes_cleaned,
-            "commits": list(self.commits),
-            "seconds": round(self.seconds, 3),
-            "stage_seconds": {stage: round(spent, 3) for stage, spent in self.stage_seconds.items()},
-            "lag_before": self.lag_before.as_json() if self.lag_before else None,
-            "lag_after": self.lag_after.as_json() if self.lag_after else None,
-            "watermark": self.watermark,
-            "findings": [f.as_json() for f in self.findings],
-            "notes": list(self.notes),
-            "error": self.error.as_json() if self.error else None,
-            **({"held_back_by": list(self.held_back_by)} if self.held_back_by else {}),
-            **({"plan": self.plan} if self.plan is not None else {}),
-        }
+        shown = {name: plain(getattr(self, name)) for name in _SHOWN}
+        shown["stage_seconds"] = {stage: round(spent, 3) for stage, spent in self.stage_seconds.items()}
+        shown["seconds"] = round(self.seconds, 3)
+        return {name: value for name, value in shown.items() if value or name not in ("held_back_by", "plan")}
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ def _is_result(kind: Any) -> bool:
 def _typed(hint: Any, value: Any) -> Any:
     kind = _bare(hint)
     if get_origin(kind) is tuple:
-        return NULL if value is None else tuple(_typed(get_args(kind)[0], one) for one in value)
+        inner = get_args(kind)[0]
+        return NULL if value is None else tuple(map(inner.of, value) if _is_result(inner) else value)
     return kind.of(value) if value is not None and _is_result(kind) else value
 
 

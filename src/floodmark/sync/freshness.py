@@ -42,12 +42,13 @@ def freshness(
 ) -> Freshness | None:
     """How fresh a target is after this run; None: no fresher than before, or unknown."""
     shown, table = report.watermark, report.described
-    if report.error or report.left_out or shown is None or table is None or shown["pending_s3_files"]:
+    if report.error or report.left_out or shown is None or table is None or shown.pending_s3_files:
         return None
-    looked, complete = shown.get("last_check_time"), report.complete_at
+    looked: str | None = shown.last_check_time
+    complete = report.complete_at
     if options.load_only:
         looked, complete = (status.caught_up_at, status.complete_at) if status else (None, None)
     if looked is None or complete is None:
         return None
-    as_of, mark = datetime.fromtimestamp(complete, UTC), shown["last_mysql_data_timestamp"]
-    return Freshness(table.target, report.table, as_of, parse_moment(looked), mark, shown["commit"], run)
+    as_of, mark = datetime.fromtimestamp(complete, UTC), shown.last_mysql_data_timestamp
+    return Freshness(table.target, report.table, as_of, parse_moment(looked), mark, shown.commit, run)

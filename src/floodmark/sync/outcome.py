@@ -18,6 +18,7 @@ from floodmark.commit.lease import holder
 from floodmark.commit.status import read_status
 from floodmark.load.background import Loader
 from floodmark.model.errors import ConflictError, FloodmarkError
+from floodmark.model.results import Watermark
 from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions
 from floodmark.model.times import parse_moment, stamp
 
@@ -31,14 +32,14 @@ TOLD_EVERY = timedelta(minutes=5)
 class Told:
     """What is shown of a failed run, and whether it was ours to report."""
 
-    shown: dict[str, Any] | None
+    shown: Watermark | None
     failure: Failure | None = None  # goes into the status only, because there is no log
     ours: bool = True
 
 
 def succeeded(
     held: HeldTable, loader: Loader, asked: SyncOptions, *, idle: bool, looked: str | None
-) -> dict[str, Any]:
+) -> Watermark:
     """The document to show after a success; published only if something changed."""
     stages: tuple[Stage, ...] = (
         *(() if asked.load_only else EXTRACT),
@@ -114,9 +115,9 @@ def _ledger_rows(loader: Loader) -> Any:
     return loader.ledger.rows if loader.ledger is not None else None
 
 
-def _with_activity(held: HeldTable, shown: dict[str, Any], looked: str | None) -> dict[str, Any]:
+def _with_activity(held: HeldTable, shown: dict[str, Any], looked: str | None) -> Watermark:
     """The document as `watermark get` would show it once the run has released the table."""
     other = None
     if held.lease is None:
         other = holder(held.log.store, held.log.table_name, held.state.claim)
-    return {**shown, "activity": activity(held.state, other), "last_check_time": looked}
+    return Watermark.of({**shown, "activity": activity(held.state, other), "last_check_time": looked})

@@ -15,17 +15,14 @@ from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Start, Starts
 from floodmark.config.load import Config, WarehouseSpec
 from floodmark.load.preview import LoadPreview, look_briefly
+from floodmark.model import results
 from floodmark.model.errors import ConfigError, FloodmarkError, Interrupted, exit_code
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import tells_rows_apart, when_too_long
 from floodmark.model.run import SyncOptions, Wait
 from floodmark.model.table import Table
-from floodmark.model.types import (
-    GEOMETRIES,
-    Field,
-    fields,
-    is_moment,
-)
+from floodmark.model.typed import NULL
+from floodmark.model.types import GEOMETRIES, Field, fields, is_moment
 from floodmark.model.warehouse import Capabilities
 from floodmark.model.window import Slice
 from floodmark.plan import decide as planning
@@ -74,67 +71,70 @@ class Preview:
         """All notes on the table and the plan."""
         return [*self.takeover.notes, *(sentence(note) for note in self.plan.about), *self.plan.notes]
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def result(self) -> results.Plan:
+        """What `plan` prints."""
         plan, table = self.plan, self.plan.table
         window = None if plan.gives_way else plan.window
-        return {
-            "table": table.name,
-            "target": table.target,
-            "mode": table.mode,
-            "key": list(table.key),
-            "cursor": table.cursor,
-            "commit": self.state.n if self.state.n >= 0 else None,
-            "strategy": plan.strategy,
-            "reason": planning.reason(self.request, plan),
-            "rows": plan.rows,
-            "slices": len(self._slices),
-            "files": self.files,
-            "nothing_to_do": plan.empty,
-            "window": None
+        return load_plan(
+            replace(self.load, refused=self.refused),
+            table=table.name,
+            target=table.target,
+            mode=table.mode,
+            key=table.key,
+            cursor=table.cursor,
+            commit=self.state.n if self.state.n >= 0 else None,
+            strategy=plan.strategy,
+            reason=planning.reason(self.request, plan),
+            rows=plan.rows,
+            slices=len(self._slices),
+            files=self.files,
+            nothing_to_do=plan.empty,
+            window=None
             if window is None
             else {
-                "low": list(window.low) if window.low else None,
-                "high": list(window.high) if window.high else None,
+                "low": window.low or None,
+                "high": window.high or None,
                 "by": window.by,
                 "slices": len(plan.slices),
                 "rows": sum(s.rows for s in plan.slices),
                 "resumed": plan.resumed,
             },
-            "recipe": [change.as_json() for change in plan.recipe],
-            "read_again": [{"kind": kind, "rows": rows} for kind, rows in plan.read_again],
-            "start": plan.start,
-            "rows_before_start": plan.before_start,
-            "held_back_by": list(plan.held),
-            "notes": self.notes,
-            "columns": columns(table, self.warehouse.can),
-            "excluded": list(self.excluded),
-            **load_json(replace(self.load, refused=self.refused)),
-        }
+            recipe=tuple(change.as_json() for change in plan.recipe),
+            read_again=tuple(results.RowsReadAgain(kind=kind, rows=rows) for kind, rows in plan.read_again),
+            start=plan.start,
+            rows_before_start=plan.before_start,
+            held_back_by=plan.held,
+            notes=tuple(self.notes),
+            columns=columns(table, self.warehouse.can),
+            excluded=self.excluded,
+        )
 
 
-def load_json(seen: LoadPreview) -> dict[str, Any]:
-    """The files that wait to be loaded, and what the load would first do to the target."""
-    return {
-        "pending": None if seen.files is None else {"files": seen.files, "rows": seen.rows},
-        "ddl": None if seen.changes is None else [s for c in seen.changes for s in c.statements],
-        "refused": seen.refused.as_json() if seen.refused else None,
-        "warehouse_unknown": seen.unknown,
-    }
+def load_plan(seen: LoadPreview, **read: Any) -> results.Plan:
+    """What would be read, the files that wait to be loaded, and what the load would first do to the target."""
+    return results.Plan(
+        **read,
+        pending=None if seen.files is None else results.FilesToLoad(files=seen.files, rows=seen.rows or 0),
+        ddl=NULL if seen.changes is None else tuple(s for c in seen.changes for s in c.statements),
+        refused=results.Failure.by(seen.refused),
+        warehouse_unknown=seen.unknown,
+    )
 
 
-def columns(table: Table, can: Capabilities) -> list[dict[str, Any]]:
+def columns(table: Table, can: Capabilities) -> tuple[results.PlanColumn, ...]:
     """Every column's type at each stage, and its name in the target."""
-    return [
-        {
-            "column": f.name,
-            "mysql": table.column(f.column).type if f.column else "",
-            "parquet": str(f.arrow),
-            "warehouse": "(files only)" if f.file_only else can.type_of(f),
-            "target": None if f.file_only else f.target,
-            "mark": mark(f, table, can),
-        }
+    return tuple(
+        results.PlanColumn(
+            column=f.name,
+            mysql=table.column(f.column).type if f.column else "",
+            parquet=str(f.arrow),
+            warehouse="(files only)" if f.file_only else can.type_of(f),
+            target=None if f.file_only else f.target,
+            mark=mark(f, table, can),
+        )
         for f in fields(table)
-    ]
+    )
 
 
 def mark(column: Field, table: Table, can: Capabilities) -> str | None:
@@ -175,7 +175,7 @@ class PlanReports:
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": not self.errors,
-            "tables": [one.as_json() for one in self.plans],
+            "tables": [one.result for one in self.plans],
             "errors": [error.as_json() for error in self.failed],
         }
 

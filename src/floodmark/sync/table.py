@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from floodmark.clean.after_load import due_files, superseded
 from floodmark.clean.remove import Outcome, remove
@@ -40,6 +39,7 @@ from floodmark.model.lineage import suspects
 from floodmark.model.note_words import sentence
 from floodmark.model.policies import changed_values
 from floodmark.model.position import Key
+from floodmark.model.results import Watermark
 from floodmark.model.run import TableReport
 from floodmark.model.table import Table
 from floodmark.model.taken_names import Known
@@ -55,7 +55,7 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction, committed
-from floodmark.sync.preview import Preview, load_json
+from floodmark.sync.preview import Preview, load_plan
 from floodmark.sync.preview import preview as preview_table
 from floodmark.sync.repair import RepairPlan, what_to_repair
 from floodmark.sync.resources import Work
@@ -127,7 +127,7 @@ class TableRun:
                     self._held.hold("sync")  # brings it back
             if self._asked.load_only and self._asked.dry_run and self._held.state.table is not None:
                 seen = self._loader.look(self._held.state, self._held.state.table)
-                self._account(events.Previewed(self._name, load_json(seen)))
+                self._account(events.Previewed(self._name, load_plan(seen)))
             if not self._asked.backup_only and not self._asked.dry_run:
                 self._load()
                 if not self._asked.load_only and self._services.sources.twice(
@@ -194,7 +194,7 @@ class TableRun:
             self._loader.accept_rows(self._held.state)
         return Repaired(table, found, after, self.report)
 
-    def not_begun(self, error: FloodmarkError) -> dict[str, Any] | None:
+    def not_begun(self, error: FloodmarkError) -> Watermark | None:
         """Reports an error that came before the table's turn; returns the watermark as far as it is known."""
         try:
             if not self._held.read().retired:
@@ -247,7 +247,7 @@ class TableRun:
             self._account.note(text)
         if self._asked.dry_run:
             preview = replace(preview, load=self._loader.look(self._held.state, plan.table))
-            self._account(events.Previewed(self._name, preview.as_json()))
+            self._account(events.Previewed(self._name, preview.result))
             if preview.refused is not None:
                 raise preview.refused
             return None

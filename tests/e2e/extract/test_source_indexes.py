@@ -96,7 +96,7 @@ def test_a_plan_knows_what_share_of_the_table_is_new(workspace: Workspace) -> No
 
     def planned(start: str | None) -> tuple[int, str, int]:
         workspace.write(defaults={"slice_rows": 1000}, tables={"t": {"cursor": "update_at", "start": start}})
-        found = plan(workspace.settings, "t", SyncOptions()).as_json()
+        found = plan(workspace.settings, "t", SyncOptions()).result
         return found["rows"], found["window"]["by"], found["window"]["slices"]
 
     rows, by, slices = planned(None)

@@ -385,7 +385,7 @@ def test_columns_of_any_name_arrive_under_the_name_that_plan_shows(orders: Order
     orders.sync()
     config = orders.workspace.settings
     report = plan(config, orders.workspace.full_name("orders"), SyncOptions(dry_run=True))
-    shown = {c["column"]: c["target"] for c in report.as_json()["columns"]}
+    shown = {c["column"]: c["target"] for c in report.result["columns"]}
     assert [shown[name] for name in names[:4]] == ["190_time", "id2", "order", "a b"]
     assert len({shown[name] for name in names}) == len(names)
     assert any(shown["_deleted_at"] in line for line in plan_lines(report))

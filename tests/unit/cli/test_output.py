@@ -15,7 +15,7 @@ from floodmark.model import events
 from floodmark.model.errors import ConfigError, TransientError
 from floodmark.model.results import Failure, WatermarkList
 from floodmark.model.run import SyncReport, TableReport
-from tests.unit.conftest import DOCUMENT, PASSWORD, STORE_KEY, does, mark
+from tests.unit.conftest import PASSWORD, STORE_KEY, does, mark
 
 
 def test_no_secret_appears_in_errors_logs_notes_or_documents(
@@ -36,7 +36,7 @@ def test_no_secret_appears_in_errors_logs_notes_or_documents(
         if options.force:
             raise TransientError(leak, hint=leak) from RuntimeError(leak)
         error = TransientError(leak, hint=leak, table="a.b")
-        watermark = {**DOCUMENT, "last_error": leak}
+        watermark = mark(last_error=leak)
         return SyncReport(run, 1.0, (TableReport("a.b", error=error, watermark=watermark, notes=(leak,)),))
 
     does(pipeline, sync=step)

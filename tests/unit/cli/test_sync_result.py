@@ -13,21 +13,21 @@ from floodmark.cli.main import main
 from floodmark.cli.output.sync import Shown, sync_lines
 from floodmark.model import events
 from floodmark.model.errors import DataError, Interrupted, TransientError
-from floodmark.model.results import TableResult
+from floodmark.model.results import Plan
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.text import cells
-from tests.unit.conftest import DOCUMENT, does
+from tests.unit.conftest import does, mark
 
 GOOD = TableReport(
     "shop.orders", strategy="intra-table", rows_extracted=1250000, rows_reread=3, bytes_written=83_100_000,
-    files_written=5, rows_loaded=1250003, files_loaded=5, commits=(41, 42,), watermark=DOCUMENT,
+    files_written=5, rows_loaded=1250003, files_loaded=5, commits=(41, 42,), watermark=mark(),
 )  # fmt: skip
 BAD = TableReport("shop.items", error=TransientError("MySQL is away", hint="try again", table="shop.items"))
 INDEX = "No index starts with updated_at: every sync scans the whole table to find changes."
 
 
 def lines_of(tables: Sequence[TableReport], how: Shown) -> list[str]:
-    return sync_lines("20250819_153000_ab12", [TableResult.of(one.as_json()) for one in tables], 2.0, how)
+    return sync_lines("20250819_153000_ab12", tables, 2.0, how)
 
 
 def test_several_tables_are_one_table_and_errors_follow_on_stderr(
@@ -80,7 +80,7 @@ def test_a_table_whose_newer_rows_wait_is_not_up_to_date() -> None:
 
 
 def test_rows_that_were_only_read_again_are_counted_once_on_a_narrow_terminal() -> None:
-    again = TableReport("shop.orders", rows_reread=17, rows_loaded=17, files_written=1, watermark=DOCUMENT)
+    again = TableReport("shop.orders", rows_reread=17, rows_loaded=17, files_written=1, watermark=mark())
     both = replace(again, rows_extracted=5, rows_loaded=22)
     lines = lines_of([again, both], Shown(width=40))
     assert "  ok, 17 rows again, 1 file, 0.0 s" in lines and "  ok, 5 rows, 17 again, 1 file, 0.0 s" in lines
@@ -127,12 +127,13 @@ def test_a_result_fits_the_terminal_and_conveys_nothing_by_colour_alone(width: i
         assert ("✓ ok" in text and "✗ failed" in text) == paint
 
 
-def planned(rows: int, slices: int, files: int, *ddl: str, unknown: str | None = None) -> dict[str, Any]:
-    return {
+def planned(rows: int, slices: int, files: int, *ddl: str, unknown: str | None = None) -> Plan:
+    found = {
         "rows": rows, "files": slices, "slices": slices, "window": None, "read_again": [],
         "pending": None if unknown else {"files": files, "rows": files * 100}, "ddl": list(ddl),
         "warehouse_unknown": unknown,
     }  # fmt: skip
+    return Plan.of(found)
 
 
 def test_a_dry_run_shows_rows_slices_pending_files_and_statements() -> None:

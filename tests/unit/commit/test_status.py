@@ -30,6 +30,7 @@ from floodmark.config.load import StoreSpec
 from floodmark.model.column_changes import ColumnChange, column_changes
 from floodmark.model.errors import TransientError, VerificationError
 from floodmark.model.json import dump
+from floodmark.model.results import Watermark
 from floodmark.model.run import Lag, TableReport
 from floodmark.services.store.store import Store
 from tests.support.described import changed
@@ -47,13 +48,13 @@ def store(tmp_path: Path) -> Counting:
 
 
 def idle(**more: Any) -> TableReport:
-    return TableReport("s.t", watermark={"pending_s3_files": []}, **more)
+    return TableReport("s.t", watermark=Watermark.of({"pending_s3_files": []}), **more)
 
 
 def busy(rows: int, **more: Any) -> TableReport:
     return TableReport(
         "s.t", rows_extracted=rows, rows_loaded=rows, bytes_written=rows * 10, files_written=1, commits=(1,),
-        seconds=2.5, watermark={"pending_s3_files": []}, **more,
+        seconds=2.5, watermark=Watermark.of({"pending_s3_files": []}), **more,
     )  # fmt: skip
 
 
@@ -211,7 +212,7 @@ def test_differences_do_not_hide_that_rows_were_copied() -> None:
 
 
 def test_the_time_since_when_files_are_pending_is_kept_until_none_are() -> None:
-    waiting = replace(busy(5), watermark={"pending_s3_files": ["s3://b/f"]})
+    waiting = replace(busy(5), watermark=Watermark.of({"pending_s3_files": ["s3://b/f"]}))
     check, _ = checked(None, waiting, RUN, NOW)
     check, _ = checked(check, waiting, RUN, LATER)
     assert check.pending_since == NOW

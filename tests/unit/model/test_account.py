@@ -10,15 +10,18 @@ import pytest
 from floodmark.model import events
 from floodmark.model.account import Account, after
 from floodmark.model.errors import TransientError
+from floodmark.model.results import Plan, Watermark
 from floodmark.model.run import Counts, Finding, Lag, TableReport
 
 T = "s.t"
 AWAY = TransientError("away")
 FINDING = Finding("orphan", T, "a file")
+MARK, PLAN = Watermark.of({"commit": 1}), Plan.of({"rows": 5})
+PLACE = MARK.but(commit=3)
 COUNTS = Counts(rows_extracted=3, rows_reread=2, rows_deleted=1, files_written=2, bytes_written=9)
 BEFORE = TableReport(
     T, strategy="sequential", rows_extracted=10, rows_loaded=10, files_loaded=1, commits=(1,), notes=("a",),
-    findings=(FINDING,), stage_seconds={"load": 1.0}, watermark={"commit": 1},
+    findings=(FINDING,), stage_seconds={"load": 1.0}, watermark=MARK,
 )  # fmt: skip
 
 
@@ -33,7 +36,7 @@ BEFORE = TableReport(
             events.Planned(T, "intra-table", False, held_back_by=("x",), complete_at=7.0),
             {"strategy": "intra-table", "held_back_by": ("x",), "complete_at": 7.0},
         ),
-        (events.Previewed(T, {"rows": 5}), {"plan": {"rows": 5}}),
+        (events.Previewed(T, PLAN), {"plan": PLAN}),
         (
             events.Committed(T, 2, "batch", None, 5, 0.1, COUNTS),
             {"commits": (1, 2), "rows_extracted": 13, "rows_reread": 2, "rows_deleted": 1,
@@ -44,9 +47,9 @@ BEFORE = TableReport(
         (events.Found(T, (FINDING,)), {}),
         (events.TimeSpent(T, "load", 0.5), {"stage_seconds": {"load": 1.5}}),
         (events.TimeSpent(T, "extract", 2.0), {"stage_seconds": {"load": 1.0, "extract": 2.0}}),
-        (events.Succeeded(T, {"commit": 2}, Lag(1.0)), {"watermark": {"commit": 2}, "lag_after": Lag(1.0)}),
+        (events.Succeeded(T, MARK.but(commit=2), Lag(1.0)), {"watermark": MARK.but(commit=2), "lag_after": Lag(1.0)}),
         (events.Failed(T, AWAY, stopped=True), {"error": AWAY, "stopped": True}),
-        (events.Failed(T, AWAY, watermark={"commit": 3}), {"error": AWAY, "watermark": {"commit": 3}}),
+        (events.Failed(T, AWAY, watermark=PLACE), {"error": AWAY, "watermark": PLACE}),
         (events.StageBegan(T, "load", 5), {}),
         (events.Advanced(T, "load", 5), {}),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 from floodmark.model import results
 from floodmark.model.errors import ConfigError, TransientError
-from floodmark.model.results import History, SyncResult, Watermark, WatermarkList
+from floodmark.model.results import History, RunHistory, SyncResult, Watermark, WatermarkList
 from floodmark.model.run import Lag, SyncReport, TableReport
 
 REPORT = SyncReport(
@@ -86,6 +86,7 @@ def test_the_rows_of_a_result_are_an_arrow_table_with_times_as_times() -> None:
     table = History.of({"table_name": "shop.orders", "commits": commits}).to_arrow()
     assert table.column_names == ["n", "kind", "at", "run", "rows", "files", "purpose", "removed"]
     assert table.to_pylist()[0]["at"] == datetime(2025, 8, 19, 15, 30, 0, 1, tzinfo=UTC)
+    assert RunHistory(runs=()).to_arrow().column_names[:4] == ["run", "at", "table", "ok"]
     lags = SyncResult.of(REPORT).to_arrow().to_pydict()
     assert lags["lag_after_seconds"] == [2.5, None] and lags["error_code"] == [None, 4]
 

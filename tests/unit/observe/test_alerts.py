@@ -19,6 +19,7 @@ from floodmark.commit.status import TableStatus, VerifyResult, write_verify
 from floodmark.config.load import AlertSpec, Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model.errors import ConfigError, DataError, FloodmarkError, TransientError
 from floodmark.model.json import dump
+from floodmark.model.results import Watermark
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.model.times import stamp
 from floodmark.observe import alerts
@@ -53,7 +54,7 @@ def ended(config: Config, *errors: FloodmarkError | None, patience: float = 5.0)
     """A run of s.t0, s.t1 …, which ended like this, and the alerts it causes."""
     store, tables = Store(config.store), []
     for n, error in enumerate(errors):
-        report = TableReport(f"s.t{n}", error=error, watermark={"pending_s3_files": []})
+        report = TableReport(f"s.t{n}", error=error, watermark=Watermark.of({"pending_s3_files": []}))
         before = TableStatus(report.table, "r", caught_up_at=stamp(), success_at=stamp())
         put_status(store, before.after_run(report, "r", stamp(), looked=None if error else stamp())[0])
         tables.append(report)

@@ -14,6 +14,7 @@ from referencing import Registry, Resource
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
 from floodmark.model import events
 from floodmark.model.errors import TransientError
+from floodmark.model.results import Watermark
 from floodmark.model.run import SyncReport, TableReport
 from floodmark.observe import openlineage
 from floodmark.observe.lineage import FACETS, Lineage, run_id
@@ -38,7 +39,7 @@ def report(**more: Any) -> TableReport:
     return TableReport(
         ORDERS.name,
         described=ORDERS,
-        watermark={"commit": 42},
+        watermark=Watermark.of({"commit": 42}),
         commits=(
             41,
             42,

@@ -10,6 +10,7 @@ import pytest
 
 from floodmark.commit.status import TableStatus
 from floodmark.model.errors import TransientError
+from floodmark.model.results import Watermark
 from floodmark.model.run import SyncOptions, TableReport
 from floodmark.sync.freshness import freshness
 from tests.support.warehouse_loads import ORDERS
@@ -26,7 +27,9 @@ MARK = {
 def report(
     mark: dict[str, Any] = MARK, complete_at: float | None = LOOKED.timestamp(), **more: Any
 ) -> TableReport:
-    return TableReport(ORDERS.name, watermark=mark, described=ORDERS, complete_at=complete_at, **more)
+    return TableReport(
+        ORDERS.name, watermark=Watermark.of(mark), described=ORDERS, complete_at=complete_at, **more
+    )
 
 
 def test_a_target_is_as_fresh_as_the_bound_of_what_it_holds() -> None:
@@ -47,7 +50,7 @@ def test_a_target_is_as_fresh_as_the_bound_of_what_it_holds() -> None:
         (report(left_out=True), SyncOptions()),
         (report({**MARK, "pending_s3_files": ["a"]}), SyncOptions()),
         (report({**MARK, "last_check_time": None}), SyncOptions()),
-        (TableReport("a.b", watermark=MARK), SyncOptions()),
+        (TableReport("a.b", watermark=Watermark.of(MARK)), SyncOptions()),
         (report(complete_at=None), SyncOptions()),  # limited, `--since`, or ids that open work holds back
         (report(), SyncOptions(load_only=True)),
     ],

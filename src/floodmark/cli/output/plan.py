@@ -32,15 +32,15 @@ def plan_lines(report: Preview) -> list[str]:
     lines += _load_lines(report.load)
     lines += [f"  Note      {note}" for note in report.notes]
     listed = columns(table, report.warehouse.can)
-    wide = [max(len(str(c[k])) for c in listed) for k in ("column", "mysql", "parquet", "warehouse")]
+    steps = [(c.column, c.mysql, c.parquet, c.warehouse) for c in listed]
+    wide = [max(map(len, types)) for types in zip(*steps, strict=True)]
     lines.append("  Columns")
     for c in listed:
-        path = f"{c['column']:<{wide[0]}}  {c['mysql']:<{wide[1]}}  → {c['parquet']:<{wide[2]}}"
-        path += f"  → {c['warehouse']:<{wide[3]}}"
+        path = f"{c.column:<{wide[0]}}  {c.mysql:<{wide[1]}}  → {c.parquet:<{wide[2]}}"
+        path += f"  → {c.warehouse:<{wide[3]}}"
         # Said where it is not simply the name in lower case.
-        renamed = c["target"] not in (None, str(c["column"]).lower())
-        path += f"  as {c['target']}" if renamed else ""
-        path += f"  ! {c['mark']}" if c["mark"] else ""
+        path += f"  as {c.target}" if c.target not in (None, c.column.lower()) else ""
+        path += f"  ! {c.mark}" if c.mark else ""
         lines.append(f"    {path.rstrip()}")
     lines += [f"    {name}  left out by `exclude`" for name in report.excluded]
     return lines

@@ -24,7 +24,6 @@ from floodmark.model.text import (
 )
 
 if TYPE_CHECKING:
-    from floodmark.model.results import TableResult
     from floodmark.model.run import TableReport
     from floodmark.sync.resident import Cycle
 
@@ -46,7 +45,7 @@ class Shown:
     unfinished: Sequence[str] = ()  # tables that an interrupted run has not begun
 
 
-def sync_lines(run: str, tables: Sequence[TableResult], seconds: float, how: Shown) -> list[str]:
+def sync_lines(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> list[str]:
     """What a sync did, for people; the errors themselves go to stderr."""
     if how.verbose or len(tables) == 1:
         lines = [line for one in tables for line in _in_full(one, seconds, how)]
@@ -79,7 +78,7 @@ def cycle_line(cycle: Cycle) -> str:
 # ---------------------------------------------------------------- how it ended
 
 
-def _last_line(run: str, tables: Sequence[TableResult], seconds: float, how: Shown) -> str:
+def _last_line(run: str, tables: Sequence[TableReport], seconds: float, how: Shown) -> str:
     interrupted = sum(one.exit_code in _INTERRUPTED for one in tables)
     failed, stopped = sum(not one.ok for one in tables) - interrupted, interrupted + len(how.unfinished)
     outcome = [f"{counted(failed, 'table')} failed"] if failed else []
@@ -90,7 +89,7 @@ def _last_line(run: str, tables: Sequence[TableResult], seconds: float, how: Sho
     return f"Run {run}: {number}, {', '.join(outcome)}, {duration(seconds)}"
 
 
-def _state(one: TableResult, how: Shown) -> tuple[str, str]:
+def _state(one: TableReport, how: Shown) -> tuple[str, str]:
     """In a word or two, and its symbol."""
     if one.exit_code in _INTERRUPTED:
         return "interrupted", "stopped"
@@ -111,7 +110,7 @@ def _signed(text: str, sign: str, how: Shown) -> str:
     return f"\x1b[{colour}m{symbol} {text}\x1b[0m" if colour else f"{symbol} {text}"
 
 
-def _nothing_planned(one: TableResult) -> bool:
+def _nothing_planned(one: TableReport) -> bool:
     plan = one.plan
     return plan is None or not (plan.rows or (plan.pending and plan.pending.files) or plan.ddl)
 
@@ -119,7 +118,7 @@ def _nothing_planned(one: TableResult) -> bool:
 # ---------------------------------------------------------------- one line for each table
 
 
-def _listed(tables: Sequence[TableResult], how: Shown) -> list[str]:
+def _listed(tables: Sequence[TableReport], how: Shown) -> list[str]:
     head = ("Table", "Rows", "Slices", "Files", "Waiting", "State") if how.dry_run else (
         "Table", "Rows", "Files", "Time", "Watermark", "Lag", "State")  # fmt: skip
     states = [_state(one, how) for one in tables]
@@ -138,7 +137,7 @@ def _listed(tables: Sequence[TableResult], how: Shown) -> list[str]:
     return lines or [line for one in tables for line in _card(one, how)]
 
 
-def _cells(one: TableResult) -> tuple[str, ...]:
+def _cells(one: TableReport) -> tuple[str, ...]:
     mark = one.watermark
     return (
         one.table,
@@ -150,14 +149,14 @@ def _cells(one: TableResult) -> tuple[str, ...]:
     )
 
 
-def _rows(one: TableResult) -> str:
+def _rows(one: TableReport) -> str:
     extracted, again = one.rows_extracted, one.rows_reread
     if extracted or again:
         return count(extracted) + (f" +{count(again)} again" if again else "")
     return count(one.rows_loaded) if one.rows_loaded else ""
 
 
-def _rows_in_words(one: TableResult) -> str:
+def _rows_in_words(one: TableReport) -> str:
     extracted, again = one.rows_extracted, one.rows_reread
     if not again:
         return counted(extracted or one.rows_loaded, "row")
@@ -168,7 +167,7 @@ def _rows_in_words(one: TableResult) -> str:
     )
 
 
-def _planned_cells(one: TableResult) -> tuple[str, ...]:
+def _planned_cells(one: TableReport) -> tuple[str, ...]:
     if (plan := one.plan) is None:
         return (one.table, "0", "0", "0", counted(0, "file"))
     waiting = counted(plan.pending.files if plan.pending else 0, "file")
@@ -177,7 +176,7 @@ def _planned_cells(one: TableResult) -> tuple[str, ...]:
     return (one.table, *counts, "?" if plan.warehouse_unknown else waiting)
 
 
-def _card(one: TableResult, how: Shown) -> list[str]:
+def _card(one: TableReport, how: Shown) -> list[str]:
     """A table on a narrow terminal."""
     width = how.width or 80
     state, sign = _state(one, how)
@@ -203,15 +202,13 @@ def _card(one: TableResult, how: Shown) -> list[str]:
 # ---------------------------------------------------------------- what is worth knowing
 
 
-def _worth_knowing(tables: Sequence[TableResult], how: Shown) -> list[str]:
+def _worth_knowing(tables: Sequence[TableReport], how: Shown) -> list[str]:
     """Notes, files that wait and findings, each once, with the tables that they concern."""
     notes = [(text, one.table) for one in tables for text in how.notes.get(one.table, ())]
     waiting = [] if how.dry_run else [one for one in tables if _waiting(one)]
     for one in waiting:
         notes.append((f"{counted(_waiting(one), 'file')} waiting to be loaded", one.table))
-    findings = [
-        (f"{found.kind}: {found.detail}", one.table) for one in tables for found in one.findings or ()
-    ]
+    findings = [(f"{found.kind}: {found.detail}", one.table) for one in tables for found in one.findings]
     return [*_grouped("Notes", notes, how), *_grouped("Findings", findings, how)]
 
 
@@ -241,11 +238,11 @@ def _grouped(title: str, said: Sequence[tuple[str, str]], how: Shown) -> list[st
     return lines
 
 
-def _waiting(one: TableResult) -> int:
+def _waiting(one: TableReport) -> int:
     return len(one.watermark.pending_s3_files) if one.watermark else 0
 
 
-def _statements(tables: Sequence[TableResult], how: Shown) -> list[str]:
+def _statements(tables: Sequence[TableReport], how: Shown) -> list[str]:
     """What a load would run first, table by table."""
     ddl = [statement for one in tables if one.plan for statement in one.plan.ddl]
     if not how.dry_run or not ddl:
@@ -257,7 +254,7 @@ def _statements(tables: Sequence[TableResult], how: Shown) -> list[str]:
 # ---------------------------------------------------------------- one table in full
 
 
-def _in_full(one: TableResult, seconds: float, how: Shown) -> list[str]:
+def _in_full(one: TableReport, seconds: float, how: Shown) -> list[str]:
     state, sign = _state(one, how)
     strategy = f", {one.strategy}" if one.strategy else ""
     state = state.replace("(", "(exit code ")
@@ -272,7 +269,7 @@ def _in_full(one: TableResult, seconds: float, how: Shown) -> list[str]:
     return lines + [line for label, text in labelled for line in indented(f"  {label:<14}", text, how.width)]
 
 
-def _planned(one: TableResult) -> list[str]:
+def _planned(one: TableReport) -> list[str]:
     """What a dry run found to do."""
     if (plan := one.plan) is None:
         return []
@@ -290,7 +287,7 @@ def _planned(one: TableResult) -> list[str]:
     return told
 
 
-def _done(one: TableResult, total: float) -> list[tuple[str, str]]:
+def _done(one: TableReport, total: float) -> list[tuple[str, str]]:
     """What was done, with a label for each step."""
     extracted, reread, mark = one.rows_extracted, one.rows_reread, one.watermark
     done = []
