@@ -59,20 +59,17 @@ def _store(store: Any) -> None:
 
 def _command() -> None:
     """The limits that apply only in the command's own process."""
-    from floodmark.commit.log import Log
+    from floodmark.commit import log
     from floodmark.services import retry
     from floodmark.services.spark import executors
     from floodmark.services.warehouse.redshift.steps import Limits
 
     retry.PAUSES, retry.PATIENCE, executors.DESERTED = (0.1, 0.3), 2.0, 30.0
-    logs: Any = Log
+    log.COMMITTING = retry.Retries(seconds=3.0)
     limited: Any = Limits
-    log, limits = logs.__init__, limited.__init__
-
-    def patient(self: Any, *args: Any, **options: Any) -> None:
-        log(self, *args, **{**options, "retries": retry.Retries(seconds=3.0)})
+    limits = limited.__init__
 
     def short(self: Any, *args: Any, **options: Any) -> None:
         limits(self, *args, **{**WAREHOUSE, **options})
 
-    logs.__init__, limited.__init__ = patient, short
+    limited.__init__ = short
