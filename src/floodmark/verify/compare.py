@@ -44,7 +44,7 @@ from floodmark.services.mysql.sources import source_id
 from floodmark.services.retry import Retries
 from floodmark.services.run import Services
 from floodmark.verify.lookup import AT_ONCE, LookedUp, look_up
-from floodmark.verify.search import Search
+from floodmark.verify.search import search
 from floodmark.verify.sides import parsed_columns
 from floodmark.verify.snapshot import holds, last_snapshot
 
@@ -99,7 +99,7 @@ def compare(
         notes += _before(services, scope, taken_over)
     elif since is not None and (scope.low is None or sortable(since[0]) > sortable(scope.low[0])):
         scope = replace(scope, low=since)
-    found = Search(services, scope, totals, expected_rows, most).go()
+    found = search(services, scope, totals, expected_rows, most)
     services.emit(StageEnded(table.name, "verify"))
     differences = Differences(
         rows_source=found.source.rows,
@@ -121,9 +121,7 @@ def compare(
     if not confirmed and (sample := _misread(services, scope, state, found.sample)):
         confirmed = _confirmed(services, table, state, dict.fromkeys(sample, False), only_keys, also)
         # Rows of a live source may also have changed since they were hashed.
-        misread = (
-            promised is not None and bool(confirmed) and not Search(services, scope, totals).go().suspects
-        )
+        misread = promised is not None and bool(confirmed) and not search(services, scope, totals).suspects
     if promised is not None and not misread:
         return _since_snapshot(services, table, state, promised, differences, confirmed)
     return replace(

@@ -98,7 +98,7 @@ class GroupSearch:
         unexplained = set[str]()
         if self._sides.scope.hash_key is None:
             asking = [self._sides.entries_job((span,), prefixes) for span in spans]
-            listed = [e for found in self._sides.listed(asking) for e in found.entries]
+            listed = [e for found in self._sides.results(asking) for e in found.entries]
             answers = chunks(
                 prefixes,
                 lambda p: seen.warehouse.get(p, Digest()).rows * self._width(),
@@ -114,7 +114,9 @@ class GroupSearch:
             prefixes, lambda p: most_rows(p, seen.source, seen.warehouse), IN_MEMORY, len(prefixes)
         ):
             jobs = [self._sides.entries_job((span,), some) for span in spans]
-            mine = hashed.joined([found.rows for found in self._sides.listed(jobs) if found.rows is not None])
+            mine = hashed.joined(
+                [found.rows for found in self._sides.results(jobs) if found.rows is not None]
+            )
             theirs = self._sides.stored((), some)
             if not self._gathering.suspected(hashed.differing(self._sides.scope, mine, theirs)):
                 unexplained |= set(some)

@@ -114,7 +114,8 @@ def _chosen(scope: Scope, columns: Sequence[Any], prefixes: Collection[str]) -> 
     return pa.array(np.isin(groups(_keyed(scope, columns), digits), numbers))
 
 
-def _grouped(sums: Sums, digits: int) -> dict[str, Digest]:
+def grouped(sums: Sums, digits: int) -> dict[str, Digest]:
+    """The digests of groups by so many digits that have rows."""
     return {f"{n:0{digits}x}": digest for n, digest in enumerate(sums.digests()) if digest.rows}
 
 
@@ -126,30 +127,21 @@ def _batches(session: Session, scope: Scope, sql: str, chosen: Sequence[Form], *
     return record_batches(session, scope.table, sql, chosen=[*(form.field for form in chosen), *more])
 
 
-def digest(
-    session: Session, scope: Scope, span: Span, sketches: KeyedSketches | None = None
-) -> tuple[Digest, tuple[Printed, ...]]:
-    """The digest of a range, and the keys of some rows; UnfitValue if a value can't be had as in a file."""
-    sums, sample = Sums(), tuple[Printed, ...]()
-    for batch in _batches(session, scope, source_sql.fetched(scope, span), scope.forms):
-        hashed = hashes(batch.columns, _key(scope))
-        sums.add(hashed)
-        if sketches is not None:
-            sketches.add(batch.columns, hashed)
-        sample = sample or _sample(scope, batch.columns)
-    return sums.digests()[0], sample
+def sums_of(
+    session: Session, scope: Scope, span: Span, digits: int = 0, sketches: KeyedSketches | None = None
+) -> tuple[Sums, tuple[Printed, ...]]:
+    """The sums of a range's rows, by the first digits of their keys' hashes, and the keys of some rows.
 
-
-def group_digests(
-    session: Session, scope: Scope, span: Span, digits: int
-) -> tuple[dict[str, Digest], tuple[Printed, ...]]:
-    """The digests of a range's rows, by the first digits of their keys' hashes, and the keys of some rows."""
+    Raises UnfitValue if a value can't be had as in a file.
+    """
     sums, sample = Sums(16**digits), tuple[Printed, ...]()
     for batch in _batches(session, scope, source_sql.fetched(scope, span), scope.forms):
-        columns = batch.columns
-        sums.add(hashes(columns, _key(scope)), groups(_keyed(scope, columns), digits))
+        columns, hashed = batch.columns, hashes(batch.columns, _key(scope))
+        sums.add(hashed, groups(_keyed(scope, columns), digits) if digits else None)
+        if sketches is not None:
+            sketches.add(columns, hashed)
         sample = sample or _sample(scope, columns)
-    return _grouped(sums, digits), sample
+    return sums, sample
 
 
 def _sample(scope: Scope, columns: Sequence[Any]) -> tuple[Printed, ...]:
@@ -217,20 +209,7 @@ def stored_digests(
     sketches: KeyedSketches | None = None,
 ) -> list[Digest]:
     """The digests of ranges in key order, without the rows that have these hashed keys; sketches have all."""
-    sums, gone = Sums(len(spans)), Lookup(from_hex(without))
-
-    def each(columns: Sequence[Any]) -> None:
-        *values, numbers = columns
-        hashed = hashes(values, _key(scope))
-        if sketches is not None:
-            sketches.add(values, hashed, numbers.to_numpy())
-        if without:
-            kept = pc.invert(gone.among(_keyed(scope, values)))
-            hashed, numbers = hashed.filter(kept), numbers.filter(kept)
-        sums.add(hashed, numbers.to_numpy())
-
-    _handed_out(warehouse, scope, spans, each, stop)
-    return sums.digests()
+    return _stored_sums(warehouse, scope, spans, without, stop, sketches).digests()
 
 
 def stored_groups(
@@ -241,18 +220,34 @@ def stored_groups(
     stop: Callable[[], bool] = never,
 ) -> dict[str, Digest]:
     """The digests of all rows but those with these hashed keys, by the first digits of the keys' hashes."""
-    sums, gone = Sums(16**digits), Lookup(from_hex(without))
+    return grouped(_stored_sums(warehouse, scope, (), without, stop, digits=digits), digits)
+
+
+def _stored_sums(
+    warehouse: HandsOutRows,
+    scope: Scope,
+    spans: Sequence[Span],
+    without: Sequence[str],
+    stop: Callable[[], bool],
+    sketches: KeyedSketches | None = None,
+    digits: int = 0,
+) -> Sums:
+    """The sums of ranges, or of groups by so many digits."""
+    sums, gone = Sums(16**digits if digits else len(spans)), Lookup(from_hex(without))
 
     def each(columns: Sequence[Any]) -> None:
-        values = columns[:-1]
-        hashed, keyed = hashes(values, _key(scope)), _keyed(scope, values)
+        *values, ranges = columns
+        hashed, keyed = hashes(values, _key(scope)), _keyed(scope, values) if without or digits else None
+        parts = groups(keyed, digits) if digits else ranges.to_numpy()
+        if sketches is not None:
+            sketches.add(values, hashed, parts)
         if without:
             kept = pc.invert(gone.among(keyed))
-            hashed, keyed = hashed.filter(kept), keyed.filter(kept)
-        sums.add(hashed, groups(keyed, digits))
+            hashed, parts = hashed.filter(kept), parts[kept.to_numpy(zero_copy_only=False)]
+        sums.add(hashed, parts)
 
-    _handed_out(warehouse, scope, (), each, stop)
-    return _grouped(sums, digits)
+    _handed_out(warehouse, scope, spans, each, stop)
+    return sums
 
 
 def stored(

@@ -16,7 +16,7 @@ from floodmark.services.mysql.ranges import every_row
 from floodmark.services.mysql.session import Session
 from floodmark.services.run import Services
 from floodmark.services.warehouse import canonical
-from floodmark.verify.sides import ask
+from floodmark.verify.sides import Sides
 from floodmark.verify.task import entry
 
 # Suspects per query to either side.
@@ -143,7 +143,7 @@ def _equal_to_mysql(session: Session, scope: Scope, key: Printed) -> Entry | Non
 
 def _in_warehouse(services: Services, scope: Scope, keys: Sequence[Printed]) -> dict[Printed, list[Entry]]:
     found: dict[Printed, list[Entry]] = {}
-    for hashed, *cells in ask(services, scope, lambda place: canonical.rows(place, scope, keys)):
+    for hashed, *cells in Sides(services, scope).ask(lambda place: canonical.rows(place, scope, keys)):
         texts = [None if cell is None else str(cell) for cell in cells]
         key = tuple(texts[: len(scope.keys)])
         columns = tuple(text or "" for text in texts[len(scope.keys) :])

@@ -43,66 +43,56 @@ LISTED = 500
 BROAD = 20_000
 
 
-class Search:
-    """One search through one table."""
+def search(
+    services: Services,
+    scope: Scope,
+    totals: Callable[[int, int], None],
+    expected_rows: int | None = None,
+    most: int | None = None,
+) -> SearchResult:
+    """Searches one table. `expected_rows`: about how many are in the scope, if known. If more than `most` are missing, it gives up."""
+    if hands_out_rows(services, scope):
+        try:
+            return _search(services, replace(scope, hash_key=new_key()), totals, expected_rows, most)
+        except Refused as refused:
+            if refused.unable:
+                services.workers_hash = False  # for the other tables too
+    return _search(services, scope, totals, expected_rows, most)
 
-    def __init__(
-        self,
-        services: Services,
-        scope: Scope,
-        totals: Callable[[int, int], None],
-        expected_rows: int | None = None,
-        most: int | None = None,
-    ) -> None:
-        """`expected_rows`: about how many are in the scope, if known. If more than `most` are missing, it gives up."""
-        self.services = services
-        self.scope = scope
-        self.table = scope.table
-        self._totals, self._expected_rows, self._most = totals, expected_rows, most
 
-    def go(self) -> SearchResult:
-        """Runs the search."""
-        if self._hands_out_rows():
-            try:
-                return self._search(replace(self.scope, hash_key=new_key()))
-            except Refused as refused:
-                if refused.unable:
-                    self.services.workers_hash = False  # for the other tables too
-        return self._search(self.scope)
+def hands_out_rows(services: Services, scope: Scope) -> bool:
+    """Whether rows can be fetched from both sides and hashed by us."""
+    warehouse, table = services.warehouse(), scope.table
+    if compiled is None or services.config.source.hash_on_server or not services.workers_hash:
+        return False
+    if not table.key:
+        return False  # the reader is checked by looking some rows up, which needs a key
+    types = warehouse.types(table.target) if isinstance(warehouse, HandsOutRows) else None
+    return types is not None and canonical.same_values(scope, types)
 
-    def _hands_out_rows(self) -> bool:
-        """Whether rows can be fetched from both sides and hashed by us."""
-        warehouse = self.services.warehouse()
-        if compiled is None or self.services.config.source.hash_on_server or not self.services.workers_hash:
-            return False
-        if not self.table.key:
-            return False  # the reader is checked by looking some rows up, which needs a key
-        types = warehouse.types(self.table.target) if isinstance(warehouse, HandsOutRows) else None
-        return types is not None and canonical.same_values(self.scope, types)
 
-    def _search(self, scope: Scope) -> SearchResult:
-        gathering = Gathering(self.table, self._totals, self._most)
-        with self.services.session("verify") as session:
-            rows = edges.table_rows(session, self.table)
-            expected = min(rows, self._expected_rows or rows)
-            self.services.emit(StageBegan(self.table.name, "verify", expected))
-            if self._few(rows):
-                scope = replace(scope, recent=True)
-            spans = _spans(session, scope, rows)
-        sides = Sides(self.services, scope)
-        if scope.ordered or scope.recent or not self.table.key:
-            RangeSearch(sides, gathering).go(spans, rows)
-        else:
-            GroupSearch(sides, gathering).go(spans, digits_for(rows, scope.hash_key is not None))
-        return gathering.found
-
-    def _few(self, rows: int) -> bool:
-        """Whether the rows are few and an index leads to them."""
-        return (
-            self._expected_rows is not None
-            and self._expected_rows <= min(FIRST, rows // 4)
-            and bool(self.table.source.cursor_index)
-        )
+def _search(
+    services: Services,
+    scope: Scope,
+    totals: Callable[[int, int], None],
+    expected_rows: int | None,
+    most: int | None,
+) -> SearchResult:
+    table = scope.table
+    gathering = Gathering(table, totals, most)
+    with services.session("verify") as session:
+        rows = edges.table_rows(session, table)
+        services.emit(StageBegan(table.name, "verify", min(rows, expected_rows or rows)))
+        few = expected_rows is not None and expected_rows <= min(FIRST, rows // 4)
+        if few and table.source.cursor_index:
+            scope = replace(scope, recent=True)
+        spans = _spans(session, scope, rows)
+    sides = Sides(services, scope)
+    if scope.ordered or scope.recent or not table.key:
+        RangeSearch(sides, gathering).go(spans, rows)
+    else:
+        GroupSearch(sides, gathering).go(spans, digits_for(rows, scope.hash_key is not None))
+    return gathering.found
 
 
 def _spans(session: Session, scope: Scope, rows: int) -> list[Span]:
@@ -209,7 +199,7 @@ class RangeSearch:
     def _list_ranges(self, leaves: Sequence[Part]) -> None:
         jobs = [self._sides.entries_job(spans) for spans in listings(in_key_order(self._sides.scope, leaves))]
         unexplained: list[Span] = []
-        for listing in self._sides.listed(jobs):
+        for listing in self._sides.results(jobs):
             if listing.rows is not None:
                 theirs = self._sides.stored(listing.spans)
                 some = self._gathering.suspected(hashed.differing(self._sides.scope, listing.rows, theirs))

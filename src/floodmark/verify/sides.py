@@ -66,7 +66,7 @@ class Sides:
     def source(self, jobs: Sequence[DigestJob]) -> list[Part]:
         """The parts of these ranges, in the order of the ranges."""
         found: dict[Position | None, tuple[Part, ...]] = {}
-        for digested in self._submitted(jobs):
+        for digested in self.results(jobs):
             found[digested.parts[0].span.after] = digested.parts
             if jobs[0].step is None:
                 self.services.emit(Advanced(self.table.name, "verify", digested.rows))
@@ -74,15 +74,11 @@ class Sides:
 
     def grouped(self, jobs: Sequence[DigestJob]) -> Iterator[Digested]:
         """The groups that these tasks find, as they come."""
-        for digested in self._submitted(jobs):
+        for digested in self.results(jobs):
             self.services.emit(Advanced(self.table.name, "verify", digested.rows))
             yield digested
 
-    def listed(self, jobs: Sequence[EntriesJob]) -> Iterator[Listing]:
-        """The rows that these tasks list, as they come."""
-        return self._submitted(jobs)
-
-    def _submitted(self, jobs: Sequence[Job[Found]]) -> Iterator[Found]:
+    def results(self, jobs: Sequence[Job[Found]]) -> Iterator[Found]:
         """What these tasks find, as it comes, if it is of the run's source."""
         with closing(self.services.submit(jobs, self.table.name)) as results:
             for found in results:
@@ -122,15 +118,16 @@ class Sides:
     ) -> list[Digest]:
         if self.scope.hash_key is not None:
             return hashed.stored_digests(self.hands_out, self.scope, spans, without, stop)
-        seen = summed(self._ask(lambda place: canonical.digests(place, self.scope, spans, without)))
+        seen = summed(self.ask(lambda place: canonical.digests(place, self.scope, spans, without)))
         return [seen.get(str(i), Digest()) for i in range(len(spans))]
 
     def entries(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> list[tuple[object, ...]]:
         """The hashes and keys of the rows of ranges, or of groups; only if the servers hash."""
-        return self._ask(lambda place: canonical.entries(place, self.scope, spans, prefixes))
+        return self.ask(lambda place: canonical.entries(place, self.scope, spans, prefixes))
 
-    def _ask(self, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[object, ...]]:
-        return ask(self.services, self.scope, words)
+    def ask(self, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[object, ...]]:
+        """The warehouse's answer; empty if the target doesn't exist."""
+        return self.services.warehouse().ask(self.table.target, words) or []
 
     def groups(
         self,
@@ -142,9 +139,7 @@ class Sides:
         """The digests of groups, of all or of those with these prefixes."""
         if self.scope.hash_key is not None:
             return hashed.stored_groups(self.hands_out, self.scope, digits, without, stop)
-        return summed(
-            self._ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes))
-        )
+        return summed(self.ask(lambda place: canonical.grouped(place, self.scope, digits, without, prefixes)))
 
     def stored(self, spans: Sequence[Span], prefixes: Sequence[str] = ()) -> Rows:
         """The rows of ranges, or of groups, with their hashes; only if we hash them."""
@@ -184,10 +179,3 @@ def parsed_columns(services: Services, table: Table) -> frozenset[str]:
     """The target's columns that are SUPER: whoever created the target may have made text such a column."""
     types = services.warehouse().types(table.target) or {}
     return frozenset(name for name, type_ in types.items() if type_.upper() == SUPER)
-
-
-def ask(
-    services: Services, scope: Scope, words: Callable[[TargetSql], Sequence[str]]
-) -> list[tuple[object, ...]]:
-    """The warehouse's answer; empty if the target doesn't exist."""
-    return services.warehouse().ask(scope.table.target, words) or []

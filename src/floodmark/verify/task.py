@@ -73,9 +73,9 @@ class DigestJob:
     def _part(self, session: Session, span: Span) -> Part:
         if self.scope.hash_key is not None:
             sketches = KeyedSketches(self.scope, self.cells) if self.cells else None
-            found, sample = hashed.digest(session, self.scope, span, sketches)
+            sums, sample = hashed.sums_of(session, self.scope, span, sketches=sketches)
             [sketch] = sketches.made() if sketches else [()]
-            return Part(span, found, *self._beyond(session, span, LISTED_HERE), sample, sketch)
+            return Part(span, sums.digests()[0], *self._beyond(session, span, LISTED_HERE), sample, sketch)
         [(rows, total)] = session.rows(canonical.digest(self.scope, span))
         _check(session, self.table)
         beyond = self._beyond(session, span, LISTED)
@@ -83,7 +83,8 @@ class DigestJob:
 
     def _grouped(self, session: Session) -> Digested:
         if self.scope.hash_key is not None:
-            groups, sample = hashed.group_digests(session, self.scope, self.span, self.digits)
+            sums, sample = hashed.sums_of(session, self.scope, self.span, self.digits)
+            groups = hashed.grouped(sums, self.digits)
             return Digested((), groups, *self._beyond(session, self.span, 50 * LISTED), sample)
         found = session.rows(canonical.digest(self.scope, self.span, self.digits))
         _check(session, self.table)

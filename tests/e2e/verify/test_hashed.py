@@ -19,7 +19,7 @@ from floodmark.services.warehouse.protocol import HandsOutRows
 from floodmark.verify import hashed, task
 from floodmark.verify.compare import _misread, scope_of
 from floodmark.verify.hashed import SAMPLE
-from floodmark.verify.search import Search
+from floodmark.verify.search import search
 from floodmark.verify.task import Digested, DigestJob, EntriesJob
 from tests.conftest import Silent, Workspace
 from tests.support.tampered_warehouse import FILL, READINGS
@@ -99,7 +99,7 @@ def test_workers_that_cannot_hash_are_tried_once_per_run(
     monkeypatch.setattr(services, "submit", here)
     monkeypatch.setattr(task, "_able", lambda scope: scope.hash_key is None)
     for _ in range(2):
-        found = Search(services, replace(compared.scope, hash_key=None), lambda *totals: None).go()
+        found = search(services, replace(compared.scope, hash_key=None), lambda *totals: None)
         assert found.source == found.warehouse and found.source.rows == ROWS
     assert submitted == [True, False, False]
 

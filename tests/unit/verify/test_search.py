@@ -23,7 +23,7 @@ from floodmark.verify.gathered import Gathering, SearchResult
 from floodmark.verify.groups import GroupSearch
 from floodmark.verify.hashed import Rows
 from floodmark.verify.portions import in_key_order
-from floodmark.verify.search import RangeSearch, Search
+from floodmark.verify.search import RangeSearch, hands_out_rows
 from floodmark.verify.sides import Sides
 from floodmark.verify.sketched import KeyedSketches
 from floodmark.verify.task import Digested, DigestJob, EntriesJob, Listing
@@ -209,8 +209,7 @@ def test_a_table_without_a_key_is_hashed_by_the_servers(path: Path) -> None:
     loaded(path, "INTEGER")
     for key in (("id",), ()):
         source = Source(described("s", "t", (ID, NAME), key, None, "full", "t"), path)
-        one = Search(source.services, source.scope, lambda source, warehouse: None)
-        assert one._hands_out_rows() is bool(key)
+        assert hands_out_rows(source.services, source.scope) is bool(key)
 
 
 def test_ranges_are_ordered_as_their_keys_are() -> None:
