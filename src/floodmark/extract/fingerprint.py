@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from floodmark.model.canonical import Digest, forms
 from floodmark.model.row_hash import Sums, hashes
 from floodmark.model.table import Table
-from floodmark.model.types import fields
+from floodmark.model.types import LONG, fields
 from floodmark.model.warehouse import DUCKDB
 
 
@@ -35,7 +35,7 @@ class Fingerprint:
         for column, (there, lengths, values) in zip(batch.columns, self._hashes, strict=True):
             there.update(_bytes(pc.is_valid(column)))
             dense: Any = column.drop_null() if column.null_count else column
-            if _is_long(dense.type):
+            if dense.type in LONG:
                 lengths.update(_bytes(pc.binary_length(dense)))
                 values.update(_joined(dense))
             else:
@@ -69,12 +69,6 @@ class SnapshotSums:
         return self._sums.digests()[0]
 
 
-def _is_long(kind: pa.DataType) -> bool:
-    """Whether values have variable length."""
-    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)
-
-
 def _bytes(values: Any) -> memoryview:
     """The bytes of fixed-width values without NULLs."""
     if pa.types.is_boolean(values.type):
@@ -88,6 +82,5 @@ def _joined(values: Any) -> memoryview:
     if not len(values):
         return memoryview(b"")
     _, offsets, data = values.buffers()
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    ends = memoryview(offsets).cast("q" if wide else "i")
+    ends = memoryview(offsets).cast("q" if values.type in (pa.large_string(), pa.large_binary()) else "i")
     return memoryview(data or b"")[ends[values.offset] : ends[values.offset + len(values)]]

@@ -26,7 +26,7 @@ from floodmark.model.parquet import Footer, data_file, writer
 from floodmark.model.row_hash import compiled
 from floodmark.model.table import Table
 from floodmark.model.times import stamp
-from floodmark.model.types import READ_FIELD, fields, file_schema, schema_of
+from floodmark.model.types import LONG, READ_FIELD, fields, file_schema, schema_of
 from floodmark.model.warehouse import DUCKDB, Capabilities
 from floodmark.model.window import Slice
 from floodmark.services.mysql.connections import usable
@@ -238,8 +238,10 @@ class _File:
         self.rows = 0
         self.extremes = Extremes(job.table)
         self._sink = pa.BufferOutputStream()
+        # Numbers and times get statistics, because the load checks their ranges; text does not.
+        measured = [field.name for field in schema if field.type not in LONG]
         self._writer = writer(
-            self._sink, schema, use_dictionary=_repeating(sample), write_statistics=_measured(schema)
+            self._sink, schema, use_dictionary=_repeating(sample), write_statistics=measured
         )
         self._group: list[pa.RecordBatch] = []
         self._group_rows = 0
@@ -284,12 +286,6 @@ class _File:
         self._writer.add_key_value_metadata(footer.metadata())
         self._writer.close()
         return self._sink.getvalue(), footer
-
-
-def _measured(schema: pa.Schema) -> list[str]:
-    """The columns that get statistics: numbers and times, whose ranges the load checks; not text."""
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return [field.name for field in schema if not any(test(field.type) for test in text)]
 
 
 def _repeating(sample: pa.RecordBatch) -> list[str]:

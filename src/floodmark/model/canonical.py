@@ -79,14 +79,6 @@ class Form:
         return min(MOST_PIECES, -(-self.field.max_bytes // PIECE))
 
 
-def form(field: Field, column: Column, can: Capabilities, *, policy: bool, keyed: bool) -> Form:
-    """How a field is printed, under a warehouse's limits. Keys are always printed in full."""
-    short = field.max_bytes <= PRINTED or keyed
-    nul = can.nul or not (policy and field.is_text and column.charset)
-    limit = can.exceeded(field) if policy else None
-    return Form(field, column, _print(field, can, short), policy, limit, nul)
-
-
 def _print(field: Field, can: Capabilities, short: bool) -> Print:
     kind = field.arrow
     if pa.types.is_boolean(kind):
@@ -115,15 +107,15 @@ def forms(table: Table, can: Capabilities, parsed: Collection[str] = ()) -> tupl
     """
     found = []
     for field in fields(table):
-        column = table.column(field.column)
-        if field.file_only or not field.target or can.parses(field):
+        if field.file_only or not field.target or can.parses(field) or field.target in parsed:
             continue
-        if field.target in parsed:
-            continue
-        keyed = field.name in table.key
+        column, keyed = table.column(field.column), field.name in table.key
         changed = (is_moment(field) or field.raw) and table.recipe.zero_dates != "error"
         policy = (changed or table.recipe.overflow != "error") and not (keyed and table.mode != "full")
-        found.append(form(field, column, can, policy=policy, keyed=keyed))
+        short = field.max_bytes <= PRINTED or keyed  # keys are always printed in full
+        nul = can.nul or not (policy and field.is_text and column.charset)
+        limit = can.exceeded(field) if policy else None
+        found.append(Form(field, column, _print(field, can, short), policy, limit, nul))
     return tuple(found)
 
 

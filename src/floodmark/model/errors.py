@@ -51,13 +51,7 @@ class FloodmarkError(Exception):
         return (_rebuild, (type(self), self.message, self.hint, self.table))
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "code": self.code,
-            "kind": self.kind,
-            "table": self.table,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        return {name: getattr(self, name) for name in ("code", "kind", "table", "message", "hint")}
 
 
 @contextmanager

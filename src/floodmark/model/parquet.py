@@ -41,19 +41,13 @@ class Footer:
 
     def metadata(self) -> dict[str, str]:
         """The footer as the file's key-value metadata."""
-        said = {
-            "table": self.table,
-            "log": self.log,
-            "run": self.run,
-            "claim": str(self.claim),
+        said = vars(self) | {
             "window": self.window or "",
             "slice": f"{self.kind}/{self.slice}",
-            "schema": self.schema,
-            "attempt": self.attempt,
             "first": json.dumps(self.first),
             "last": json.dumps(self.last),
         }
-        return {_PREFIX + name: value for name, value in said.items()}
+        return {_PREFIX + name: str(value) for name, value in said.items() if name != "kind"}
 
 
 def writer(sink: pa.NativeFile, schema: pa.Schema, **more: Any) -> pq.ParquetWriter:

@@ -52,14 +52,13 @@ def _ago(clock: datetime, number: int, unit: str) -> datetime:
 
 def _month(word: str) -> int | None:
     """A month's number by its English name, long or short (`sep` or `sept`)."""
-    names = [name.lower() for name in _NAMES]
-    return next((i + 1 for i, name in enumerate(names) if word in (name, name[:3], name[:4])), None)
+    return next((i + 1 for i, name in enumerate(_NAMES) if word in (name, name[:3], name[:4])), None)
 
 
 # Not calendar.month_name: that follows the locale.
 _NAMES = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
+    "january", "february", "march", "april", "may", "june",
+    "july", "august", "september", "october", "november", "december",
 )  # fmt: skip
 
 

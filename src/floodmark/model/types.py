@@ -26,6 +26,8 @@ KEY_FIELD = "_floodmark_key"
 READ_FIELD = "_floodmark_read"
 
 UTC = pa.timestamp("us", "UTC")
+# The types of text and bytes, whose values have different lengths.
+LONG = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 _INTEGERS = {  # signed, unsigned
     "tinyint": ("int16", "int16"),
@@ -130,16 +132,13 @@ def _named(found: list[Field]) -> tuple[Field, ...]:
     done: list[Field] = []
     for field in found:
         if not field.file_only:
-            name = field.name if field.name == field.column else f"{field.column}{_suffix(field)}"
-            wished = target_name(name, derived=field.name != field.column)
+            derived = field.name != field.column
+            name = f"{field.column}{'__raw' if field.raw else '__srid'}" if derived else field.name
+            wished = target_name(name, derived=derived)
             field = replace(field, target=apart(name, wished, taken))
             taken[field.target] = None
         done.append(field)
     return tuple(done)
-
-
-def _suffix(field: Field) -> str:
-    return "__raw" if field.raw else "__srid"
 
 
 def file_schema(table: Table) -> pa.Schema:
@@ -191,7 +190,7 @@ def _field(column: Column) -> Field:
     if kind == "json":  # Oracle's own type; MariaDB's JSON is LONGTEXT
         return replace(_text(column, 2**32 - 1, f"CAST({name} AS CHAR)"), redshift=SUPER)
     if kind in _CHARS or kind in ("enum", "set"):
-        return _text(column, (column.characters or 0) * _utf8_bytes(column), name)
+        return _text(column, (column.characters or 0) * _UTF8_BYTES.get(column.charset or "", 3), name)
     if kind in _TEXTS:
         bytes_ = column.octets or _TEXTS[kind]
         return _text(column, bytes_ if (column.charset or "").startswith("utf8") else bytes_ * 3, name)
@@ -215,10 +214,6 @@ def _decimal(column: Column, precision: int, scale: int) -> Field:
         sql = f"DECIMAL({precision},{scale})"
         return Field(column.name, column.name, select, pa.decimal128(precision, scale), sql, sql)
     return Field(column.name, column.name, select, pa.string(), f"VARCHAR({precision + 3})", "VARCHAR")
-
-
-def _utf8_bytes(column: Column) -> int:
-    return _UTF8_BYTES.get(column.charset or "", 3)
 
 
 def _text(column: Column, max_bytes: int, select: str) -> Field:

@@ -18,7 +18,6 @@ from floodmark.model.times import temporal
 from floodmark.model.window import Window
 from floodmark.model.witnesses import (
     Answer,
-    Deep,
     Fate,
     Verdict,
     compare_signs,
@@ -167,8 +166,7 @@ class _Look:
         look = replace(self, now=replace(self.now, table_id=self._table_id(found)))
         verdict = judge(table, look.before, look.now, asked, found)
         if verdict.kind == "deeper":
-            ends = identity.ends(session, table, read)
-            deep = Deep(ends.below, ends.lowest, ends.counter)
+            deep = identity.ends(session, table, read)
             verdict = judge(table, look.before, look.now, asked, found, deep=deep)
         if verdict.kind != "lives":
             raise look._refused(verdict)

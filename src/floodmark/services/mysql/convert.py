@@ -73,9 +73,7 @@ def converter(field: Field, table: Table, limits: Capabilities, changes: Changes
         texts = _bounded(_texts(field), field, limit, table, changes)
         if field.name in table.key and member_text(table.column(field.name)):
             texts = _unlike_others(texts)
-        if limits.nul:
-            return texts
-        return (_without_escaped_nul if whole else _without_nul)(texts, field, table, changes)
+        return texts if limits.nul else _without_nul(texts, field, table, changes, document=whole)
     if field.file_only:
         return _weights(limits.weight)
     if pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow):
@@ -273,47 +271,37 @@ def _cut(value: str | bytes, limit: int) -> str | bytes:
     return value.encode()[:limit].decode(errors="ignore")
 
 
-def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
-    """The conversion for a warehouse without U+0000 in text: values are refused, stripped of it, or NULL."""
-
-    def convert(cells: Array) -> Array:
-        values = inner(cells)
-        bad = pc.fill_null(pc.match_substring(values, "\0"), False)
-        if not pc.any(bad).as_py():
-            return values
-        if table.recipe.overflow == "error":
-            what = "text with the character U+0000, which the warehouse can't hold"
-            raise Unfit(pc.index(bad, True).as_py(), what, _choices(field, table))
-        changes.add(field, bad)
-        if table.recipe.overflow == "null":
-            return pc.if_else(bad, pa.scalar(None, values.type), values)
-        return pc.replace_substring(values, "\0", "")
-
-    return convert
-
-
 _ESCAPED_NUL = re.compile(r"(\\\\)|\\u0000")  # in a pair of backslashes, neither begins an escape
 
 
-def _without_escaped_nul(inner: Convert, field: Field, table: Table, changes: Changes) -> Convert:
-    """The same for JSON, where U+0000 is written as an escape."""
+def _without_nul(inner: Convert, field: Field, table: Table, changes: Changes, document: bool) -> Convert:
+    """The conversion for a warehouse without U+0000 in text: values are refused, stripped of it, or NULL.
+
+    In a JSON document, it is written as an escape.
+    """
+    sign, what = (r"\u0000", "a document") if document else ("\0", "text")
 
     def convert(cells: Array) -> Array:
         values = inner(cells)
-        if not pc.any(pc.match_substring(values, r"\u0000")).as_py():
+        if not pc.any(pc.match_substring(values, sign)).as_py():
             return values
-        texts = values.to_pylist()
-        cleared = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in texts]
-        bad = [text != clear for text, clear in zip(texts, cleared, strict=True)]
-        if not any(bad):
+        if document:
+            texts = [t and _ESCAPED_NUL.sub(lambda found: found[1] or "", t) for t in values.to_pylist()]
+            cleared = pa.array(texts, values.type)
+        else:
+            cleared = pc.replace_substring(values, sign, "")
+        bad = pc.fill_null(pc.not_equal(values, cleared), False)
+        if not pc.any(bad).as_py():
             return values
         if table.recipe.overflow == "error":
-            what = "a document with the character U+0000, which the warehouse can't hold"
-            raise Unfit(bad.index(True), what, _choices(field, table))
-        changes.add(field, pa.array(bad))
-        if table.recipe.overflow == "null":
-            cleared = [None if wrong else text for text, wrong in zip(texts, bad, strict=True)]
-        return pa.array(cleared, values.type)
+            said = f"{what} with the character U+0000, which the warehouse can't hold"
+            raise Unfit(pc.index(bad, True).as_py(), said, _choices(field, table))
+        changes.add(field, bad)
+        return (
+            pc.if_else(bad, pa.scalar(None, values.type), values)
+            if table.recipe.overflow == "null"
+            else cleared
+        )
 
     return convert
 

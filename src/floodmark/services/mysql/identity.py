@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.origin import Origin, Witness
@@ -20,6 +19,7 @@ from floodmark.model.witnesses import (
     NEWEST,
     Answer,
     Cells,
+    Deep,
     coarsened,
     compared,
     in_order,
@@ -212,22 +212,13 @@ def _is(column: Column, value: Value) -> str:
     return f"{sql.expression(column)} = {sql.literal(column, value)}"
 
 
-@dataclass(frozen=True)
-class Ends:
-    """The extent of a table's rows, for a closer look."""
-
-    below: bool
-    lowest: int | None
-    counter: int | None
-
-
-def ends(session: Session, table: Table, upto: Position) -> Ends:
+def ends(session: Session, table: Table, upto: Position) -> Deep:
     """Whether there are rows up to a position; the lowest key, and the next one if it is auto-increment."""
     below = session.rows(
         f"SELECT 1 FROM {sql.source(table)}{sql.where([sql.upto(table, table.order, upto)])} LIMIT 1"
     )
     if len(table.key) != 1 or not table.column(table.key[0]).auto_increment:
-        return Ends(bool(below), None, None)
+        return Deep(bool(below))
     lowest = session.rows(f"SELECT MIN({sql.quote(table.key[0])}) FROM {sql.source(table)}")[0][0]
     counter = edges.next_auto_increment(session, table)
-    return Ends(bool(below), int(lowest) if lowest is not None else None, counter)
+    return Deep(bool(below), int(lowest) if lowest is not None else None, counter)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from floodmark.model.errors import DataError, TransientError
 from floodmark.model.table import Table
 from floodmark.model.types import Field, fields
@@ -54,7 +52,7 @@ def look(table: Table, window: Window | None, found: Mapping[Field, int], server
     lengths = {field: _length(field) for field in found}
     long = " OR ".join(f"{lengths[field]} > {limit}" for field, limit in found.items())
     conditions = sql.between(table, table.order, window.low, window.high) if window and table.order else []
-    conditions += [f"({table.recipe.where}\n)"] if table.recipe.where else []
+    conditions += [sql.matches(table)] if table.recipe.where else []
     body = f"{', '.join(lengths.values())} FROM {sql.source(table)}{sql.where([*conditions, long])} LIMIT 1"
     if server.mariadb:
         limited = f"SET STATEMENT max_statement_time = {LOOK_SECONDS} FOR SELECT"
@@ -68,7 +66,5 @@ def look(table: Table, window: Window | None, found: Mapping[Field, int], server
 
 def _length(field: Field) -> str:
     """A value's length in bytes as written to the file."""
-    binary = pa.types.is_binary(field.arrow) or pa.types.is_large_binary(field.arrow)
-    return (
-        f"OCTET_LENGTH({field.select})" if binary else f"OCTET_LENGTH(CONVERT({field.select} USING utf8mb4))"
-    )
+    value = f"CONVERT({field.select} USING utf8mb4)" if field.is_text else field.select
+    return f"OCTET_LENGTH({value})"

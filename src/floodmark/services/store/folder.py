@@ -53,18 +53,16 @@ class Folder:
 
     def get(self, path: str, most: int) -> bytes | None:
         """The whole object, None if absent; NO_DOCUMENT if larger than `most`, or not a regular file."""
-        with self._errors("read"):
-            try:
-                # Without O_NONBLOCK, opening a pipe would wait for its writer.
-                descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return None
+        with self._errors("read"), suppress(FileNotFoundError):
+            # Without O_NONBLOCK, opening a pipe would wait for its writer.
+            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode) or found.st_size > most:
                     return NO_DOCUMENT
                 data = file.read(most + 1)
                 return data if len(data) <= most else NO_DOCUMENT
+        return None
 
     def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
         """The whole object, and a tag that changes with it."""
@@ -148,22 +146,17 @@ class Folder:
 
     def stream(self, path: str) -> Iterator[bytes] | None:
         """The object in chunks, or None if it doesn't exist."""
-        with self._errors("read"):
-            try:
-                return self._chunks((self.root / path).open("rb"))
-            except FileNotFoundError:
-                return None
+        with self._errors("read"), suppress(FileNotFoundError):
+            return self._chunks((self.root / path).open("rb"))
+        return None
 
     def end(self, path: str, size: int) -> tuple[int, bytes, None] | None:
         """The object's size, its last bytes and no ETag, or None if it doesn't exist."""
-        with self._errors("read"):
-            try:
-                with (self.root / path).open("rb") as file:
-                    whole = file.seek(0, os.SEEK_END)
-                    file.seek(max(0, whole - size))
-                    return whole, file.read(), None
-            except FileNotFoundError:
-                return None
+        with self._errors("read"), suppress(FileNotFoundError), (self.root / path).open("rb") as file:
+            whole = file.seek(0, os.SEEK_END)
+            file.seek(max(0, whole - size))
+            return whole, file.read(), None
+        return None
 
     def _chunks(self, file: BinaryIO) -> Iterator[bytes]:
         with self._errors("read"), file:
@@ -174,12 +167,10 @@ class Folder:
 
     def _tag(self, path: str) -> str | None:
         """Identifies the present object, as every write makes a new file; None if there is none."""
-        with self._errors("read"):
-            try:
-                found = os.stat(self.root / path)
-            except FileNotFoundError:
-                return None
+        with self._errors("read"), suppress(FileNotFoundError):
+            found = os.stat(self.root / path)
             return f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
+        return None
 
     @contextmanager
     def _part(self, data: bytes | bytearray | memoryview | Path) -> Iterator[Path]:

@@ -55,7 +55,7 @@ def translate(answer: Answer, verb: str, server: str, bucket: str, unsure: bool 
     # A refusal says nothing about an earlier attempt; but a server that doesn't support the call never did
     # it.
     if settled is not None and not (unsure and answer.retried and answer.status != 501):
-        return settled
+        return ConfigError(settled[0], hint=settled[1])
     if answer.status is not None:
         what = f"{server} answered {answer.status}{f' {answer.code}' if answer.code else ''}"
     elif answer.http == "Connect":
@@ -72,48 +72,33 @@ def translate(answer: Answer, verb: str, server: str, bucket: str, unsure: bool 
     )
 
 
-def _final(answer: Answer, verb: str, server: str, bucket: str) -> ConfigError | None:
-    """The error, if trying again can't help."""
+def _final(answer: Answer, verb: str, server: str, bucket: str) -> tuple[str, str] | None:
+    """The error's text and hint, if trying again can't help."""
     say = f"can't {verb} bucket {bucket} at {server}"
     detail = f" ({answer.code or answer.status})"
     if answer.code in ("NoSuchBucket", "InvalidBucketName"):
-        return ConfigError(
-            f"bucket {bucket} does not exist at {server}", hint="create it, or change store.url"
-        )
+        return f"bucket {bucket} does not exist at {server}", "create it, or change store.url"
     if answer.code == "RequestTimeTooSkewed":
-        return ConfigError(f"{say}: this machine's clock is wrong{detail}", hint="set the clock")
+        return f"{say}: this machine's clock is wrong{detail}", "set the clock"
     if answer.code in _BAD_KEYS or answer.status == 401:
-        return ConfigError(
-            f"{say}: the keys are not valid{detail}", hint="check store.access_key_id and its secret"
-        )
+        return f"{say}: the keys are not valid{detail}", "check store.access_key_id and its secret"
     if answer.status == 403 or answer.code == "AccessDenied":
-        return ConfigError(
-            f"{say}: access denied{detail}",
-            hint=allowing(answer.head)
-            or "allow s3:ListBucket on the bucket, s3:GetObject, s3:PutObject and s3:DeleteObject on the prefix",
-        )
+        rights = "s3:ListBucket on the bucket, s3:GetObject, s3:PutObject and s3:DeleteObject on the prefix"
+        return f"{say}: access denied{detail}", allowing(answer.head) or f"allow {rights}"
     if answer.code in _BAD_REGION or "incorrectly configured region" in answer.head:
-        return ConfigError(
-            f"{say}: the bucket is in another region", hint="set store.region to the bucket's region"
-        )
+        return f"{say}: the bucket is in another region", "set store.region to the bucket's region"
     if "InvalidCertificate" in answer.text:
-        return ConfigError(
-            f"{say}: its certificate is not trusted", hint="add its CA to the system's certificates"
-        )
+        return f"{say}: its certificate is not trusted", "add its CA to the system's certificates"
     if "InvalidMessage" in answer.text or "BadScheme" in answer.text:
-        return ConfigError(f"{say}: it does not speak TLS", hint="check http or https in store.endpoint")
+        return f"{say}: it does not speak TLS", "check http or https in store.endpoint"
     if answer.code == "NotImplemented" or answer.status == 501:
-        return ConfigError(
-            f"{say}: not supported by the server{detail}", hint="the store must support conditional writes"
-        )
+        return f"{say}: not supported by the server{detail}", "the store must support conditional writes"
     if answer.code in _TRY_AGAIN or answer.status in (408, 409, 425, 429):
         return None
     if answer.status == 404:
-        return ConfigError(f"{say}: the answer is not from an S3 server{detail}", hint="check store.endpoint")
+        return f"{say}: the answer is not from an S3 server{detail}", "check store.endpoint"
     if answer.status is not None and answer.status < 500:
-        return ConfigError(
-            f"{say}: the request was refused{detail}", hint="check the store block of the configuration"
-        )
+        return f"{say}: the request was refused{detail}", "check the store block of the configuration"
     if verb == "open":
-        return ConfigError(f"{say}: the settings can't be used", hint="check store and the AWS_… variables")
+        return f"{say}: the settings can't be used", "check store and the AWS_… variables"
     return None

@@ -34,6 +34,7 @@ from floodmark.services.store.s3_errors import Answer, absent, translate
 from floodmark.services.together import Recent
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ClientConfig, RetryConfig
 
 R = TypeVar("R")
@@ -291,29 +292,24 @@ class _Bucket:
 
     def tagged(self, path: str, most: int) -> tuple[bytes | None, str | None]:
         with self._errors("read"):
-            try:
-                answer = obstore.get(self._store, path)
-                data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
-                found: tuple[bytes | None, str | None] = data, answer.meta["e_tag"]
-            except FileNotFoundError as error:
-                if not absent(error):
-                    raise
-                found = None, None
-        self._seen = True
-        return found
+            answer = self._answer(path)
+            self._seen = True
+            if answer is None:
+                return None, None
+            data = NO_DOCUMENT if answer.meta["size"] > most else answer.bytes().to_bytes()
+            return data, answer.meta["e_tag"]
 
     def uri(self, path: str) -> str:
         return "/".join(part for part in (f"s3://{self.bucket}", self.prefix, path) if part)
 
     def end(self, path: str, size: int) -> tuple[int, bytes, str | None] | None:
         with self._errors("read"):
-            try:
-                answer = obstore.get(self._store, path, options={"range": {"suffix": size}})
-                return answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"]
-            except FileNotFoundError as error:
-                if not absent(error):
-                    raise
-                return None
+            answer = self._answer(path, {"range": {"suffix": size}})
+            return (
+                None
+                if answer is None
+                else (answer.meta["size"], answer.bytes().to_bytes(), answer.meta["e_tag"])
+            )
 
     def create(self, path: str, data: bytes) -> bool:
         self._must_exist()
@@ -385,12 +381,17 @@ class _Bucket:
 
     def stream(self, path: str) -> Iterator[bytes] | None:
         with self._errors("read"):
-            try:
-                return self._chunks(obstore.get(self._store, path))
-            except FileNotFoundError as error:
-                if not absent(error):
-                    raise
+            answer = self._answer(path)
+            return None if answer is None else self._chunks(answer)
+
+    def _answer(self, path: str, options: GetOptions | None = None) -> obstore.GetResult | None:
+        """The server's answer; None if it says that there is no such object."""
+        try:
+            return obstore.get(self._store, path, options=options)
+        except FileNotFoundError as error:
+            if absent(error):
                 return None
+            raise
 
     def _chunks(self, answer: obstore.GetResult) -> Iterator[bytes]:
         with self._errors("read"):
