@@ -5,23 +5,22 @@ Reads only the store. Commits never change, so each is read once; a log of any l
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from floodmark.commit.activity import activity_now
-from floodmark.commit.document import Copy
 from floodmark.commit.fold import State
-from floodmark.commit.load_status import last_known
+from floodmark.commit.load_status import Loaded, last_known
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark
 from floodmark.commit.status import read_status
 from floodmark.config.load import Config, WarehouseSpec
-from floodmark.model.commit import Claim, Clean, Commit, Reset, Restore, Set, WithFiles, files_of
+from floodmark.model.commit import Claim, Clean, Commit, DataFile, Reset, Restore, Set, WithFiles, files_of
 from floodmark.model.notes import not_followed
 from floodmark.model.position import Position
+from floodmark.model.results import PlanColumn
 from floodmark.model.table import Table
 from floodmark.services.store.store import Store
 from floodmark.sync.preview import columns as typed_columns
@@ -34,38 +33,11 @@ REMEMBERED = 64  # tables whose commits are kept
 class CommitLine:
     """One commit as the page lists it."""
 
-    n: int
-    kind: str
+    commit: Commit
     what: str
-    at: str
-    run: str
-    rows: int
-    files: int
-    bytes: int
+    files: Sequence[DataFile]
     position: str
     loaded: bool | None  # None: there is nothing in it to load
-
-
-@dataclass(frozen=True)
-class ColumnLine:
-    """One column along the way."""
-
-    name: str
-    source: str
-    parquet: str
-    warehouse: str
-    notes: str
-
-
-@dataclass(frozen=True)
-class FileCounts:
-    """Staged files by state, as the log and the published watermark know them."""
-
-    files: int
-    loaded: int
-    pending: int
-    rows_pending: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -75,9 +47,18 @@ class Detail:
     document: Mapping[str, Any]
     commits: tuple[CommitLine, ...]
     more_commits: int
-    columns: tuple[ColumnLine, ...]
-    files: FileCounts
+    columns: tuple[PlanColumn, ...]
+    state: State
+    load: Loaded  # as the published watermark knew it
     window: str | None = None  # the open window, how far it has got
+
+    @property
+    def files_pending(self) -> int:
+        return max(0, self.state.live_files - self.load.live_files)
+
+    @property
+    def rows_pending(self) -> int:
+        return sum(data.rows for data in self.state.live if not self.load.has(data.n))
 
 
 class Details:
@@ -86,8 +67,7 @@ class Details:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        self._lock = threading.Lock()
-        self._commits: OrderedDict[str, dict[int, Commit]] = OrderedDict()
+        self._known: Callable[[str], dict[int, Commit]] = lru_cache(REMEMBERED)(lambda name: {})
 
     def of(self, name: str) -> Detail | None:
         """The table as it is now; None if the store has no log of it."""
@@ -96,13 +76,15 @@ class Details:
         if state.n < 0:
             return None
         copy = log.seen[0] if log.seen else None
+        load = last_known(state, copy.checkpoint.load if copy else None, None)
         numbers = log.numbers()
         return Detail(
             document=self._document(log, state),
-            commits=tuple(_line(commit, state, copy) for commit in self._newest(log, numbers[-COMMITS:])),
+            commits=tuple(_line(commit, load) for commit in self._newest(log, numbers[-COMMITS:])),
             more_commits=max(0, len(numbers) - COMMITS),
             columns=columns(state.table, self._config.warehouse) if state.table else (),
-            files=file_counts(state, copy),
+            state=state,
+            load=load,
             window=_window(state),
         )
 
@@ -118,36 +100,19 @@ class Details:
         return shown
 
     def _newest(self, log: Log, numbers: list[int]) -> list[Commit]:
-        with self._lock:
-            known = dict(self._commits.get(log.table_name, {}))
-        wanted = [n for n in numbers if n not in known]
-        known |= {commit.n: commit for commit, _ in log.commits(wanted)}
-        kept = {n: known[n] for n in numbers if n in known}
-        with self._lock:
-            self._commits[log.table_name] = kept
-            self._commits.move_to_end(log.table_name)
-            while len(self._commits) > REMEMBERED:
-                self._commits.popitem(last=False)
-        return [kept[n] for n in reversed(numbers) if n in kept]
+        remembered = self._known(log.table_name)
+        known = dict(remembered)
+        known |= {commit.n: commit for commit, _ in log.commits(n for n in numbers if n not in known)}
+        newest = {n: known[n] for n in reversed(numbers) if n in known}
+        remembered.clear()
+        remembered.update(newest)
+        return list(newest.values())
 
 
-def _line(commit: Commit, state: State, copy: Copy | None) -> CommitLine:
-    files, loaded = files_of(commit), None
-    if isinstance(commit, WithFiles):
-        loaded = last_known(state, copy.checkpoint.load if copy else None, None).has(commit.n)
-    place = _place(commit)
-    return CommitLine(
-        commit.n,
-        commit.kind,
-        _what(commit),
-        commit.at,
-        commit.run,
-        sum(f.rows for f in files),
-        len(files),
-        sum(f.bytes for f in files),
-        ", ".join(map(str, place)) if place else "",
-        loaded if files else None,
-    )
+def _line(commit: Commit, load: Loaded) -> CommitLine:
+    files, place = files_of(commit), _place(commit)
+    loaded = load.has(commit.n) if files else None
+    return CommitLine(commit, _what(commit), files, ", ".join(map(str, place or ())), loaded)
 
 
 def _what(commit: Commit) -> str:
@@ -172,49 +137,30 @@ def _place(commit: Commit) -> Position | None:
         return lasts[-1]
 
 
-def file_counts(state: State, copy: Copy | None) -> FileCounts:
-    """Files by state; what the warehouse has is as the published watermark knew it."""
-    known = last_known(state, copy.checkpoint.load if copy else None, None)
-    waiting = [data for data in state.live if not known.has(data.n)]
-    return FileCounts(
-        files=state.totals.files,
-        loaded=known.files,
-        pending=max(0, state.live_files - known.live_files),
-        rows_pending=sum(data.rows for data in waiting),
-        bytes=state.totals.bytes,
+def columns(table: Table, warehouse: WarehouseSpec) -> tuple[PlanColumn, ...]:
+    """Every column with its type along the way, including those that the source no longer has."""
+    shown = [PlanColumn.of(one) for one in typed_columns(table, warehouse.can) if one["target"] is not None]
+    gone = "no longer at the source; its values stay in the warehouse"
+    return (
+        *(one.but(mark=", ".join(_notes(table, one))) for one in shown),
+        *(
+            PlanColumn(column=c.name, mysql=c.type, parquet="", warehouse="", target=None, mark=gone)
+            for c in table.lineage.dropped
+        ),
     )
 
 
-def columns(table: Table, warehouse: WarehouseSpec) -> tuple[ColumnLine, ...]:
-    """Every column with its type along the way, including those that the source no longer has."""
-    shown = [
-        ColumnLine(
-            one["column"],
-            one["mysql"],
-            one["parquet"],
-            one["warehouse"],
-            ", ".join(said for said in (_notes(table, one["column"]), one["mark"]) if said),
-        )
-        for one in typed_columns(table, warehouse.can)
-        if one["target"] is not None
-    ]
-    gone = [
-        ColumnLine(c.name, c.type, "", "", "no longer at the source; its values stay in the warehouse")
-        for c in table.lineage.dropped
-    ]
-    return (*shown, *gone)
-
-
-def _notes(table: Table, name: str) -> str:
-    said = []
+def _notes(table: Table, column: PlanColumn) -> Iterator[str]:
+    name = column.column
     if name in table.key:
-        said.append("key")
+        yield "key"
     if name == table.cursor:
-        said.append("cursor")
-    said += [f"was {old}" for old, new in table.lineage.renamed if new == name]
+        yield "cursor"
+    yield from (f"was {old}" for old, new in table.lineage.renamed if new == name)
     if name in table.lineage.owed:
-        said.append("earlier rows will be read again")
-    return ", ".join(said)
+        yield "earlier rows will be read again"
+    if column.mark:
+        yield column.mark
 
 
 def _window(state: State) -> str | None:
