@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field
 from floodmark.model.errors import exit_code
 from floodmark.model.json import Seconds, load
 from floodmark.model.run import Counts, Lag, TableReport
+from floodmark.model.secrets import masked
 
 Scrub = Callable[[str], str]
 MOST_TEXT = 2000  # characters of a message
@@ -26,11 +27,6 @@ class ErrorText:
     message: str
     code: int = 1
     hint: str | None = None
-
-    def masked(self, scrub: Scrub) -> ErrorText:
-        """The same without secrets."""
-        hint = scrub(self.hint)[:MOST_TEXT] if self.hint else None
-        return replace(self, message=scrub(self.message)[:MOST_TEXT], hint=hint)
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,9 @@ class TableOutcome(Counts):
             return self
         return replace(
             self,
-            error=self.error.masked(scrub) if self.error else None,
-            notes=tuple(scrub(note)[:MOST_TEXT] for note in self.notes[:MOST_NOTES]),
-            findings=tuple(
-                replace(one, detail=scrub(one.detail)[:MOST_TEXT]) for one in self.findings[:MOST_NOTES]
-            ),
+            error=masked(self.error, scrub, MOST_TEXT),
+            notes=masked(self.notes[:MOST_NOTES], scrub, MOST_TEXT),
+            findings=masked(self.findings[:MOST_NOTES], scrub, MOST_TEXT),
         )
 
 
@@ -153,8 +147,8 @@ def parse_run(data: bytes | None, scrub: Scrub) -> RunOutcome | None:
         found = load(RunOutcome, data or b"")
     except ValueError:
         return None
-    error = found.error.masked(scrub) if found.error else None
-    return replace(found, tables=tuple(one.masked(scrub) for one in found.tables), error=error)
+    tables = tuple(one.masked(scrub) for one in found.tables)
+    return replace(found, tables=tables, error=masked(found.error, scrub, MOST_TEXT))
 
 
 def run_at(run: str) -> str:

@@ -22,6 +22,7 @@ from floodmark.model.errors import FloodmarkError
 from floodmark.model.json import Seconds, dump, load
 from floodmark.model.position import Value
 from floodmark.model.run import Counts, Lag, TableReport
+from floodmark.model.secrets import masked
 from floodmark.model.times import stamp
 from floodmark.services.store.store import Store, encode
 
@@ -344,15 +345,12 @@ class TableStatus:
 
     def masked(self, scrub: Scrub) -> TableStatus:
         """The same without secrets in its texts, and with the last work at the time when its run began."""
-        failure, verify, work = self.failure, self.verify, self.work
-        if verify is not None and verify.findings:
-            listed = tuple({**one, "detail": scrub(str(one.get("detail", "")))} for one in verify.findings)
-            verify = replace(verify, findings=listed)
+        verify, work = self.verify, self.work
         return replace(
             self,
-            error=scrub(self.error) if self.error else None,
-            failure=replace(failure, message=scrub(failure.message)) if failure else None,
-            verify=verify,
+            error=masked(self.error, scrub),
+            failure=masked(self.failure, scrub),
+            verify=replace(verify, findings=masked(verify.findings, scrub)) if verify else None,
             work=replace(work, table=self.table_name, at=run_at(work.run) or work.at) if work else None,
         )
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
 
+T = TypeVar("T")
 MASK = "***"
 _SECRET_NAMES = frozenset({"password", "secret_access_key", "access_key_id", "session_token", "passphrase"})
 _SECRET_SETTING = re.compile(r"secret|password|passphrase|token|access[._-]?key", re.IGNORECASE)
@@ -29,6 +31,11 @@ class Scrubber:
         self._secrets: set[str] = set()
         self.add(secrets)
 
+    @classmethod
+    def of(cls, config: object) -> Scrubber:
+        """One that masks the secrets of a configuration."""
+        return cls(_secrets_in(config))
+
     def add(self, secrets: Iterable[str]) -> None:
         """Masks these from now on, also as written in URLs, JSON and Python's repr."""
         for secret in secrets:
@@ -45,6 +52,21 @@ class Scrubber:
     def __call__(self, text: str) -> str:
         text = _URL_PASSWORD.sub(rf"\g<user>:{MASK}@", text)
         return self._pattern.sub(MASK, text) if self._pattern else text
+
+
+def masked(value: T, scrub: Callable[[str], str], most: int | None = None) -> T:
+    """The same value with every text in it masked, and cut after `most` characters."""
+    made: Any = value
+    if isinstance(value, str):
+        made = scrub(value)[:most]
+    elif isinstance(value, dict):
+        made = {name: masked(inner, scrub, most) for name, inner in value.items()}
+    elif isinstance(value, list | tuple):
+        made = type(value)(masked(inner, scrub, most) for inner in value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        made = dataclasses.replace(value, **masked(inner, scrub, most))
+    return made  # type: ignore[no-any-return]
 
 
 def in_setting(name: str, text: str) -> Iterator[str]:

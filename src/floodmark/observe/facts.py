@@ -22,6 +22,7 @@ from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run
 from floodmark.commit.publish import glance
 from floodmark.commit.recovery.recover import RECORDS, Recovery
 from floodmark.commit.status import DAYS, LIVE, TABLES, Day, Live, Month, TableStatus, merged, parse
+from floodmark.model.secrets import masked
 from floodmark.model.times import compact
 from floodmark.services.store.store import Store
 
@@ -112,12 +113,8 @@ def _mark(scrub: Scrub, name: str, data: bytes | None) -> Mark | None:
     if found is None:
         return None
     mark = mark_of(found.checkpoint, found.saved)
-    error = scrub(mark.error) if mark.error else None
-    return (
-        mark
-        if error == mark.error
-        else replace(mark, error=error, document={**mark.document, "last_error": error})
-    )
+    error = masked(mark.error, scrub)
+    return replace(mark, error=error, document={**mark.document, "last_error": error})
 
 
 class StoreFacts:

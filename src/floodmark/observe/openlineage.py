@@ -18,7 +18,7 @@ from typing import Any
 from floodmark.config.load import Config
 from floodmark.model.events import Compared, Ended, Event, Planned, RunBegan, RunEnded
 from floodmark.model.run import TableReport
-from floodmark.model.secrets import Scrubber
+from floodmark.model.secrets import Scrubber, masked
 from floodmark.model.times import stamp
 from floodmark.observe.lineage import Document, Lineage
 
@@ -55,8 +55,7 @@ class OpenLineage:
             environment.get("OPENLINEAGE_NAMESPACE") or "floodmark",
             environment.get("OPENLINEAGE_PARENT_ID"),
         )
-        self._scrub = Scrubber()
-        self._scrub.learn(config)
+        self._scrub = Scrubber.of(config)
         self._lock = threading.Lock()
         self._started: set[str] = set()  # tables whose run has begun and not ended
         self._run: str | None = None
@@ -112,15 +111,7 @@ class OpenLineage:
             self._send(self._lineage.verified(run, result, target, now))
 
     def _send(self, event: Document) -> None:
-        self._sender.put(_masked(event, self._scrub))
-
-
-def _masked(value: Any, scrub: Scrubber) -> Any:
-    if isinstance(value, dict):
-        return {name: _masked(inner, scrub) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_masked(inner, scrub) for inner in value]
-    return scrub(value) if isinstance(value, str) else value
+        self._sender.put(masked(event, self._scrub))
 
 
 class _Sender:

@@ -36,10 +36,8 @@ def _traces(config: Config) -> traces.Traces | None:
     if (why := traces.missing(os.environ)) is not None:
         log.warning(why)
         return None
-    scrub = Scrubber()
-    scrub.learn(config)
     try:
-        return traces.Traces(os.environ, scrub)
+        return traces.Traces(os.environ, Scrubber.of(config))
     except Exception as error:  # one of the variables has a value that OpenTelemetry does not take
         log.warning("no traces are sent: OpenTelemetry rejects its settings (%s)", type(error).__name__)
         return None

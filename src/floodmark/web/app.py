@@ -10,11 +10,11 @@ import gzip
 import json
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -29,10 +29,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from floodmark.commit import pipeline
-from floodmark.commit.outcomes import RunOutcome, Scrub, parse_run, run_at
+from floodmark.commit.outcomes import RunOutcome, parse_run, run_at
 from floodmark.commit.status import DoctorResult, read_doctor
 from floodmark.config.load import Config
 from floodmark.model.errors import FloodmarkError
+from floodmark.model.secrets import masked
 from floodmark.model.text import shown_json
 from floodmark.model.times import stamp
 from floodmark.observe.listen import Metrics
@@ -43,7 +44,7 @@ from floodmark.web.detail import Detail, Details
 from floodmark.web.gate import HEADERS, Gate, Token
 from floodmark.web.house import StoreCounts
 from floodmark.web.look import Looks, Watch
-from floodmark.web.pages import Pages, totals
+from floodmark.web.pages import Pages, Places, totals
 from floodmark.web.seen import Row, Snapshot
 
 log = logging.getLogger("floodmark")
@@ -57,6 +58,7 @@ STATIC = {
 }
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
+Make = Callable[[Snapshot, Request, datetime], tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -71,38 +73,16 @@ class Made:
     packed: bytes
 
 
-class Prepared:
-    """The answers that were made last."""
+class Page:
+    """The answer to one address that was made last."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: OrderedDict[str, Made] = OrderedDict()
-        self._turns = [threading.Lock() for _ in range(16)]
+    def __init__(self, address: str) -> None:
+        self.turn = threading.Lock()  # held while it is rendered: concurrent requests render it once
+        self.made: Made | None = None
 
-    def turn(self, address: str) -> threading.Lock:
-        """Held while the answer to an address is rendered, so that concurrent requests render it once."""
-        return self._turns[hash(address) % len(self._turns)]
-
-    def of(self, address: str, version: tuple[object, ...]) -> Made | None:
-        with self._lock:
-            found = self._made.get(address)
-            return found if found is not None and found.version == version else None
-
-    def keep(self, address: str, made: Made) -> None:
-        with self._lock:
-            self._made[address] = made
-            self._made.move_to_end(address)
-            while len(self._made) > KEPT_PAGES:
-                self._made.popitem(last=False)
-
-
-def masked(value: Any, scrub: Scrub) -> Any:
-    """A document with every text in it masked."""
-    if isinstance(value, dict):
-        return {name: masked(inner, scrub) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(masked(inner, scrub) for inner in value)
-    return scrub(value) if isinstance(value, str) else value
+    def of(self, version: tuple[object, ...]) -> Made | None:
+        made = self.made
+        return made if made is not None and made.version == version else None
 
 
 def _tagged(version: tuple[object, ...], kind: str, status: int, text: str) -> Made:
@@ -122,12 +102,12 @@ class Dashboard:
         self._details = Details(looks.store, config)
         self._counts = StoreCounts(looks.store)
         self._metrics = Metrics(looks.facts)
-        self._made = Prepared()
+        self._page = lru_cache(KEPT_PAGES)(Page)
         self._static = {name: (files("floodmark.web") / "static" / name).read_bytes() for name in STATIC}
 
     def app(self, names: Collection[str], token: Token | None = None) -> Starlette:
         """The application, for requests with these host names and this token."""
-        pages: dict[str, Callable[[Snapshot, Request, datetime], tuple[str, str]]] = {
+        pages: dict[str, Make] = {
             "/": self._overview,
             "/tables/{name:path}": self._table,
             "/runs": self._runs,
@@ -157,9 +137,7 @@ class Dashboard:
 
     # ------------------------------------------------------------ answers
 
-    def _answering(
-        self, make: Callable[[Snapshot, Request, datetime], tuple[str, str]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _answering(self, make: Make) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             snapshot = (
                 self._watch.now() if self._watch.fresh else await run_in_threadpool(self._watch.current)
@@ -168,30 +146,13 @@ class Dashboard:
             address = f"{quote(request.scope['path'])}?{request.scope['query_string'].decode('latin-1')}"
             # Times are shown in minutes: what has not changed is rendered again once a minute.
             version = (snapshot.version, f"{now:%H:%M}", self._counts.now() if "house" in address else None)
-            made = self._made.of(address, version)
+            page = self._page(address) if len(address) < 500 else Page(address)
+            made = page.of(version)
             if made is None:
-                made = await run_in_threadpool(self._make, make, snapshot, request, now, version, address)
+                made = await run_in_threadpool(_rendered, page, version, make, snapshot, request, now)
             return _sent(made, request)
 
         return answer
-
-    def _make(
-        self,
-        make: Callable[[Snapshot, Request, datetime], tuple[str, str]],
-        snapshot: Snapshot,
-        request: Request,
-        now: datetime,
-        version: tuple[object, ...],
-        address: str,
-    ) -> Made:
-        with self._made.turn(address):
-            made = self._made.of(address, version)
-            if made is None:
-                kind, text = make(snapshot, request, now)
-                made = _tagged(version, kind, 200 if snapshot.read else 503, text)
-                if len(address) < 500:
-                    self._made.keep(address, made)
-        return made
 
     # ------------------------------------------------------------ pages
 
@@ -217,20 +178,13 @@ class Dashboard:
         )
 
     def _run(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        wanted = request.path_params["run"]
-        run = snapshot.run(wanted) or self._stored_run(wanted)
-        if run is None:
-            raise HTTPException(
-                404,
-                f"There is no report of run {wanted}. A run that had nothing to do leaves none, and reports are kept for 30 days.",
-            )
-        return HTML, self.pages.run(snapshot, run, now)
+        return HTML, self.pages.run(snapshot, self._wanted_run(snapshot, request), now)
 
     def _now(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
         return HTML, self.pages.now(snapshot, now)
 
     def _house(self, snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
-        return HTML, self.pages.house(snapshot, self._counts.now(), self._doctor(), self._pipeline(), now)
+        return HTML, self.pages.house(snapshot, self._places(), self._counts.now(), self._doctor(), now)
 
     def _doctor(self) -> DoctorResult | None:
         """The last result of `doctor`, as far as the store has it."""
@@ -239,11 +193,11 @@ class Dashboard:
                 return replace(found, checks=masked(found.checks, self._looks.scrub))
         return None
 
-    def _pipeline(self) -> str | None:
+    def _places(self) -> Places:
         with suppress(FloodmarkError):
             if (found := pipeline.read(self._looks.store)) is not None:
-                return found.id
-        return None
+                return replace(self.pages.places, pipeline=found.id)
+        return self.pages.places
 
     def _row(self, snapshot: Snapshot, request: Request) -> Row:
         wanted = request.path_params["name"]
@@ -252,18 +206,22 @@ class Dashboard:
             raise HTTPException(404, f"There is no table {wanted} in this store.")
         return row
 
-    def _stored_run(self, wanted: str) -> RunOutcome | None:
-        """A run that is older than those kept in memory."""
-        with suppress(FloodmarkError):
-            if run_at(wanted) and wanted.replace("_", "").isalnum():
-                return parse_run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
-        return None
+    def _wanted_run(self, snapshot: Snapshot, request: Request) -> RunOutcome:
+        wanted = request.path_params["run"]
+        run = snapshot.run(wanted)
+        with suppress(FloodmarkError):  # it may be older than those kept in memory
+            if run is None and run_at(wanted) and wanted.replace("_", "").isalnum():
+                run = parse_run(self._looks.store.get(f"runs/{wanted}.json"), self._looks.scrub)
+        if run is None:
+            raise HTTPException(
+                404,
+                f"There is no report of run {wanted}. A run that had nothing to do leaves none, and reports are kept for 30 days.",
+            )
+        return run
 
     # ------------------------------------------------------------ JSON
 
-    def _api(
-        self, make: Callable[[Snapshot, Request, datetime], dict[str, Any]]
-    ) -> Callable[[Snapshot, Request, datetime], tuple[str, str]]:
+    def _api(self, make: Callable[[Snapshot, Request, datetime], dict[str, Any]]) -> Make:
         def answer(snapshot: Snapshot, request: Request, now: datetime) -> tuple[str, str]:
             document = make(snapshot, request, now)
             return JSON, shown_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)) + "\n"
@@ -276,7 +234,7 @@ class Dashboard:
         if trouble is not None:
             raise HTTPException(503, trouble)
         found: dict[str, Any] = dict(detail.document) if detail else {"table_name": row.name}
-        found["last_error"] = self._looks.scrub(str(found["last_error"])) if found.get("last_error") else None
+        found["last_error"] = masked(found.get("last_error"), self._looks.scrub)
         return {**found, "lag_seconds": row.lag, "lag_ids": row.lag_ids, "health": row.health.word}
 
     def _history_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
@@ -289,23 +247,17 @@ class Dashboard:
             raise HTTPException(503, self._looks.scrub(error.message)) from None
 
     def _run_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
-        wanted = request.path_params["run"]
-        run = snapshot.run(wanted) or self._stored_run(wanted)
-        if run is None:
-            raise HTTPException(404, f"There is no report of run {wanted}.")
+        run = self._wanted_run(snapshot, request)
         if run.exit_code is None:  # it was killed, and left no report
             return documents.killed(run)
         try:
             found = json.loads(self._looks.store.get(f"runs/{run.run}.json") or b"{}")
         except FloodmarkError as error:
             raise HTTPException(503, self._looks.scrub(error.message)) from None
-        document: dict[str, Any] = masked(found, self._looks.scrub)
-        return document
+        return masked(found, self._looks.scrub)
 
     def _house_document(self, snapshot: Snapshot, request: Request, now: datetime) -> dict[str, Any]:
-        return documents.house(
-            snapshot, self.pages.places, self._counts.now(), self._doctor(), self._pipeline()
-        )
+        return documents.house(snapshot, self._places(), self._counts.now(), self._doctor())
 
     # ------------------------------------------------------------ the rest
 
@@ -352,6 +304,17 @@ class Dashboard:
         return PlainTextResponse(
             "A bug in Floodmark; see its log.\n", 500, HEADERS
         )  # the gate is not around this
+
+
+def _rendered(
+    page: Page, version: tuple[object, ...], make: Make, snapshot: Snapshot, request: Request, now: datetime
+) -> Made:
+    with page.turn:
+        made = page.of(version)
+        if made is None:
+            kind, text = make(snapshot, request, now)
+            page.made = made = _tagged(version, kind, 200 if snapshot.read else 503, text)
+    return made
 
 
 def _sent(made: Made, request: Request) -> Response:

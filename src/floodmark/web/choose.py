@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from floodmark.commit.health import WORDS
 from floodmark.web.seen import Row, worst_first
 
 PAGE = 1000
-SORTS = ("health", "name", "lag", "rows", "looked", "pending", "verified")
+# Tables that are alike in this stay in the order of their health.
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "health": lambda r: 0,
+    "name": lambda r: r.name,
+    "lag": lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1),
+    "rows": lambda r: -(r.last.rows_extracted if r.last else -1),
+    "looked": lambda r: r.looked or "",  # the longest ago first
+    "pending": lambda r: -r.pending,
+    "verified": lambda r: r.verified.at if r.verified else "",
+}
 
 
 @dataclass(frozen=True)
@@ -62,26 +72,7 @@ def choose(rows: Sequence[Row], asked: View) -> ChosenRows:
             or (asked.health == "attention" and row.health.word != "ok")
         )
     ]
-    ordered = _ordered(found, asked.sort)
+    ordered = sorted(worst_first(found), key=SORTS[asked.sort])
     pages = max(1, -(-len(ordered) // PAGE))
     page = min(asked.page, pages)
     return ChosenRows(ordered[(page - 1) * PAGE : page * PAGE], len(ordered), pages)
-
-
-def _ordered(rows: list[Row], sort: str) -> list[Row]:
-    rows = worst_first(rows)
-    if sort == "name":
-        return sorted(rows, key=lambda r: r.name)
-    if sort == "lag":
-        return sorted(
-            rows, key=lambda r: -max(r.at_most or 0, r.lag if r.lag is not None else r.lag_ids or -1)
-        )
-    if sort == "rows":
-        return sorted(rows, key=lambda r: -(r.last.rows_extracted if r.last else -1))
-    if sort == "looked":  # the longest ago first
-        return sorted(rows, key=lambda r: r.looked or "")
-    if sort == "pending":
-        return sorted(rows, key=lambda r: -r.pending)
-    if sort == "verified":
-        return sorted(rows, key=lambda r: r.verified.at if r.verified else "")
-    return rows

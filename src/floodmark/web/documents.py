@@ -119,13 +119,10 @@ def working(snapshot: Snapshot, now: datetime) -> Document:
     return {**_head(snapshot), "running": found}
 
 
-def house(
-    snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None, pipeline: str | None
-) -> Document:
+def house(snapshot: Snapshot, places: Places, house: House | None, doctor: DoctorResult | None) -> Document:
     """Where things are, what is in the store, once that has been counted, the ledger, and doctor's last result."""
     return {
         **asdict(places),
-        "pipeline": pipeline,
         "store_counts": asdict(house) if house else None,
         "ledger": ledger(snapshot),
         "doctor": asdict(doctor) if doctor else None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from urllib.parse import unquote
 
-from floodmark.clean.choose import StoredObject, staged
+from floodmark.clean.choose import Staged, StoredObject, staged
 from floodmark.clean.remove import gather
 from floodmark.commit.log import Log
 from floodmark.model.errors import FloodmarkError
@@ -25,6 +25,11 @@ log = logging.getLogger("floodmark")
 EVERY = 600.0
 PATIENCE = 60.0  # seconds for reading logs
 LARGEST = 10
+# Files that are no longer in use, and what to do about them.
+UNUSED = (
+    ("orphan", "orphans", "floodmark s3clean orphans -t TABLE"),
+    ("superseded", "superseded", "floodmark s3clean clean -t TABLE"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,31 +63,23 @@ def count(store: Store, patience: float = PATIENCE) -> House:
     by_table: dict[str, list[Object]] = {}
     for one in chain(store.list("data/"), store.list("keys/")):
         by_table.setdefault(one.path.split("/")[1], []).append(one)
-    left_over: dict[str, list[int]] = {"orphan": [], "superseded": []}
+    sizes: dict[str, list[int]] = {}  # of files, by their state
     skipped = 0
     for folder, objects in by_table.items():
         if time.monotonic() > give_up:
             skipped += 1
             continue
-        for state, sizes in _states(store, unquote(folder), objects).items():
-            left_over[state] += sizes
+        for file in _staged(store, unquote(folder), objects):
+            sizes.setdefault(file.state, []).append(file.bytes)
     copies = list(store.list("watermark/backups/"))
     every = [one for objects in by_table.values() for one in objects]
     lines = (
         _sum("Staged files", every),
-        Line(
-            "of these orphans",
-            len(left_over["orphan"]),
-            sum(left_over["orphan"]),
-            "floodmark s3clean orphans -t TABLE",
-            within=True,
-        ),
-        Line(
-            "of these superseded",
-            len(left_over["superseded"]),
-            sum(left_over["superseded"]),
-            "floodmark s3clean clean -t TABLE",
-            within=True,
+        *(
+            Line(
+                f"of these {what}", len(sizes.get(state, ())), sum(sizes.get(state, ())), command, within=True
+            )
+            for state, what, command in UNUSED
         ),
         _sum("Copies of watermarks", copies, "floodmark watermark cleanup"),
         _sum("Commits", list(store.list("commits/"))),
@@ -96,18 +93,15 @@ def count(store: Store, patience: float = PATIENCE) -> House:
     return House(stamp(), lines, tuple(largest[:LARGEST]), said)
 
 
-def _states(store: Store, name: str, objects: Sequence[Object]) -> dict[str, list[int]]:
-    """The sizes of a table's files that are no longer in use, by reason."""
-    found: dict[str, list[int]] = {"orphan": [], "superseded": []}
+def _staged(store: Store, name: str, objects: Sequence[Object]) -> tuple[Staged, ...]:
+    """A table's files with their states; none if its log can't be read."""
     try:
         table = Log(store, name, repairs=False)
         there = {one.path: StoredObject(one.bytes, stamp(one.modified)) for one in objects}
-        for file in staged(gather(table, table.read(), there, None)):
-            if file.state in found:
-                found[file.state].append(file.bytes)
+        return staged(gather(table, table.read(), there, None))
     except FloodmarkError as error:
         log.info("%s: orphans could not be determined: %s", name, error.message)
-    return found
+        return ()
 
 
 class StoreCounts:

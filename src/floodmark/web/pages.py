@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from importlib.resources import files
@@ -24,6 +24,7 @@ from floodmark.model.text import data_time
 from floodmark.web import charts, words
 from floodmark.web.choose import View, choose
 from floodmark.web.detail import Detail
+from floodmark.web.house import House
 from floodmark.web.seen import Row, Snapshot, TableHolder, worst_lag
 
 RUNS_ON_A_PAGE = 50
@@ -41,21 +42,20 @@ class Places:
     source: str
     store: str
     warehouse: str
-    pipeline: str = "not created yet"
+    pipeline: str | None = None  # None: not created yet
     copies: tuple[str, ...] = ()  # further places of watermark copies
 
     @classmethod
-    def of(cls, config: Config, pipeline: str | None = None) -> Places:
+    def of(cls, config: Config) -> Places:
         source = config.source
         at = source.socket or f"{source.host}:{source.port}"
         endpoint = f" at {config.store.endpoint}" if config.store.endpoint else ""
-        found = cls(
+        return cls(
             f"mysql://{at}/{source.database or ''}",
             f"{config.store.url}{endpoint}",
             config.warehouse.label,
             copies=tuple(place.store.url for place in config.store.copies_to),
         )
-        return replace(found, pipeline=pipeline) if pipeline else found
 
 
 @dataclass(frozen=True)
@@ -227,12 +227,11 @@ class Pages:
     def house(
         self,
         snapshot: Snapshot,
-        house: object,
+        places: Places,
+        house: House | None,
         doctor: DoctorResult | None,
-        pipeline: str | None,
         now: datetime,
     ) -> str:
-        places = replace(self.places, pipeline=pipeline) if pipeline else self.places
         return self._page(
             "house.html", title="System", here="/house", address="/house", api="/api/house", snapshot=snapshot, places=places,
             house=house, doctor=doctor, seen=snapshot.ledger, now=now,

@@ -37,14 +37,6 @@ EXIT_CODES = {
     130: ("interrupted", "Run the same command again: it continues from there."),
     143: ("interrupted", "Run the same command again: it continues from there."),
 }
-PLACES = {
-    "health": "health",
-    "name": "table",
-    "lag": "lag",
-    "looked": "last look",
-    "rows": "rows",
-    "pending": "waiting",
-}
 
 
 def ended(code: int | None) -> str:

@@ -180,5 +180,5 @@ def test_a_loss_in_the_warehouse_shows_and_a_lease_keeps_the_file_closed(
     away = replace(seen, ledger=replace(seen.ledger, problem="it is <away>"))
     pages, now = Pages(config), datetime.now(UTC)
     assert "the ledger can’t be read right now" in pages.overview(away, View(), now)
-    text = pages.house(away, None, None, None, now)
+    text = pages.house(away, pages.places, None, None, now)
     assert "it is &lt;away&gt;" in text and "0 commits, 1 published" in text
