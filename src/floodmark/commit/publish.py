@@ -251,6 +251,7 @@ class Watermark:
         self.run = run
         self._log = log
         self._lock = threading.RLock()
+        self._first: Copy | None = None  # as published before this run
         self._last: Copy | None = None
         self._asked = False
         self._failed: frozenset[str] = frozenset()
@@ -266,12 +267,12 @@ class Watermark:
             return last.checkpoint.failures if last else ()
 
     def loaded_before(self, state: State) -> Loaded | None:
-        """The load status of the state's commits according to the published copy; None: it does not say."""
+        """The load status of the state's commits as published before this run; None: it does not say."""
         with self._lock:
-            last = self._published()
-        if last is None or last.checkpoint.state.log != state.log:
+            self._published()
+        if self._first is None or self._first.checkpoint.state.log != state.log:
             return None
-        loaded = last.checkpoint.load
+        loaded = self._first.checkpoint.load
         return loaded if loaded.commits and loaded.epoch == state.load_epoch else None
 
     def current(
@@ -367,10 +368,10 @@ class Watermark:
     def _published(self) -> Copy | None:
         if not self._asked:
             if self._log and self._log.seen is not None:
-                self._last = self._log.seen[0]
+                self._first = self._log.seen[0]
             else:
-                self._last = parse(self.store.get(primary_path(self.table_name)), self.table_name)
-            self._asked = True
+                self._first = parse(self.store.get(primary_path(self.table_name)), self.table_name)
+            self._last, self._asked = self._first, True
         return self._last
 
     def _write(self, data: bytes, saved_at: str) -> frozenset[str]:

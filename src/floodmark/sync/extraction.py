@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +21,6 @@ from floodmark.commit.log import draft
 from floodmark.extract.jobs import jobs, small, snapshot_key
 from floodmark.extract.key_file import write_keys
 from floodmark.extract.task import SliceResult
-from floodmark.load.background import Loader
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.canonical import Digest
@@ -38,7 +38,7 @@ from floodmark.model.commit import (
 from floodmark.model.errors import TransientError
 from floodmark.model.note_words import sentence
 from floodmark.model.notes import Note
-from floodmark.model.run import EXTRACT, Counts, SyncOptions, Wait
+from floodmark.model.run import EXTRACT, Counts, Wait
 from floodmark.model.statements import STATEMENTS, log_statement
 from floodmark.model.window import Slice, Window
 from floodmark.plan.decide import Plan, check_snapshot
@@ -46,11 +46,11 @@ from floodmark.plan.overlap import with_loose
 from floodmark.plan.window import slices as whole
 from floodmark.services.mysql.errors import as_discovered
 from floodmark.services.mysql.sql import selects
-from floodmark.services.run import Services
 from floodmark.sync import deletes
+from floodmark.sync.loader import Loader
+from floodmark.sync.resources import Work
 from floodmark.sync.shared_snapshot import read_shared
 from floodmark.sync.snapshots import mark
-from floodmark.sync.turns import Turns
 
 COMMIT_EVERY = 2.0
 # How often a snapshot is begun with several connections, if tasks are lost; then with one.
@@ -60,25 +60,17 @@ SHARED = 2
 class Extraction:
     """Reads one table as its plans say, and commits the result."""
 
-    def __init__(
-        self,
-        services: Services,
-        asked: SyncOptions,
-        held: HeldTable,
-        loader: Loader,
-        account: Account,
-        turns: Turns,
-    ) -> None:
-        self._services = services
-        self._asked = asked
+    def __init__(self, work: Work, held: HeldTable, loader: Loader, account: Account) -> None:
+        self._services = work.services
+        self._asked = work.options
+        self._turns = work.turns
         self._held = held
         self._loader = loader
         self._account = account
-        self._turns = turns
         self._name = name = held.log.table_name
         # Not a method: Spark's reports may keep it for a moment after the run, and with it the run's connections.
         self._underway = lambda rows: account(events.Underway(name, "extract", rows))
-        self._slice_rows = services.config.options(self._name).slice_rows
+        self._slice_rows = work.services.config.options(self._name).slice_rows
         self.changed: Counter[str] = Counter()  # values changed by policies, per column
         self.left = 0  # rows that no longer match `where`
 
@@ -133,8 +125,7 @@ class Extraction:
         overlap = plan.overlap
         if plan.table.recipe.where and any(piece.kind in ("since", "keys") for piece in plan.again):
             overlap = with_loose("", "")  # what is known to be outside `where` may have been inside just now
-        rows = sum(r.rows for r in results)
-        self._commit(plan, results, rows_reread=rows, load_as=way, overlap=overlap)
+        self._commit(plan, results, load_as=way, overlap=overlap)
 
     def _gather(
         self, plan: Plan, pieces: Sequence[Slice], commit: Callable[[Plan, Sequence[SliceResult]], None]
@@ -210,50 +201,36 @@ class Extraction:
         if plan.load_as == "replace":
             self.check_gives_way(plan, rows + (0 if plan.gives_way else sum(s.rows for s in plan.again)))
         self._commit(
-            plan, results, rows_extracted=rows, window_id=plan.window.id, load_as=plan.load_as, overlap=marked,
-            snapshot=held,
-        )  # fmt: skip
+            plan, results, load_as=plan.load_as, window_id=plan.window.id, overlap=marked, snapshot=held
+        )
 
     def _commit_reread(self, plan: Plan, results: Sequence[SliceResult]) -> None:
         assert plan.reread is not None
-        rows = sum(r.rows for r in results)
-        self._commit(plan, results, rows_reread=rows, load_as="merge", reread_id=plan.reread.id)
+        self._commit(plan, results, load_as="merge", reread_id=plan.reread.id)
 
-    def _commit(
-        self,
-        plan: Plan,
-        results: Sequence[SliceResult],
-        *,
-        load_as: LoadAs,
-        window_id: str | None = None,
-        overlap: str | None = None,
-        reread_id: str | None = None,
-        snapshot: SnapshotDigest | None = None,
-        **counts: int,
-    ) -> None:
-        """Commits the files of these slices and offers them to the loader."""
+    def _commit(self, plan: Plan, results: Sequence[SliceResult], *, load_as: LoadAs, **fields: Any) -> None:
+        """Commits the files of these slices and offers them to the loader; `fields`: what else the batch says."""
         # Before the rows, whose commit moves the position: a crash in between repeats the slices, keys included.
         left = self._commit_outside(plan, results)
         files = tuple(f for r in results for f in r.files)
         if left and not files and not self._asked.backup_only:
             self._loader.offer(self._held.state, plan.table)
-        if not files and window_id is None and overlap is None and reread_id is None:
+        if not files and all(value is None for value in fields.values()):
             return
+        if fields.keys() & {"window_id", "reread_id"}:
+            fields["slices"] = tuple(sorted(r.slice.number for r in results))
         commit = draft(
             self._held.state,
             Batch,
             self._held.run,
             schema=plan.table.fingerprint,
-            window_id=window_id,
-            reread_id=reread_id,
-            slices=tuple(sorted(r.slice.number for r in results)) if window_id or reread_id else (),
             files=files,
             load_as=load_as,
-            overlap=overlap,
-            snapshot=snapshot,
             seconds=round(time.monotonic() - self._held.last_commit, 3),
+            **fields,
         )
-        self.append(commit, **counts)
+        kind = "rows_reread" if commit.beside else "rows_extracted"
+        self.append(commit, **{kind: sum(r.rows for r in results)})
         for result in results:
             self.changed.update(dict(result.changed))
         more = (

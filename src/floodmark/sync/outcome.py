@@ -16,11 +16,11 @@ from floodmark.commit.document import Failure
 from floodmark.commit.held import HeldTable
 from floodmark.commit.lease import holder
 from floodmark.commit.status import read_status
-from floodmark.load.background import Loader
 from floodmark.model.errors import ConflictError, FloodmarkError
 from floodmark.model.results import Watermark
 from floodmark.model.run import EXTRACT, LOAD, Stage, SyncOptions
 from floodmark.model.times import parse_moment, stamp
+from floodmark.sync.loader import Loader
 
 log = logging.getLogger("floodmark")
 

@@ -6,8 +6,6 @@ leaves commits that the next sync loads, or nothing. Then source and warehouse a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from floodmark.commit.fold import State
 from floodmark.config.load import TableOptions
 from floodmark.model.errors import ConfigError
@@ -23,29 +21,22 @@ from floodmark.services.run import Services
 from floodmark.verify.compare import Differences
 
 
-@dataclass(frozen=True)
-class RepairPlan:
-    """What a repair has to do for a table."""
+def to_repair(
+    services: Services, table: Table, found: Differences
+) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+    """The rows to read again, and the extra rows that the source lacks, queried now under our claim.
 
-    table: Table
-    found: Differences
-
-    def absent(self, services: Services) -> set[Key]:
-        """The extra rows that the source lacks, queried now under our claim."""
-        with services.reading("verify", self.table) as session:
-            return set(gone(session, self.table, self.found.extra))
-
-    def to_read(self, absent: set[Key]) -> tuple[Key, ...]:
-        """The rows to read again; of extra ones, those that exist twice or whose key reads differently."""
-        there = (key for key in self.found.extra if key not in absent)
-        different = (key for key, _ in self.found.different)
-        return (*self.found.missing, *different, *there)
+    Extra rows that it has exist twice, or their key reads differently.
+    """
+    with services.reading("verify", table) as session:
+        absent = set(gone(session, table, found.extra))
+    there = (key for key in found.extra if key not in absent)
+    different = (key for key, _ in found.different)
+    return (*found.missing, *different, *there), tuple(absent)
 
 
-def what_to_repair(
-    services: Services, table: Table, state: State, options: TableOptions, found: Differences
-) -> RepairPlan:
-    """What to repair row by row; refuses a table without a key, and a source other than the one read."""
+def check_repairable(services: Services, table: Table, state: State, options: TableOptions) -> None:
+    """Refuses a table without a key, and a source other than the one read."""
     if not table.key:
         raise ConfigError(
             "a table without a key can't be repaired row by row",
@@ -61,4 +52,3 @@ def what_to_repair(
         newest = source.last()
         back_to = settle(source).back_to if temporal(table) else None
         check_origin(source, newest, back_to=back_to)
-    return RepairPlan(table, found)

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from floodmark.commit.claim import refuse_if_held
-from floodmark.commit.fold import State
-from floodmark.commit.log import Log
 from floodmark.commit.pipeline import StorePipeline
 from floodmark.commit.system import Starts
 from floodmark.model.errors import FloodmarkError, Interrupted
@@ -91,9 +88,3 @@ class Work:
             document |= {"ok": False, "error": error.as_json()}
         body = json.dumps(document, indent=2, ensure_ascii=False)
         self.services.store.put(f"runs/{self.services.run}.json", body.encode())
-
-    def warm_up_for(self, log: Log, state: State) -> None:
-        """Starts Spark in the background for a table with rows; ConflictError if another run holds it."""
-        if not self.options.dry_run:
-            refuse_if_held(log, state, self.services.run)
-            self.services.warm_up()

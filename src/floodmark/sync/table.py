@@ -15,14 +15,13 @@ from functools import partial
 
 from floodmark.clean.after_load import due_files, superseded
 from floodmark.clean.remove import Outcome, remove
-from floodmark.commit.claim import Changed, Claimed, decide_and_claim
+from floodmark.commit.claim import Changed, Claimed, decide_and_claim, refuse_if_held
 from floodmark.commit.document import Failure
 from floodmark.commit.fold import State, restarted_by
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.commit.status import write_run, write_verify
 from floodmark.config.load import TableOptions
-from floodmark.load.background import Loader
 from floodmark.load.pending import ledger_for
 from floodmark.model import events
 from floodmark.model.account import Account
@@ -55,9 +54,10 @@ from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths
 from floodmark.sync import deletes, outcome
 from floodmark.sync.extraction import Extraction, committed
+from floodmark.sync.loader import Loader
 from floodmark.sync.preview import Preview, load_plan
 from floodmark.sync.preview import preview as preview_table
-from floodmark.sync.repair import RepairPlan, what_to_repair
+from floodmark.sync.repair import check_repairable, to_repair
 from floodmark.sync.resources import Work
 from floodmark.sync.snapshots import only_if_changed
 from floodmark.verify.after_sync import verify_loaded
@@ -95,8 +95,8 @@ class TableRun:
         self._account = account = Account(name, work.services.emit)
         self._glance = work.glance(name)
         self._held = held = HeldTable(work.services.store, name, work.services.run)
-        self._loader = Loader(work.services, work.pipeline, asked, held.log, held.watermark, account)
-        self._extraction = Extraction(work.services, asked, held, self._loader, account, work.turns)
+        self._loader = Loader(work, held, account)
+        self._extraction = Extraction(work, held, self._loader, account)
         self._empty_plan: Plan | None = None  # the plan, if there was nothing to read
         self._looked: str | None = None  # when the source was last checked for rows to read
         self._described_before: Table | None = None  # the table as the last run knew it
@@ -261,7 +261,7 @@ class TableRun:
             return None
         if plan.gives_way:
             self._extraction.check_gives_way(plan, plan.rows)
-        self._warm_up(self._held.state)
+        self._warm_up()
         self._loader.foresee(self._held.state, plan.table)
         self._check_lengths(plan)
         taken = self._held.claim(
@@ -294,7 +294,7 @@ class TableRun:
                 self._held.state,
                 self._request,
                 self._work.starts,
-                expected=partial(self._warm_up, self._held.state),
+                expected=self._warm_up,
                 looks=self._services.looks(session),
                 waiting=lambda on: account(events.Waiting(name, on)),
                 doubted=self._services.sources.doubted(self._name),
@@ -322,8 +322,11 @@ class TableRun:
             plan.complete_at(moment) if whole else None,
         )  # fmt: skip
 
-    def _warm_up(self, state: State) -> None:
-        self._work.warm_up_for(self._held.log, state)
+    def _warm_up(self) -> None:
+        """Starts Spark in the background for a table with rows; ConflictError if another run holds it."""
+        if not self._asked.dry_run:
+            refuse_if_held(self._held.log, self._held.state, self._held.run)
+            self._services.warm_up()
 
     def _take_over(self, preview: Preview) -> Changed:
         """Commits the older tool's position, before anything else: the next plan continues from it."""
@@ -355,13 +358,7 @@ class TableRun:
 
     def _load(self) -> None:
         """Loads everything still pending."""
-        self._loader.finish(self._held.state, self._claim_load)
-
-    def _claim_load(self, state: State) -> State:
-        """The state under our claim, for a load."""
-        self._held.state = state
-        self._hold("load", self._loader.retargeted(state))
-        return self._held.state
+        self._loader.finish(partial(self._hold, "load"))
 
     def _hold(self, purpose: str, table: Table | None = None) -> None:
         """Makes sure that we hold the table, as described; refuses one that no longer fits its rows."""
@@ -449,11 +446,11 @@ class TableRun:
         if table.mode == "full":
             self._extract()  # a new snapshot replaces everything
             return
-        repair: RepairPlan = what_to_repair(self._services, table, self._held.state, self._options, found)
+        check_repairable(self._services, table, self._held.state, self._options)
         self._hold("repair", table)
-        absent = repair.absent(self._services)
-        self._read_keys(table, repair.to_read(absent), "repair")
-        self._remove(table, tuple(absent), found.rows_warehouse, "repair")
+        there, absent = to_repair(self._services, table, found)
+        self._read_keys(table, there, "repair")
+        self._remove(table, absent, found.rows_warehouse, "repair")
 
     def _remove_due(self) -> None:
         """Removes the files of superseded snapshots, and loaded ones whose time is up (`keep_files`)."""

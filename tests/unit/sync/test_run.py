@@ -21,8 +21,6 @@ from floodmark.commit.fold import State
 from floodmark.commit.held import HeldTable
 from floodmark.commit.log import draft
 from floodmark.config.load import Config, SourceSpec, StoreSpec, WarehouseSpec
-from floodmark.load import background
-from floodmark.load.background import Loader
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.commit import Batch, Commit
@@ -32,7 +30,9 @@ from floodmark.model.run import SyncOptions, TableReport
 from floodmark.model.times import stamp
 from floodmark.services.run import Services
 from floodmark.services.store.store import Store
+from floodmark.sync import loader as loading
 from floodmark.sync.extraction import Extraction
+from floodmark.sync.loader import Loader
 from floodmark.sync.reported import Reported
 from floodmark.sync.resources import Work
 from floodmark.sync.run import _stopped, sync
@@ -131,10 +131,10 @@ def test_a_resident_sync_that_is_refused_in_every_cycle_leaves_one_report(config
 
 def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(config: Config) -> None:
     with Services(config, events.ignore, RUN) as services:
-        held, asked = HeldTable(services.store, TABLE.name, RUN), SyncOptions()
-        work, account = Work(services, asked), Account(TABLE.name, events.ignore)
-        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, account)
-        extraction = Extraction(services, asked, held, loader, account, work.turns)
+        held = HeldTable(services.store, TABLE.name, RUN)
+        work, account = Work(services, SyncOptions()), Account(TABLE.name, events.ignore)
+        loader = Loader(work, held, account)
+        extraction = Extraction(work, held, loader, account)
         held.read()
         held.claim("sync", table=TABLE, strategy="sequential")
         first, second = (files(5, prefix=name) for name in ("first", "second"))
@@ -158,11 +158,11 @@ def test_what_a_load_did_while_a_commit_was_written_is_shown_with_the_commit(con
 def test_an_extraction_does_not_wait_for_long_until_another_table_has_loaded(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "PATIENCE", 0.1)
+    monkeypatch.setattr(loading, "PATIENCE", 0.1)
     with Services(config, events.ignore, RUN) as services:
-        held, asked = HeldTable(services.store, TABLE.name, RUN), SyncOptions()
-        work, account = Work(services, asked), Account(TABLE.name, events.ignore)
-        loader = Loader(services, work.pipeline, asked, held.log, held.watermark, account)
+        held = HeldTable(services.store, TABLE.name, RUN)
+        work, account = Work(services, SyncOptions()), Account(TABLE.name, events.ignore)
+        loader = Loader(work, held, account)
         held.read()
         held.claim("sync", table=TABLE, strategy="sequential")
         held.append(draft(held.state, Batch, RUN, files=files(5), schema=TABLE.fingerprint))

@@ -11,23 +11,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from floodmark.commit.fold import State
-from floodmark.commit.load_status import Loaded as LoadedBefore
-from floodmark.commit.log import Log
-from floodmark.commit.pipeline import StorePipeline
-from floodmark.commit.publish import Watermark
+from floodmark.commit.held import HeldTable
 from floodmark.load.pending import Choice, ledger_for, load_pending, pending, read_now
 from floodmark.load.preview import LoadPreview, look
 from floodmark.model import events
 from floodmark.model.account import Account
 from floodmark.model.errors import FloodmarkError
 from floodmark.model.ledger import Ledger
-from floodmark.model.run import LOAD, Step, SyncOptions, Wait
+from floodmark.model.run import LOAD, Step, Wait
 from floodmark.model.table import Table
 from floodmark.model.text import counted
 from floodmark.model.times import stamp
-from floodmark.services.run import Services
 from floodmark.services.warehouse.decide import check_elsewhere
 from floodmark.services.warehouse.protocol import LoadOutcome
+from floodmark.sync.resources import Work
 
 # How many seconds an extraction waits for the loads in the background; another table's may come first.
 PATIENCE = 5.0
@@ -36,22 +33,14 @@ PATIENCE = 5.0
 class Loader:
     """Loads the commits that the log has and the ledger lacks."""
 
-    def __init__(
-        self,
-        services: Services,
-        pipeline: StorePipeline,
-        asked: SyncOptions,
-        log: Log,
-        watermark: Watermark,
-        account: Account,
-    ) -> None:
-        self._services = services
-        self._pipeline = pipeline
-        self._asked = asked
-        self._log = log
-        self._name = log.table_name
-        self._answer = Wait("warehouse", services.config.warehouse.kind)
-        self._watermark = watermark
+    def __init__(self, work: Work, held: HeldTable, account: Account) -> None:
+        self._services = work.services
+        self._pipeline = work.pipeline
+        self._asked = work.options
+        self._held = held
+        self._log = held.log
+        self._name = held.log.table_name
+        self._answer = Wait("warehouse", work.services.config.warehouse.kind)
         self._account = account
         self._offered: State | None = None
         self._table: Table | None = None
@@ -66,8 +55,6 @@ class Loader:
         self.repairs = False
         self.expected = 0  # rows that the extraction is about to deliver
         self._shown = False
-        # What was known to be loaded when this run began.
-        self._known: tuple[LoadedBefore | None] | None = None
         self._loaded: str | None = None  # digest of the state up to which this run has loaded
 
     @property
@@ -82,7 +69,6 @@ class Loader:
         """
         if self._asked.backup_only:
             return LoadPreview()
-        self._recall(state)
         with events.waiting(self._account, self._name, self._answer):
             seen = self.look(state, table, count=False)
         if seen.refused is not None:
@@ -133,17 +119,18 @@ class Loader:
         ledger = ledger_for(self._services.warehouse(), state, table.target, self.ledger)
         return not pending(self._log.data(state, ledger.rows), ledger, state.load_epoch)
 
-    def finish(self, state: State, claim: Callable[[State], State]) -> None:
-        """Loads the rest; raises an error that occurred in the background."""
+    def finish(self, hold: Callable[[Table | None], None]) -> None:
+        """Loads the rest, of a table that we `hold` by then; raises an error that occurred in the background."""
         self.close()
         if self._error is not None:
             raise self._error
-        table = self._table or self.retargeted(state) or state.table
+        state = self._held.state
+        retargeted = self._retargeted(state)
+        table = self._table or retargeted or state.table
         if table is None:
             return  # the log holds no data yet
         manual = self._manual(state)
         superseded = manual is not None
-        self._recall(state)
         try:
             fresh = self.ledger if self._loaded == state.digest else None
             with events.waiting(self._account, self._name, self._answer):
@@ -153,7 +140,8 @@ class Loader:
             check_elsewhere(self.ledger, state.load_epoch, table.name, table.target)
             data = self._log.data(state, self.ledger.rows, superseded=superseded)
             if pending(data, self.ledger, state.load_epoch, superseded=superseded):
-                self._load(claim(state), table)
+                hold(retargeted)
+                self._load(self._held.state, table)
             elif manual is not None:
                 self._say_manual(manual, 0, 0)
             self._hide()
@@ -167,7 +155,7 @@ class Loader:
             identity = self._pipeline.begun(stamp())
             self._services.warehouse().recount(identity.id, state.log, state.table.target)
 
-    def retargeted(self, state: State) -> Table | None:
+    def _retargeted(self, state: State) -> Table | None:
         """The table with the configured target, if the log has another one; else None."""
         if state.table is None:
             return None
@@ -230,14 +218,9 @@ class Loader:
                 f"{counted(files, 'later file')} will load again, because an earlier one loads only now: the later read wins"
             )
 
-    def _recall(self, state: State) -> None:
-        """Remembers what was known to be loaded before this run publishes anything."""
-        if self._known is None:
-            self._known = (self._watermark.loaded_before(state),)
-
-    def _say_missing(self, choice: Choice) -> None:
+    def _say_missing(self, state: State, choice: Choice) -> None:
         """Notes files loaded earlier that the warehouse lacks: it was restored or replaced."""
-        before = self._known[0] if self._known else None
+        before = self._held.watermark.loaded_before(state)
         if before is None:
             return
         files = sum(
@@ -253,10 +236,6 @@ class Loader:
 
     def _load(self, state: State, table: Table) -> None:
         """Loads pending commits; the time counts towards the load stage, even during an extraction."""
-        with self._account.timed("load"):
-            self._load_now(state, table)
-
-    def _load_now(self, state: State, table: Table) -> None:
         manual = self._manual(state)
         sizes: dict[int, int] = {}
         repeated: set[tuple[int, str]] = set()
@@ -265,7 +244,7 @@ class Loader:
             if manual is not None:
                 self._say_manual(manual, choice.found, choice.files)
             self._say_again(choice)
-            self._say_missing(choice)
+            self._say_missing(state, choice)
             repeated.update(choice.retake)
             if read := read_now(choice.commits):
                 sizes.update({d.n: d.bytes for d in read})
@@ -284,30 +263,31 @@ class Loader:
         def at_work(step: Step, rows: int) -> None:
             self._account(events.Underway(self._name, "load", rows, step))
 
-        if self.ledger is None and self._pipeline.known() is None:
-            # Don't create a pipeline before its warehouse has answered.
-            self.ledger = ledger_for(self._services.warehouse(), state, table.target)
-        result = load_pending(
-            self._services.warehouse(),
-            self._log,
-            state,
-            table,
-            pipeline=self._pipeline.begun(stamp()).id,
-            run=self._services.run,
-            manual=manual,
-            limit=self._asked.limit if self._asked.load_only else None,
-            adopt=self._asked.force,
-            repair=self.repairs,
-            ledger=self.ledger,
-            on_choice=chosen,
-            on_group=loaded,
-            on_step=at_work,
-            turn=self._turn,
-        )
-        self.ledger, self._loaded = result.ledger, state.digest
-        self.loaded += result.commits
-        self._account(events.Found(self._name, result.findings))
-        self._watermark.publish(state, result.ledger.rows, succeeded=LOAD)
+        with self._account.timed("load"):
+            if self.ledger is None and self._pipeline.known() is None:
+                # Don't create a pipeline before its warehouse has answered.
+                self.ledger = ledger_for(self._services.warehouse(), state, table.target)
+            result = load_pending(
+                self._services.warehouse(),
+                self._log,
+                state,
+                table,
+                pipeline=self._pipeline.begun(stamp()).id,
+                run=self._services.run,
+                manual=manual,
+                limit=self._asked.limit if self._asked.load_only else None,
+                adopt=self._asked.force,
+                repair=self.repairs,
+                ledger=self.ledger,
+                on_choice=chosen,
+                on_group=loaded,
+                on_step=at_work,
+                turn=self._turn,
+            )
+            self.ledger, self._loaded = result.ledger, state.digest
+            self.loaded += result.commits
+            self._account(events.Found(self._name, result.findings))
+            self._held.watermark.publish(state, result.ledger.rows, succeeded=LOAD)
 
     @contextmanager
     def _turn(self, shares: bool) -> Iterator[None]:
