@@ -6,14 +6,13 @@ A deletion can be repeated: a file that is already gone is not an error.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from floodmark.clean.choose import Facts, Removal, StoredObject
 from floodmark.commit.document import commit_path
 from floodmark.commit.fold import Damaged, State, data_commit
 from floodmark.commit.lease import holder
-from floodmark.commit.log import READERS, Log
+from floodmark.commit.log import Log
 from floodmark.commit.spans import within
 from floodmark.load.pending import pending
 from floodmark.model.commit import Commit, WithFiles
@@ -77,8 +76,7 @@ def read(log: Log, numbers: Iterable[int]) -> tuple[list[tuple[WithFiles, str]],
         except Damaged:
             return n, None
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="clean") as pool:
-        found = list(pool.map(one, sorted(numbers)))
+    found = log.store.each(one, sorted(numbers))
     commits = [(c[0], c[1]) for _, c in found if c is not None and isinstance(c[0], WithFiles)]
     return [c for c in commits if data_commit(*c, -1)], [n for n, c in found if c is None]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from floodmark.commit.document import commit_numbers, commit_path, daily_path, p
 from floodmark.commit.fold import State
 from floodmark.model.commit import read_commit
 from floodmark.model.errors import ConfigError, FloodmarkError, TransientError
-from floodmark.model.json import digest
+from floodmark.model.json import digest, load
 from floodmark.services.store.places import Place
 from floodmark.services.store.store import Store, encode
 
@@ -29,7 +28,6 @@ COPIED_FROM = "copied_from.json"
 # In a store that was lost: its pipeline.json came back from a place, so its tables may be there too.
 RECOVERED_FROM = "recovered_from.json"
 REPLACED = "replaced/"
-SENDERS = 8
 
 
 def send(store: Store, state: State, data: bytes, saved_at: str, own: Mapping[int, bytes]) -> None:
@@ -162,13 +160,7 @@ def _send_log(
         if data is not None and not place.store.create(path, data) and place.store.get(path) != data:
             place.store.put(path, data)
 
-    if len(missing) < 2:
-        for n in missing:
-            one(n)
-        return
-    with ThreadPoolExecutor(SENDERS, thread_name_prefix="copies") as pool:
-        for _ in pool.map(one, missing):
-            pass
+    place.store.each(one, missing)
 
 
 def introduce(store: Store, place: Place) -> None:
@@ -207,10 +199,9 @@ def check_owner(store: Store, place: Store, own: bytes | None) -> bytes | None:
 
 def _field(data: bytes | None, name: str) -> Any:
     try:
-        found = json.loads(data or b"{}")
+        return load(dict[str, Any], data or b"{}").get(name)
     except ValueError:
         return None
-    return found.get(name) if isinstance(found, dict) else None
 
 
 def pipeline_elsewhere(store: Store, *, sure: bool) -> bytes | None:
@@ -264,8 +255,7 @@ def commits_elsewhere(
         if not place.with_log or not left:
             continue
         try:
-            with ThreadPoolExecutor(SENDERS, thread_name_prefix="copies") as pool:
-                found = list(pool.map(place.store.get, (commit_path(name, n) for n in left)))
+            found = place.store.each(place.store.get, [commit_path(name, n) for n in left])
         except FloodmarkError as error:
             place.complain(error.message, "read")
             if beyond.startswith(place.store.uri("watermark/")):

@@ -7,12 +7,12 @@ grow with the log: old data commits are reduced to totals, old file names droppe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from floodmark.commit.counts import NO_ROWS, NOTHING_OLDER, Counted, Older, counted
 from floodmark.commit.spans import merged, within
 from floodmark.model.commit import (
     Batch,
@@ -20,6 +20,7 @@ from floodmark.model.commit import (
     Clean,
     Commit,
     Deletes,
+    GivenUp,
     LoadAs,
     Open,
     Owner,
@@ -28,6 +29,7 @@ from floodmark.model.commit import (
     Set,
     Span,
     WithFiles,
+    by_key,
 )
 from floodmark.model.errors import ConfigError, DataError
 from floodmark.model.json import Flat, Seconds
@@ -79,6 +81,84 @@ class DataCommit(NamedTuple):
     beside: bool = False  # its rows were read outside windows
 
 
+class Counted(NamedTuple):
+    """Row counts as shown to people; keys of deleted rows are not counted."""
+
+    rows: int = 0  # of windows
+    reread: int = 0  # read outside windows, most of them for the second time
+
+
+NO_ROWS = Counted()
+
+
+def counted(so_far: Counted, data: Iterable[DataCommit | GivenUp]) -> Counted:
+    """The count after these data commits, in log order; a complete snapshot replaces all rows before it."""
+    rows, reread = so_far
+    for d in data:
+        if d.load_as == "replace":
+            rows, reread = d.rows, 0
+        elif d.beside and not by_key(d.load_as):
+            reread += d.rows
+        elif not by_key(d.load_as):
+            rows += d.rows
+    return Counted(rows, reread)
+
+
+def _without(count: Counted, gone: GivenUp) -> Counted:
+    one = counted(NO_ROWS, (gone,))
+    return Counted(max(0, count.rows - one.rows), max(0, count.reread - one.reread))
+
+
+@dataclass(frozen=True)
+class Older:
+    """Totals of the data commits up to `upto`, which are no longer listed; superseded ones excluded."""
+
+    upto: int = 0
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    check: str = ""  # sum of the digests: equal only for the same set of commits
+    counted: Counted = NO_ROWS
+    extracted: Counted = NO_ROWS  # the same since the last reset of the extraction
+
+    def plus(self, d: DataCommit, *, extracted: bool) -> Older:
+        """The totals including the next commit."""
+        return Older(
+            d.n,
+            self.commits + 1,
+            self.rows + d.rows,
+            self.files + d.files,
+            self.bytes + d.bytes,
+            sum_digests([self.check, d.digest]),
+            counted(self.counted, (d,)),
+            counted(self.extracted, (d,)) if extracted else self.extracted,
+        )
+
+    def minus(self, gone: GivenUp, *, extracted: bool) -> Older:
+        """The totals without a commit that was given up."""
+        return replace(
+            self,
+            commits=self.commits - 1,
+            rows=self.rows - gone.rows,
+            files=self.files - gone.files,
+            bytes=self.bytes - gone.bytes,
+            check=without_digest(self.check, gone.digest),
+            counted=_without(self.counted, gone),
+            extracted=_without(self.extracted, gone) if extracted else self.extracted,
+        )
+
+
+def sum_digests(digests: Iterable[str]) -> str:
+    """The sum of the digests: equal for equal sets, in any order."""
+    return f"{sum(int(d or '0', 16) for d in digests) % (1 << 256):064x}"
+
+
+def without_digest(check: str, digest: str) -> str:
+    """The sum of digests without one of them."""
+    return f"{(int(check or '0', 16) - int(digest, 16)) % (1 << 256):064x}"
+
+
 class FileRef(NamedTuple):
     """A file and the commit that names it."""
 
@@ -102,6 +182,12 @@ class Progress:
     manual: bool = False
     manual_timestamp: str | None = None
     moved_at: str | None = None  # the last set, reset or restore, or a clean that moved the position
+
+    @property
+    def scattered(self) -> bool:
+        """Whether slices were committed that no position covers: a new window would read them a second time."""
+        window, done = self.window, self.done
+        return window is not None and bool(done) and (window.by == "key" or done != tuple(range(len(done))))
 
 
 @dataclass(frozen=True)
@@ -134,7 +220,7 @@ class Data:
     load_epoch: int = 0  # the number of the commit that reset the load
     superseded: int = 0  # data commits below this number no longer load automatically
     commits: Annotated[tuple[DataCommit, ...], Field(alias="data")] = ()
-    older: Older = NOTHING_OLDER
+    older: Older = Older()
     apart: bool = False  # whether rows of windows are counted apart from others; version 0.1.0 did not
     cleaned: tuple[Span, ...] = ()  # data commits in these spans have lost files to a clean
     dropped: tuple[Span, ...] = ()  # of these, pending when cleaned; since the last reset of both stages

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from floodmark.commit.counts import NO_ROWS, Counted, counted, sum_digests
-from floodmark.commit.fold import DataCommit, State
+from floodmark.commit.fold import NO_ROWS, Counted, DataCommit, State, counted, sum_digests
 from floodmark.commit.spans import within
 from floodmark.model.ledger import SUMMED_DIGITS, LedgerRow
 

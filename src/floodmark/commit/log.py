@@ -8,7 +8,6 @@ published checkpoint if the log confirms it, and otherwise recovers (`recover`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -36,7 +35,6 @@ from floodmark.services.store.store import MOST_COMMIT, NO_DOCUMENT, Store, enco
 from floodmark.services.temp import scratched
 
 K = TypeVar("K", bound=Commit)
-READERS = 16
 # Commits fetched at a time, so that a long log is never held in memory as a whole.
 CHUNK = 512
 # A run keeps its own newest commits in memory: at most this many, each up to this size.
@@ -206,27 +204,20 @@ class Log:
 
     def commit(self, n: int) -> tuple[Commit, str]:
         """One commit and its digest; a damaged one is restored from the copies or its files."""
-        try:
-            return self.parse(n, self._bytes(n))
-        except Damaged as damage:
-            return put_back(self, n, damage)
+        return self._sound(n, self._bytes(n))
 
     def commits(self, numbers: Iterable[int]) -> Iterator[tuple[Commit, str]]:
         """Several commits and their digests, in the order given, fetched in parallel."""
         wanted = iter(numbers)  # never as a list: a stray object with a huge number makes the range huge
-        part = list(islice(wanted, CHUNK))
-        if len(part) < 2:
-            yield from (self.commit(n) for n in part)
-            return
-        with ThreadPoolExecutor(min(READERS, len(part))) as pool:
-            while part:
-                for n, data in zip(part, pool.map(self._bytes, part), strict=True):
-                    try:
-                        found = self.parse(n, data)
-                    except Damaged as damage:  # one at a time: the first that can't be restored ends the read
-                        found = put_back(self, n, damage)
-                    yield found
-                part = list(islice(wanted, CHUNK))
+        while part := list(islice(wanted, CHUNK)):
+            for n, data in zip(part, self.store.each(self._bytes, part), strict=True):
+                yield self._sound(n, data)  # the first that can't be restored ends the read
+
+    def _sound(self, n: int, data: bytes | None) -> tuple[Commit, str]:
+        try:
+            return self.parse(n, data)
+        except Damaged as damage:
+            return put_back(self, n, damage)
 
     def _bytes(self, n: int) -> bytes | None:
         return self.store.get(commit_path(self.table_name, n))

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from floodmark.commit.log import Log
 
 WRITING = Retries(3)
-READERS = 16
 LOCATIONS = ("primary", "daily", "session")
 # Commits that a copy carries byte for byte: at most this many, and this many bytes besides the newest.
 TAIL_COMMITS = 40
@@ -219,14 +217,13 @@ def newest(store: Store, state: State, last: Copy | None, own: Mapping[int, byte
 def data_commits(store: Store, table_name: str, numbers: Sequence[int]) -> list[DataCommit]:
     """The data commits with these numbers, without the unreadable ones."""
     found: list[DataCommit] = []
-    with ThreadPoolExecutor(READERS, thread_name_prefix="counts") as pool:
-        for data in pool.map(store.get, (commit_path(table_name, n) for n in numbers)):
-            try:
-                commit = read_commit(data or b"")
-            except ValueError:
-                continue
-            one = data_commit(commit, commit.stands_for or digest(data or b""), -1)
-            found += [one] if one is not None else []
+    for data in store.each(store.get, [commit_path(table_name, n) for n in numbers]):
+        try:
+            commit = read_commit(data or b"")
+        except ValueError:
+            continue
+        one = data_commit(commit, commit.stands_for or digest(data or b""), -1)
+        found += [one] if one is not None else []
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -56,12 +55,11 @@ def session_paths(store: Store, table_name: str, sessions: Sequence[str] | None 
 
 def stored(store: Store, table_name: str, place: Place, paths: Sequence[str]) -> Iterator[Stored]:
     """The copies that exist at these paths, fetched in parallel."""
-    with ThreadPoolExecutor(READERS, thread_name_prefix="copies") as pool:
-        for i in range(0, len(paths), READERS):
-            part = paths[i : i + READERS]
-            for path, data in zip(part, pool.map(store.get, part), strict=True):
-                if data is not None:
-                    yield Stored(place, path, data, examine(data, table_name))
+    for i in range(0, len(paths), READERS):
+        part = paths[i : i + READERS]
+        for path, data in zip(part, store.each(store.get, part), strict=True):
+            if data is not None:
+                yield Stored(place, path, data, examine(data, table_name))
 
 
 def primary(store: Store, table_name: str, old: float = 0.0) -> Stored:

@@ -75,12 +75,7 @@ def followed(commits: Iterable[tuple[Commit, str]]) -> Stretches:
         if state.progress.moved_at != before.progress.moved_at:
             if reading:
                 read.append((low, before.position))
-            given_up = before.window if state.window is None else None
-            scattered = given_up is not None and before.progress.done != tuple(
-                range(len(before.progress.done))
-            )
-            by_key = given_up is not None and given_up.by == "key" and bool(before.progress.done)
-            ragged = ragged or scattered or by_key
+            ragged = ragged or (state.window is None and before.progress.scattered)
             taken_over = taken_over or (isinstance(commit, Restore) and not reading and not read)
             reading = False
         if not isinstance(commit, Claim) or commit.window is None or commit.window.by == "snapshot":

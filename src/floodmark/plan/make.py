@@ -26,9 +26,8 @@ from floodmark.plan.again import Again, read_again
 from floodmark.plan.bound import Reading, Settled, looks_outside
 from floodmark.plan.decide import Plan, in_order, load_as, start_position, strategy_of
 from floodmark.plan.origin import check_origin
-from floodmark.plan.overlap import begins, by_application
+from floodmark.plan.overlap import begins, by_application, clock_notes
 from floodmark.plan.reread import begins_whole, carrier, follow, follows_a_copy
-from floodmark.plan.set_back import clock_notes
 from floodmark.plan.wait import Source, clocked, settle
 from floodmark.plan.window import COUNT_EXACTLY_BELOW, Chosen, Size
 from floodmark.services.mysql import one_moment, open_work, sql

@@ -183,7 +183,9 @@ def follow(
     if asks is not None and not request.dry_run:
         raise asks
     others = renamed_since(before, now) or dropped_since(before, now) or now.lineage.owed
-    changed = bool(others or _rereads(found)) or any(c.part == "where" for c in found)
+    # Which columns require reading rows again is for `_filled` to say.
+    again = (c.part == "where" or (c.do == "reread" and c.part not in ("columns", "mode")) for c in found)
+    changed = bool(others) or any(again)
     low, skipped = span(log, now, state, options) if now.lineage.owes else (None, ())
     why = [c.said for c in found if c.do == "reread" and c.part != "mode"]
     if now.lineage.owed:
@@ -275,11 +277,6 @@ def check_dropped(session: Session, table: Table, gone: Sequence[str]) -> None:
             hint=f"GRANT SELECT ({names}) ON {table.name} TO '{user}'@'…'; if that is intended: `exclude: [{names}]`",
             table=table.name,
         )
-
-
-def _rereads(found: tuple[Change, ...]) -> list[Change]:
-    """Parts of the recipe that require reading rows again; for columns see `_filled`."""
-    return [c for c in found if c.do == "reread" and c.part not in ("columns", "mode")]
 
 
 def _said(table: Table, found: tuple[Change, ...], options: TableOptions) -> list[str]:

@@ -84,11 +84,6 @@ def shared(request: SyncOptions, rows: int) -> bool:
     return rows > request.slice_rows and not request.in_order and not request.repeated
 
 
-def scattered(window: Window, done: Collection[int]) -> bool:
-    """Whether slices were committed that no position covers: a new window would read them a second time."""
-    return bool(done) and (window.by == "key" or set(done) != set(range(len(done))))
-
-
 # ---------------------------------------------------------------- a window that was left open
 
 
@@ -103,7 +98,7 @@ def left_open(state: State, request: SyncOptions) -> Literal["none", "resume", "
         return "none"  # nothing of it was read: its end may be beyond what the server has that is read now
     if request.most is None:
         return "resume"
-    return "cut finer" if scattered(left, state.progress.done) else "none"
+    return "cut finer" if state.progress.scattered else "none"
 
 
 def finer(

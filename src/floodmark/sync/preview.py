@@ -26,11 +26,11 @@ from floodmark.model.types import GEOMETRIES, Field, fields, is_moment
 from floodmark.model.warehouse import Capabilities
 from floodmark.model.window import Slice
 from floodmark.plan import decide as planning
+from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import Plan
 from floodmark.plan.make import survey
 from floodmark.plan.tables import StoredTables
-from floodmark.plan.takeover import watermark as legacy
-from floodmark.plan.takeover.watermark import Takeover
+from floodmark.plan.takeover import Takeover
 from floodmark.services.mysql.describe import Discovered, discover_with_notes, resolve
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.shared_looks import SharedLooks

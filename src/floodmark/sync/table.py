@@ -44,11 +44,11 @@ from floodmark.model.table import Table
 from floodmark.model.taken_names import Known
 from floodmark.model.text import counted, duration, size
 from floodmark.model.times import stamp
+from floodmark.plan import takeover as legacy
 from floodmark.plan.decide import Plan, check_begun, reason, strategy_of
 from floodmark.plan.lag import measured
 from floodmark.plan.reread import check as check_recipe
 from floodmark.plan.reread import known_rows, question
-from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.mysql.describe import discover_with_notes
 from floodmark.services.mysql.session import Session
 from floodmark.services.mysql.too_long import bounded, check_lengths

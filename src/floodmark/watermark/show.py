@@ -24,9 +24,9 @@ from floodmark.model.notes import not_followed
 from floodmark.model.results import Activity, OlderWatermark, Watermark, WatermarkList
 from floodmark.model.run import Stage
 from floodmark.model.times import temporal
+from floodmark.plan import takeover as legacy
 from floodmark.plan.lag import lags
 from floodmark.plan.tables import full_name, must_exist
-from floodmark.plan.takeover import watermark as legacy
 from floodmark.services.store.places import finish
 from floodmark.services.store.store import Store
 

@@ -15,7 +15,7 @@ from floodmark.commit.document import Copy, Flaw, commit_path
 from floodmark.commit.fold import Damaged, State
 from floodmark.commit.lease import holder
 from floodmark.commit.load_status import condense
-from floodmark.commit.log import READERS, Log, tables
+from floodmark.commit.log import Log, tables
 from floodmark.commit.publish import Watermark
 from floodmark.config.load import Config
 from floodmark.model.commit import Commit, files_of
@@ -122,7 +122,7 @@ class _Check:
             except Damaged as error:
                 return n, None, error.message
 
-        with ThreadPoolExecutor(READERS, thread_name_prefix="validate") as pool:
+        with ThreadPoolExecutor(copies.READERS, thread_name_prefix="validate") as pool:
             yield from pool.map(one, range(last + 1))
 
 

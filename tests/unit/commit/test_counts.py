@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark.commit.counts import Counted
 from floodmark.commit.document import commit_path, document, observe, primary_path
-from floodmark.commit.fold import State, fold
+from floodmark.commit.fold import Counted, State, fold
 from floodmark.commit.load_status import condense
 from floodmark.commit.log import Log
 from floodmark.commit.publish import Watermark, data_commits, parse

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from floodmark.commit.counts import sum_digests
-from floodmark.commit.fold import DataCommit, data_commit
+from floodmark.commit.fold import DataCommit, data_commit, sum_digests
 from floodmark.commit.load_status import accounts_for_older, condense
 from floodmark.commit.spans import within
 from floodmark.load.descriptions import description

@@ -17,8 +17,7 @@ from floodmark.commit.fold import Progress, State
 from floodmark.config.load import StoreSpec
 from floodmark.model.commit import Batch, Reset, Set
 from floodmark.model.errors import DataError
-from floodmark.plan.takeover.files import Unreadable, oldest
-from floodmark.plan.takeover.watermark import belongs, find, timestamp, untouched, waiting
+from floodmark.plan.takeover import Unreadable, belongs, find, oldest, timestamp, untouched, waiting
 from floodmark.services.store.store import Store
 from tests.support.samples import TABLE, History, at, files, window
 

@@ -31,7 +31,6 @@ from floodmark.plan.window import (
     parts,
     parts_of_the_key,
     rows_of_a_slice,
-    scattered,
     shared,
     size,
     slices,
@@ -85,12 +84,10 @@ def test_a_resumed_window_has_only_the_slices_that_were_not_committed() -> None:
 
 def test_a_window_is_scattered_if_no_position_covers_its_committed_slices() -> None:
     by_cursor = Window("w", None, HIGH, "cursor", (LOW, ("2025-01-01 00:00:01.000000", 9)))
-    assert not scattered(by_cursor, ())
-    assert not scattered(by_cursor, (0, 1))
-    assert scattered(by_cursor, (0, 2))
     by_key = Window("w", None, HIGH, "key", ((3,), (6,)))
-    assert not scattered(by_key, ())
-    assert scattered(by_key, (0,))
+    cases = ((by_cursor, (), False), (by_cursor, (0, 1), False), (by_cursor, (0, 2), True))
+    for window, done, expected in (*cases, (by_key, (), False), (by_key, (0,), True)):
+        assert Progress(window=window, done=done).scattered is expected
 
 
 def test_a_large_share_is_cut_by_key_and_a_small_one_by_the_cursors_index() -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import ClientConfig, RetryConfig
 
+A = TypeVar("A")
 R = TypeVar("R")
 
 __all__ = ["MOST_COMMIT", "MOST_COPY", "NO_DOCUMENT", "Object", "Store", "encode"]
@@ -194,11 +195,11 @@ class Store:
         if batch := [_checked(path) for path in paths]:
             self._at.delete(batch)
 
-    def each(self, act: Callable[[str], R], paths: Sequence[str]) -> tuple[R, ...]:
-        """The results of `act` for a few paths, side by side: in this thread and in others, which end with the call."""
-        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(paths) - 1)), thread_name_prefix="store") as pool:
-            others = [pool.submit(act, path) for path in paths[1:]]
-            return (*map(act, paths[:1]), *(one.result() for one in others))
+    def each(self, act: Callable[[A], R], items: Sequence[A]) -> tuple[R, ...]:
+        """The results of `act` for each item, side by side: in this thread and in others, which end with the call."""
+        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(items) - 1)), thread_name_prefix="store") as pool:
+            others = [pool.submit(act, item) for item in items[1:]]
+            return (*map(act, items[:1]), *(one.result() for one in others))
 
     def versioned(self, path: str) -> bool:
         """Whether the bucket keeps deleted objects as old versions, judged by one of its objects."""

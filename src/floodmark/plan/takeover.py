@@ -10,11 +10,16 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from floodmark.commit.fold import State
 from floodmark.commit.system import Start
@@ -22,15 +27,20 @@ from floodmark.config.load import TableOptions
 from floodmark.model.errors import DataError
 from floodmark.model.position import Position
 from floodmark.model.table import Table
-from floodmark.model.times import cursor_value, just_before, temporal
-from floodmark.plan.takeover.files import Unreadable, oldest
-from floodmark.plan.takeover.times import Reading, digits, parsed, shown
+from floodmark.model.times import cursor_value, just_before, parse_time, shifted, temporal
 from floodmark.services.mysql.session import Session
+from floodmark.services.mysql.time_zones import ZoneClock
 from floodmark.services.store.store import Store
+from floodmark.services.temp import scratched
 
 # Where the older tool kept the staged files.
 FILES = "incremental/"
 READERS = 4
+_HOUR = 3600
+# MySQL servers know no time zones beyond this moment.
+_LAST = 2**31 - 1
+_EPOCH = datetime(1970, 1, 1)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -108,9 +118,8 @@ def waiting(store: Store, taken: Container[str]) -> list[tuple[str, OlderWaterma
     """Every readable watermark in the older layouts whose table is not yet `taken`, by the name inside."""
     found = [o.path for o in store.list("watermark/tables/") if "." not in _stem(o.path)]
     found += [o.path for o in store.list("watermarks/")]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="takeover") as pool:
-        read = zip(found, pool.map(store.get, found), strict=True)
-        listed = [(path, _named(path, data)) for path, data in read]
+    read = zip(found, store.each(store.get, found), strict=True)
+    listed = [(path, _named(path, data)) for path, data in read]
     return sorted(
         ((one[0], _parse(path, one[1])) for path, one in listed if one and one[0] not in taken),
         key=lambda one: (one[0], one[1].path),
@@ -190,7 +199,7 @@ def takeover(
             f"the older tool's watermark {chosen.path} holds a time, but the table is read {how}: not used"
         )
         return Takeover(None, tuple(notes))
-    reading = Reading(session, table, options)
+    reading = OlderTimes(session, table, options)
     starts = list(_starts(reading, chosen, start, options.older_start, notes))
     loaded = frozenset().union(*(f.loaded for f in found))
     row = _oldest_unloaded(store, reading, chosen, loaded, notes)
@@ -208,7 +217,7 @@ def takeover(
 
 
 def _starts(
-    reading: Reading, found: OlderWatermark, start: Start, older_start: str | None, notes: list[str]
+    reading: OlderTimes, found: OlderWatermark, start: Start, older_start: str | None, notes: list[str]
 ) -> Iterator[str]:
     """The watermark's time, or the start if it has none."""
     if found.timestamp is None:
@@ -235,7 +244,7 @@ def _starts(
 
 
 def _oldest_unloaded(
-    store: Store, reading: Reading, found: OlderWatermark, loaded: frozenset[str], notes: list[str]
+    store: Store, reading: OlderTimes, found: OlderWatermark, loaded: frozenset[str], notes: list[str]
 ) -> str | None:
     """The oldest row in any of the older tool's files that it had not loaded."""
     table = reading.table
@@ -312,3 +321,127 @@ def _undecided(name: str, what: str, timestamp: str | None, full: bool = False) 
         f"choose: {go_on} continues after that time; floodmark watermark reset -t {name}{force} starts over"
     )
     return DataError(what, hint=hint, table=name)
+
+
+# ---------------------------------------------------------------- its times
+
+
+class OlderTimes:
+    """What a time of the older tool, with no zone or the wrong one, can mean in the cursor's own terms.
+
+    Of all possible meanings the earliest counts: reading too much costs time, reading too little loses rows.
+    """
+
+    def __init__(self, session: Session, table: Table, options: TableOptions) -> None:
+        assert table.cursor is not None
+        self.table = table
+        self._kind = table.column(table.cursor).data_type
+        # TIMESTAMPs are stored in UTC, but the older tool printed them in the server's zone.
+        zone = "server" if self._kind == "timestamp" else options.cursor_timezone
+        zoned = ZoneClock(session, zone)
+        self._now, self._zone = zoned.now(), zoned.offsets
+
+    def plain(self, moment: datetime) -> str:
+        """The digits, unconverted."""
+        return self._text(moment.replace(tzinfo=None))
+
+    def earliest(self, moment: datetime) -> str:
+        """The earliest value of the cursor that the time can mean."""
+        digits = moment.replace(tzinfo=None)
+        meant = [digits]
+        if self._kind == "timestamp":
+            meant.append(_shift(digits, -max(self._near(digits))))
+            if moment.tzinfo is not None:
+                meant.append(moment.astimezone(UTC).replace(tzinfo=None))
+        elif moment.tzinfo is not None:
+            utc = moment.astimezone(UTC).replace(tzinfo=None)
+            meant.append(_shift(utc, min(self._near(utc))))
+        return self._text(min(meant))
+
+    def latest(self) -> str:
+        """The upper limit of a plausible watermark."""
+        now = datetime.fromtimestamp(self._now + _HOUR, UTC).replace(tzinfo=None)
+        return self._text(now if self._kind == "timestamp" else _shift(now, max(self._near(now))))
+
+    def _near(self, moment: datetime) -> Sequence[int]:
+        """The zone's offsets around a moment, so that both sides of a shift are covered."""
+        centre = int(moment.replace(tzinfo=UTC).timestamp())
+        return self._zone([min(max(0, centre + days * 86_400), _LAST) for days in (-1, 0, 1)])
+
+    def _text(self, moment: datetime) -> str:
+        return cursor_value(self.table, moment.isoformat())
+
+
+def shown(value: str) -> str:
+    """A cursor's value without trailing zeros."""
+    return value.removesuffix(".000000")
+
+
+def digits(text: str | None) -> datetime:
+    """The digits of a time as a sort key; anything that isn't a time sorts first."""
+    moment = parsed(text) if text else None
+    return moment.replace(tzinfo=None) if moment else datetime.min
+
+
+def _shift(moment: datetime, seconds: int) -> datetime:
+    return parse_time(shifted(moment.isoformat(), seconds))
+
+
+def parsed(text: str) -> datetime | None:
+    """The time in a text, with its zone if it has one; None if there is no time in it."""
+    try:
+        return parse_time(text)
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------- its files
+
+
+class Unreadable(Exception):
+    """Why a file's oldest row can't be determined."""
+
+
+def oldest(store: Store, path: str, cursor: str, key: Sequence[str]) -> datetime | str | None:
+    """The smallest value of the cursor in the file; None if the file has no rows of such a table.
+
+    Times keep their zone if the file has one; text is returned unchanged. Raises Unreadable.
+    """
+    with scratched("floodmark-older-") as folder:
+        local = store.local(path)
+        if local is None:
+            local = folder / "file.parquet"
+            store.download(path, local)
+        try:
+            return _oldest(local, cursor, key)
+        except (pa.ArrowException, OSError, OverflowError) as error:
+            raise Unreadable(f"it can't be read ({' '.join(str(error).split())[:100]})") from None
+
+
+def _oldest(path: Path, cursor: str, key: Sequence[str]) -> datetime | str | None:
+    with pq.ParquetFile(path) as file:
+        names = {name.lower(): name for name in file.schema_arrow.names}
+        if any(k.lower() not in names for k in key):
+            return None  # a file of another table whose name looks the same
+        if cursor.lower() not in names:
+            raise Unreadable(f"it has no column {cursor}")
+        least: Any = None
+        for batch in file.iter_batches(columns=[names[cursor.lower()]]):
+            found = pc.min(batch.column(0))
+            if found.is_valid and (least is None or pc.less(found, least).as_py()):
+                least = found
+    return None if least is None else _moment(least, cursor)
+
+
+def _moment(value: Any, cursor: str) -> datetime | str:
+    kind = value.type
+    if pa.types.is_timestamp(kind):
+        # From the integer: as_py would need pandas for nanoseconds. Digits below a microsecond are cut off.
+        wall = _EPOCH + timedelta(microseconds=value.value * 1_000_000 // _PER_SECOND[kind.unit])
+        return wall.replace(tzinfo=UTC) if kind.tz else wall
+    found = value.as_py()
+    if isinstance(found, date):
+        return datetime(found.year, found.month, found.day)
+    if isinstance(found, str):
+        return found
+    raise Unreadable(f"its column {cursor} is not a time ({kind})")

@@ -13,7 +13,7 @@ from floodmark.model.errors import DataError
 from floodmark.model.table import Table
 from floodmark.model.zones import Zone
 from floodmark.plan.bound import Reading, Settled
-from floodmark.plan.set_back import check_not_in_the_future, clock_notes
+from floodmark.plan.overlap import check_not_in_the_future, clock_notes
 from floodmark.services.mysql.open_work import Sight
 from floodmark.services.mysql.trust import Trust
 from tests.support.described import changed
