@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from floodmark.services.warehouse.redshift.socket import SocketSession, SocketTransport
-from floodmark.services.warehouse.redshift.steps import Do, Lock, Outcome, Row, Step
+from floodmark.services.warehouse.redshift.steps import Do, Lock, Row, Step
 from floodmark.services.warehouse.redshift.warehouse import Redshift
 from tests.support.warehouse_loads import RedshiftPlace
 
@@ -20,11 +20,11 @@ def before_transaction(place: RedshiftPlace, action: Callable[[], object]) -> Re
             session = super().open(label)
             transaction = session.transaction
 
-            def after_it(lock: Lock, steps: Sequence[Step]) -> Outcome:
+            def after_it(lock: Lock, steps: Sequence[Step]) -> None:
                 if not self.done:
                     self.done = True
                     action()
-                return transaction(lock, steps)
+                transaction(lock, steps)
 
             session.transaction = after_it  # type: ignore[method-assign]
             return session
@@ -40,13 +40,13 @@ def after_copy(place: RedshiftPlace, sql: str) -> Redshift:
             session = super().open(label)
             transaction = session.transaction
 
-            def lying(lock: Lock, steps: Sequence[Step]) -> Outcome:
+            def lying(lock: Lock, steps: Sequence[Step]) -> None:
                 said: list[Step] = []
                 for step in steps:
                     said.append(step)
                     if isinstance(step, Do) and step.sql.startswith("COPY"):
                         said.append(Do(sql))
-                return transaction(lock, said)
+                transaction(lock, said)
 
             session.transaction = lying  # type: ignore[method-assign]
             return session

@@ -150,8 +150,8 @@ def test_a_check_that_fails_rolls_the_batch_back_with_its_own_error(fill: Fill) 
         return DataError(f"found {found}")
 
     steps = (Do("DELETE FROM events"), Check("SELECT count(*) FROM events", 1, wrong))
-    outcome = transport.open().transaction(Lock(f"{fill.redshift.schema}.floodmark_lock_events", 5), steps)
-    assert outcome.state == "rolled back" and str(outcome.error) == "found None"
+    with pytest.raises(Failed, match="found None"):
+        transport.open().transaction(Lock(f"{fill.redshift.schema}.floodmark_lock_events", 5), steps)
     assert fill.rows("n") == [(1,), (5,)]
 
 
@@ -205,7 +205,7 @@ def test_a_batch_reports_what_its_statements_are_doing() -> None:
         stubber.add_response("describe_statement", answer, {"Id": "id-1"})
     told: list[str] = []
     with closing(way.open()) as session:
-        assert session.transaction(replace(LOCK, at_work=told.append), steps).state == "committed"
+        session.transaction(replace(LOCK, at_work=told.append), steps)
     assert told == ["copy", "merge"]
 
 
@@ -261,7 +261,7 @@ def test_a_transaction_is_one_batch_that_begins_with_the_lock() -> None:
         Check("SELECT count(*) FROM t", 0, lambda found: DataError("x")),
         Choose("SELECT 1", 1, (Do("INSERT INTO t VALUES (1)"),), lambda: (Do("never"),)),
     )
-    assert way.open("floodmark:p:orders").transaction(LOCK, steps).state == "committed"
+    way.open("floodmark:p:orders").transaction(LOCK, steps)
     stubber.assert_no_pending_responses()
 
 
@@ -275,7 +275,7 @@ def test_an_unexpected_answer_leads_to_a_second_batch() -> None:
     stubber.add_response("batch_execute_statement", {"Id": "id-2"})
     stubber.add_response("describe_statement", {"Id": "id-2", "Status": "FINISHED"})
     steps = (Choose("SELECT 1", 0, (Do("SELECT 2"),), lambda: (Do("SELECT 3"),)),)
-    assert way.open().transaction(LOCK, steps).state == "committed"
+    way.open().transaction(LOCK, steps)
     stubber.assert_no_pending_responses()
 
 
@@ -299,20 +299,21 @@ def test_nested_expectations_are_dropped_one_after_another() -> None:
         return (Choose("SELECT 2", 0, (Do("fair"),), lambda: (Do("sure"),)),)
 
     steps = (Choose("SELECT 1", 0, (Do("quick"),), inner), Do("last"))
-    assert way.open().transaction(LOCK, steps).state == "committed"
+    way.open().transaction(LOCK, steps)
     assert [batch[-2:] for batch in sent] == [["quick", "last"], ["fair", "last"], ["sure", "last"]]
     assert [len(batch) for batch in sent] == [3, 3, 2]
 
 
 def test_a_lock_timeout_is_distinguished_from_a_slow_statement() -> None:
-    for number, locked in ((3, True), (5, False)):
+    for number, stage in ((3, "lock"), (5, "steps")):
         way, stubber = transport(Iam(workgroup="group"))
         subs = [{"Id": f"id-1:{n}", "Status": "FAILED" if n == number else "FINISHED"} for n in range(1, 7)]
         said = {"Id": "id-1", "Status": "FAILED", "Error": "ERROR: Query (3) canceled on user's request"}
         stubber.add_response("batch_execute_statement", {"Id": "id-1"})
         stubber.add_response("describe_statement", {**said, "SubStatements": subs})
-        outcome = way.open().transaction(LOCK, (Do("SELECT 1"), Do("SELECT 2")))
-        assert (outcome.state, outcome.locked) == ("rolled back", locked)
+        with pytest.raises(Failed) as failed:
+            way.open().transaction(LOCK, (Do("SELECT 1"), Do("SELECT 2")))
+        assert (failed.value.canceled, failed.value.stage) == (True, stage)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +326,9 @@ def test_a_request_that_aws_refuses_was_not_executed(
     way, stubber = transport(Iam(workgroup="group"))
     for _ in range(2):
         stubber.add_client_error("batch_execute_statement", problem, "no", http_status_code=400)
-    outcome = way.open().transaction(LOCK, (Do("SELECT 1"),))
-    assert (outcome.state, type(outcome.error), outcome.again) == ("rolled back", kind, again)
+    with pytest.raises(Failed) as failed:
+        way.open().transaction(LOCK, (Do("SELECT 1"),))
+    assert (failed.value.unknown, type(failed.value.error), failed.value.again) == (False, kind, again)
     stubber.add_client_error("execute_statement", problem, "no", http_status_code=400)
     with pytest.raises(Failed):
         way.open().execute("SELECT 1")
@@ -335,14 +337,16 @@ def test_a_request_that_aws_refuses_was_not_executed(
 def test_a_name_that_aws_does_not_allow_is_a_config_error_and_nothing_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="w1"))
     stubber.deactivate()
-    outcome = way.open().transaction(LOCK, (Do("SELECT 1"),))
-    assert (outcome.state, type(outcome.error), outcome.again) == ("rolled back", ConfigError, False)
+    with pytest.raises(Failed) as failed:
+        way.open().transaction(LOCK, (Do("SELECT 1"),))
+    assert (failed.value.unknown, type(failed.value.error), failed.value.again) == (False, ConfigError, False)
 
 
 def test_a_batch_beyond_aws_s_limits_is_refused_before_it_is_sent() -> None:
     way, stubber = transport(Iam(workgroup="group"))
-    outcome = way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
-    assert outcome.state == "rolled back" and "transport: socket" in str(outcome.error and outcome.error.hint)
+    with pytest.raises(Failed) as failed:
+        way.open().transaction(LOCK, [Do("SELECT 1")] * 40)
+    assert not failed.value.unknown and "transport: socket" in str(failed.value.error.hint)
     stubber.assert_no_pending_responses()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pytest
@@ -201,7 +202,7 @@ def test_a_table_s_columns_are_visible_without_the_right_to_read_it(second: Seco
         "d VARBYTE(9), e SUPER, f TIMESTAMP, g TIMESTAMPTZ, h DOUBLE PRECISION, i CHAR(3), j DECIMAL(19,0))"
     )
     second.place.run(f"ALTER TABLE {second.place.schema}.kinds DROP COLUMN h")
-    with second.warehouse._tries.session() as session:
+    with closing(second.warehouse._transport.open()) as session:
         found = relations(session, second.place.schema, ("kinds",))["kinds"]
     assert [(c.name, c.type, c.nullable, c.default is not None) for c in found.columns] == [
         ("a", "integer", False, False), ("b", "character varying(7)", True, True), ("c", "numeric(18,4)", True, False),

@@ -36,7 +36,6 @@ from floodmark.services.warehouse.redshift.steps import (
     Failed,
     Limits,
     Lock,
-    Outcome,
     Row,
     Step,
     TooLong,
@@ -98,23 +97,25 @@ class DataApiSession:
         """The rows of a query; with a lock, in a transaction that changes nothing."""
         seconds = waits or seconds or self._limits.question
         if lock is None:
-            with statement("redshift", sql):
-                said = self._wait(self._submit([sql]), seconds)
-            self._raise_failure(said)
+            said = self._run(sql, seconds)
             return list(self._rows(said["Id"])) if said.get("HasResultSet") else []
         first = self._opening(lock)
-        with statement("redshift", sql):
-            said = self._wait(self._submit([*first, sql]), lock.seconds + seconds)
-        self._raise_failure(said, len(first))
+        said = self._run(sql, lock.seconds + seconds, first)
         return list(self._rows(f"{said['Id']}:{len(first) + 1}"))
 
     def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """Run one statement by itself."""
-        limit = self._limits.statement if seconds is None else seconds
-        with statement("redshift", sql):
-            self._raise_failure(self._wait(self._submit([sql]), limit))
+        self._run(sql, self._limits.statement if seconds is None else seconds)
 
-    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
+    def _run(self, sql: str, seconds: float, before: Sequence[str] = ()) -> dict[str, Any]:
+        """Run a statement, after some others; returns what AWS says of it once it is over."""
+        with statement("redshift", sql):
+            said = self._wait(self._submit([*before, sql]), seconds)
+        if said["Status"] != "FINISHED":
+            raise failure_of(Problem(str(said.get("Error") or "the statement was aborted")))
+        return said
+
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> None:
         """Run the steps as one batch; if an answer calls for other steps, as another batch."""
         refused = 0
         while True:
@@ -123,33 +124,28 @@ class DataApiSession:
             except _Otherwise:
                 refused += 1
 
-    def _batch(self, lock: Lock, flat: Sequence[Do | Check]) -> Outcome:
+    def _batch(self, lock: Lock, flat: Sequence[Do | Check]) -> None:
         opening = self._opening(lock)
         statements = [*opening, *(_said(step) for step in flat)]
-        if problem := _too_long(statements):
-            return Outcome("rolled back", problem)
         try:
             batch = self._submit(statements)
-        except Failed as failed:
-            return Outcome("unknown" if failed.lost else "rolled back", failed.error, failed.again)
-        try:
             with statement("redshift", "; ".join(statements)):
                 said = self._wait(batch, lock.seconds + self._limits.statement, statements, lock.at_work)
         except Failed as failed:
-            return Outcome("unknown", failed.error)
+            failed.stage = "commit"
+            raise
         if said["Status"] == "FINISHED":
-            return Outcome("committed")
+            return
         number = _failed_statement(said) - len(opening)
         step = flat[number] if 0 <= number < len(flat) else None
-        problem_said = str(said.get("Error") or "")
-        if isinstance(step, Check) and "divi" in problem_said.lower():
-            if step.error is _otherwise:
-                raise _Otherwise
-            return Outcome("rolled back", step.error(None), step.again)
-        why = detailed(failure_of(Problem(problem_said or "the batch was aborted")), self.query, self.pid)
+        problem = str(said.get("Error") or "")
+        if isinstance(step, Check) and "divi" in problem.lower():
+            raise Failed(step.error(None), again=step.again)
+        why = detailed(failure_of(Problem(problem or "the batch was aborted")), self.query, self.pid)
         if why.canceled and isinstance(step, Do) and step.seconds is not None:
-            return Outcome("rolled back", Busy(step.sql, step.seconds))
-        return Outcome("rolled back", why.error, why.again, locked=number < 0 and why.canceled)
+            raise Failed(Busy(step.sql, step.seconds))
+        why.stage = "lock" if number < 0 else "steps"
+        raise why
 
     def close(self) -> None:
         """Nothing to close."""
@@ -229,10 +225,6 @@ class DataApiSession:
         except (ClientError, BotoCoreError):
             return  # the ledger will show whether it was committed
 
-    def _raise_failure(self, said: dict[str, Any], opening: int = 0) -> None:
-        if said["Status"] != "FINISHED":
-            raise failure_of(Problem(str(said.get("Error") or "the statement was aborted")))
-
     def _rows(self, statement: str) -> Iterator[Row]:
         more: dict[str, str] = {}
         while True:
@@ -266,7 +258,7 @@ class _Otherwise(Exception):
 
 
 def _otherwise(found: object) -> FloodmarkError:
-    return FloodmarkError("otherwise")
+    raise _Otherwise
 
 
 def _flat(steps: Sequence[Step], refused: int) -> Iterator[Do | Check]:

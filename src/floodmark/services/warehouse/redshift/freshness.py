@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from floodmark.model.errors import FloodmarkError, TransientError
 from floodmark.services.warehouse.freshness import COLUMNS, FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import quote
 from floodmark.services.warehouse.redshift.catalog import create_tables, relations
@@ -24,16 +23,13 @@ _AT_ONCE = 200  # rows in one statement: the Data API takes statements of 100 kB
 
 
 def write(session: RedshiftSession, schema: str, rows: Sequence[Freshness], limits: Limits) -> None:
-    """Replaces the rows that are not newer; raises Failed, or the error that ended the transaction."""
+    """Replaces the rows that are not newer."""
     table = path(schema, FRESHNESS)
     if FRESHNESS not in relations(session, schema, (FRESHNESS,)):
         create_tables(session, schema, {FRESHNESS: f"({_TYPES}) DISTSTYLE ALL"}, (), limits.lock)
     elif not (rows := _not_older(session, table, rows)):
         return
-    outcome = session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))
-    if outcome.state != "committed":
-        error: FloodmarkError = outcome.error or TransientError(f"{FRESHNESS} is locked")
-        raise error
+    session.transaction(Lock(table, limits.lock), list(_steps(table, rows)))
 
 
 def _not_older(session: RedshiftSession, table: str, rows: Sequence[Freshness]) -> list[Freshness]:

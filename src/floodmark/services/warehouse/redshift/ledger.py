@@ -21,7 +21,7 @@ from floodmark.model.times import parse_moment, wall_clock
 from floodmark.services.warehouse.protocol import LEDGER, TARGETS, LoadRequest
 from floodmark.services.warehouse.redshift.catalog import Relation, create_tables, make, relations
 from floodmark.services.warehouse.redshift.names import folded, literal, path
-from floodmark.services.warehouse.redshift.steps import Check, Do, Failed, Lock, RedshiftSession, Step
+from floodmark.services.warehouse.redshift.steps import Check, Do, Failed, RedshiftSession, Step
 
 LOCKS = f"{OUR_TABLES}lock_"  # + target
 PORTION = 60_000  # bytes of a list in one statement
@@ -62,9 +62,9 @@ class LedgerTables:
         """The name of the table that a load of this target locks."""
         return folded(target, LOCKS)
 
-    def lock(self, target: str, seconds: float) -> Lock:
-        """The lock of a target."""
-        return Lock(self._lock_path(target), seconds)
+    def lock_path(self, target: str) -> str:
+        """The same, quoted and with its schema."""
+        return path(self.schema, self.lock_table(target))
 
     def needed(self, target: str) -> tuple[str, ...]:
         """The tables that a load of a target needs."""
@@ -186,7 +186,7 @@ class LedgerTables:
     def unchanged(self, target: str, version: str) -> Step:
         """Check that nobody has written since the decision, so that it still holds for the target."""
         return Check(
-            f"""SELECT CAST(count(*) AS VARCHAR) || '/' || coalesce(max("token"), '') FROM {self._lock_path(target)}""",
+            f"""SELECT CAST(count(*) AS VARCHAR) || '/' || coalesce(max("token"), '') FROM {self.lock_path(target)}""",
             version,
             meanwhile,
             again=True,
@@ -209,12 +209,9 @@ class LedgerTables:
 
     def _new_token(self, target: str, version: str, made: str) -> tuple[Step, ...]:
         # Not UPDATE: its new value would be a query on another table.
-        table = self._lock_path(target)
+        table = self.lock_path(target)
         before = () if version == UNWRITTEN else (Do(f"DELETE FROM {table}"),)
         return (*before, Do(f'INSERT INTO {table} ("token") {made}', rows=1))
-
-    def _lock_path(self, target: str) -> str:
-        return path(self.schema, self.lock_table(target))
 
     def record(self, request: LoadRequest, loaded: Sequence[LedgerRow]) -> tuple[Step, ...]:
         """Write the ledger rows of a load, and delete those that it takes back."""

@@ -84,17 +84,15 @@ def _labelled(
     }
 
 
-def naming_users(session: RedshiftSession, schema: str, tables: Sequence[str], failed: Failed) -> Failed:
-    """The failure; if a change waited too long for users of the tables, it names their sessions."""
-    if not isinstance(failed.error, Busy):
-        return failed
+def naming_users(session: RedshiftSession, schema: str, tables: Sequence[str], busy: Busy) -> Failed:
+    """The failure of a change that waited too long for users of the tables, with the names of their sessions."""
     try:
         rows = _users(session, schema, tables)
     except Failed:
         rows = []
     found = [f"session {pid} of {str(owner).strip()}" for pid, owner, *_ in rows if int(pid) != session.pid]
     who = ", ".join(dict.fromkeys(found)) or "sessions that Redshift does not show to this user"
-    return Failed(Busy(failed.error.sql, failed.error.seconds, who))
+    return Failed(Busy(busy.sql, busy.seconds, who))
 
 
 def end_stale(
@@ -118,39 +116,26 @@ def end_stale(
     return tuple(ended)
 
 
-class Locked(TransientError):
-    """Someone else holds a target's lock."""
-
-    def __init__(
-        self, message: str, *, hint: str | None = None, table: str | None = None, pids: Sequence[int] = ()
-    ) -> None:
-        super().__init__(message, hint=hint, table=table)
-        self.pids = tuple(pids)  # of the sessions that hold it, if visible
-
-
-def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None) -> Locked:
+def kept(target: str, held: Sequence[Keeper], slow: FloodmarkError | None = None) -> TransientError:
     """The error for a target's lock that someone holds: who it is, or how to find out.
 
     `slow`: a query took too long, which may also mean that Redshift is busy.
     """
     if held:
-        pids = [keeper.pid for keeper in held]
         who = ", ".join(f"session {keeper.pid} of {keeper.user}" for keeper in held)
         if held[0].wrote:
-            return Locked(
+            return TransientError(
                 f"another load or reset of {target} has written to the ledger and may be committing ({who})",
                 hint="run again when it is done; only if it never finishes, end it: "
                 f"SELECT pg_terminate_backend({held[0].pid})",
-                pids=pids,
             )
-        return Locked(
+        return TransientError(
             f"another load holds the lock on {target} ({who})",
             hint=f"run again when it is done; to end it: SELECT pg_terminate_backend({held[0].pid})",
-            pids=pids,
         )
     # SVV_TRANSACTIONS shows ordinary users only their own sessions.
     unseen = "in a session that Redshift does not show to this user"
-    return Locked(
+    return TransientError(
         f"{slow.message}; either Redshift is busy, or {target} is locked {unseen}"
         if slow
         else f"another load holds the lock on {target}, {unseen}",

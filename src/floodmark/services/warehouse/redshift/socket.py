@@ -13,7 +13,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import botocore.exceptions
 import redshift_connector
@@ -43,7 +43,6 @@ from floodmark.services.warehouse.redshift.steps import (
     Failed,
     Limits,
     Lock,
-    Outcome,
     Row,
     Step,
     doing,
@@ -268,30 +267,25 @@ class SocketSession:
         self._waited = True
         self._run(sql)
 
-    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> None:
         """Run the steps and COMMIT, or nothing; unknown if the answer to COMMIT was lost."""
-        waiting = True
+        stage: Literal["lock", "steps", "commit"] = "lock"
         try:
             self._begin(lock)
-            waiting = False
+            stage = "steps"
             self._steps(steps, lock.at_work)
             lock.at_work("commit")
+            stage = "commit"
+            self._run("COMMIT")
         except Failed as failed:
-            if not failed.lost:
+            failed.stage = stage
+            if stage != "commit" and not failed.lost:
                 self._rollback()
                 detailed(failed, self._run, self.pid)
-            locked = waiting and failed.canceled
-            return Outcome("rolled back", failed.error, failed.again, locked=locked, lost=failed.lost)
+            raise
         except BaseException:
             self.close()
             raise
-        try:
-            self._run("COMMIT")
-        except Failed as failed:
-            if failed.lost:
-                return Outcome("unknown", failed.error, lost=True)
-            return Outcome("rolled back", failed.error, failed.again)
-        return Outcome("committed")
 
     def close(self) -> None:
         """End the session; anything not committed is rolled back."""

@@ -1,4 +1,4 @@
-"""How a load is put to Redshift: a list of steps in; committed, rolled back or unknown out.
+"""How a load is put to Redshift: a list of steps, which are committed, rolled back or, rarely, unknown.
 
 Both transports (socket, Data API) run the same steps. A decision inside the transaction is a `Check`, which
 fails it, or a `Choose`, whose `otherwise` is right in any case: the Data API can't look at an answer
@@ -62,19 +62,11 @@ class Lock:
     at_work: AtWork = lambda kind: None  # called with what its statements do, as far as the transport knows
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a transaction ended."""
-
-    state: Literal["committed", "rolled back", "unknown"]
-    error: FloodmarkError | None = None
-    again: bool = False  # rolled back, and retrying the whole transaction may succeed
-    locked: bool = False  # someone else held the lock for too long
-    lost: bool = False  # the session is gone; its backend may live on
-
-
 class Failed(Exception):
     """A statement that was refused or not answered, as our error."""
+
+    # Where in a transaction it failed, which was then rolled back unless it is `unknown`; "": not in one.
+    stage: Literal["", "lock", "steps", "commit"] = ""
 
     def __init__(
         self,
@@ -93,6 +85,16 @@ class Failed(Exception):
         self.canceled = canceled  # it took longer than allowed
         self.code = code  # SQLSTATE, where there is one
         self.said = said  # Redshift's own words, if it answered
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the answer to COMMIT was lost."""
+        return self.lost and self.stage == "commit"
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the answer to COMMIT was lost."""
+        return self.lost and self.stage == "commit"
 
 
 class Busy(TransientError):
@@ -123,8 +125,8 @@ class RedshiftSession(Protocol):
     def execute(self, sql: str, *, seconds: float | None = None) -> None:
         """Run one statement outside any transaction; `seconds`: its time limit, else as in a load."""
 
-    def transaction(self, lock: Lock, steps: Sequence[Step]) -> Outcome:
-        """Run the steps in one transaction that begins with the lock; never raises Failed."""
+    def transaction(self, lock: Lock, steps: Sequence[Step]) -> None:
+        """Run the steps in one transaction that begins with the lock, and commit it."""
 
     def close(self) -> None: ...
 

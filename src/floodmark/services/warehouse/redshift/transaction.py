@@ -8,27 +8,20 @@ the lock, we wait for it, then take it from a dead session of ours, or name its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import replace
+from contextlib import closing, suppress
 from typing import TypeVar
 
-from floodmark.model.errors import FloodmarkError, TransientError, UnknownOutcome
+from floodmark.model.errors import FloodmarkError, UnknownOutcome
 from floodmark.model.ledger import Part
 from floodmark.model.run import Wait
 from floodmark.services.retry import Retries
 from floodmark.services.warehouse.protocol import Numbered
 from floodmark.services.warehouse.redshift.ledger import LedgerTables, ledger_rows
 from floodmark.services.warehouse.redshift.lock import end_stale, keepers, kept
-from floodmark.services.warehouse.redshift.steps import (
-    Failed,
-    Limits,
-    Lock,
-    Outcome,
-    RedshiftSession,
-    Transport,
-)
+from floodmark.services.warehouse.redshift.steps import Failed, Limits, Lock, RedshiftSession, Transport
 
 T = TypeVar("T")
+_UNKNOWN = "run again: the ledger shows whether it was committed"
 _IMPATIENT = 5.0  # seconds to wait for a lock that a backend we lost may hold
 
 
@@ -51,15 +44,11 @@ class Tries:
         self._lost: dict[str, frozenset[int]] = {}
         self._hurried: set[str] = set()  # targets whose lock such a backend may hold
 
-    def session(self, label: str = "") -> AbstractContextManager[RedshiftSession]:
-        """A session for the duration of a `with`."""
-        return closing(self._transport.open(label))
-
     def asked(self, question: Callable[[RedshiftSession], T]) -> T:
         """The answer to a query; a broken connection is retried a few times."""
         for _ in Retries(min(3, self._limits.attempts), self._limits.pause, factor=1):
             try:
-                with self.session() as session:
+                with closing(self._transport.open()) as session:
                     return question(session)
             except Failed as failed:
                 if not failed.again:
@@ -71,13 +60,13 @@ class Tries:
         """The target's lock, and how long to wait for it."""
         seconds = self._limits.lock
         seconds = min(seconds, _IMPATIENT) if target in self._hurried else seconds
-        return replace(self._tables.lock(target, seconds), waits=self._waits)
+        return Lock(self._tables.lock_path(target), seconds, self._waits)
 
     def run(
         self,
         pipeline: str,
         target: str,
-        attempt: Callable[[RedshiftSession], Outcome],
+        attempt: Callable[[RedshiftSession], None],
         happened: Callable[[], bool] | None = None,
     ) -> None:
         """Try whole transactions, each in a new session, until one is committed or retrying is pointless.
@@ -86,41 +75,36 @@ class Tries:
         repeated.
         """
         label = _label(pipeline, target)
-        error: FloodmarkError = TransientError("the load was not attempted")
         for _ in self._retries:
             try:
-                with self.session(label) as session:
-                    outcome = attempt(session)
-                    # Only a backend lost before COMMIT may be ended later; any other may be committing.
-                    if outcome.lost and outcome.state != "unknown" and session.pid is not None:
-                        self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
-                        self._hurried.add(target)
-                if outcome.state == "unknown" and happened is not None:
-                    done = happened()
-                    outcome = replace(outcome, state="committed" if done else "rolled back", again=True)
-                if outcome.state == "committed":
-                    self._lost.pop(target, None)  # we have had the lock, so they are gone
-                    self._hurried.discard(target)
-                    return
+                self._try(target, label, attempt)
+                break
             except Failed as failed:
-                if failed.canceled:
-                    error = self._unlock(target, label, failed.error)
-                elif failed.again:
-                    error = failed.error
-                else:
-                    raise failed.error from failed
-                continue
-            if outcome.locked:
-                error = self._unlock(target, label)
-                continue
-            error = outcome.error or error
-            if outcome.state == "unknown":
-                error = UnknownOutcome(
-                    error.message, hint="run again: the ledger shows whether it was committed"
-                )
-            elif not outcome.again:
-                raise error
-        raise error
+                error = failed.error
+                if failed.unknown and happened is not None:
+                    if happened():
+                        break
+                elif failed.unknown:
+                    error = UnknownOutcome(error.message, hint=_UNKNOWN)
+                elif failed.canceled and failed.stage in ("", "lock"):
+                    error = self._unlock(target, label, None if failed.stage else error)
+                elif not failed.again:
+                    raise error from failed
+        else:
+            raise error
+        self._lost.pop(target, None)  # we have had the lock, so they are gone
+        self._hurried.discard(target)
+
+    def _try(self, target: str, label: str, attempt: Callable[[RedshiftSession], None]) -> None:
+        with closing(self._transport.open(label)) as session:
+            try:
+                attempt(session)
+            except Failed as failed:
+                # Only a backend lost before COMMIT may be ended later; any other may be committing.
+                if failed.lost and failed.stage in ("lock", "steps") and session.pid is not None:
+                    self._lost[target] = self._lost.get(target, frozenset()) | {session.pid}
+                    self._hurried.add(target)
+                raise
 
     def loaded(self, pipeline: str, target: str, log: str, epoch: int, new: Sequence[Numbered]) -> bool:
         """Whether commits were loaded although the answer to COMMIT was lost: by the ledger, under the lock."""
@@ -130,7 +114,7 @@ class Tries:
         problem = ""
         for _ in self._retries:
             try:
-                with self.session(label) as session:
+                with closing(self._transport.open(label)) as session:
                     rows = ledger_rows(session.query(question, self.lock(target)))
             except Failed as failed:
                 problem = failed.error.message
@@ -141,8 +125,7 @@ class Tries:
             found = {row.identity for row in rows if row.epoch == epoch and row.target == target}
             return all((commit.n, digest) in found for commit, digest in new)
         raise UnknownOutcome(
-            f"the answer to COMMIT was lost, and the ledger can't be read: {problem}",
-            hint="run again: the ledger shows whether it was committed",
+            f"the answer to COMMIT was lost, and the ledger can't be read: {problem}", hint=_UNKNOWN
         )
 
     def _unlock(self, target: str, label: str, slow: FloodmarkError | None = None) -> FloodmarkError:
@@ -153,7 +136,7 @@ class Tries:
         """
         self._hurried.discard(target)  # a lost backend that holds the lock is ended here
         try:
-            with self.session(label) as session:
+            with closing(self._transport.open(label)) as session:
                 held = keepers(session, self._tables.schema, self._tables.lock_table(target), label)
                 ended = end_stale(session, held, self._lost.get(target, frozenset()), self._limits.idle)
         except Failed as failed:

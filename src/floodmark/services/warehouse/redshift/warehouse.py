@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from floodmark.model.errors import FloodmarkError, about
@@ -56,7 +56,6 @@ from floodmark.services.warehouse.redshift.steps import (
     Do,
     Failed,
     Limits,
-    Outcome,
     RedshiftSession,
     Row,
     Step,
@@ -67,15 +66,6 @@ from floodmark.services.warehouse.redshift.transaction import Tries
 from floodmark.services.warehouse.row_text import REDSHIFT, TargetSql
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """A transaction that was tried, and what it was to load."""
-
-    outcome: Outcome
-    decision: Decision
-    loaded: tuple[LedgerRow, ...]
 
 
 class Redshift:
@@ -122,24 +112,24 @@ class Redshift:
     def recount(self, pipeline: str, log: str, target: str) -> None:
         """Accept the rows that the target has now: the next load expects that many."""
 
-        def attempt(session: RedshiftSession) -> Outcome:
+        def attempt(session: RedshiftSession) -> None:
             name = folded(target)
             found = relations(session, self.schema, (*self._tables.needed(target), name))
             if not {*self._tables.needed(target), name} <= found.keys():
-                return Outcome("committed")
+                return
             if not found[self._tables.lock_table(target)].has("token"):
-                return Outcome("committed")  # the lock table of an earlier release, which kept no count
+                return  # the lock table of an earlier release, which kept no count
             lock = self._tries.lock(target)
             seen = self._tables.seen(session, log, target, found, name=name, seconds=lock.seconds)
             ledger = seen.ledger
             if ledger.counted in (None, self._count(session, name, self._limits.statement)):
-                return Outcome("committed")
+                return
             commits = commits_of(ledger, target, ledger.epoch)
             steps = (
                 self._tables.unchanged(target, seen.version),
                 *self._tables.recounted(target, seen.version, commits),
             )
-            return session.transaction(lock, steps)
+            session.transaction(lock, steps)
 
         with self._rights(target):
             self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
@@ -208,7 +198,7 @@ class Redshift:
     ) -> None:
         """Begin a new load epoch, which stops loads of earlier ones; ConflictError if a later one exists."""
 
-        def attempt(session: RedshiftSession) -> Outcome:
+        def attempt(session: RedshiftSession) -> None:
             found = relations(session, self.schema, self._tables.needed(target))
             self._tables.versioned(session, target, found, self._limits.lock)
             self._tables.create(session, target, found, self._limits.lock)
@@ -223,7 +213,7 @@ class Redshift:
                 *self._tables.renewed(target, seen.version),
                 *self._tables.set_holder(target, holder, seen.ledger.holder),
             )
-            return session.transaction(lock, steps)
+            session.transaction(lock, steps)
 
         with about(table), self._rights(target):
             self._tries.run(pipeline, target, attempt)  # doing it twice does no harm
@@ -270,29 +260,27 @@ class Redshift:
         )
 
     def _load(self, request: LoadRequest) -> LoadOutcome:
-        tried: list[_Tried] = []
+        tried: list[tuple[Decision, tuple[LedgerRow, ...]]] = []
         after: list[str] = []
 
-        def attempt(session: RedshiftSession) -> Outcome:
+        def attempt(session: RedshiftSession) -> None:
             try:
-                found = self._try(session, request, after)
-                if isinstance(found.outcome.error, Busy):
-                    raise Failed(found.outcome.error)
+                self._try(session, request, tried, after)
             except Failed as failed:
+                if not isinstance(failed.error, Busy):
+                    raise
                 names = (folded(request.target), folded(request.target, KEYS))
-                raise naming_users(session, self.schema, names, failed) from failed
-            tried.append(found)
-            return found.outcome
+                raise naming_users(session, self.schema, names, failed.error) from failed
 
         def happened() -> bool:
-            new = tried[-1].decision.new
+            new = tried[-1][0].new
             return self._tries.loaded(request.pipeline, request.target, request.log, request.epoch, new)
 
         try:
             self._tries.run(request.pipeline, request.target, attempt, happened)
         finally:
             findings = self._restored(request.table.name, after)
-        decision, loaded = tried[-1].decision, tried[-1].loaded
+        decision, loaded = tried[-1]
         return LoadOutcome(
             loaded,
             decision.already,
@@ -314,8 +302,14 @@ class Redshift:
                 return (Finding("dist_key", table, detail),)
         return ()
 
-    def _try(self, session: RedshiftSession, request: LoadRequest, after: list[str]) -> _Tried:
-        """One transaction; nothing to load counts as committed. `after` collects statements for the very end.
+    def _try(
+        self,
+        session: RedshiftSession,
+        request: LoadRequest,
+        tried: list[tuple[Decision, tuple[LedgerRow, ...]]],
+        after: list[str],
+    ) -> None:
+        """One transaction. `tried` collects what it was to load, `after` the statements for the very end.
 
         Tables shared with loads of other targets are read before it and written at its end, never both
         inside: under SERIALIZABLE isolation, two such loads would conflict.
@@ -335,8 +329,10 @@ class Redshift:
         if count and (not ledger.rows or request.commits[-1][0].load_as == "replace"):
             count = self._count(session, target)
         decision = decide(request, replace(ledger, counted=None), count)
+        loaded = request.ledger_rows(decision.new)
+        tried.append((decision, loaded))
         if not decision.new:
-            return _Tried(Outcome("committed"), decision, ())
+            return
         # The check that the target still has the rows of the last load runs under the lock. A load that
         # restores or removes rows needs to know beforehand how many there are.
         left, rule = ledger.counted, ROWS
@@ -346,7 +342,6 @@ class Redshift:
         elif left is not None and decision.way != "replace" and not request.adopt:
             count = self._count(session, target, self._limits.statement) if count else count
             rule = count_after(request, ledger, decision, count, ROWS)
-        loaded = request.ledger_rows(decision.new)
         self._tables.create(session, request.target, found, self._limits.lock)
         with manifests(request.store, request.table, request.run) as made:
             rows = self._rows(session, request, decision, made, tables, after)
@@ -369,8 +364,7 @@ class Redshift:
             def at_work(kind: StepKind) -> None:
                 request.at_work(Doing(kind, total=files if kind == "copy" else 0), 0)
 
-            outcome = session.transaction(replace(lock, at_work=at_work), steps)
-        return _Tried(outcome, decision, loaded)
+            session.transaction(replace(lock, at_work=at_work), steps)
 
     def _rows(
         self,
