@@ -65,7 +65,8 @@ def test_a_row_that_the_warehouse_lists_but_does_not_find_is_no_agreement(
     place: Verifying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it was with infinite times, which DuckDB printed like NULL."""
-    printed = replace(DUCKDB, instant="strftime(make_timestamp(epoch_us({})), '%Y-%m-%d %H:%M:%S.%f')")
+    instant = "strftime(make_timestamp(epoch_us({})), '%Y-%m-%d %H:%M:%S.%f')"
+    printed = replace(DUCKDB, prints={**DUCKDB.prints, "instant": instant})
     monkeypatch.setattr(duckdb_warehouse, "DUCKDB", printed)
     filled(place, "k TIMESTAMP(6) NOT NULL PRIMARY KEY, n INT", "'2024-01-02 03:04:05.678901', 1")
     place.change("INSERT INTO odd VALUES ('infinity', 2, '2025-03-03 00:00:00+00')")

@@ -16,12 +16,12 @@ from typing import TypeVar
 import pyarrow as pa
 
 from floodmark.model.canonical import DIGITS, Form, Scope, Span
+from floodmark.model.errors import DataError
 from floodmark.model.position import Position, Value
 from floodmark.model.types import KEY_FIELD
 from floodmark.services.warehouse.columns import parsed
 from floodmark.services.warehouse.protocol import DELETED_AT, HASH_FIELD, quote
 from floodmark.services.warehouse.row_text import TargetSql
-from floodmark.services.warehouse.statement_length import checked, cut, portioned
 
 T = TypeVar("T")
 
@@ -85,14 +85,14 @@ def _left_out(
         return (whole,)
 
     def taken_off(some: Sequence[T]) -> list[str]:
-        some_keys = cut(without, lambda keys: question(some, _Which(keys, True)), place.longest)
+        some_keys = _cut(without, lambda keys: question(some, _Which(keys, True)), place.longest)
         return [question(some, _Which(keys, True)) for keys in some_keys]
 
     room = place.longest // 2 if without else place.longest
     made: list[str] = []
-    for some in cut(items, lambda some: question(some, _ALL), room):
+    for some in _cut(items, lambda some: question(some, _ALL), room):
         made += [question(some, _ALL), *(taken_off(some) if without else ())]
-    return checked(place.longest, made)
+    return _checked(place.longest, made)
 
 
 def _summed(place: TargetSql, scope: Scope, part: str, inside: Sequence[str], which: _Which) -> str:
@@ -118,8 +118,12 @@ def entries(
         return f"SELECT {shown} FROM {place.table}{_where([*_scope(place, scope), *conditions])}"
 
     if prefixes:
-        return portioned(place.longest, prefixes, lambda some: question([f"{beginning} IN ({_hexes(some)})"]))
-    return portioned(place.longest, spans, lambda some: question(_inside(place, scope, some) if some else []))
+        return _portioned(
+            place.longest, prefixes, lambda some: question([f"{beginning} IN ({_hexes(some)})"])
+        )
+    return _portioned(
+        place.longest, spans, lambda some: question(_inside(place, scope, some) if some else [])
+    )
 
 
 def fetched(place: TargetSql, scope: Scope, spans: Sequence[Span] = ()) -> str:
@@ -182,7 +186,7 @@ def weights(place: TargetSql, among: Sequence[bytes]) -> tuple[str, ...]:
         named = ", ".join(f"'{name}'" for weight in some for name in named_weight(weight))
         return f"SELECT {shown} FROM {place.table} WHERE {shown} IN ({named})"
 
-    return portioned(place.longest, among, question)
+    return _portioned(place.longest, among, question)
 
 
 def named_weight(weight: bytes) -> set[str]:
@@ -203,7 +207,7 @@ def _with_keys(
             which = f"{place.hashed(scope.keys)} IN ({_hexes([hash_of(scope, key) for key in some])})"
         return f"SELECT {', '.join(shown)} FROM {place.table}{_where([*_present(place), which])}"
 
-    return portioned(place.longest, keys, question)
+    return _portioned(place.longest, keys, question)
 
 
 def element_hash(element: str) -> str:
@@ -333,3 +337,35 @@ def _plain(text: str) -> str:
 
 def _hexes(values: Sequence[str]) -> str:
     return ", ".join(f"'{int(v, 16):0{len(v)}x}'" for v in values)
+
+
+# ---------------------------------------------------------------- how long a statement may be
+
+
+def _portioned(
+    longest: int | None, items: Sequence[T], question: Callable[[Sequence[T]], str]
+) -> tuple[str, ...]:
+    """The query about some items, in statements of at most `longest` bytes."""
+    return _checked(longest, [question(some) for some in _cut(items, question, longest)])
+
+
+def _cut(
+    items: Sequence[T], question: Callable[[Sequence[T]], str], longest: int | None
+) -> list[Sequence[T]]:
+    """The items, in order, in portions whose queries are short enough; a single item's may be too long."""
+    if len(items) <= 1 or longest is None or len(question(items).encode()) <= longest:
+        return [items]
+    half = len(items) // 2
+    return [*_cut(items[:half], question, longest), *_cut(items[half:], question, longest)]
+
+
+def _checked(longest: int | None, statements: Sequence[str]) -> tuple[str, ...]:
+    """The statements; DataError if one is too long even for a single item."""
+    size = max(len(statement.encode()) for statement in statements)
+    if longest is not None and size > longest:
+        raise DataError(
+            f"the table has too many columns: comparing them takes a statement of {size:,} bytes, "
+            f"but this transport allows at most {longest:,}",
+            hint="run verify with transport: socket, or leave out columns with `exclude`",
+        )
+    return tuple(statements)

@@ -5,7 +5,7 @@ The counterpart of the first half of `mysql/canonical.py`: both print the same v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from floodmark.model.canonical import DIGITS, PIECE, Form, groups
@@ -20,11 +20,7 @@ class Dialect:
     """One warehouse's SQL; `{}` stands for the column or the text."""
 
     text: str  # a number as text
-    float: Callable[[str], str]
-    day: str
-    moment: str
-    instant: str
-    bytes: str
+    prints: Mapping[str, str]  # values of other kinds as text
     length: str  # of a text, in bytes
     size: str  # of a binary value, in bytes
     cut: str  # so many of its bytes, from a place on
@@ -33,31 +29,24 @@ class Dialect:
     bare: bool = False  # whether DECIMAL(n,n) prints 0.5 as .5
 
 
-def _duckdb_float(name: str) -> str:
-    """The eight bytes in hex, lowest first."""
-    whole = f"hex(CAST(CAST(CAST({name} AS DOUBLE) AS BIT) AS BLOB))"
-    return "(" + " || ".join(f"substr({whole}, {at}, 2)" for at in range(15, 0, -2)) + ")"
-
-
-def _redshift_float(name: str) -> str:
-    """The eight bytes in hex, from a point's WKB: one byte and one word precede its two coordinates."""
-    return f"SUBSTRING(ST_AsHexWKB(ST_Point(CAST({name} AS DOUBLE PRECISION), 0)), 11, 16)"
-
-
 def _with_year_0(words: str, first: str) -> str:
     """TO_CHAR has no year 0: it prints the year before year 1 as 1 as well."""
     return f"CASE WHEN {{0}} < {first} THEN '0000' || SUBSTRING({words}, 5) ELSE {words} END"
 
 
 _US = "TO_CHAR({}, 'YYYY-MM-DD HH24:MI:SS.US')"
+_DOUBLE = "hex(CAST(CAST(CAST({0} AS DOUBLE) AS BIT) AS BLOB))"
 DUCKDB = Dialect(
     text="CAST({} AS VARCHAR)",
-    float=_duckdb_float,
-    day="strftime({}, '%Y-%m-%d')",
-    moment="strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
-    # An infinite time has no number, and would be printed as if it were NULL.
-    instant="coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
-    bytes="hex({})",
+    prints={
+        # Its eight bytes in hex, lowest first.
+        "float": "(" + " || ".join(f"substr({_DOUBLE}, {at}, 2)" for at in range(15, 0, -2)) + ")",
+        "day": "strftime({}, '%Y-%m-%d')",
+        "moment": "strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
+        # An infinite time has no number, and would be printed as if it were NULL.
+        "instant": "coalesce(strftime(make_timestamp(epoch_us({0})), '%Y-%m-%d %H:%M:%S.%f'), CAST({0} AS VARCHAR))",
+        "bytes": "hex({})",
+    },
     length="strlen({})",
     size="octet_length({})",
     cut="array_slice({0}, {1}, {1} + {2} - 1)",
@@ -67,11 +56,14 @@ DUCKDB = Dialect(
 )
 REDSHIFT = Dialect(
     text="CAST({} AS VARCHAR(48))",
-    float=_redshift_float,
-    day=_with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
-    moment=_with_year_0(_US.format("{0}"), "CAST('0001-01-01' AS TIMESTAMP)"),
-    instant=_US.format("{} AT TIME ZONE 'UTC'"),
-    bytes="UPPER(TO_HEX({}))",
+    prints={
+        # Its eight bytes in hex, from a point's WKB: one byte and one word precede its two coordinates.
+        "float": "SUBSTRING(ST_AsHexWKB(ST_Point(CAST({} AS DOUBLE PRECISION), 0)), 11, 16)",
+        "day": _with_year_0("TO_CHAR({0}, 'YYYY-MM-DD')", "CAST('0001-01-01' AS DATE)"),
+        "moment": _with_year_0(_US.format("{0}"), "CAST('0001-01-01' AS TIMESTAMP)"),
+        "instant": _US.format("{} AT TIME ZONE 'UTC'"),
+        "bytes": "UPPER(TO_HEX({}))",
+    },
     length="OCTET_LENGTH({})",
     size="OCTET_LENGTH({})",
     cut="SUBSTRING({}, {}, {})",
@@ -100,23 +92,13 @@ class TargetSql:
                 return self._digits(form, name)
             case "flag":
                 return words.text.format(f"CAST({name} AS INTEGER)")
-            case "float":
-                return words.float(name)
-            case "day":
-                return words.day.format(name)
-            case "moment":
-                return words.moment.format(name)
-            case "instant":
-                return words.instant.format(name)
-            case "bytes":
-                return words.bytes.format(name)
             case "text digest" | "bytes digest":
                 return words.hash.format(name)
             case "pieces":
                 cuts = (words.cut.format(name, i * PIECE + 1, PIECE) for i in range(form.pieces))
-                hashed = [words.hash.format(words.bytes.format(cut)) for cut in cuts]
+                hashed = [words.hash.format(words.prints["bytes"].format(cut)) for cut in cuts]
                 return " || ".join([words.text.format(words.size.format(name)), *hashed])
-        return name
+        return words.prints.get(form.print, "{}").format(name)
 
     def _digits(self, form: Form, name: str) -> str:
         """A number cut to the source's scale where the target's type has more decimals."""

@@ -1,10 +1,10 @@
-"""The ledger's tables in a DuckDB file: one row per loaded commit, and two per target (holder, row count)."""
+"""The ledger's tables in a DuckDB file: one row per loaded commit, and three per target (holder, row count, freshness)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from floodmark.model.errors import ConflictError
@@ -12,19 +12,22 @@ from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, Part, Targe
 from floodmark.model.times import STAMP, parse_moment
 from floodmark.services.warehouse.duckdb.errors import AlreadyThere, NotThere, Unlike
 from floodmark.services.warehouse.duckdb.file import Connection
+from floodmark.services.warehouse.freshness import COLUMNS, FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import COUNTS, LEDGER, TARGETS, LoadRequest, quote
 
 # The primary keys are a second guard: if two loads race for one commit, only one can be committed.
-_LEDGER_COLUMNS = (
-    "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
+_TABLES = {
+    LEDGER: "log_id VARCHAR, epoch BIGINT, n BIGINT, digest VARCHAR, pipeline_id VARCHAR, source_table VARCHAR, "
     "target VARCHAR, run VARCHAR, rows BIGINT, files BIGINT, loaded_at TIMESTAMP, "
-    "PRIMARY KEY (log_id, epoch, n, digest)"
+    "PRIMARY KEY (log_id, epoch, n, digest)",
+    TARGETS: "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT",
+    # A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
+    COUNTS: "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT",
+}
+_FRESHNESS_COLUMNS = (
+    "target VARCHAR PRIMARY KEY, source_table VARCHAR, as_of TIMESTAMP, checked_at TIMESTAMP, "
+    "watermark VARCHAR, commit_n BIGINT, run VARCHAR"
 )
-_TARGETS_COLUMNS = (
-    "target VARCHAR PRIMARY KEY, pipeline_id VARCHAR, log_id VARCHAR, source_table VARCHAR, epoch BIGINT"
-)
-# A count is valid only while the ledger is as the load left it: earlier versions of Floodmark keep none.
-_COUNTS_COLUMNS = "target VARCHAR PRIMARY KEY, log_id VARCHAR, epoch BIGINT, commits BIGINT, loaded_at TIMESTAMP, rows BIGINT"
 
 
 def kind_of(con: Connection, schema: str, name: str) -> str | None:
@@ -41,16 +44,12 @@ def kind_of(con: Connection, schema: str, name: str) -> str | None:
         except NotThere:
             return None
         except Unlike:
-            return _listed_as(beside, schema, name)
-
-
-def _listed_as(con: Connection, schema: str, name: str) -> str | None:
-    found = con.execute(
-        "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
-        "AND table_schema = ? AND lower(table_name) = lower(?)",
-        [schema, name],
-    ).fetchone()
-    return str(found[0]) if found else None
+            found = beside.execute(
+                "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
+                "AND table_schema = ? AND lower(table_name) = lower(?)",
+                [schema, name],
+            ).fetchone()
+            return str(found[0]) if found else None
 
 
 def _places(values: Sequence[object]) -> str:
@@ -79,9 +78,6 @@ class Count(NamedTuple):
         return self.commits > 0 and now == (self.log, self.epoch, self.commits, self.loaded_at)
 
 
-_TABLES = ((LEDGER, _LEDGER_COLUMNS), (TARGETS, _TARGETS_COLUMNS), (COUNTS, _COUNTS_COLUMNS))
-
-
 @dataclass(frozen=True)
 class LedgerTables:
     """The ledger, seen through one connection."""
@@ -92,7 +88,7 @@ class LedgerTables:
     def create(self) -> LedgerTables:
         """Create the tables that don't exist yet."""
         self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-        for name, columns in _TABLES:
+        for name, columns in _TABLES.items():
             self.con.execute(f"CREATE TABLE IF NOT EXISTS {quote(self.schema, name)} ({columns})")
         return self
 
@@ -197,7 +193,11 @@ class LedgerTables:
                     f"DELETE FROM {ledger} WHERE log_id = ? AND epoch = ? AND n = ? AND digest = ?",
                     [request.log, request.epoch, n, digest],
                 )
-        rows = [_recorded(request, row) for request, loaded in loads for row in loaded]
+        rows = [
+            (one.log, row.epoch, row.n, row.digest, one.pipeline, one.table.name, one.target, one.run, row.rows,
+             row.files, _moment(row.loaded_at))
+            for one, loaded in loads for row in loaded
+        ]  # fmt: skip
         try:
             for first in range(0, len(rows), AT_ONCE):
                 self._insert(ledger, rows[first : first + AT_ONCE])
@@ -217,11 +217,23 @@ class LedgerTables:
         values = ", ".join([f"({_places(rows[0])})"] * len(rows))
         self.con.execute(f"{how} {table} VALUES {values}", [value for row in rows for value in row])
 
-
-def _recorded(request: LoadRequest, row: LedgerRow) -> tuple[object, ...]:
-    """A row of the ledger as it is stored."""
-    who = (request.pipeline, request.table.name, request.target, request.run)
-    return (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, _moment(row.loaded_at))
+    def note_freshness(self, rows: Sequence[Freshness]) -> None:
+        """Insert or advance rows of `floodmark_freshness`."""
+        table = quote(self.schema, FRESHNESS)
+        if not self.there(FRESHNESS):
+            self.con.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
+            self.con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_FRESHNESS_COLUMNS})")
+        places = ", ".join([f"({_places(COLUMNS)})"] * len(rows))
+        changed = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name != "target")
+        values = [value for row in rows for value in vars(row).values()]
+        self.con.execute(
+            f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES {places} ON CONFLICT (target) "
+            f"DO UPDATE SET {changed} WHERE excluded.as_of >= as_of",
+            [
+                one.astimezone(UTC).replace(tzinfo=None) if isinstance(one, datetime) else one
+                for one in values
+            ],
+        )
 
 
 def _moment(at: str | None) -> datetime | None:

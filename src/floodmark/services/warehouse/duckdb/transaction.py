@@ -48,10 +48,6 @@ class Ready:
     volume: Volume
 
     @property
-    def rows(self) -> int:
-        return sum(commit.rows for commit, _ in self.staged.commits)
-
-    @property
     def small(self) -> bool:
         """Whether it may share a transaction; not if its files, of repeated values, unpack to many times their size."""
         return small(self.request) and self.volume.bytes < BULKY
@@ -86,7 +82,7 @@ def write(con: Connection, schema: str, loads: Sequence[Ready]) -> None:
         for one, (decision, _) in zip(loads, done, strict=True) if decision.set_holder
     ])  # fmt: skip
     for one in loads:
-        one.request.at_work(Step("commit"), one.rows)
+        one.request.at_work(Step("commit"), one.volume.rows)
 
 
 def _write_rows(con: Connection, schema: str, one: Ready, ledger: Ledger) -> tuple[Decision, Count]:

@@ -36,18 +36,17 @@ from floodmark.services.together import Together
 from floodmark.services.warehouse.column_mapping import arrived, fills, may_be_null, target_renames
 from floodmark.services.warehouse.columns import Change, check_nullable, check_strangers
 from floodmark.services.warehouse.decide import Decision, check_new_epoch, decide
-from floodmark.services.warehouse.duckdb import freshness
 from floodmark.services.warehouse.duckdb import merge as put
 from floodmark.services.warehouse.duckdb.ddl import changes, relaxing
 from floodmark.services.warehouse.duckdb.errors import NotThere
 from floodmark.services.warehouse.duckdb.file import Connection, DatabaseFile
 from floodmark.services.warehouse.duckdb.glance import ledger_sums
-from floodmark.services.warehouse.duckdb.handing_out import Portion, batch_rows, first_portion, streamed
+from floodmark.services.warehouse.duckdb.handing_out import batch_rows, first_portion, streamed
 from floodmark.services.warehouse.duckdb.ledger import Count, LedgerTables, Question
 from floodmark.services.warehouse.duckdb.transaction import Ready, small, write
 from floodmark.services.warehouse.files import fetch, file_fields
 from floodmark.services.warehouse.freshness import Freshness
-from floodmark.services.warehouse.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files, quote
+from floodmark.services.warehouse.protocol import COUNTS, KEYS, LoadOutcome, LoadRequest, data_files
 from floodmark.services.warehouse.row_text import DUCKDB, TargetSql
 
 
@@ -128,16 +127,16 @@ class DuckDB:
         """The changes that a load of the table as it is now would first make; `first_load`: nothing loaded yet."""
         with about(table.name), self._file.reading() as con:
             target = put.Target(con, self.schema, table.target) if con else None
-            found = target.columns() if target and target.is_table() else None
             wanted = put.wanted(fields(table), fills(table))
-            if target is not None and found is not None:
-                check_strangers(table.target, found, wanted, arrived(shaped, table), target.has)
-            known, where = put.known(loaded, table), quote(self.schema, table.target)
+            if target is None or not target.is_table():
+                return changes(self.schema, table.target, wanted, None)
+            found = target.columns() or ()
+            check_strangers(table.target, found, wanted, arrived(shaped, table), target.has)
+            known, where = put.known(loaded, table), target.sql
             made = changes(self.schema, table.target, wanted, found, target_renames(table), known=known)
-            if target is not None and found is not None:
-                target.check_alterable(made)
-                if first_load:
-                    check_nullable(table.target, found, may_be_null(table), lambda c: relaxing(where, c.name))
+            target.check_alterable(made)
+            if first_load:
+                check_nullable(table.target, found, may_be_null(table), lambda c: relaxing(where, c.name))
             return made
 
     def ask(self, target: str, words: Callable[[TargetSql], Sequence[str]]) -> list[tuple[Any, ...]] | None:
@@ -181,41 +180,33 @@ class DuckDB:
         may be missed or come twice. With `at_once` nobody does.
         """
         portion = None if at_once else first_portion(width)
-        while (portion := self._hand_out(target, words, each, width, portion, stop)) and not stop():
-            pass
-
-    def _hand_out(
-        self,
-        target: str,
-        words: Callable[[TargetSql], str],
-        each: Callable[[pa.RecordBatch], None],
-        width: int,
-        portion: Portion | None,
-        stop: Callable[[], bool],
-    ) -> Portion | None:
-        """Hands out the rows of a portion, or all; returns the next portion."""
-        with self._reading(target) as read:
-            if read is None:
-                return None
-            con, found, types = read
-            if portion is not None and ("rowid" in types or not found.is_table()):
-                portion = None
-            rows, last = found.sql, True
+        last = False
+        while not last and not stop():
+            with self._reading(target) as read:
+                if read is None:
+                    return
+                con, found, types = read
+                if portion is not None and ("rowid" in types or not found.is_table()):
+                    portion = None
+                rows, last = found.sql, True
+                if portion is not None:
+                    [highest] = con.execute(f"SELECT max(rowid) FROM {found.sql}").fetchone() or (None,)
+                    last = highest is None or portion.first + portion.rows > highest
+                    rows = portion.of(found.sql, last)
+                began, widest = time.monotonic(), 0
+                size = batch_rows(width, portion.seen if portion else 0)
+                sql = words(TargetSql(DUCKDB, rows, types))
+                con.execute(
+                    "SET arrow_large_buffer_size = true"
+                )  # else no column of a batch may exceed 2 GiB
+                with statement("duckdb", sql):
+                    for batch in streamed(con.sql(sql).to_arrow_reader(size)):
+                        widest = max(widest, batch.nbytes // max(1, batch.num_rows))
+                        each(batch)
+                        if stop():
+                            return
             if portion is not None:
-                [highest] = con.execute(f"SELECT max(rowid) FROM {found.sql}").fetchone() or (None,)
-                last = highest is None or portion.first + portion.rows > highest
-                rows = portion.of(found.sql, last)
-            began, widest = time.monotonic(), 0
-            size = batch_rows(width, portion.seen if portion else 0)
-            sql = words(TargetSql(DUCKDB, rows, types))
-            con.execute("SET arrow_large_buffer_size = true")  # else no column of a batch may exceed 2 GiB
-            with statement("duckdb", sql):
-                for batch in streamed(con.sql(sql).to_arrow_reader(size)):
-                    widest = max(widest, batch.nbytes // max(1, batch.num_rows))
-                    each(batch)
-                    if stop():
-                        return None
-        return None if portion is None or last else portion.next(time.monotonic() - began, widest)
+                portion = portion.next(time.monotonic() - began, widest)
 
     def set_epoch(
         self, pipeline: str, log: str, table: str, target: str, epoch: int, *, adopt: bool = False
@@ -257,7 +248,7 @@ class DuckDB:
     def note_freshness(self, rows: Sequence[Freshness]) -> None:
         """Advance these targets in `floodmark_freshness`, all at once."""
         with self._file.writing() as con:
-            freshness.write(con, self.schema, rows)
+            LedgerTables(con, self.schema).note_freshness(rows)
 
     def close(self) -> None:
         """Release the file."""
@@ -317,7 +308,7 @@ class DuckDB:
         try:
             with (
                 self._file.writing() as con,
-                self._file.threads_for(con, max(one.rows for one in loads)),
+                self._file.threads_for(con, max(one.volume.rows for one in loads)),
                 self._file.room_for(con, [one.volume for one in loads]),
             ):
                 con.execute("BEGIN")

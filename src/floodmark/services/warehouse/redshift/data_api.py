@@ -308,10 +308,8 @@ def _too_long(statements: Sequence[str]) -> TooLong | None:
 
 def _failed_statement(said: dict[str, Any]) -> int:
     """The index of the statement in the batch that failed."""
-    for i, sub in enumerate(said.get("SubStatements", ())):
-        if sub.get("Status") in ("FAILED", "ABORTED"):
-            return i
-    return len(said.get("SubStatements", ()))
+    states = [part.get("Status") for part in said.get("SubStatements", ())]
+    return next((i for i, state in enumerate(states) if state in ("FAILED", "ABORTED")), len(states))
 
 
 def _unusable(error: Exception) -> ConfigError:

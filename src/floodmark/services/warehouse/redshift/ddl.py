@@ -200,9 +200,7 @@ def check_parsed(schema: str, target: str, fields: Sequence[Field], fit: Shape) 
 
 def constant(type_: str, value: str | None) -> str:
     """A value of the type as an SQL literal."""
-    if value is None:
-        return "NULL"
-    return value if plain(type_, value) else literal(value)
+    return value if value is not None and plain(type_, value) else literal(value)
 
 
 def _compared(wanted: Wanted, have: str | None, keyed: Collection[str]) -> str:

@@ -64,18 +64,12 @@ def _asked(session: RedshiftSession, schema: str, targets: Sequence[str], role: 
     )
 
 
-def isolation_queries(database: str) -> tuple[str, str]:
-    """Queries for a database's isolation level: one that works everywhere, one for provisioned clusters."""
-    name = literal(database)
-    return (
-        f"SELECT database_isolation_level FROM svv_redshift_databases WHERE database_name = {name}",
-        f"SELECT isolation_level FROM stv_db_isolation_level WHERE db_name = {name}",
-    )
-
-
 def _isolation(session: RedshiftSession, database: str) -> str | None:
-    answers = (_maybe(session, query) for query in isolation_queries(database))
-    return next((answer for answer in answers if answer), None)
+    """A database's isolation level, by a query that works everywhere, or by one for provisioned clusters."""
+    name = literal(database)
+    everywhere = f"SELECT database_isolation_level FROM svv_redshift_databases WHERE database_name = {name}"
+    provisioned = f"SELECT isolation_level FROM stv_db_isolation_level WHERE db_name = {name}"
+    return _maybe(session, everywhere) or _maybe(session, provisioned) or None
 
 
 def _filled(session: RedshiftSession, rights: Rights) -> set[str]:

@@ -7,7 +7,6 @@ under serializable isolation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 from floodmark.services.warehouse.freshness import COLUMNS, FRESHNESS, Freshness
 from floodmark.services.warehouse.protocol import quote
@@ -44,7 +43,7 @@ def _not_older(session: RedshiftSession, table: str, rows: Sequence[Freshness]) 
 
 def _of(rows: Sequence[Freshness], than: str) -> str:
     return " OR ".join(
-        f'("target" = {literal(row.target)} AND "as_of" {than} {_value(row.as_of)})' for row in rows
+        f'("target" = {literal(row.target)} AND "as_of" {than} {literal(row.as_of)})' for row in rows
     )
 
 
@@ -53,15 +52,5 @@ def _steps(table: str, rows: Sequence[Freshness]) -> Iterator[Step]:
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
         yield Do(f"DELETE FROM {table} WHERE {_of(some, '<=')}")
-        values = ", ".join(f"({', '.join(_value(getattr(row, name)) for name in COLUMNS)})" for row in some)
+        values = ", ".join(f"({', '.join(literal(value) for value in vars(row).values())})" for row in some)
         yield Do(f"INSERT INTO {table} ({names}) VALUES {values}")
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, datetime):
-        return literal(f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}")
-    return literal(str(value))

@@ -17,11 +17,11 @@ from uuid import uuid4
 from floodmark.model.errors import ConflictError
 from floodmark.model.ledger import SUMMED_DIGITS, Ledger, LedgerRow, LoadSum, Part, TargetFiller, summed
 from floodmark.model.names import OUR_TABLES
-from floodmark.model.times import parse_moment, wall_clock
+from floodmark.model.times import parse_moment
 from floodmark.services.warehouse.protocol import LEDGER, TARGETS, LoadRequest
 from floodmark.services.warehouse.redshift.catalog import Relation, create_tables, make, relations
 from floodmark.services.warehouse.redshift.names import folded, literal, path
-from floodmark.services.warehouse.redshift.steps import Check, Do, Failed, RedshiftSession, Step
+from floodmark.services.warehouse.redshift.steps import Check, Do, Failed, RedshiftSession, Row, Step
 
 LOCKS = f"{OUR_TABLES}lock_"  # + target
 PORTION = 60_000  # bytes of a list in one statement
@@ -223,8 +223,8 @@ class LedgerTables:
         who = (request.pipeline, request.table.name, request.target, request.run)
         values = []
         for row in loaded:
-            stamp = wall_clock(parse_moment(row.loaded_at))
-            cells = (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, stamp)
+            at = parse_moment(row.loaded_at)
+            cells = (request.log, row.epoch, row.n, row.digest, *who, row.rows, row.files, at)
             values.append("(" + ", ".join(literal(cell) for cell in cells) + ")")
         for some in _portions(values):
             steps.append(Do(f"INSERT INTO {ledger} VALUES {', '.join(some)}", rows=len(some)))
@@ -261,20 +261,20 @@ def _cells(
     )
 
 
-def _seen(rows: Sequence[Sequence[object]], log: str, target: str, part: Part | None) -> Seen:
+def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen:
     """What the rows of one query say."""
-    by_kind: dict[int, list[Sequence[object]]] = {}
+    by_kind: dict[int, list[Row]] = {}
     for row in rows:
-        by_kind.setdefault(int(str(row[8])), []).append(row)
+        by_kind.setdefault(int(row[8]), []).append(row)
     holders = [
-        (name, pipeline, of_log, table, int(str(epoch)))
+        (name, pipeline, of_log, table, int(epoch))
         for _, pipeline, epoch, _, _, of_log, name, _, _, table in by_kind.get(_HOLDER, ())
     ]
-    loaded = ledger_rows([row for row in rows if int(str(row[8])) in (_ROW, _SUMS)])
+    loaded = ledger_rows([row for row in rows if int(row[8]) in (_ROW, _SUMS)])
     ledger = replace(Ledger.about(holders, log, target), rows=loaded, part=part)
     ledger = replace(ledger, counted=_counted(ledger, target, by_kind.get(_VERSION, ())))
     versions = [f"{row[3]}/{row[1]}" for row in by_kind.get(_VERSION, ())]
-    counts = [int(str(row[3])) for row in by_kind.get(_COUNT, ())]
+    counts = [int(row[3]) for row in by_kind.get(_COUNT, ())]
     return Seen(ledger, versions[0] if versions else UNWRITTEN, counts[0] if counts else None)
 
 
@@ -283,7 +283,7 @@ def commits_of(ledger: Ledger, target: str, epoch: int | None) -> int:
     return sum(row.commits for row in ledger.rows if row.epoch == epoch and row.target == target)
 
 
-def _counted(ledger: Ledger, target: str, versions: Sequence[Sequence[object]]) -> int | None:
+def _counted(ledger: Ledger, target: str, versions: Sequence[Row]) -> int | None:
     """How many rows the last load left in the target, by its token; None: not counted, or no longer valid."""
     found = re.fullmatch(r"[0-9a-f]{32}/(\d+)/(\d+)", str(versions[0][1])) if len(versions) == 1 else None
     if found is None or int(found[2]) != commits_of(ledger, target, ledger.epoch):
@@ -291,13 +291,11 @@ def _counted(ledger: Ledger, target: str, versions: Sequence[Sequence[object]]) 
     return int(found[1])
 
 
-def ledger_rows(rows: Sequence[Sequence[object]]) -> tuple[LedgerRow, ...]:
+def ledger_rows(rows: Sequence[Row]) -> tuple[LedgerRow, ...]:
     """Rows of an answer as ledger rows, or as sums of some."""
     return tuple(
-        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(str(what)) == _SUMS else
-        LedgerRow(
-            int(str(n)), str(digest), int(str(epoch)), int(str(count)), int(str(files)), str(at), str(target)
-        )
+        summed(n, digest, epoch, count, files, at, target, commits, oldest) if int(what) == _SUMS else
+        LedgerRow(int(n), str(digest), int(epoch), int(count), int(files), str(at), str(target))
         for n, digest, epoch, count, files, at, target, commits, what, oldest in rows
     )  # fmt: skip
 

@@ -7,9 +7,11 @@ longer ones. Column names are the same for every warehouse: `floodmark.model.nam
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 
 from floodmark.model.errors import ConfigError
 from floodmark.model.names import LONGEST
+from floodmark.model.times import wall_clock
 from floodmark.services.warehouse.protocol import quote
 
 
@@ -18,7 +20,7 @@ def folded(name: str, prefix: str = "") -> str:
     name = name.lower()
     if len((prefix + name).encode()) <= LONGEST:
         return prefix + name
-    mark = "_" + _mark(name)
+    mark = "_" + hashlib.sha256(name.encode()).hexdigest()[:6]
     room = LONGEST - len(prefix) - len(mark)
     return prefix + name.encode()[:room].decode(errors="ignore") + mark
 
@@ -33,17 +35,17 @@ def checked_target(target: str) -> str:
     return name
 
 
-def literal(value: int | str) -> str:
-    """A value as an SQL literal; Redshift treats a backslash as an escape character."""
+def literal(value: int | str | datetime | None) -> str:
+    """A value as an SQL literal, times in UTC; Redshift treats a backslash as an escape character."""
+    if value is None:
+        return "NULL"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, datetime):
+        value = wall_clock(value.astimezone(UTC))
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def path(schema: str, name: str) -> str:
     """A table's name with its schema, quoted."""
     return quote(schema.lower(), name)
-
-
-def _mark(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:6]

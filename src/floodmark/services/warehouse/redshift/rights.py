@@ -17,7 +17,7 @@ from floodmark.model.names import OUR_TABLES
 from floodmark.services.warehouse.protocol import quote
 from floodmark.services.warehouse.redshift.errors import NoRights
 from floodmark.services.warehouse.redshift.names import literal, path
-from floodmark.services.warehouse.redshift.steps import Failed, RedshiftSession, Row, Transport
+from floodmark.services.warehouse.redshift.steps import Failed, RedshiftSession, Transport
 
 NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 DEFAULT_ROLE = "default-aws-iam-role"  # as SVV_IAM_PRIVILEGES calls it
@@ -97,7 +97,7 @@ def assuming(role: str, user: str) -> str:
     return f"GRANT ASSUMEROLE ON {named} TO {quote(user)} FOR COPY"
 
 
-def tables_query(schema: str, names: Sequence[str], *, ours: bool) -> str:
+def _tables_query(schema: str, names: Sequence[str], *, ours: bool) -> str:
     """The query for the rights on some tables; `ours`: and on every table with our prefix.
 
     It reads only the catalog, which is on the leader node.
@@ -113,13 +113,6 @@ def tables_query(schema: str, names: Sequence[str], *, ours: bool) -> str:
         f"JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = {literal(schema)} AND c.relkind = 'r' "
         f"AND ({' OR '.join(which) or '1 = 0'}) ORDER BY c.relname"
     )
-
-
-def found_rights(row: Row) -> TableRights:
-    """A row of `tables_query`."""
-    name, owner, user, *may = row
-    missing = tuple(right for right, has in zip(NEEDED, may, strict=True) if not has)
-    return TableRights(str(name), str(owner), str(owner) == str(user), missing)
 
 
 def ask_rights(
@@ -156,7 +149,11 @@ def ask_tables(
     session: RedshiftSession, schema: str, names: Sequence[str], *, ours: bool = False
 ) -> tuple[TableRights, ...]:
     """The rights on those of the named tables that exist."""
-    return tuple(found_rights(row) for row in session.query(tables_query(schema, names, ours=ours)))
+    found = []
+    for name, owner, user, *may in session.query(_tables_query(schema, names, ours=ours)):
+        missing = tuple(right for right, has in zip(NEEDED, may, strict=True) if not has)
+        found.append(TableRights(str(name), str(owner), str(owner) == str(user), missing))
+    return tuple(found)
 
 
 @contextmanager

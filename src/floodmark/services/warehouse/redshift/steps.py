@@ -91,11 +91,6 @@ class Failed(Exception):
         """Whether the answer to COMMIT was lost."""
         return self.lost and self.stage == "commit"
 
-    @property
-    def unknown(self) -> bool:
-        """Whether the answer to COMMIT was lost."""
-        return self.lost and self.stage == "commit"
-
 
 class Busy(TransientError):
     """A change to a table waited too long for its users."""
