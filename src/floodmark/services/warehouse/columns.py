@@ -148,8 +148,14 @@ def renamings(
     )
 
 
+def adding(where: str, name: str, type_: str) -> str:
+    """The statement that adds a column to a table; `where`: the table, quoted."""
+    return f"ALTER TABLE {where} ADD COLUMN {quote(name)} {type_}"
+
+
 def differences(
     target: str,
+    where: str,
     wanted: Sequence[Wanted],
     found: Sequence[TargetColumn],
     *,
@@ -157,13 +163,12 @@ def differences(
     known: Mapping[str, str] = MappingProxyType({}),
     widening: Callable[[str, str], str],
     relaxing: Callable[[str], str],
-    adding: Callable[[str, str], str],
 ) -> tuple[Difference, ...]:
     """What the target lacks for rows with the wanted columns to go into it by name.
 
     Columns that the files lack are left alone: they get their default, or NULL. Anything that could lose
-    values is a DataError with the warehouse's statement for it (`widening` a column, `relaxing` its NOT NULL,
-    `adding` one). `known`: the columns, with their types, as the last load left them.
+    values is a DataError with the warehouse's statement for it (`widening` a column, `relaxing` its NOT NULL).
+    `where`: the target, quoted. `known`: the columns, with their types, as the last load left them.
     """
     named = renamed(found, renames)
     made: list[Difference] = []
@@ -175,7 +180,7 @@ def differences(
             raise DataError(
                 f"column {name} of {target} is gone from the warehouse, but the source still has it: "
                 "existing rows have lost their values",
-                hint=f"leave it out permanently with `exclude`; or add it again: {adding(name, type_)}, "
+                hint=f"leave it out permanently with `exclude`; or add it again: {adding(where, name, type_)}, "
                 "and fill it: floodmark verify --repair",
             )
         if column is None:

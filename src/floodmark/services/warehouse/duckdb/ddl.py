@@ -15,6 +15,7 @@ from floodmark.services.warehouse.columns import (
     Change,
     TargetColumn,
     Wanted,
+    adding,
     differences,
     parsed,
     plain,
@@ -57,9 +58,6 @@ def changes(
         using = f" USING encode({quote(name)})" if text and parsed(type_)[0] == "BLOB" else ""
         return f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {type_}{using}"
 
-    def adding(name: str, type_: str) -> str:
-        return f"ALTER TABLE {table} ADD COLUMN {quote(name)} {type_}"
-
     if found is None:
         packed = dict.fromkeys(zstd, " USING COMPRESSION zstd")
         columns = ", ".join(f"{quote(w.name)} {w.type}{packed.get(w.name, '')}" for w in wanted)
@@ -67,22 +65,22 @@ def changes(
     made = list(renamings(table, found, renames))
     for d in differences(
         target,
+        table,
         wanted,
         found,
         renames=renames,
         known=known,
         widening=widening,
         relaxing=lambda name: relaxing(table, name),
-        adding=adding,
     ):
         if d.kind == "widen":
             was = d.was.name if d.was else d.name
             made.append(Change("widen", (widening(d.name, d.type),), column=was))
         elif d.fill is None:
-            made.append(Change("add", (adding(d.name, d.type),)))
+            made.append(Change("add", (adding(table, d.name, d.type),)))
         else:
             # Only existing rows get the default; later rows whose file lacks the column are another matter.
-            add = f"{adding(d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
+            add = f"{adding(table, d.name, d.type)} DEFAULT {literal(d.type, d.fill)}"
             made.append(
                 Change("add", (add, f"ALTER TABLE {table} ALTER COLUMN {quote(d.name)} DROP DEFAULT"))
             )

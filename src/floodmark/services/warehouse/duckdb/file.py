@@ -368,8 +368,7 @@ class DatabaseFile:
         try:
             duckdb.connect(draft).close()
             draft.chmod(0o600)  # before it holds a row, whatever the umask
-            with contextlib.suppress(FileExistsError):  # another process came first
-                self._place(draft)
+            self._place(draft)
         except duckdb.Error as error:
             raise translated(error, self.path) from error
         except OSError as error:
@@ -380,10 +379,8 @@ class DatabaseFile:
     def _place(self, draft: Path) -> None:
         try:
             os.link(draft, self.path)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            if not self.path.exists():
+        except OSError:  # another process came first, or the file system has no hard links
+            if not os.path.lexists(self.path):
                 os.rename(draft, self.path)
 
     def _check_folder(self) -> None:

@@ -40,6 +40,7 @@ from floodmark.services.warehouse.redshift.steps import (
     Step,
     TooLong,
     doing,
+    milliseconds,
 )
 
 MOST_STATEMENTS = 40
@@ -285,7 +286,7 @@ def _timed(steps: Iterable[Do | Check], usual: float) -> Iterator[Do | Check]:
 
 
 def _limit(seconds: float) -> str:
-    return f"SET statement_timeout TO {max(1, round(seconds * 1000))}"
+    return f"SET statement_timeout TO {milliseconds(seconds)}"
 
 
 def _said(step: Do | Check) -> str:

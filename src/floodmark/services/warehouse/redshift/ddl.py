@@ -22,6 +22,7 @@ from floodmark.services.warehouse.columns import (
     Difference,
     TargetColumn,
     Wanted,
+    adding,
     differences,
     plain,
     renamed,
@@ -104,23 +105,20 @@ def shape(
     compared = [w._replace(type=_compared(w, have.get(w.name), keyed)) for w in wanted]
     made = list(renamings(where, found, renames))
 
-    def adding(name: str, type_: str) -> str:
-        return f"ALTER TABLE {where} ADD COLUMN {quote(name)} {type_}"
-
     for d in differences(
         target,
+        where,
         compared,
         found,
         renames=renames,
         known={w.name: _compared(w, have.get(w.name), keyed) for w in wanted_columns(known, None)},
         widening=lambda name, type_: "; ".join(replacing(where, name, type_)),
         relaxing=lambda name: f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
-        adding=adding,
     ):
         if d.kind == "add":
             # Redshift can't drop a default, so every INSERT gives the column's value.
             default = f" DEFAULT {constant(d.type, d.fill)}" if d.fill is not None and d.type != SUPER else ""
-            made.append(Change("add", (f"{adding(d.name, d.type)}{default}",)))
+            made.append(Change("add", (f"{adding(where, d.name, d.type)}{default}",)))
             if side and d.name == HASH_FIELD and KEY_FIELD in have:
                 made.append(Change("widen", _hashing(where), column=KEY_FIELD))
         elif d.was is not None and _alterable(d):
@@ -173,12 +171,13 @@ def check_replaceable(schema: str, target: str, changes: Sequence[Change], keys:
         for name, is_dist_key, place in keys:
             freed = bool(change.after) and not place and not interleaved
             if str(name).lower() == change.column.lower() and not freed:
-                what = ["DISTKEY"] * bool(is_dist_key) + ["SORTKEY"] * bool(place)
-                free = [f"ALTER TABLE {where} ALTER DISTSTYLE EVEN"] * bool(is_dist_key)
-                free += [f"ALTER TABLE {where} ALTER SORTKEY NONE"] * bool(place)
-                back = [f"ALTER DISTKEY {quote(str(name))}"] * bool(is_dist_key) + [
-                    "ALTER SORTKEY (…)"
-                ] * bool(place)
+                dist = (
+                    "DISTKEY",
+                    f"ALTER TABLE {where} ALTER DISTSTYLE EVEN",
+                    f"ALTER DISTKEY {quote(str(name))}",
+                )
+                sort = ("SORTKEY", f"ALTER TABLE {where} ALTER SORTKEY NONE", "ALTER SORTKEY (…)")
+                what, free, back = zip(*[dist] * bool(is_dist_key), *[sort] * bool(place), strict=True)
                 raise DataError(
                     f"column {name} of {target} must become wider, but Redshift can't replace a column that is {' and '.join(what)}",
                     hint="set another `target`, or take the key off the column for the next sync, and restore it afterwards "
@@ -223,9 +222,10 @@ def _alterable(difference: Difference) -> bool:
 
 def replacing(where: str, name: str, type_: str, value: str = "") -> tuple[str, ...]:
     """Replace a column with a wider one; it becomes the last, which does not matter to inserts by name."""
-    new = quote(marked(f"{OURS}wider_{name}"))
+    wider = marked(f"{OURS}wider_{name}")
+    new = quote(wider)
     return (
-        f"ALTER TABLE {where} ADD COLUMN {new} {type_}",
+        adding(where, wider, type_),
         f"UPDATE {where} SET {new} = {value.format(quote(name)) if value else f'CAST({quote(name)} AS {type_})'}",
         f"ALTER TABLE {where} DROP COLUMN {quote(name)}",
         f"ALTER TABLE {where} RENAME COLUMN {new} TO {quote(name)}",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from floodmark.model.errors import ConfigError, ConflictError, DataError, FloodmarkError, TransientError
 from floodmark.services.aws_rights import allowing
-from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.steps import Failed, Row
 
 _RIGHTS = "grant what is missing to the user of warehouse.url"
@@ -205,23 +204,22 @@ def _verb(rule: Rule) -> str:
 # ---------------------------------------------------------------- COPY's record of a bad file
 
 
-def load_error_queries(pid: int) -> tuple[str, str]:
-    """Queries for a session's newest load error: one that works everywhere, one for provisioned clusters."""
-    return (
-        "SELECT trim(file_name), line_number, trim(column_name), trim(column_type), error_code, trim(error_message) "
-        f"FROM sys_load_error_detail WHERE session_id = {literal(pid)} ORDER BY start_time DESC LIMIT 1",
-        "SELECT trim(filename), line_number, trim(colname), trim(type), err_code, trim(err_reason) "
-        f"FROM stl_load_errors WHERE session = {literal(pid)} ORDER BY starttime DESC LIMIT 1",
-    )
+# A session's newest load error: a query that works everywhere, and one for provisioned clusters.
+_LOAD_ERRORS = (
+    "SELECT trim(file_name), line_number, trim(column_name), trim(column_type), error_code, trim(error_message) "
+    "FROM sys_load_error_detail WHERE session_id = {} ORDER BY start_time DESC LIMIT 1",
+    "SELECT trim(filename), line_number, trim(colname), trim(type), err_code, trim(err_reason) "
+    "FROM stl_load_errors WHERE session = {} ORDER BY starttime DESC LIMIT 1",
+)
 
 
 def detailed(failed: Failed, ask: Callable[[str], list[Row]], pid: int | None) -> Failed:
     """The same failure with file, row and column if Redshift recorded them; `ask` uses the same session."""
     if pid is None or type(failed.error) is not DataError:
         return failed
-    for query in load_error_queries(pid):
+    for query in _LOAD_ERRORS:
         try:
-            found = ask(query)
+            found = ask(query.format(int(pid)))
         except Failed as unanswered:
             if unanswered.lost:
                 return failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from floodmark.config.load import WarehouseSpec
@@ -35,11 +36,8 @@ class DatabaseFacts:
 def look(way: Transport, schema: str, targets: Sequence[str] = (), role: str | None = None) -> DatabaseFacts:
     """The facts, with the rights on targets that may exist; raises our error if there is no session."""
     try:
-        session = way.open("floodmark doctor")
-        try:
+        with closing(way.open("floodmark doctor")) as session:
             return _asked(session, schema.lower(), targets, role)
-        finally:
-            session.close()
     except Failed as failed:
         raise failed.error from failed
 

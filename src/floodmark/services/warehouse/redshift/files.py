@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -151,11 +151,6 @@ def ranges(files: Sequence[Proven], fields: Sequence[Field]) -> dict[str, Range 
     return found
 
 
-def key_ranges(files: Sequence[Proven], keys: Sequence[Field]) -> dict[str, Range]:
-    """The ranges of a key's columns, where they are known."""
-    return {name: span for name, span in ranges(files, keys).items() if span is not None}
-
-
 def is_ranged(field: Field) -> bool:
     """Whether a wrong width or unit would show in the field's range."""
     kind = field.arrow
@@ -177,41 +172,35 @@ def as_text(value: Any) -> str:
 # ---------------------------------------------------------------- manifests
 
 
-class Manifests:
+# Writes a manifest of those of the files that have rows, and returns its address.
+WriteManifest: TypeAlias = Callable[[Sequence[Proven]], str]
+
+
+@contextmanager
+def manifests(store: Store, table: Table, run: str) -> Iterator[WriteManifest]:
     """One load's manifests, in the store only while it runs."""
+    prefix = (
+        f"manifests/{encode(table.source.schema)}.{encode(table.source.table)}/{run}-{secrets.token_hex(4)}"
+    )
+    written: list[str] = []
 
-    def __init__(self, store: Store, table: Table, run: str) -> None:
-        self._store = store
-        self._prefix = f"manifests/{encode(table.source.schema)}.{encode(table.source.table)}/{run}-{secrets.token_hex(4)}"
-        self._written: list[str] = []
-
-    def write(self, files: Sequence[Proven]) -> str:
-        """Write a manifest of the files that have rows; returns its address."""
+    def write(files: Sequence[Proven]) -> str:
         entries = [
             {
-                "url": self._store.uri(proven.file.path),
+                "url": store.uri(proven.file.path),
                 "mandatory": True,
                 "meta": {"content_length": proven.file.bytes},
             }
             for proven in files
             if proven.file.rows
         ]
-        path = f"{self._prefix}-{len(self._written)}.manifest"
-        self._store.put(path, json.dumps({"entries": entries}).encode())
-        self._written.append(path)
-        return self._store.uri(path)
+        path = f"{prefix}-{len(written)}.manifest"
+        store.put(path, json.dumps({"entries": entries}).encode())
+        written.append(path)
+        return store.uri(path)
 
-    def remove(self) -> None:
-        """Delete them from the store; one that stays behind does no harm."""
-        with suppress(FloodmarkError):
-            self._store.delete(self._written)
-
-
-@contextmanager
-def manifests(store: Store, table: Table, run: str) -> Iterator[Manifests]:
-    """Manifests that are deleted afterwards."""
-    made = Manifests(store, table, run)
     try:
-        yield made
+        yield write
     finally:
-        made.remove()
+        with suppress(FloodmarkError):  # one that stays behind does no harm
+            store.delete(written)

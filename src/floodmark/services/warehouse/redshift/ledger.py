@@ -128,11 +128,11 @@ class LedgerTables:
             parts += [self._rows_of(log, part)] if rows else []
             parts.append(self._holders_of(log, target))
         if lock in found:
-            version = _cells(_VERSION, text="""coalesce(max("token"), '')""", number="count(*)")
+            version = _cells(_VERSION, digest="""coalesce(max("token"), '')""", rows="count(*)")
             parts.append(f"SELECT {version} FROM {path(self.schema, lock)}")
         if name in found:
             first = f"(SELECT 1 FROM {path(self.schema, name)} LIMIT 1) AS first_row"
-            parts.append(f"SELECT {_cells(_COUNT, number='count(*)')} FROM {first}")
+            parts.append(f"SELECT {_cells(_COUNT, rows='count(*)')} FROM {first}")
         if not parts:
             return Seen()
         answer = session.query(f"{' UNION ALL '.join(parts)} {_ORDER}", waits=seconds)
@@ -142,11 +142,11 @@ class LedgerTables:
         """The query for a log's load epochs and for who fills a target."""
         cells = _cells(
             _HOLDER,
-            text='"pipeline_id"',
+            digest='"pipeline_id"',
             epoch='"epoch"',
             at='"log_id"',
             target='"target"',
-            more='"source_table"',
+            oldest='"source_table"',
         )
         mine = f'"target" = {literal(target)} OR "log_id" = {literal(log)}'
         return f"SELECT {cells} FROM {path(self.schema, TARGETS)} WHERE {mine}"
@@ -243,22 +243,17 @@ class LedgerTables:
 _ORDER = 'ORDER BY "epoch", "n", "digest"'
 
 
-def _cells(
-    what: int,
-    *,
-    text: str = "",
-    number: str = "0",
-    epoch: str = "0",
-    at: str = "",
-    target: str = "",
-    more: str = "",
-) -> str:
+_NONE = "CAST('' AS VARCHAR)"
+_EMPTY = {
+    "n": "0", "digest": _NONE, "epoch": "0", "rows": "0", "files": "0", "at": _NONE, "target": _NONE,
+    "commits": "1", "what": "", "oldest": _NONE,
+}  # fmt: skip
+
+
+def _cells(what: int, **given: str) -> str:
     """Values that are not a ledger row, in the columns of one, so that a single query answers everything."""
-    none = "CAST('' AS VARCHAR)"
-    return (
-        f'0 AS "n", {text or none} AS "digest", {epoch} AS "epoch", {number} AS "rows", 0 AS "files", {at or none} AS "at", '
-        f'{target or none} AS "target", 1 AS "commits", {what} AS "what", {more or none} AS "oldest"'
-    )
+    cells = {**_EMPTY, "what": str(what), **given}
+    return ", ".join(f'{value} AS "{name}"' for name, value in cells.items())
 
 
 def _seen(rows: Sequence[Row], log: str, target: str, part: Part | None) -> Seen:

@@ -15,7 +15,7 @@ from floodmark.model.types import KEY_FIELD, READ_FIELD
 from floodmark.services.warehouse.merge import Do, Heap, match
 from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.ddl import hashed
-from floodmark.services.warehouse.redshift.files import Proven, as_text, key_ranges
+from floodmark.services.warehouse.redshift.files import Proven, as_text, ranges
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.stage import PLACE, WEIGHTS, RedshiftPut, exact_type, grouped
 from floodmark.services.warehouse.redshift.steps import Step
@@ -35,9 +35,11 @@ def bounded(spec: RedshiftPut, files: Sequence[Proven]) -> str:
     The ranges are the footers', and the staged rows were checked against them.
     """
     terms = ""
-    for name, (low, high) in key_ranges(files, spec.keys).items():
-        field = next(field for field in spec.keys if field.name == name)
-        ends = [f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in (low, high)]
+    known = ranges(files, spec.keys)
+    for field in spec.keys:
+        if not (span := known.get(field.name)):
+            continue
+        ends = [f"CAST({literal(as_text(value))} AS {exact_type(field)})" for value in span]
         terms += f" AND {quote(spec.target, field.target)} BETWEEN {ends[0]} AND {ends[1]}"
     return terms
 

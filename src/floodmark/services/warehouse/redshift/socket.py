@@ -46,6 +46,7 @@ from floodmark.services.warehouse.redshift.steps import (
     Row,
     Step,
     doing,
+    milliseconds,
 )
 
 # What the driver raises when the connection, not a statement, is the problem.
@@ -82,7 +83,10 @@ class SocketTransport:
         made: list[Any] = []
         failed: list[BaseException] = []
         late = threading.Event()
-        way, trusting = self._way(), self._trusting()
+        try:
+            way, trusting = self._way(), redshift_tls.context(self._spec.tls)
+        except FloodmarkError as error:
+            raise Failed(error, again=isinstance(error, TransientError)) from error
 
         def connect() -> None:
             try:
@@ -116,16 +120,7 @@ class SocketTransport:
         spec = self._spec
         if spec.ssh is None or spec.host is None or spec.port is None:
             return {}
-        try:
-            return {"unix_sock": tunnel.local_socket(spec.ssh, spec.host, spec.port), "tcp_keepalive": False}
-        except FloodmarkError as error:
-            raise Failed(error, again=isinstance(error, TransientError)) from error
-
-    def _trusting(self) -> ssl.SSLContext | None:
-        try:
-            return redshift_tls.context(self._spec.tls)
-        except ConfigError as error:
-            raise Failed(error) from error
+        return {"unix_sock": tunnel.local_socket(spec.ssh, spec.host, spec.port), "tcp_keepalive": False}
 
     def _connect(self, way: dict[str, Any], trusting: ssl.SSLContext | None) -> Any:
         spec = self._spec
@@ -224,7 +219,7 @@ class SocketSession:
         seconds, group = self._limits.question, literal(label[:320])
         try:
             [(pid, *_)] = self._run(
-                f"SELECT pg_backend_pid(), set_config('statement_timeout', '{_milliseconds(seconds)}', false), "
+                f"SELECT pg_backend_pid(), set_config('statement_timeout', '{milliseconds(seconds)}', false), "
                 "set_config('timezone', 'UTC', false)"
                 + (f", set_config('query_group', {group}, false)" if label else "")
             )
@@ -346,7 +341,7 @@ class SocketSession:
     def _timeout(self, seconds: float) -> None:
         """Limit statements from now on, by Redshift's clock and, a little later, by ours."""
         if seconds != self._seconds:
-            self._run(f"SET statement_timeout TO {_milliseconds(seconds)}")
+            self._run(f"SET statement_timeout TO {milliseconds(seconds)}")
             self._patient(seconds)
 
     def _patient(self, seconds: float) -> None:
@@ -383,10 +378,6 @@ class SocketSession:
         with contextlib.suppress(Failed):
             self._run("ROLLBACK")
         self._seconds = 0.0  # ROLLBACK undoes what was set inside
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
 
 
 def _login(spec: WarehouseSpec) -> dict[str, Any]:

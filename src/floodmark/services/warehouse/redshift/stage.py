@@ -21,7 +21,7 @@ from floodmark.model.warehouse import SUPER
 from floodmark.services.warehouse.merge import STAGE, STAGED, Do, Heap, Put
 from floodmark.services.warehouse.protocol import HASH_FIELD, quote
 from floodmark.services.warehouse.redshift.ddl import UNKEYABLE, staging_type
-from floodmark.services.warehouse.redshift.files import Proven, as_text, is_ranged, ranges
+from floodmark.services.warehouse.redshift.files import Proven, WriteManifest, as_text, is_ranged, ranges
 from floodmark.services.warehouse.redshift.names import literal
 from floodmark.services.warehouse.redshift.steps import Check, Choose, Step
 
@@ -34,7 +34,7 @@ class RedshiftPut(Put):
     """A target in Redshift, and the files that COPY brings."""
 
     iam_role: str | None = None
-    manifest: Callable[[Sequence[Proven]], str] = lambda files: ""
+    manifest: WriteManifest = lambda files: ""
     parsed: frozenset[str] = frozenset()  # the target's columns that hold parsed JSON
     dist_key: str | None = None  # the target's
     created: str | None = None  # the statement that creates the target, if this load does

@@ -41,6 +41,12 @@ class Choose:
 
 Step: TypeAlias = "Do | Check | Choose"
 
+
+def milliseconds(seconds: float) -> int:
+    """A time as `statement_timeout` takes it, where 0 would be none."""
+    return max(1, round(seconds * 1000))
+
+
 _DOING: dict[str, StepKind] = {
     "COPY": "copy", "DELETE": "merge", "MERGE": "merge", "UPDATE": "merge", "INSERT": "merge",
     "COMMIT": "commit",

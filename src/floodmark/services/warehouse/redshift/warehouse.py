@@ -43,7 +43,7 @@ from floodmark.services.warehouse.redshift.ddl import (
     shape,
     wanted_columns,
 )
-from floodmark.services.warehouse.redshift.files import Manifests, manifests, prove
+from floodmark.services.warehouse.redshift.files import WriteManifest, manifests, prove
 from floodmark.services.warehouse.redshift.fit import altered, check_large_strings, fitted
 from floodmark.services.warehouse.redshift.ledger import ROWS, LedgerTables, check_still, commits_of
 from floodmark.services.warehouse.redshift.lock import naming_users
@@ -343,8 +343,8 @@ class Redshift:
             count = self._count(session, target, self._limits.statement) if count else count
             rule = count_after(request, ledger, decision, count, ROWS)
         self._tables.create(session, request.target, found, self._limits.lock)
-        with manifests(request.store, request.table, request.run) as made:
-            rows = self._rows(session, request, decision, made, tables, after)
+        with manifests(request.store, request.table, request.run) as manifest:
+            rows = self._rows(session, request, decision, manifest, tables, after)
             steps: list[Step] = [
                 self._tables.unchanged(request.target, seen.version),
                 *untouched,
@@ -371,7 +371,7 @@ class Redshift:
         session: RedshiftSession,
         request: LoadRequest,
         decision: Decision,
-        made: Manifests,
+        manifest: WriteManifest,
         found: Mapping[str, Relation],
         after: list[str],
     ) -> tuple[Step, ...]:
@@ -408,7 +408,7 @@ class Redshift:
         if fixed.intersection(kept):
             unwritable = numbered(session, self.schema, target)
             kept = tuple(name for name in kept if name not in unwritable)
-        spec = replace(fit.put, iam_role=self._iam_role, manifest=made.write, documents=documents, kept=kept)
+        spec = replace(fit.put, iam_role=self._iam_role, manifest=manifest, documents=documents, kept=kept)
         seconds = self._limits.lock
         instead = [statement for change in fit.before for statement in altered(session, change, seconds)]
         steps = [
